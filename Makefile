@@ -1,0 +1,48 @@
+# Everything that a contributor runs. `make` alone prints this list.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test check format bench migration clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(VENV)/.installed ## build .venv with outboxkit in it
+
+demo: $(VENV)/.installed ## the whole story on this machine, nothing else needed
+	@$(BIN)/outboxkit demo
+
+test: $(VENV)/.tests ## every test, on real PostgreSQL and RabbitMQ (found, or started, or installed)
+	@$(BIN)/python -m tests.servers --provide
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.tests ## format, lint, types, import rules, architecture
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+format: $(VENV)/.tests ## rewrite the code as `make check` wants it
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove .venv and what the tools left
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "outboxkit needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	@echo "installing outboxkit into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.tests: pyproject.toml $(VENV)/.installed
+	@echo "installing the test tools into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint
+	@touch $@
