@@ -1,0 +1,133 @@
+"""What outboxkit asks of a broker: a `Publisher` for the relay and a `Subscriber` for the consumer.
+
+Who writes another broker implements these two protocols in one module and runs the suite in
+`outboxkit.testing.conformance`. Errors of the driver end here: they become `BrokerUnavailable`, or a receipt.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import Protocol
+
+from outboxkit.message import Message
+
+
+class Verdict(StrEnum):
+    """What a broker said of one published message."""
+
+    CONFIRMED = "confirmed"
+    UNROUTABLE = "unroutable"
+    REJECTED = "rejected"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The broker's answer for one message, with its reason where it is no confirm.
+
+    Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks. `UNKNOWN` means that no
+    answer came: the message may or may not have arrived, and nobody is to blame.
+    """
+
+    verdict: Verdict
+    reason: str | None = None
+
+
+CONFIRMED = Receipt(Verdict.CONFIRMED)
+
+
+class Publisher(Protocol):
+    """The relay's side of a broker."""
+
+    async def connect(self) -> None:
+        """Be ready to publish; do nothing where it already is.
+
+        Raises:
+            BrokerUnavailable: the broker cannot be reached now.
+        """
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        """Publish every message persistently, and answer for each, in the order of the batch.
+
+        Returns within the publisher's time limit: what was not answered by then is `UNKNOWN`.
+
+        Raises:
+            BrokerUnavailable: the connection was already lost, nothing was published.
+        """
+
+    async def close(self) -> None:
+        """Disconnect. Never raises for a broker that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """What arrived without being a message: it has no id or no type, or breaks a limit. Kept as it came, with the reason."""
+
+    reason: str
+    payload: bytes
+    message_id: str | None = None
+    type: str | None = None
+    headers: Mapping[str, object] = field(default_factory=dict)
+    content_type: str | None = None
+    correlation_id: str | None = None
+
+
+class Delivery(Protocol):
+    """One arrival of a message. Exactly one of its three methods is called, once.
+
+    Each raises `BrokerUnavailable` where the broker went away: it will then deliver the message again.
+    """
+
+    @property
+    def message(self) -> Message | Malformed:
+        """What arrived."""
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first arrival, one more after each `retry`."""
+
+    async def ack(self) -> None:
+        """It is done: the broker may forget it."""
+
+    async def release(self) -> None:
+        """Give it back unhandled: it comes again at once, to any consumer, as the same attempt."""
+
+    async def retry(self, after: timedelta | None = None) -> timedelta:
+        """Have it come again later as the next attempt; returns the delay, a step of the broker's ladder.
+
+        The step is chosen by the number of attempts, or nearest to `after`.
+        """
+
+
+class Subscriber(Protocol):
+    """The consumer's side of a broker: one queue."""
+
+    async def connect(self) -> None:
+        """Be ready to receive, with the queue and its bindings declared; do nothing where it already is.
+
+        Raises:
+            BrokerUnavailable: the broker cannot be reached now.
+            ConfigurationError: the queue exists and is of another kind.
+        """
+
+    async def receive(self, *, wait: bool = True) -> Delivery | None:
+        """The next delivery. With `wait=False` it is None where the queue is empty.
+
+        Raises:
+            BrokerUnavailable: the connection was lost; what was not acked will be delivered again.
+        """
+
+    async def postponed(self) -> int:
+        """How many messages of this queue wait for a later attempt.
+
+        Raises:
+            BrokerUnavailable: the broker cannot be asked now.
+        """
+
+    async def close(self) -> None:
+        """Disconnect; what is not acked goes back to the queue. Never raises for a broker that is gone."""
+
+
+DEFAULT_LADDER = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
+"""The default for `OUTBOXKIT_RETRY_LADDER`."""

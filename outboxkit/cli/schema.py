@@ -1,0 +1,54 @@
+"""`outboxkit migrate`: create or upgrade the tables, print the DDL, or check."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+from sqlalchemy import make_url
+
+from outboxkit import migrations, process, settings
+from outboxkit.cli.options import DatabaseUrl
+
+
+def migrate(
+    database_url: DatabaseUrl = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps; touch no database.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether the tables are up to date; exit 1 if not.")
+    ] = False,
+) -> None:
+    """Create the tables, or bring them to this version. Safe to run from many machines at once.
+
+    Example: OUTBOXKIT_DATABASE_URL=postgresql+psycopg://app@db/shop outboxkit migrate
+    """
+    url = settings.load({"database_url": database_url}).database_url.get_secret_value()
+    if sql:
+        migrations.write_sql(make_url(url).get_backend_name(), sys.stdout)
+    elif check:
+        asyncio.run(_check(url))
+    else:
+        before, after = asyncio.run(_migrate(url))
+        done = f"migrated from version {before} to {after}" if before < after else f"up to date at version {after}"
+        typer.echo(f"outboxkit tables: {done}")
+
+
+async def _migrate(url: str) -> tuple[int, int]:
+    engine = process.engine(url, name="outboxkit migrate")
+    try:
+        async with engine.begin() as connection:
+            return await connection.run_sync(migrations.migrate)
+    finally:
+        await engine.dispose()
+
+
+async def _check(url: str) -> None:
+    engine = process.engine(url, name="outboxkit migrate")
+    try:
+        async with engine.connect() as connection:
+            await connection.run_sync(migrations.check)
+            found = await connection.run_sync(migrations.installed)
+    finally:
+        await engine.dispose()
+    newer = " (newer than this code)" if found > migrations.LATEST else ""
+    typer.echo(f"outboxkit tables: up to date at version {found}{newer}")

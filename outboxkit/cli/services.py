@@ -1,0 +1,156 @@
+"""`outboxkit relay` and `outboxkit consume`: the two workers."""
+
+import asyncio
+import importlib
+import sys
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from outboxkit import inbox, process, settings
+from outboxkit.cli.options import BrokerUrl, DatabaseUrl, Exchange, LogFormat, LogLevel, setting
+from outboxkit.consumer import Consumer
+from outboxkit.errors import ConfigurationError
+from outboxkit.inbox import Handler
+from outboxkit.relay import Drained, Relay
+from outboxkit.settings import Settings
+
+INCOMPLETE = 3
+"""Exit code of `relay --drain` where due messages could not be published."""
+
+Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.")]
+
+
+def relay(
+    drain: Drain = False,
+    database_url: DatabaseUrl = None,
+    broker_url: BrokerUrl = None,
+    exchange: Exchange = None,
+    app_id: Annotated[str | None, setting("app_id")] = None,
+    batch_size: Annotated[str | None, setting("batch_size", metavar="N")] = None,
+    publish_timeout: Annotated[str | None, setting("publish_timeout", metavar="DURATION")] = None,
+    poll_interval: Annotated[str | None, setting("poll_interval", metavar="DURATION")] = None,
+    shutdown_timeout: Annotated[str | None, setting("shutdown_timeout", metavar="DURATION")] = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Publish what committed transactions left in the outbox. Run as many as you like.
+
+    With --drain: exit 0 once all that was due is published, 3 where some of it could not be.
+
+    Example: outboxkit relay --database-url postgresql+psycopg://app@db/shop --broker-url amqp://app@mq/
+    """
+    chosen = settings.load({name: value for name, value in locals().items() if name != "drain"})
+    process.configure_log(level=chosen.log_level, format=chosen.log_format)
+    sys.exit(process.run(lambda stop: _relay(chosen, stop, drain=drain), shutdown_timeout=chosen.shutdown_timeout))
+
+
+async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
+    limit = chosen.publish_timeout
+    url = chosen.database_url.get_secret_value()
+    engine = process.engine(url, name="outboxkit relay", idle_in_transaction=limit * 2)
+    publisher = process.publisher(
+        chosen.broker_url.get_secret_value(), exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id
+    )
+    worker = Relay(engine, publisher, batch_size=chosen.batch_size, poll_interval=chosen.poll_interval)
+    try:
+        if not drain:
+            await worker.run(stop)
+            return 0
+        done = await worker.drain(stop, patience=limit)
+    finally:
+        await publisher.close()
+        await engine.dispose()
+    typer.echo(_summary(done), err=not done.is_complete)
+    return 0 if done.is_complete else INCOMPLETE
+
+
+def _summary(done: Drained) -> str:
+    lines = [f"published {done.published}"]
+    if done.later:
+        lines.append(f"{done.later} wait for a later time")
+    if done.held:
+        lines.append(f"{done.held} due, but not published: another relay holds them, or the drain was stopped")
+    lines += [f"{count} {kind} could not be published: {reason}" for kind, (count, reason) in done.failed.items()]
+    return "\n".join(lines)
+
+
+def consume(
+    modules: Annotated[
+        list[str], typer.Argument(metavar="MODULE...", help="Modules that define handlers, e.g. shop.handlers.")
+    ],
+    queue: Annotated[str | None, setting("queue")] = None,
+    drain: Drain = False,
+    database_url: DatabaseUrl = None,
+    broker_url: BrokerUrl = None,
+    exchange: Exchange = None,
+    concurrency: Annotated[str | None, setting("concurrency", metavar="N")] = None,
+    prefetch: Annotated[str | None, setting("prefetch", metavar="N")] = None,
+    max_attempts: Annotated[str | None, setting("max_attempts", metavar="N")] = None,
+    retry_ladder: Annotated[str | None, setting("retry_ladder", metavar="DURATIONS")] = None,
+    shutdown_timeout: Annotated[str | None, setting("shutdown_timeout", metavar="DURATION")] = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+) -> None:
+    """Receive messages and run their handlers, each effect once.
+
+    Example: outboxkit consume shop.handlers --queue billing
+    """
+    given = {name: value for name, value in locals().items() if name not in ("modules", "drain")}
+    chosen = settings.load(given)
+    if chosen.queue is None:
+        raise ConfigurationError("which queue? Give --queue NAME, or set OUTBOXKIT_QUEUE")
+    process.configure_log(level=chosen.log_level, format=chosen.log_format)
+    handlers = inbox.handlers_in([_import(name) for name in modules])
+    code = process.run(
+        lambda stop: _consume(chosen, str(chosen.queue), handlers, stop, drain=drain),
+        shutdown_timeout=chosen.shutdown_timeout,
+    )
+    sys.exit(code)
+
+
+async def _consume(chosen: Settings, queue: str, handlers: list[Handler], stop: asyncio.Event, *, drain: bool) -> int:
+    url = chosen.database_url.get_secret_value()
+    engine = process.engine(url, name=f"outboxkit consumer {queue}"[:63], pool_size=chosen.concurrency)
+    subscriber = process.subscriber(
+        chosen.broker_url.get_secret_value(),
+        queue,
+        exchange=chosen.exchange,
+        topics=sorted({handler.message_type for handler in handlers}),
+        prefetch=max(chosen.prefetch, chosen.concurrency),
+        ladder=chosen.retry_ladder,
+    )
+    worker = Consumer(
+        engine,
+        subscriber,
+        handlers,
+        queue=queue,
+        concurrency=chosen.concurrency,
+        max_attempts=chosen.max_attempts,
+        patience=chosen.publish_timeout if drain else None,
+    )
+    try:
+        if not drain:
+            await worker.run(stop)
+            return 0
+        done = await worker.drain(stop)
+    finally:
+        await subscriber.close()
+        await engine.dispose()
+    counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or "nothing to do"
+    typer.echo(counted + (f"; {done.postponed} wait for a later retry" if done.postponed else ""))
+    return 0
+
+
+def _import(name: str) -> ModuleType:
+    if "" not in sys.path:  # an installed command starts without the current directory, where the handlers are
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise
+        raise ConfigurationError(
+            f"no module named {error.name!r}; MODULE is a dotted name, importable from here"
+        ) from None

@@ -1,0 +1,126 @@
+"""Events to bytes and back: JSON through msgspec, with pydantic models where pydantic is installed."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from outboxkit.errors import DecodeError, EncodeError
+from outboxkit.events import is_pydantic
+from outboxkit.message import NAME_LIMIT
+
+T = TypeVar("T")
+
+CONTENT_TYPE = "application/json"
+MAX_PAYLOAD_BYTES = 1024 * 1024
+"""The default for `OUTBOXKIT_MAX_PAYLOAD_BYTES`: 1 MiB."""
+
+RESERVED_HEADERS = "outboxkit-"
+_INT64 = range(-(2**63), 2**63)
+
+
+def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """The event as JSON. Decimal, datetime, date, time, UUID and enum values keep their exact value.
+
+    Raises:
+        EncodeError: a value has no JSON form, or the payload is larger than `limit` bytes.
+    """
+    try:
+        payload = event.model_dump_json().encode() if is_pydantic(type(event)) else _ENCODER.encode(event)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        raise EncodeError(f"{type(event).__qualname__} cannot be encoded as JSON: {error}") from error
+    if len(payload) > limit:
+        raise EncodeError(
+            f"{type(event).__qualname__} is {len(payload)} bytes long when encoded; at most {limit} are accepted "
+            "(OUTBOXKIT_MAX_PAYLOAD_BYTES). Send a reference to the content instead of the content"
+        )
+    if b"null" in payload:
+        _refuse_lost_values(event, payload)
+    return payload
+
+
+def decode(event_type: type[T], payload: bytes) -> T:
+    """The event in these bytes. Fields that the class does not know are ignored, so producers may add some.
+
+    Raises:
+        DecodeError: not JSON, a field is missing or of the wrong type; the text names the field.
+    """
+    try:
+        if is_pydantic(event_type):
+            return cast(T, cast(Any, event_type).model_validate_json(payload))
+        return cast(T, _decoder(event_type).decode(payload))
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+        raise DecodeError(f"the payload is no {event_type.__qualname__}: {_explain(error)}") from error
+
+
+def encode_headers(headers: Mapping[str, object]) -> bytes:
+    """Headers as JSON for the outbox row.
+
+    Raises:
+        EncodeError: a name is reserved, empty or over 255 bytes, or a value is no str, int, float, bool or None.
+    """
+    for name, value in headers.items():
+        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_LIMIT:
+            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {NAME_LIMIT} bytes is")
+        if name.startswith(RESERVED_HEADERS):
+            raise EncodeError(
+                f"header {name!r} is reserved: names that start with {RESERVED_HEADERS!r} are outboxkit's own"
+            )
+        if not isinstance(value, str | int | float | bool | None):
+            raise EncodeError(
+                f"header {name!r} is {value!r} ({type(value).__name__}); str, int, float, bool or None is accepted"
+            )
+        if isinstance(value, int) and value not in _INT64:
+            raise EncodeError(f"header {name!r} is {value}, which does not fit AMQP's 64 bits; send it as a str")
+        if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+            raise EncodeError(f"header {name!r} is {value}, which JSON cannot hold; send it as a str")
+    try:
+        return msgspec.json.encode(dict(headers))
+    except (ValueError, TypeError) as error:
+        raise EncodeError(f"the headers cannot be encoded: {error}") from error
+
+
+def decode_headers(stored: bytes) -> Mapping[str, object]:
+    """Headers as they were given to `encode_headers`."""
+    return msgspec.json.decode(stored, type=dict[str, object])
+
+
+def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:
+    """Headers of any client as JSON, to be read by people: values that JSON does not know become text."""
+    return msgspec.json.encode(dict(headers), enc_hook=repr)
+
+
+def _dump_foreign(value: Any) -> Any:
+    if is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"values of type {type(value).__qualname__} have no JSON form")
+
+
+def _load_foreign(wanted: type, value: Any) -> Any:
+    if is_pydantic(wanted):
+        return cast(Any, wanted).model_validate(value)
+    raise NotImplementedError(f"values of type {wanted.__qualname__} have no JSON form")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_dump_foreign)
+
+
+@cache
+def _decoder(event_type: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(event_type, dec_hook=_load_foreign)
+
+
+def _refuse_lost_values(event: Any, payload: bytes) -> None:
+    # NaN and the infinities have no JSON form and are written as null: a reader of a float field would fail.
+    try:
+        decode(type(event), payload)
+    except DecodeError as error:
+        raise EncodeError(f"{type(event).__qualname__} cannot be read back as it was written: {error}") from error
+
+
+def _explain(error: Exception) -> str:
+    listed = getattr(error, "errors", None)  # pydantic's own text runs over several lines and quotes the whole input
+    if callable(listed):
+        return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'payload'}: {e['msg']}" for e in listed(include_url=False))
+    return str(error)

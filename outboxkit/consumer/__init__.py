@@ -1,0 +1,6 @@
+"""The consumer: delivery → inbox row → handler → commit → ack."""
+
+from outboxkit.consumer.consumer import Consumed, Consumer
+from outboxkit.consumer.decision import Decision, decide
+
+__all__ = ["Consumed", "Consumer", "Decision", "decide"]

@@ -1,0 +1,80 @@
+"""Every error that outboxkit raises, in one tree.
+
+    OutboxkitError
+    ├── ConfigurationError      a setting, a handler or an event class cannot be used as it is
+    ├── SchemaError             the tables are missing or old; the text says what to run
+    ├── TransactionRequired     the inbox rule was asked for where nothing could be rolled back
+    ├── CodecError
+    │   ├── EncodeError         an event cannot become a message
+    │   └── DecodeError         a message cannot become an event
+    └── BrokerError
+        ├── BrokerUnavailable   away, refusing or gone in the middle: wait and try again
+        └── PublishRejected     this one message was refused: returned as unroutable, or nacked
+
+Errors of SQLAlchemy are never wrapped: the session is the caller's. `Retry` and `Reject` are not errors but
+signals that a handler raises to choose what happens to its message.
+"""
+
+from datetime import timedelta
+
+
+class OutboxkitError(Exception):
+    """The root of every error of this package."""
+
+
+class ConfigurationError(OutboxkitError):
+    """A setting, an event class or a handler cannot be used as it is; the text says what is accepted."""
+
+
+class SchemaError(OutboxkitError):
+    """The tables are missing or older than this version needs; the text says what to run."""
+
+
+class TransactionRequired(OutboxkitError):
+    """The session has no transaction that could take the inbox row back together with the handler's work."""
+
+
+class CodecError(OutboxkitError):
+    """Bytes and events could not be turned into each other."""
+
+
+class EncodeError(CodecError):
+    """An event, or one of its message's properties, cannot be stored and sent; raised in the caller's stack."""
+
+
+class DecodeError(CodecError):
+    """A payload is not the event that the handler expects; the text names the field."""
+
+
+class BrokerError(OutboxkitError):
+    """The broker could not do what was asked."""
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker is away, refuses the connection, or went away in the middle. No message is to blame."""
+
+
+class PublishRejected(BrokerError):
+    """The broker refused this one message: it reached no queue, or was nacked."""
+
+
+class Retry(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a handler: roll back, and bring the message back after `after` instead of the usual backoff.
+
+    Args:
+        after: the delay, as a timedelta or a number of seconds. The broker rounds it to one of its steps.
+        reason: why, for the log.
+    """
+
+    def __init__(self, reason: str = "the handler asked for it", *, after: timedelta | float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = timedelta(seconds=after) if isinstance(after, int | float) else after
+
+
+class Reject(Exception):  # noqa: N818 - a signal, not an error
+    """Raised by a handler: roll back, and put the message among the dead letters at once, with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

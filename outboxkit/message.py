@@ -1,0 +1,104 @@
+"""The envelope that travels: `Message`, and the message that is being handled right now."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+
+from outboxkit.errors import EncodeError
+
+NAME_LIMIT = 255
+"""Bytes that an AMQP 0-9-1 short string holds (section 4.2.5.3): ids, types and routing keys are such strings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. Frozen: what was added is what is sent, and what arrived is what is handled.
+
+    Attributes:
+        id: the same on every publish of the message, for ever; what an inbox recognises a duplicate by.
+        type: the event's registered name, such as `OrderConfirmed`.
+        payload: the encoded event and nothing else.
+        key: the ordering key, usually the aggregate's id.
+        topic: the routing key; the type where it is None.
+        headers: the user's own headers, and `traceparent`/`tracestate`.
+        correlation_id: shared by every message of one story.
+        causation_id: the id of the message whose handler added this one.
+        created_at: when it was added (UTC); None where a foreign publisher did not say.
+        content_type: MIME type of the payload.
+        content_encoding: the payload's encoding, where it has one.
+
+    Raises:
+        EncodeError: an id or a type is empty, or a text holds what AMQP and PostgreSQL cannot carry.
+    """
+
+    id: str
+    type: str
+    payload: bytes
+    key: str | None = None
+    topic: str | None = None
+    headers: Mapping[str, object] = field(default_factory=dict, hash=False)
+    correlation_id: str | None = None
+    causation_id: str | None = None
+    created_at: datetime | None = None
+    content_type: str = "application/json"
+    content_encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("id", "type"):
+            if not getattr(self, name):
+                raise EncodeError(
+                    f"a message needs {'an id' if name == 'id' else 'a type'}; found {getattr(self, name)!r}"
+                )
+        for name in (
+            "id",
+            "type",
+            "key",
+            "topic",
+            "correlation_id",
+            "causation_id",
+            "content_type",
+            "content_encoding",
+        ):
+            _check_text(name, getattr(self, name))
+        object.__setattr__(self, "headers", MappingProxyType(dict(self.headers)))
+
+    @property
+    def routing_key(self) -> str:
+        """What the exchange routes by: the topic, or else the type."""
+        return self.type if self.topic is None else self.topic
+
+
+def _check_text(name: str, text: str | None) -> None:
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise EncodeError(f"message {name} is {text!r} ({type(text).__name__}); it must be a str")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise EncodeError(f"message {name} {text!r} is not valid Unicode: it holds a lone surrogate") from None
+    if size > NAME_LIMIT:
+        raise EncodeError(f"message {name} is {size} bytes long; AMQP carries at most {NAME_LIMIT}: {text[:40]!r}…")
+    if "\0" in text:
+        raise EncodeError(f"message {name} {text!r} holds a NUL character, which PostgreSQL cannot store")
+
+
+_handling: ContextVar[Message | None] = ContextVar("outboxkit_handling", default=None)
+
+
+def being_handled() -> Message | None:
+    """The message whose handler is running in this context, if any: what a message added now was caused by."""
+    return _handling.get()
+
+
+@contextmanager
+def handling(message: Message) -> Iterator[None]:
+    """Mark `message` as the cause of every message that is added inside the block."""
+    token = _handling.set(message)
+    try:
+        yield
+    finally:
+        _handling.reset(token)

@@ -1,0 +1,137 @@
+"""Outages: telling them from failures, and waiting them out. An outage counts against no message."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError as PoolTimeout
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, stop_any, stop_never
+from tenacity.stop import stop_base
+from tenacity.wait import wait_base, wait_random_exponential
+
+from outboxkit.errors import BrokerUnavailable
+
+T = TypeVar("T")
+
+Sleep = Callable[[float], Awaitable[None]]
+
+_AWAY_SQLSTATES = ("08", "57P01", "57P02", "57P03", "53300")
+"""Connection failures, shutdown, crash, starting up, too many connections (PostgreSQL, appendix A)."""
+_AWAY_SQLITE = frozenset({5, 6, 10, 14})
+"""SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
+
+
+def what_is_away(error: BaseException | None) -> str | None:
+    """ "broker" or "database" where the error says that it cannot be reached now; None for every other error."""
+    if isinstance(error, BrokerUnavailable):
+        return "broker"
+    if isinstance(error, PoolTimeout):
+        return "database"
+    if isinstance(error, DBAPIError) and (error.connection_invalidated or _is_away(error)):
+        return "database"
+    return None
+
+
+def _is_away(error: DBAPIError) -> bool:
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    sqlite_code = getattr(error.orig, "sqlite_errorcode", None)
+    if sqlite_code is not None:
+        return sqlite_code & 0xFF in _AWAY_SQLITE
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate is None:  # the driver never got an answer that has a state: refused, reset, no such host
+        return type(error.orig).__module__.startswith("psycopg")
+    return str(sqlstate).startswith(_AWAY_SQLSTATES)
+
+
+class Outage:
+    """Runs steps that need the broker and the database; where one is away, waits with backoff and runs the step again.
+
+    One line is logged when something goes away, and one when work goes on.
+
+    Args:
+        who: the name for the log, such as `relay`.
+        patience: give up after this many seconds of one outage and raise its error; None waits for ever.
+        wait: the backoff, as a tenacity wait.
+        sleep: for tests.
+    """
+
+    def __init__(
+        self, who: str, *, patience: float | None = None, wait: wait_base | None = None, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self._log = structlog.get_logger("outboxkit").bind(process=who)
+        self._patience = patience
+        self._wait = wait or wait_random_exponential(multiplier=0.2, max=5)
+        self._sleep = sleep
+        self._away: str | None = None
+
+    async def ride_out(self, step: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
+        """The step's result, once it can be had; None where `stop` was set while something was away.
+
+        Raises:
+            BrokerUnavailable, sqlalchemy.exc.DBAPIError: the outage outlasted the patience.
+        """
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(lambda error: what_is_away(error) is not None),
+            stop=stop_any(
+                stop_after_delay(self._patience) if self._patience is not None else stop_never, _Stopped(stop)
+            ),
+            wait=self._wait,
+            sleep=lambda seconds: pause(stop, seconds, self._sleep),
+            before_sleep=lambda state: self.begins(state.outcome.exception() if state.outcome else None),
+            reraise=True,
+        )
+        try:
+            result: T = await retrying(step)
+        except Exception as error:
+            if what_is_away(error) is not None and stop.is_set():
+                return None
+            raise
+        self.is_over()
+        return result
+
+    def is_over(self) -> None:
+        """Note that everything is there, and say so if it was not."""
+        if self._away is not None:
+            self._log.info(f"{self._away} is back, work goes on")
+            self._away = None
+
+    def begins(self, error: BaseException | None) -> None:
+        """Note that the error says that something is away, and say so unless that is known."""
+        away = what_is_away(error)
+        if away is not None and away != self._away:
+            self._away = away
+            self._log.warning(f"{away} is away, waiting", error=first_line(error))
+
+
+async def pause(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.sleep) -> None:
+    """Sleep, but not longer than until `stop` is set."""
+    sleeping = asyncio.ensure_future(sleep(seconds))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((sleeping, stopping), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sleeping.cancel()
+        stopping.cancel()
+
+
+class _Stopped(stop_base):
+    def __init__(self, stop: asyncio.Event) -> None:
+        self._stop = stop
+
+    def __call__(self, retry_state: RetryCallState) -> bool:  # noqa: ARG002
+        return self._stop.is_set()
+
+
+def first_line(error: BaseException | None) -> str:
+    """An error in one line, without the SQL and its parameters, which may hold what a log must not."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    text = str(cause).strip()
+    return f"{type(cause).__name__}: {text.splitlines()[0]}" if text else type(cause).__name__
+
+
+def jittered(seconds: float) -> float:
+    """Between half and one and a half times as long, so that many processes do not move in step."""
+    return seconds * random.uniform(0.5, 1.5)  # noqa: S311 - no secret

@@ -1,0 +1,143 @@
+"""What every outboxkit process needs around its service: engine, broker, log, signals, a deadline for stopping."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import URL, event, make_url
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
+from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
+from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
+from outboxkit.errors import ConfigurationError
+
+ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
+SQLITE_BUSY_SECONDS = 30
+
+
+def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
+    """An async engine for a process of outboxkit, whatever driver the URL names.
+
+    On PostgreSQL its connections are called `name`, and the server ends one that leaves a transaction idle for longer
+    than `idle_in_transaction`: a relay whose machine froze gives its rows back. On SQLite every transaction takes the
+    writer lock at its start, and the database is in WAL mode, so that readers are not held up.
+
+    Raises:
+        ConfigurationError: neither PostgreSQL nor SQLite.
+    """
+    target = make_url(url)
+    driver = ASYNC_DRIVERS.get(target.get_backend_name())
+    if driver is None:
+        raise ConfigurationError(f"{target.get_backend_name()!r} is not supported; postgresql and sqlite are")
+    target = target.set(drivername=driver)
+    if driver.startswith("sqlite"):
+        return _sqlite(target)
+    limits = {"application_name": name}
+    made = create_async_engine(target, pool_size=pool_size, max_overflow=2, connect_args=limits)
+    if idle_in_transaction is not None:
+        milliseconds = round(idle_in_transaction.total_seconds() * 1000)
+
+        @event.listens_for(made.sync_engine, "connect")
+        def _limit(connection: Any, _: Any) -> None:
+            connection.cursor().execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
+            connection.commit()
+
+    return made
+
+
+def _sqlite(target: URL) -> AsyncEngine:
+    made = create_async_engine(target, connect_args={"timeout": SQLITE_BUSY_SECONDS})
+
+    @event.listens_for(made.sync_engine, "connect")
+    def _settle_in(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # the driver would begin only before the first write, after the first read
+        connection.cursor().execute("PRAGMA journal_mode = WAL")
+
+    @event.listens_for(made.sync_engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return made
+
+
+def publisher(url: str, *, exchange: str, timeout: timedelta, app_id: str = "outboxkit") -> Publisher:
+    """The publisher for a broker URL. `memory://` is a broker without queues: everything is unroutable there."""
+    if url.startswith("memory:"):
+        return MemoryPublisher(MemoryBroker())
+    return RabbitPublisher(url, exchange=exchange, timeout=timeout, app_id=app_id)
+
+
+def subscriber(
+    url: str,
+    queue: str,
+    *,
+    exchange: str,
+    topics: Sequence[str],
+    prefetch: int = 64,
+    ladder: Sequence[timedelta] = DEFAULT_LADDER,
+) -> Subscriber:
+    """The subscriber for a broker URL."""
+    if url.startswith("memory:"):
+        return MemorySubscriber(MemoryBroker(), queue, topics, ladder)
+    return RabbitSubscriber(url, queue, exchange=exchange, topics=topics, prefetch=prefetch, ladder=ladder)
+
+
+def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name
+    """Log to standard error: lines for people on a terminal, JSON elsewhere; libraries below speak through warnings only."""
+    as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
+    renderer: Any = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    for library in ("aio_pika", "aiormq", "asyncio"):  # what they report of an outage is in our own line about it
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+
+
+def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
+    """Run a service until it ends, or until SIGTERM or SIGINT; returns its exit code.
+
+    The first signal sets the event that the service gets: it finishes what is in flight. What is not finished after
+    `shutdown_timeout`, or at a second signal, is cancelled: its transaction is rolled back, its messages are given back.
+    Either way that is a clean stop, with code 0.
+    """
+    return asyncio.run(_supervise(service, shutdown_timeout.total_seconds()))
+
+
+async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], grace: float) -> int:
+    stop, at_once = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (at_once if stop.is_set() else stop).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    main = asyncio.ensure_future(service(stop))
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((main, stopping), return_when=asyncio.FIRST_COMPLETED)
+    hurry = asyncio.ensure_future(at_once.wait())
+    await asyncio.wait((main, hurry), timeout=grace if not main.done() else 0, return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopping, hurry):
+        task.cancel()
+    if main.done():
+        return main.result()
+    main.cancel()
+    with suppress(asyncio.CancelledError):
+        await main
+    return 0

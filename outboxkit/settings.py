@@ -1,0 +1,130 @@
+"""Settings from `OUTBOXKIT_*`: read once by a process, checked at once, and never printing a password."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from outboxkit.brokers import DEFAULT_LADDER
+from outboxkit.codec import MAX_PAYLOAD_BYTES
+from outboxkit.errors import ConfigurationError
+
+PREFIX = "OUTBOXKIT_"
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
+
+
+def parse_duration(text: object) -> timedelta:
+    """`500ms`, `10s`, `5m`, `2h` or `7d` as a timedelta; a timedelta is returned as it is.
+
+    Raises:
+        ValueError: it reads otherwise.
+    """
+    if isinstance(text, timedelta):
+        return text
+    found = _DURATION.fullmatch(str(text).strip())
+    if found is None:
+        raise ValueError(f"{_DURATION_HINT} is accepted")
+    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+
+
+def _parse_ladder(text: object) -> object:
+    return tuple(parse_duration(part) for part in text.split(",")) if isinstance(text, str) else text
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), Field(gt=timedelta(0))]
+Ladder = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_ladder), Field(min_length=1)]
+
+
+class Settings(BaseSettings):
+    """Every setting. The variable is the name in capitals behind `OUTBOXKIT_`; options of the same name win over it."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    database_url: SecretStr = Field(
+        SecretStr("sqlite:///outboxkit.db"), description="where the tables are: postgresql+psycopg://… or sqlite:///…"
+    )
+    broker_url: SecretStr = Field(
+        SecretStr("amqp://guest:guest@localhost:5672/"), description="the broker: amqp://…, amqps://… or memory://"
+    )
+    exchange: str = Field("outboxkit", min_length=1, max_length=255, description="the topic exchange")
+    queue: str | None = Field(None, min_length=1, max_length=200, description="the consumer's queue")
+    app_id: str = Field("outboxkit", max_length=255, description="AMQP app_id of what the relay publishes")
+    batch_size: int = Field(500, ge=1, le=10_000, description="rows that the relay claims at once")
+    publish_timeout: Duration = Field(
+        timedelta(seconds=10),
+        description="how long a batch may wait for its confirms, and how long --drain waits for one who is away",
+    )
+    poll_interval: Duration = Field(timedelta(milliseconds=250), description="how long an idle relay sleeps")
+    max_payload_bytes: int = Field(MAX_PAYLOAD_BYTES, ge=1, description="the largest event that outbox.add accepts")
+    concurrency: int = Field(8, ge=1, le=1000, description="deliveries that a consumer handles at once")
+    prefetch: int = Field(64, ge=1, le=65_535, description="deliveries that the broker may push ahead")
+    max_attempts: int = Field(10, ge=1, description="failures after which a message goes to the dead letters")
+    retry_ladder: Ladder = Field(DEFAULT_LADDER, description="delays of a failed message, ascending, with commas")
+    shutdown_timeout: Duration = Field(
+        timedelta(seconds=25), description="how long a stop may take to finish what is in flight"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged, at least")
+    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: console on a terminal, else json")
+
+    @field_validator("database_url")
+    @classmethod
+    def _check_database_url(cls, value: SecretStr) -> SecretStr:
+        accepted = "postgresql+psycopg://user:password@host/name or sqlite:///path is accepted"
+        try:
+            backend = make_url(value.get_secret_value()).get_backend_name()
+        except ArgumentError:
+            raise ValueError(accepted) from None
+        if backend not in ("postgresql", "sqlite"):
+            raise ValueError(f"{accepted}; the URL is one of {backend!r}")
+        return value
+
+    @field_validator("broker_url")
+    @classmethod
+    def _check_broker_url(cls, value: SecretStr) -> SecretStr:
+        scheme = value.get_secret_value().partition("://")[0]
+        if scheme not in ("amqp", "amqps", "memory"):
+            raise ValueError(
+                f"amqp://user:password@host:5672/vhost, amqps://… or memory:// is accepted; the scheme is {scheme[:20]!r}"
+            )
+        return value
+
+    @field_validator("retry_ladder")
+    @classmethod
+    def _check_ladder(cls, value: tuple[timedelta, ...]) -> tuple[timedelta, ...]:
+        if list(value) != sorted(set(value)):
+            raise ValueError("ascending durations with commas between them are accepted, such as 1s,10s,1m")
+        return value
+
+
+def load(options: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings: options that are not None, then the environment, then the defaults.
+
+    Raises:
+        ConfigurationError: one line for each bad value: the variable, what was found, what is accepted.
+    """
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        raise ConfigurationError("\n".join(_explain(problem, given) for problem in error.errors())) from None
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def _explain(problem: Any, given: Mapping[str, Any]) -> str:
+    name = str(problem["loc"][0])
+    shown = f"--{name.replace('_', '-')}" if name in given else variable(name)
+    found = "" if name.endswith("_url") else f" is {problem['input']!r}"
+    accepted = problem["msg"].removeprefix("Value error, ")
+    return f"{shown}{found}{':' if found else ' cannot be used:'} {accepted}"

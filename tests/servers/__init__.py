@@ -1,0 +1,17 @@
+"""Real PostgreSQL and RabbitMQ servers for the tests, found, started or installed.
+
+`provision` says where they come from; `Server` is what a test may do with one.
+"""
+
+from tests.servers.postgresql import create_database, drop_database
+from tests.servers.provision import provide_postgresql, provide_rabbitmq
+from tests.servers.server import Server, ServersUnavailable
+
+__all__ = [
+    "Server",
+    "ServersUnavailable",
+    "create_database",
+    "drop_database",
+    "provide_postgresql",
+    "provide_rabbitmq",
+]

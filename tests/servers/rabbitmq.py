@@ -1,0 +1,183 @@
+"""RabbitMQ for the tests: a private node or a container."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import pika  # type: ignore[import-untyped]
+import pika.exceptions  # type: ignore[import-untyped]
+
+from tests.servers.containers import Container
+from tests.servers.home import SEARCH_PATH, Home, Process
+from tests.servers.ports import free_ports
+from tests.servers.waiting import not_started, read_log, wait_until
+
+IMAGE = "rabbitmq:4-alpine"
+PORT = 5672
+START_SECONDS = 120
+STOP_SECONDS = 60
+LOG = "rabbitmq.log"
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The two programs of a node: its start script, and Erlang's name server."""
+
+    rabbitmq_server: Path
+    epmd: Path
+
+    def __str__(self) -> str:
+        return str(self.rabbitmq_server.parent)
+
+
+class PrivateRabbitmq:
+    """A node of our own, from programs on this machine, with a name server and a cookie of its own."""
+
+    controllable = True
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+        self._home = Home("rabbitmq")
+        self._port, self._epmd_port, self._distribution_port = free_ports(3)
+        self._user, self._password = "outboxkit", secrets.token_hex(12)
+        self.url = _url("127.0.0.1", self._port, self._password)
+        self._epmd: Process | None = None
+        self._node: Process | None = None
+        self._configured = False
+
+    def start(self) -> None:
+        """Start the name server and the node, and wait for a connection."""
+        if self._node is not None and self._node.alive():
+            return
+        self._configure()
+        if self._epmd is None or not self._epmd.alive():
+            # In the foreground: one that the node starts for itself would outlive everything.
+            command = (self._programs.epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1")
+            self._epmd = self._home.spawn(command, {}, LOG, signal.SIGKILL)
+        node = self._node = self._home.spawn(
+            (self._programs.rabbitmq_server,), self._environment(), LOG, signal.SIGKILL
+        )
+        if not wait_until(lambda: answers(self.url), node.alive, START_SECONDS):
+            self.kill()
+            raise not_started("RabbitMQ", read_log(self._home.folder / LOG))
+
+    def stop(self) -> None:
+        """Stop the node cleanly; the name server stays for the next start."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL the node."""
+        self._end(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill the node and the name server, and remove their folder."""
+        self.kill()
+        self._home.close()
+
+    def _end(self, signum: signal.Signals) -> None:
+        if self._node is not None:
+            self._home.end(self._node, signum, STOP_SECONDS)
+            self._node = None
+
+    def _configure(self) -> None:
+        if self._configured:
+            return
+        for name in ("nodes", "logs", "conf.d", "plugins"):
+            self._home.make_folder(name)
+        cookie = self._home.write(".erlang.cookie", secrets.token_hex(16))
+        cookie.chmod(0o400)
+        self._home.write("enabled_plugins", "[].\n")
+        self._home.write("advanced.config", "[].\n")
+        self._home.write(
+            "rabbitmq.conf",
+            f"default_user = {self._user}\ndefault_pass = {self._password}\ndisk_free_limit.absolute = 50MB\n",
+        )
+        self._configured = True
+
+    def _environment(self) -> dict[str, str]:
+        folder = self._home.folder
+        return {
+            "RABBITMQ_NODENAME": f"okit-{self._port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self._port),
+            "RABBITMQ_DIST_PORT": str(self._distribution_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_CONFIG_FILES": str(folder / "conf.d"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "conf.d"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_PLUGINS_EXPAND_DIR": str(folder / "plugins"),
+            "RABBITMQ_MNESIA_BASE": str(folder / "nodes"),
+            "RABBITMQ_PID_FILE": str(folder / "rabbitmq.pid"),
+            "RABBITMQ_LOG_BASE": str(folder / "logs"),
+            "RABBITMQ_LOGS": "-",
+            # The script then becomes the node instead of standing between it and its signals.
+            "RUNNING_UNDER_SYSTEMD": "true",
+        }
+
+
+def rabbitmq_container() -> Container:
+    """RabbitMQ in a container."""
+    password = secrets.token_hex(12)
+    return Container(
+        image=IMAGE,
+        port=PORT,
+        environment={"RABBITMQ_DEFAULT_USER": "outboxkit", "RABBITMQ_DEFAULT_PASS": password},
+        command=(),
+        make_url=lambda host, port: _url(host, port, password),
+        answers=answers,
+        stop_signal="SIGTERM",
+    )
+
+
+def find_programs() -> Programs | None:
+    """RabbitMQ's own start script, before wrappers that insist on an account; and epmd, and an `erl` for both."""
+    patterns = ("usr/lib/rabbitmq/bin", "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin", "opt/homebrew/opt/rabbitmq/sbin",
+                "usr/local/opt/rabbitmq/sbin")  # fmt: skip
+    folders = [str(folder) for pattern in patterns for folder in sorted(Path("/").glob(pattern), reverse=True)]
+    server = shutil.which("rabbitmq-server", path=os.pathsep.join((*folders, SEARCH_PATH)))
+    runtime = [str(folder) for folder in Path("/").glob("usr/lib/erlang/erts-*/bin")]
+    epmd = shutil.which("epmd", path=os.pathsep.join((SEARCH_PATH, *runtime)))
+    if server is None or epmd is None or shutil.which("erl", path=SEARCH_PATH) is None:
+        return None
+    return Programs(Path(server), Path(epmd))
+
+
+def connect(server_url: str) -> None:
+    """Open and close a connection; pika.exceptions.AMQPError or OSError if that fails."""
+    parameters = pika.URLParameters(server_url)
+    parameters.socket_timeout = parameters.stack_timeout = parameters.blocked_connection_timeout = 10
+    pika.BlockingConnection(parameters).close()
+
+
+def answers(server_url: str) -> bool:
+    """Whether a connection can be opened."""
+    parameters = pika.URLParameters(server_url)
+    # pika logs an error for each attempt that fails: it is asked only once the server speaks AMQP.
+    if not _greets(parameters.host, parameters.port):
+        return False
+    try:
+        connect(server_url)
+    except (pika.exceptions.AMQPError, OSError):
+        return False
+    return True
+
+
+def _greets(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), timeout=5) as connection:
+            connection.sendall(b"AMQP\x00\x00\x09\x01")
+            return connection.recv(1) == b"\x01"
+    except OSError:
+        return False
+
+
+def _url(host: str, port: int, password: str) -> str:
+    return f"amqp://outboxkit:{password}@{host}:{port}/"
