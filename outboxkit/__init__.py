@@ -1,7 +1,7 @@
 """Transactional outbox and inbox for SQLAlchemy and RabbitMQ.
 
-`outbox.add(session, event)` puts a message beside the business rows, in one transaction; `outboxkit relay` publishes it;
-`@inbox_handler` and `outboxkit consume` run its handlers, each effect once.
+`outbox.add(session, event)` puts a message beside the business rows, in one transaction; `outboxkit relay` publishes
+it; `@inbox_handler` and `outboxkit consume` run its handlers, each effect once.
 """
 
 from outboxkit import ids, inbox, outbox
@@ -34,8 +34,8 @@ __all__ = [
     "DecodeError",
     "EncodeError",
     "Message",
-    "Outcome",
     "OutboxkitError",
+    "Outcome",
     "PublishRejected",
     "Reject",
     "Retry",

@@ -1,5 +1,6 @@
 """Events to bytes and back: JSON through msgspec, with pydantic models where pydantic is installed."""
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeVar, cast
@@ -48,8 +49,8 @@ def decode(event_type: type[T], payload: bytes) -> T:
     """
     try:
         if is_pydantic(event_type):
-            return cast(T, cast(Any, event_type).model_validate_json(payload))
-        return cast(T, _decoder(event_type).decode(payload))
+            return cast("T", cast("Any", event_type).model_validate_json(payload))
+        return cast("T", _decoder(cast("Any", event_type)).decode(payload))
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise DecodeError(f"the payload is no {event_type.__qualname__}: {_explain(error)}") from error
 
@@ -73,7 +74,7 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
             )
         if isinstance(value, int) and value not in _INT64:
             raise EncodeError(f"header {name!r} is {value}, which does not fit AMQP's 64 bits; send it as a str")
-        if isinstance(value, float) and value != value or value in (float("inf"), float("-inf")):
+        if isinstance(value, float) and not math.isfinite(value):
             raise EncodeError(f"header {name!r} is {value}, which JSON cannot hold; send it as a str")
     try:
         return msgspec.json.encode(dict(headers))
@@ -99,7 +100,7 @@ def _dump_foreign(value: Any) -> Any:
 
 def _load_foreign(wanted: type, value: Any) -> Any:
     if is_pydantic(wanted):
-        return cast(Any, wanted).model_validate(value)
+        return cast("Any", wanted).model_validate(value)
     raise NotImplementedError(f"values of type {wanted.__qualname__} have no JSON form")
 
 

@@ -58,7 +58,7 @@ class PublishRejected(BrokerError):
     """The broker refused this one message: it reached no queue, or was nacked."""
 
 
-class Retry(Exception):  # noqa: N818 - a signal, not an error
+class Retry(Exception):
     """Raised by a handler: roll back, and bring the message back after `after` instead of the usual backoff.
 
     Args:
@@ -72,7 +72,7 @@ class Retry(Exception):  # noqa: N818 - a signal, not an error
         self.after = timedelta(seconds=after) if isinstance(after, int | float) else after
 
 
-class Reject(Exception):  # noqa: N818 - a signal, not an error
+class Reject(Exception):
     """Raised by a handler: roll back, and put the message among the dead letters at once, with this reason."""
 
     def __init__(self, reason: str) -> None:

@@ -32,8 +32,8 @@ def event(name: str) -> Callable[[type[T]], type[T]]:
     def mark(cls: type[T]) -> type[T]:
         if not is_model(cls):
             raise ConfigurationError(
-                f"@event({name!r}) found {cls!r}, which is no dataclass, attrs class, msgspec.Struct or pydantic model. "
-                "Write @event above the decorator that makes it one"
+                f"@event({name!r}) found {cls!r}, which is no dataclass, attrs class, msgspec.Struct or pydantic "
+                "model. Write @event above the decorator that makes it one"
             )
         setattr(cls, _MARK, name)
         return cls
@@ -50,7 +50,7 @@ def name_of(cls: type) -> str:
     name = cls.__dict__.get(_MARK)
     if name is None:
         raise ConfigurationError(f'{cls.__qualname__} is not an event: decorate it with @event("{cls.__name__}")')
-    return cast(str, name)
+    return cast("str", name)
 
 
 def is_event(cls: object) -> bool:

@@ -1,6 +1,7 @@
 """Message ids: time-ordered new ones, and ones derived from what they stand for."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from enum import Enum
 from uuid import UUID, uuid5
 
@@ -11,9 +12,25 @@ Part = str | int | UUID | bytes
 _NAMESPACE = UUID("6a1ffb8e-8f0c-5d8c-9a7b-0f6a2f6f7d11")
 
 
-def new() -> str:
-    """A new id: a UUIDv7 (RFC 9562, section 5.7), so ids sort by the time at which they were made."""
-    return str(uuid_utils.uuid7())
+def new(*, at: datetime | None = None) -> str:
+    """A new id: a UUIDv7 (RFC 9562, section 5.7), so ids sort by the time at which they were made, or by `at`.
+
+    A message that is to be delivered later carries its due time, so that it is not old when it arrives.
+    """
+    fresh = uuid_utils.uuid7()
+    if at is None:
+        return str(fresh)
+    milliseconds = int(at.timestamp() * 1000)
+    return str(UUID(int=milliseconds << 80 | fresh.int & (1 << 80) - 1))
+
+
+def time_of(id_: str) -> datetime | None:
+    """The moment in a UUIDv7, to the millisecond; None for any other id."""
+    try:
+        parsed = UUID(id_)
+    except ValueError:
+        return None
+    return datetime.fromtimestamp((parsed.int >> 80) / 1000, UTC) if parsed.version == 7 else None
 
 
 def derive(*parts: Part) -> str:

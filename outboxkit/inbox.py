@@ -4,6 +4,7 @@ import inspect
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cache
 from types import ModuleType
@@ -13,7 +14,7 @@ from sqlalchemy.ext.asyncio import async_session
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_
 
-from outboxkit import codec, statements
+from outboxkit import codec, ids, statements
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.events import is_event, name_of
 from outboxkit.message import NAME_LIMIT, Message, handling
@@ -30,6 +31,7 @@ class Outcome(StrEnum):
     DUPLICATE = "duplicate"
     RETRIED = "retried"
     DEAD = "dead"
+    STALE = "stale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,15 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
     return list(found.values())
 
 
+def is_stale(message: Message, *, now: datetime, retention: timedelta) -> bool:
+    """Whether the message is older than the inbox remembers, so that nobody can say whether it was handled before.
+
+    Its age is the one of its UUIDv7, else the one of its timestamp; a message with neither is taken as new.
+    """
+    made = ids.time_of(message.id) or message.created_at
+    return made is not None and now - made > retention
+
+
 def run_once(session: Session, message: Message, handler: Callable[..., Any] | Handler) -> Outcome:
     """Run `handler` for `message`, unless it has already run: the rule behind "each effect happens once".
 
@@ -167,7 +178,8 @@ def _call(spec: Handler, session: Session, event: object, message: Message) -> N
     proxy = async_session(session)
     if proxy is None:
         raise ConfigurationError(
-            f"handler {spec.name!r} is async and needs an AsyncSession: await session.run_sync(inbox.run_once, message, handler)"
+            f"handler {spec.name!r} is async and needs an AsyncSession: "
+            "await session.run_sync(inbox.run_once, message, handler)"
         )
     await_(spec.function(proxy, event, *extra))
 

@@ -3,10 +3,12 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import structlog
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError as PoolTimeout
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, stop_any, stop_never
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
@@ -15,6 +17,7 @@ from outboxkit.errors import BrokerUnavailable
 
 T = TypeVar("T")
 
+Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 
 _AWAY_SQLSTATES = ("08", "57P01", "57P02", "57P03", "53300")
@@ -24,7 +27,7 @@ _AWAY_SQLITE = frozenset({5, 6, 10, 14})
 
 
 def what_is_away(error: BaseException | None) -> str | None:
-    """ "broker" or "database" where the error says that it cannot be reached now; None for every other error."""
+    """Whether the error says that the `broker` or the `database` cannot be reached now; None for every other error."""
     if isinstance(error, BrokerUnavailable):
         return "broker"
     if isinstance(error, PoolTimeout):
@@ -83,8 +86,12 @@ class Outage:
             before_sleep=lambda state: self.begins(state.outcome.exception() if state.outcome else None),
             reraise=True,
         )
+
+        async def attempt() -> T:  # tenacity awaits only what is declared async
+            return await step()
+
         try:
-            result: T = await retrying(step)
+            result: T = await retrying(attempt)
         except Exception as error:
             if what_is_away(error) is not None and stop.is_set():
                 return None
@@ -135,3 +142,8 @@ def first_line(error: BaseException | None) -> str:
 def jittered(seconds: float) -> float:
     """Between half and one and a half times as long, so that many processes do not move in step."""
     return seconds * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+
+
+def utc_now() -> datetime:
+    """The wall clock."""
+    return datetime.now(UTC)

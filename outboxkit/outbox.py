@@ -20,7 +20,7 @@ _TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class OutboxRow:
-    """A pending row of `outboxkit_outbox`. The session inserts it with its next flush and forgets it with a rollback."""
+    """A pending row of `outboxkit_outbox`: the session inserts it with its next flush, or forgets it in a rollback."""
 
     def __init__(self, **columns: Any) -> None:
         for name, value in columns.items():
@@ -69,7 +69,9 @@ def add(
         TypeError: `session` is none of the four kinds.
     """
     _check_session(session)
-    message = _message(event, key, headers, message_id, topic, correlation_id)
+    message = _message(
+        event, deliver_at, key=key, headers=headers, id=message_id, topic=topic, correlation_id=correlation_id
+    )
     session.add(_row(message, deliver_at))
     return message
 
@@ -98,27 +100,24 @@ def add_all(
         raise EncodeError(
             f"message_id names one message, and {len(listed)} events were given; leave it out, or add them one by one"
         )
-    messages = [_message(event, key, headers, message_id, topic, correlation_id) for event in listed]
+    given = {"key": key, "headers": headers, "id": message_id, "topic": topic, "correlation_id": correlation_id}
+    messages = [_message(event, deliver_at, **given) for event in listed]
     session.add_all([_row(message, deliver_at) for message in messages])
     return messages
 
 
-def _message(
-    event: object,
-    key: str | None,
-    headers: Mapping[str, object] | None,
-    message_id: str | None,
-    topic: str | None,
-    correlation_id: str | None,
-) -> Message:
-    given = {"key": key, "headers": headers, "id": message_id, "topic": topic, "correlation_id": correlation_id}
-    chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+def _message(event: object, deliver_at: datetime | None, **given: Any) -> Message:
+    if deliver_at is not None and (not isinstance(deliver_at, datetime) or deliver_at.tzinfo is None):
+        raise EncodeError(
+            f"deliver_at is {deliver_at!r}; it must be a datetime with a time zone, such as datetime.now(UTC) + delay"
+        )
+    chosen = {name: value for name, value in given.items() if value is not None}
     if isinstance(event, Message):
         message = replace(event, **chosen)
         _check_size(message.payload, message.type)
     else:
         kind, payload = name_of(type(event)), codec.encode(event, limit=_payload_limit())
-        message = Message(**{"id": ids.new(), "type": kind, "payload": payload, **chosen})
+        message = Message(**{"id": ids.new(at=deliver_at), "type": kind, "payload": payload, **chosen})
     return _inherit(replace(message, created_at=message.created_at or datetime.now(UTC)))
 
 
@@ -139,10 +138,6 @@ def _inherit(message: Message) -> Message:
 
 
 def _row(message: Message, deliver_at: datetime | None) -> OutboxRow:
-    if deliver_at is not None and (not isinstance(deliver_at, datetime) or deliver_at.tzinfo is None):
-        raise EncodeError(
-            f"deliver_at is {deliver_at!r}; it must be a datetime with a time zone, such as datetime.now(UTC) + delay"
-        )
     return OutboxRow(
         message_id=message.id,
         type=message.type,
@@ -162,14 +157,16 @@ def _row(message: Message, deliver_at: datetime | None) -> OutboxRow:
 def _check_session(session: object) -> None:
     if not isinstance(session, Session | scoped_session | AsyncSession | async_scoped_session):
         raise TypeError(
-            f"outbox.add takes a SQLAlchemy Session, AsyncSession, scoped_session or async_scoped_session; found {type(session).__name__}"
+            f"outbox.add takes a SQLAlchemy Session, AsyncSession, scoped_session or async_scoped_session; "
+            f"found {type(session).__name__}"
         )
 
 
 def _check_size(payload: bytes, kind: str) -> None:
     if len(payload) > (limit := _payload_limit()):
         raise EncodeError(
-            f"the payload of {kind} is {len(payload)} bytes long; at most {limit} are accepted (OUTBOXKIT_MAX_PAYLOAD_BYTES)"
+            f"the payload of {kind} is {len(payload)} bytes long; at most {limit} are accepted "
+            "(OUTBOXKIT_MAX_PAYLOAD_BYTES)"
         )
 
 

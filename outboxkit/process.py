@@ -90,7 +90,7 @@ def subscriber(
 
 
 def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name
-    """Log to standard error: lines for people on a terminal, JSON elsewhere; libraries below speak through warnings only."""
+    """Log to standard error: lines for people on a terminal, JSON elsewhere; the libraries below are silenced."""
     as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
     renderer: Any = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -113,8 +113,8 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
     """Run a service until it ends, or until SIGTERM or SIGINT; returns its exit code.
 
     The first signal sets the event that the service gets: it finishes what is in flight. What is not finished after
-    `shutdown_timeout`, or at a second signal, is cancelled: its transaction is rolled back, its messages are given back.
-    Either way that is a clean stop, with code 0.
+    `shutdown_timeout`, or at a second signal, is cancelled: its transaction is rolled back and its messages are given
+    back. Either way that is a clean stop, with code 0.
     """
     return asyncio.run(_supervise(service, shutdown_timeout.total_seconds()))
 

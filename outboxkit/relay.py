@@ -1,9 +1,9 @@
 """The relay: claim → publish → settle, one batch and one transaction at a time."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy import Row
@@ -13,16 +13,9 @@ from outboxkit import codec, migrations, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
-from outboxkit.outage import Outage, jittered, pause
+from outboxkit.outage import Clock, Outage, jittered, pause, utc_now
 from outboxkit.retry import Backoff
 from outboxkit.statements import ClaimedRow
-
-Clock = Callable[[], datetime]
-
-
-def utc_now() -> datetime:
-    """The wall clock."""
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,10 @@ class Settings(BaseSettings):
     concurrency: int = Field(8, ge=1, le=1000, description="deliveries that a consumer handles at once")
     prefetch: int = Field(64, ge=1, le=65_535, description="deliveries that the broker may push ahead")
     max_attempts: int = Field(10, ge=1, description="failures after which a message goes to the dead letters")
+    inbox_retention: Duration = Field(
+        timedelta(days=14), description="how long the inbox remembers; older deliveries are stale"
+    )
+    prune_interval: Duration = Field(timedelta(hours=1), description="how often workers/retention.py prunes")
     retry_ladder: Ladder = Field(DEFAULT_LADDER, description="delays of a failed message, ascending, with commas")
     shutdown_timeout: Duration = Field(
         timedelta(seconds=25), description="how long a stop may take to finish what is in flight"
@@ -92,7 +96,8 @@ class Settings(BaseSettings):
         scheme = value.get_secret_value().partition("://")[0]
         if scheme not in ("amqp", "amqps", "memory"):
             raise ValueError(
-                f"amqp://user:password@host:5672/vhost, amqps://… or memory:// is accepted; the scheme is {scheme[:20]!r}"
+                "amqp://user:password@host:5672/vhost, amqps://… or memory:// is accepted; "
+                f"the scheme is {scheme[:20]!r}"
             )
         return value
 

@@ -7,7 +7,20 @@ on and the locks it takes; a test explains the plans on PostgreSQL.
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import (
+    Delete,
+    Insert,
+    Select,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from outboxkit.tables import dead_letter, inbox, outbox, schema_version
@@ -115,7 +128,7 @@ def pending_by_type() -> Select[str, int, datetime | None, int]:
 
 
 def count_processed() -> Select[str, int]:
-    """How many messages each handler has processed, as far as the inbox remembers. Reads the whole inbox. Locks: none."""
+    """How many messages each handler has processed, as the inbox remembers it. Reads the whole inbox. Locks: none."""
     return select(inbox.c.handler, func.count()).group_by(inbox.c.handler).order_by(inbox.c.handler)
 
 
@@ -134,6 +147,15 @@ def record_processed(dialect: str, *, handler: str, message_id: str, type_: str)
     insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
     row = {"handler": handler, "message_id": message_id, "type": type_}
     return insert_into(inbox).values(row).on_conflict_do_nothing()
+
+
+def prune_inbox(before: datetime, limit: int) -> Delete:
+    """Forget at most `limit` inbox rows that were processed before this moment.
+
+    Index: none on the time; the scan stops at the limit. Locks: the rows that it deletes.
+    """
+    old = select(inbox.c.handler, inbox.c.message_id).where(inbox.c.processed_at < before).limit(limit)
+    return delete(inbox).where(tuple_(inbox.c.handler, inbox.c.message_id).in_(old))
 
 
 def bury() -> Insert:

@@ -62,7 +62,7 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What arrived without being a message: it has no id or no type, or breaks a limit. Kept as it came, with the reason."""
+    """What arrived without being a message: no id, no type, or a limit broken. Kept as it came, with the reason."""
 
     reason: str
     payload: bytes

@@ -1,4 +1,4 @@
-"""A broker inside the process (`memory://`), for the demo and for tests: it routes, confirms, returns and redelivers."""
+"""A broker inside the process (`memory://`), for the demo and for tests: it routes, confirms and redelivers."""
 
 import asyncio
 from collections import deque

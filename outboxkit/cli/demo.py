@@ -1,2 +1,5 @@
+"""The demo."""
+
+
 def demo() -> None:
-    """x"""
+    """Do the demo."""

@@ -1,22 +1,43 @@
-"""Options that several commands share: each is a setting of the same name."""
+"""Options of the commands: every setting that a command uses is an option of the same name."""
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
+from outboxkit import settings
 from outboxkit.settings import Settings, variable
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
-def setting(name: str, **more: Any) -> Any:
-    """The typer option of a setting, with the setting's own description."""
+DATABASE = ("database_url",)
+BROKER = ("broker_url", "exchange")
+PROCESS = ("shutdown_timeout", "log_level", "log_format")
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Turn `command(chosen: Settings, ...)` into a typer command that has these settings as options, behind its own."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = list(inspect.signature(command).parameters.values())[1:]
+
+        def with_options(**given: Any) -> None:
+            options = {name: given.pop(name) for name in names}
+            command(settings.load(options), **given)
+
+        added = [_option(name) for name in names]
+        with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
+        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+        return with_options
+
+    return decorate
+
+
+def _option(name: str) -> inspect.Parameter:
     field = Settings.model_fields[name]
     flag = f"--{name.replace('_', '-')}"
-    return typer.Option(flag, help=f"{field.description} [env: {variable(name)}]", show_default=False, **more)
-
-
-DatabaseUrl = Annotated[str | None, setting("database_url", metavar="URL")]
-BrokerUrl = Annotated[str | None, setting("broker_url", metavar="URL")]
-Exchange = Annotated[str | None, setting("exchange")]
-LogLevel = Annotated[str | None, setting("log_level")]
-LogFormat = Annotated[str | None, setting("log_format")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+    option = typer.Option(flag, help=f"{field.description} (env {variable(name)})", show_default=False, metavar="…")
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, option])

@@ -7,22 +7,21 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
-from outboxkit import migrations, process, settings
-from outboxkit.cli.options import DatabaseUrl
+from outboxkit import migrations, process
+from outboxkit.cli.options import DATABASE, with_settings
+from outboxkit.settings import Settings
+
+Sql = Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps; touch no database.")]
+Check = Annotated[bool, typer.Option("--check", help="Only say whether the tables are up to date; exit 1 if not.")]
 
 
-def migrate(
-    database_url: DatabaseUrl = None,
-    sql: Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps; touch no database.")] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only say whether the tables are up to date; exit 1 if not.")
-    ] = False,
-) -> None:
+@with_settings(*DATABASE)
+def migrate(chosen: Settings, *, sql: Sql = False, check: Check = False) -> None:
     """Create the tables, or bring them to this version. Safe to run from many machines at once.
 
     Example: OUTBOXKIT_DATABASE_URL=postgresql+psycopg://app@db/shop outboxkit migrate
     """
-    url = settings.load({"database_url": database_url}).database_url.get_secret_value()
+    url = chosen.database_url.get_secret_value()
     if sql:
         migrations.write_sql(make_url(url).get_backend_name(), sys.stdout)
     elif check:

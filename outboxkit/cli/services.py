@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import inbox, process, settings
-from outboxkit.cli.options import BrokerUrl, DatabaseUrl, Exchange, LogFormat, LogLevel, setting
-from outboxkit.consumer import Consumer
+from outboxkit import inbox, process
+from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
+from outboxkit.consumer import Consumer, Policy
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
 from outboxkit.relay import Drained, Relay
@@ -19,29 +19,18 @@ from outboxkit.settings import Settings
 INCOMPLETE = 3
 """Exit code of `relay --drain` where due messages could not be published."""
 
+Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules with handlers, e.g. shop.handlers.")]
 Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.")]
 
 
-def relay(
-    drain: Drain = False,
-    database_url: DatabaseUrl = None,
-    broker_url: BrokerUrl = None,
-    exchange: Exchange = None,
-    app_id: Annotated[str | None, setting("app_id")] = None,
-    batch_size: Annotated[str | None, setting("batch_size", metavar="N")] = None,
-    publish_timeout: Annotated[str | None, setting("publish_timeout", metavar="DURATION")] = None,
-    poll_interval: Annotated[str | None, setting("poll_interval", metavar="DURATION")] = None,
-    shutdown_timeout: Annotated[str | None, setting("shutdown_timeout", metavar="DURATION")] = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-) -> None:
+@with_settings(*DATABASE, *BROKER, "app_id", "batch_size", "publish_timeout", "poll_interval", *PROCESS)
+def relay(chosen: Settings, *, drain: Drain = False) -> None:
     """Publish what committed transactions left in the outbox. Run as many as you like.
 
     With --drain: exit 0 once all that was due is published, 3 where some of it could not be.
 
     Example: outboxkit relay --database-url postgresql+psycopg://app@db/shop --broker-url amqp://app@mq/
     """
-    chosen = settings.load({name: value for name, value in locals().items() if name != "drain"})
     process.configure_log(level=chosen.log_level, format=chosen.log_format)
     sys.exit(process.run(lambda stop: _relay(chosen, stop, drain=drain), shutdown_timeout=chosen.shutdown_timeout))
 
@@ -76,29 +65,14 @@ def _summary(done: Drained) -> str:
     return "\n".join(lines)
 
 
-def consume(
-    modules: Annotated[
-        list[str], typer.Argument(metavar="MODULE...", help="Modules that define handlers, e.g. shop.handlers.")
-    ],
-    queue: Annotated[str | None, setting("queue")] = None,
-    drain: Drain = False,
-    database_url: DatabaseUrl = None,
-    broker_url: BrokerUrl = None,
-    exchange: Exchange = None,
-    concurrency: Annotated[str | None, setting("concurrency", metavar="N")] = None,
-    prefetch: Annotated[str | None, setting("prefetch", metavar="N")] = None,
-    max_attempts: Annotated[str | None, setting("max_attempts", metavar="N")] = None,
-    retry_ladder: Annotated[str | None, setting("retry_ladder", metavar="DURATIONS")] = None,
-    shutdown_timeout: Annotated[str | None, setting("shutdown_timeout", metavar="DURATION")] = None,
-    log_level: LogLevel = None,
-    log_format: LogFormat = None,
-) -> None:
+@with_settings(
+    "queue", *DATABASE, *BROKER, "concurrency", "prefetch", "max_attempts", "inbox_retention", "retry_ladder", *PROCESS
+)
+def consume(chosen: Settings, modules: Modules, *, drain: Drain = False) -> None:
     """Receive messages and run their handlers, each effect once.
 
     Example: outboxkit consume shop.handlers --queue billing
     """
-    given = {name: value for name, value in locals().items() if name not in ("modules", "drain")}
-    chosen = settings.load(given)
     if chosen.queue is None:
         raise ConfigurationError("which queue? Give --queue NAME, or set OUTBOXKIT_QUEUE")
     process.configure_log(level=chosen.log_level, format=chosen.log_format)
@@ -127,7 +101,7 @@ async def _consume(chosen: Settings, queue: str, handlers: list[Handler], stop: 
         handlers,
         queue=queue,
         concurrency=chosen.concurrency,
-        max_attempts=chosen.max_attempts,
+        policy=Policy(chosen.max_attempts, chosen.inbox_retention),
         patience=chosen.publish_timeout if drain else None,
     )
     try:

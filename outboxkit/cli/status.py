@@ -9,17 +9,19 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from outboxkit import migrations, process, settings, statements
-from outboxkit.cli.options import AsJson, DatabaseUrl
-from outboxkit.relay import utc_now
+from outboxkit import migrations, process, statements
+from outboxkit.cli.options import DATABASE, AsJson, with_settings
+from outboxkit.outage import utc_now
+from outboxkit.settings import Settings
 
 
-def status(database_url: DatabaseUrl = None, as_json: AsJson = False) -> None:
+@with_settings(*DATABASE)
+def status(chosen: Settings, *, as_json: AsJson = False) -> None:
     """Show pending messages by type with the oldest one's age, the inbox, and the dead letters.
 
     Example: outboxkit status --json
     """
-    url = settings.load({"database_url": database_url}).database_url.get_secret_value()
+    url = chosen.database_url.get_secret_value()
     found = asyncio.run(_read(url, utc_now()))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())

@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import migrations
 from outboxkit.brokers import Delivery, Subscriber
+from outboxkit.consumer.decision import Policy
 from outboxkit.consumer.handling import Handling
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.outage import Outage, pause
+from outboxkit.outage import Clock, Outage, pause, utc_now
 
 
 @dataclass(slots=True)
@@ -39,7 +40,7 @@ class Consumer:
         handlers: what to run; several may handle one type.
         queue: the queue's name, for dead letters and the log.
         concurrency: how many deliveries are handled at once.
-        max_attempts: after so many failures a message goes to the dead letters.
+        policy: when a message is given up.
         patience: how many seconds of an outage are waited out; None is for ever.
     """
 
@@ -51,13 +52,21 @@ class Consumer:
         *,
         queue: str,
         concurrency: int = 8,
-        max_attempts: int = 10,
+        policy: Policy | None = None,
         patience: timedelta | None = None,
+        clock: Clock = utc_now,
     ) -> None:
         self._engine = engine
         self._subscriber = subscriber
         self._outage = Outage("consumer", patience=patience.total_seconds() if patience else None)
-        self._handling = Handling(engine, handlers, queue=queue, max_attempts=max_attempts, outage=self._outage)
+        self._handling = Handling(
+            engine,
+            handlers,
+            queue=queue,
+            policy=policy or Policy(),
+            outage=self._outage,
+            clock=clock,
+        )
         self._concurrency = concurrency
         self._in_flight = 0
         self._idle: set[asyncio.Task[None]] = set()
@@ -92,7 +101,7 @@ class Consumer:
         return Consumed(self.outcomes, postponed or 0)
 
     async def _work(self, stop: asyncio.Event, *, wait: bool) -> None:
-        """Connect and run the slots; where the broker goes away, do it again. Losses in a row wait longer and longer."""
+        """Connect and run the slots; where the broker goes away, do it again, ever slower while nothing is handled."""
         await self._outage.ride_out(self._check_schema, stop)
         losses = 0
         while not stop.is_set():
@@ -102,11 +111,13 @@ class Consumer:
             self._log.info("consumer connected", concurrency=self._concurrency)
             handled = self.outcomes.total()
             try:
-                return await self._run_slots(stop, wait=wait)
+                await self._run_slots(stop, wait=wait)
             except BrokerUnavailable as error:
                 self._outage.begins(error)
                 losses = losses + 1 if self.outcomes.total() == handled else 0
                 await pause(stop, min(0.1 * 2**losses, 5))
+            else:
+                return
 
     async def _run_slots(self, stop: asyncio.Event, *, wait: bool) -> None:
         slots = [asyncio.create_task(self._slot(stop, wait=wait)) for _ in range(self._concurrency)]

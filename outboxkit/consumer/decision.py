@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from outboxkit import codec
+from outboxkit import codec, ids
 from outboxkit.brokers import Malformed
 from outboxkit.errors import DecodeError, Reject, Retry
 from outboxkit.inbox import Outcome
@@ -13,12 +13,25 @@ from outboxkit.outage import first_line
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """Another attempt (`Outcome.RETRIED`), or the dead letters (`Outcome.DEAD`), with the reason.
+class Policy:
+    """When a message is given up.
 
     Attributes:
-        outcome: which of the two.
-        reason: `failed`, `rejected`, `undecodable`, `malformed` or `no handler`.
+        max_attempts: after so many failures it goes to the dead letters.
+        retention: how long the inbox remembers; an older message is stale.
+    """
+
+    max_attempts: int = 10
+    retention: timedelta = timedelta(days=14)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Another attempt (`Outcome.RETRIED`), or the dead letters (`Outcome.DEAD`, `Outcome.STALE`), with the reason.
+
+    Attributes:
+        outcome: which of them.
+        reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler` or `stale`.
         error: the cause in one line.
         after: the delay that the handler asked for.
     """
@@ -45,6 +58,15 @@ def decide(error: Exception, *, attempt: int, max_attempts: int) -> Decision:
 def malformed(found: Malformed) -> Decision:
     """For a delivery that is no message."""
     return Decision(Outcome.DEAD, "malformed", found.reason)
+
+
+def stale(message: Message, retention: timedelta) -> Decision:
+    """For a message that is older than the inbox remembers: to run it could be to run it twice."""
+    made = ids.time_of(message.id) or message.created_at
+    days = f"{retention.total_seconds() / 86400:g} days"
+    return Decision(
+        Outcome.STALE, "stale", f"made at {made:%Y-%m-%d %H:%M} UTC, longer ago than the inbox remembers ({days})"
+    )
 
 
 def no_handler(message: Message, known: list[str]) -> Decision:

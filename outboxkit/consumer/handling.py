@@ -10,10 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from outboxkit import inbox, statements
 from outboxkit.brokers import Delivery, Malformed
 from outboxkit.consumer import decision as decisions
-from outboxkit.consumer.decision import Decision
+from outboxkit.consumer.decision import Decision, Policy
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import Message
-from outboxkit.outage import Outage, what_is_away
+from outboxkit.outage import Clock, Outage, what_is_away
 
 LOST_CONNECTIONS = 5
 """How often one handler may lose a database connection while the database is there, before it is taken as the cause."""
@@ -25,15 +25,23 @@ class Handling:
     """What a consumer does with one delivery after another; see `Consumer` for the arguments."""
 
     def __init__(
-        self, engine: AsyncEngine, handlers: Sequence[Handler], *, queue: str, max_attempts: int, outage: Outage
+        self,
+        engine: AsyncEngine,
+        handlers: Sequence[Handler],
+        *,
+        queue: str,
+        policy: Policy,
+        outage: Outage,
+        clock: Clock,
     ) -> None:
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(handler.message_type, []).append(handler)
         self._queue = queue
-        self._max_attempts = max_attempts
+        self._policy = policy
         self._outage = outage
+        self._clock = clock
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
         self.outcomes: Counter[Outcome] = Counter()
 
@@ -45,6 +53,8 @@ class Handling:
         handlers = self._by_type.get(message.type)
         if handlers is None:
             return await self._set_aside(delivery, {None: decisions.no_handler(message, sorted(self._by_type))}, stop)
+        if inbox.is_stale(message, now=self._clock(), retention=self._policy.retention):
+            return await self._set_aside(delivery, {None: decisions.stale(message, self._policy.retention)}, stop)
         failed: dict[Handler | None, Decision] = {}
         for handler in handlers:
             outcome = await self._run(handler, message, delivery.attempt, stop)
@@ -85,7 +95,7 @@ class Handling:
             await self._outage.ride_out(self._probe, stop)
             if stop.is_set():
                 return None
-        return decisions.decide(lost, attempt=attempt, max_attempts=self._max_attempts)
+        return decisions.decide(lost, attempt=attempt, max_attempts=self._policy.max_attempts)
 
     async def _set_aside(self, delivery: Delivery, failed: Failed, stop: asyncio.Event) -> None:
         """Put the message among the dead letters, in a transaction of its own, and only then ack it."""
@@ -108,7 +118,7 @@ class Handling:
         if await self._outage.ride_out(bury, stop) is None:
             await delivery.release()
             return
-        self.outcomes[Outcome.DEAD] += len(rows)
+        self.outcomes.update(decision.outcome for decision in failed.values())
         self._warn("message set aside as a dead letter", delivery, failed)
         await delivery.ack()
 

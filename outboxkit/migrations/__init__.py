@@ -89,9 +89,9 @@ def installed(connection: Connection) -> int:
     version = connection.execute(statements.current_version()).scalar_one_or_none()
     if version is None:
         raise SchemaError(
-            f"{tables.schema_version.name} is empty, so the version of the tables is unknown. If Alembic's autogenerate "
-            f"made them from outboxkit.metadata, replace that part of the revision by migrations.upgrade(op, to={LATEST}); "
-            f"otherwise insert the version that the tables have"
+            f"{tables.schema_version.name} is empty, so the version of the tables is unknown. If Alembic's "
+            "autogenerate made them from outboxkit.metadata, replace that part of the revision by "
+            f"migrations.upgrade(op, to={LATEST}); otherwise insert the version that the tables have"
         )
     return version
 

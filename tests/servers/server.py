@@ -3,7 +3,7 @@
 from typing import Protocol
 
 
-class ServersUnavailable(Exception):  # noqa: N818  # a state of the machine, not a mistake in the code
+class ServersUnavailable(Exception):  # a state of the machine, not a mistake in the code
     """No server can be had, or one did not start; the message says what to do about it."""
 
 

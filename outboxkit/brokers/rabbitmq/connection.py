@@ -12,7 +12,7 @@ from yarl import URL
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 
 HEARTBEAT_SECONDS = 20
-"""Asked of the broker where the URL says nothing: a peer that is silent for two of these is gone (AMQP 0-9-1, 4.2.7)."""
+"""Asked of the broker where the URL says nothing: a peer that is silent for two is gone (AMQP 0-9-1, 4.2.7)."""
 
 AWAY = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
 """What aio-pika and the network raise where a broker is not there, or no longer."""
@@ -87,6 +87,7 @@ def _parse(url: str) -> URL:
         ) from error
     if target.scheme not in ("amqp", "amqps") or not target.host:
         raise ConfigurationError(
-            f"OUTBOXKIT_BROKER_URL has scheme {target.scheme!r} and host {target.host!r}; amqp://… and amqps://… are accepted"
+            f"OUTBOXKIT_BROKER_URL has scheme {target.scheme!r} and host {target.host!r}; "
+            "amqp://user:password@host:5672/vhost or amqps://… is accepted"
         )
     return target if "heartbeat" in target.query else target.update_query(heartbeat=HEARTBEAT_SECONDS)

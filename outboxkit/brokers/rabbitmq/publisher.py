@@ -49,7 +49,7 @@ class RabbitPublisher:
         self._channel = wire_channel
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Publish a batch and wait for its confirms; after a timeout the connection is given up, its state is unknown."""
+        """Publish a batch and await its confirms; after a timeout the connection is given up: its state is unknown."""
         channel = self._channel
         if channel is None or channel.is_closed:
             raise BrokerUnavailable("the connection to the broker is closed")

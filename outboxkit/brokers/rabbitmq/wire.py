@@ -22,10 +22,8 @@ BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count",
 
 def to_properties(message: Message, *, app_id: str) -> Basic.Properties:
     """The AMQP properties of a message: persistent, and with the same id on every publish."""
-    headers: dict[str, Any] = dict(message.headers)
-    for name, value in ((KEY, message.key), (CAUSATION, message.causation_id)):
-        if value is not None:
-            headers[name] = value
+    own = {KEY: message.key, CAUSATION: message.causation_id}
+    headers: dict[str, Any] = {**message.headers, **{name: value for name, value in own.items() if value is not None}}
     return Basic.Properties(
         message_id=message.id,
         message_type=message.type,

@@ -1,0 +1,1 @@
+"""What the tests of an application need, and the suite that every broker must pass."""
