@@ -4,14 +4,17 @@
 """
 
 from tests.servers.postgresql import create_database, drop_database
-from tests.servers.provision import provide_postgresql, provide_rabbitmq
+from tests.servers.provision import POSTGRESQL, RABBITMQ, provide_own, provide_postgresql, provide_rabbitmq
 from tests.servers.server import Server, ServersUnavailable
 
 __all__ = [
+    "POSTGRESQL",
+    "RABBITMQ",
     "Server",
     "ServersUnavailable",
     "create_database",
     "drop_database",
+    "provide_own",
     "provide_postgresql",
     "provide_rabbitmq",
 ]

@@ -137,10 +137,11 @@ def with_driver(server_url: str) -> str:
     return make_url(server_url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
 
 
-def create_database(server_url: str, name: str) -> str:
-    """Create an empty database in the server and return its URL."""
+def create_database(server_url: str, name: str, *, template: str = "template0") -> str:
+    """Create a database in the server, empty or a copy of another one, and return its URL."""
     # template0: nobody can be connected to it, so that databases may be created at the same time.
-    _execute(server_url, sql.SQL("CREATE DATABASE {} TEMPLATE template0").format(sql.Identifier(name)))
+    names = sql.Identifier(name), sql.Identifier(template)
+    _execute(server_url, sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*names))
     return make_url(server_url).set(database=name).render_as_string(hide_password=False)
 
 

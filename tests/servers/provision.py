@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -103,3 +103,8 @@ def provide_postgresql() -> Server:
 def provide_rabbitmq() -> Server:
     """A RabbitMQ server, not started yet where it is ours to start."""
     return choose(RABBITMQ, this_machine()).build()
+
+
+def provide_own(kind: Kind[P]) -> Server:
+    """A server that tests may stop and kill, even where the environment names another one."""
+    return choose(kind, replace(this_machine(), environment={})).build()

@@ -1,5 +1,0 @@
-"""The demo."""
-
-
-def demo() -> None:
-    """Do the demo."""

@@ -1,0 +1,35 @@
+"""`outboxkit demo`: the whole story on an embedded database and a broker inside the process."""
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outboxkit import process
+from outboxkit.cli.demo import show
+from outboxkit.cli.demo.story import Story
+
+WithoutInbox = Annotated[
+    bool, typer.Option("--without-inbox", help="Handle every delivery as if it were the first, and see the damage.")
+]
+Orders = Annotated[int, typer.Option("--orders", min=10, max=100_000, help="How many orders are taken.")]
+
+
+def demo(*, orders: Orders = 1000, without_inbox: WithoutInbox = False) -> None:
+    """Take orders, roll some back, deliver messages twice, crash the relay; then count effects.
+
+    Nothing has to be installed or running. Relay, consumer and tables are the ones that run in production.
+    Exits 1 where an effect was lost or happened twice.
+
+    Example: outboxkit demo --without-inbox
+    """
+    process.configure_log(level="error", format="console")
+    with tempfile.TemporaryDirectory(prefix="outboxkit-demo-") as folder:
+        story = Story(f"sqlite:///{Path(folder) / 'shop.db'}", orders=orders, with_inbox=not without_inbox)
+        asyncio.run(show.watch(story))
+    tally = story.tally
+    show.result(tally, with_inbox=not without_inbox)
+    sys.exit(0 if tally.is_right else 1)

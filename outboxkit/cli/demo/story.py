@@ -1,0 +1,172 @@
+"""What happens in the demo: three parties at work at once, and the mishaps that befall them."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy.ext.asyncio import async_sessionmaker
+
+from outboxkit import inbox, migrations, process
+from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
+from outboxkit.cli.demo import shop
+from outboxkit.codec import decode
+from outboxkit.consumer import Consumer
+from outboxkit.inbox import Outcome
+from outboxkit.message import Message
+from outboxkit.relay import Relay
+
+QUEUE = "demo"
+ROLLED_BACK_EVERY = 10
+TWICE_EVERY = 5
+
+
+class RelayCrash(BaseException):
+    """The relay's end at the worst moment. No `Exception`, so that nothing handles it."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was counted; the effects by asking the database, not by what the parties say of themselves."""
+
+    taken: int = 0
+    rolled_back: int = 0
+    published: int = 0
+    published_again: int = 0
+    crashes: int = 0
+    deliveries: int = 0
+    duplicates: int = 0
+    orders: int = 0
+    effects: int = 0
+    orders_with_effect: int = 0
+    invented: int = 0
+
+    @property
+    def lost(self) -> int:
+        """Committed orders without an effect."""
+        return self.orders - self.orders_with_effect
+
+    @property
+    def doubled(self) -> int:
+        """Effects beyond the first of an order."""
+        return self.effects - self.invented - self.orders_with_effect
+
+    @property
+    def is_right(self) -> bool:
+        """Each committed order has one effect, and no other order has any."""
+        return self.lost == self.doubled == self.invented == 0
+
+
+class TroubledPublisher:
+    """Sends every fifth message twice, and crashes its relay once: after publishing, before settling."""
+
+    def __init__(self, broker: MemoryBroker, tally: Tally, *, crash_after: int) -> None:
+        self._inner = MemoryPublisher(broker)
+        self._tally = tally
+        self._crash_after = crash_after
+
+    async def connect(self) -> None:
+        """It is always connected."""
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        """Publish, with the two mishaps."""
+        receipts = await self._inner.publish(batch)
+        before = self._tally.published
+        self._tally.published += sum(receipt.verdict is Verdict.CONFIRMED for receipt in receipts)
+        await self._inner.publish([m for i, m in enumerate(batch, before) if i % TWICE_EVERY == 0])
+        if self._tally.crashes == 0 and self._tally.published >= self._crash_after:
+            self._tally.crashes += 1
+            self._tally.published_again += len(batch)
+            raise RelayCrash
+        return receipts
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Story:
+    """The demo's three parties on one SQLite database: the application, the relay, the consumer."""
+
+    def __init__(self, database_url: str, *, orders: int, with_inbox: bool) -> None:
+        self.tally = Tally()
+        self.wanted = orders
+        self._engine = process.engine(database_url, name="outboxkit demo")
+        self._broker = MemoryBroker()
+        handler = inbox.handler_of(shop.send_receipt)
+        self._subscriber = MemorySubscriber(self._broker, QUEUE, [handler.message_type])
+        self._consumer = Consumer(self._engine, self._subscriber, [handler], queue=QUEUE, concurrency=1)
+        self._with_inbox = with_inbox
+        self._all_taken = asyncio.Event()
+
+    async def tell(self) -> None:
+        """Let the three parties work until everything that was committed has been published and handled."""
+        async with self._engine.begin() as connection:
+            await connection.run_sync(migrations.migrate)
+            await connection.run_sync(shop.Shop.metadata.create_all)
+        stop = asyncio.Event()
+        consume = self._consumer.run if self._with_inbox else self._consume_naively
+        consuming = asyncio.create_task(consume(stop))
+        await asyncio.gather(self._take_orders(), self._relay())
+        while self._subscriber.queue.ready or self._subscriber.unacked:
+            await asyncio.sleep(0.01)
+            self.count_deliveries()
+        stop.set()
+        await asyncio.gather(consuming, return_exceptions=True)
+        self.count_deliveries()
+        await self._count_effects()
+        await self._engine.dispose()
+
+    def count_deliveries(self) -> None:
+        """Take over what the consumer has counted."""
+        if self._with_inbox:
+            self.tally.deliveries = self._consumer.outcomes.total()
+            self.tally.duplicates = self._consumer.outcomes[Outcome.DUPLICATE]
+
+    async def _take_orders(self) -> None:
+        sessions = async_sessionmaker(self._engine)
+        for number in range(1, self.wanted + 1):
+            async with sessions() as session:
+                shop.confirm(session, number)
+                if number % ROLLED_BACK_EVERY == 0:
+                    await session.flush()
+                    await session.rollback()
+                    self.tally.rolled_back += 1
+                else:
+                    await session.commit()
+            self.tally.taken += 1
+        self._all_taken.set()
+
+    async def _relay(self) -> None:
+        """Run relays until one has drained the outbox after the last order; a crashed one is replaced."""
+        publisher = TroubledPublisher(self._broker, self.tally, crash_after=self.wanted // 3)
+        while True:
+            last_round = self._all_taken.is_set()
+            relay = Relay(self._engine, publisher, batch_size=50, poll_interval=timedelta(milliseconds=20))
+            try:
+                await relay.drain(asyncio.Event())
+            except RelayCrash:
+                continue
+            if last_round:
+                return
+            await asyncio.sleep(0.05)
+
+    async def _consume_naively(self, stop: asyncio.Event) -> None:
+        """What a consumer without an inbox does: handle, commit, ack."""
+        sessions = async_sessionmaker(self._engine)
+        while not stop.is_set():
+            delivery = await self._subscriber.receive(wait=False)
+            if delivery is None:
+                await asyncio.sleep(0.01)
+                continue
+            assert isinstance(delivery.message, Message)  # noqa: S101 - the demo sends nothing else
+            async with sessions() as session, session.begin():
+                await shop.send_receipt(session, decode(shop.OrderConfirmed, delivery.message.payload))
+            self.tally.deliveries += 1
+            await delivery.ack()
+
+    async def _count_effects(self) -> None:
+        async with self._engine.connect() as connection:
+            self.tally.orders = (await connection.execute(shop.count_orders())).scalar_one()
+            counted = (await connection.execute(shop.count_receipts())).one()
+        self.tally.effects, self.tally.orders_with_effect, self.tally.invented = counted
