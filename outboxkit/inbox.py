@@ -153,7 +153,8 @@ def run_once(session: Session, message: Message, handler: Callable[..., Any] | H
         `Outcome.PROCESSED`, or `Outcome.DUPLICATE` where nothing was called.
 
     Raises:
-        TransactionRequired: the session is in no transaction, or its connection is in autocommit mode.
+        TransactionRequired: the session is in no transaction, its connection is in autocommit mode, or the handler
+            itself committed or rolled back.
         DecodeError: the payload is not the handler's event; nothing was inserted.
         ConfigurationError: the function is no handler, or it is async and the session is not.
     """
@@ -164,16 +165,29 @@ def run_once(session: Session, message: Message, handler: Callable[..., Any] | H
     row = statements.record_processed(dialect, handler=spec.name, message_id=message.id, type_=message.type)
     if session.connection().execute(row).rowcount == 0:
         return Outcome.DUPLICATE
+    transaction = session.get_transaction()
     with handling(message):
         _call(spec, session, event, message)
         session.flush()
+    if session.get_transaction() is not transaction:
+        raise TransactionRequired(
+            f"handler {spec.name!r} ended the transaction that holds its inbox row. Leave commit and rollback to the "
+            "caller; session.begin_nested() is there for work that may fail alone"
+        )
     return Outcome.PROCESSED
 
 
 def _call(spec: Handler, session: Session, event: object, message: Message) -> None:
     extra = (message,) if spec.takes_message else ()
     if not spec.is_async:
-        spec.function(session, event, *extra)
+        result = spec.function(session, event, *extra)
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise ConfigurationError(
+                f"handler {spec.name!r} is no `async def` but returned an awaitable, which nobody would await: "
+                "declare it, and what decorates it, as async def"
+            )
         return
     proxy = async_session(session)
     if proxy is None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ from outboxkit.errors import ConfigurationError
 
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 SQLITE_BUSY_SECONDS = 30
+MEMORY = "memory:"
 
 
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
@@ -68,9 +70,9 @@ def _sqlite(target: URL) -> AsyncEngine:
 
 
 def publisher(url: str, *, exchange: str, timeout: timedelta, app_id: str = "outboxkit") -> Publisher:
-    """The publisher for a broker URL. `memory://` is a broker without queues: everything is unroutable there."""
-    if url.startswith("memory:"):
-        return MemoryPublisher(MemoryBroker())
+    """The publisher for a broker URL. `memory://` is one broker for the whole process, and for no other."""
+    if url.startswith(MEMORY):
+        return MemoryPublisher(_memory_broker(url))
     return RabbitPublisher(url, exchange=exchange, timeout=timeout, app_id=app_id)
 
 
@@ -84,9 +86,14 @@ def subscriber(
     ladder: Sequence[timedelta] = DEFAULT_LADDER,
 ) -> Subscriber:
     """The subscriber for a broker URL."""
-    if url.startswith("memory:"):
-        return MemorySubscriber(MemoryBroker(), queue, topics, ladder)
+    if url.startswith(MEMORY):
+        return MemorySubscriber(_memory_broker(url), queue, topics, ladder)
     return RabbitSubscriber(url, queue, exchange=exchange, topics=topics, prefetch=prefetch, ladder=ladder)
+
+
+@cache
+def _memory_broker(url: str) -> MemoryBroker:  # noqa: ARG001 - its identity: who names the same URL meets there
+    return MemoryBroker()
 
 
 def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name

@@ -39,6 +39,10 @@ def _parse_ladder(text: object) -> object:
     return tuple(parse_duration(part) for part in text.split(",")) if isinstance(text, str) else text
 
 
+def _lowered(text: object) -> object:
+    return text.lower() if isinstance(text, str) else text
+
+
 Duration = Annotated[timedelta, BeforeValidator(parse_duration), Field(gt=timedelta(0))]
 Ladder = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_ladder), Field(min_length=1)]
 
@@ -75,7 +79,9 @@ class Settings(BaseSettings):
     shutdown_timeout: Duration = Field(
         timedelta(seconds=25), description="how long a stop may take to finish what is in flight"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what is logged, at least")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = Field(
+        "info", description="what is logged, at least"
+    )
     log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: console on a terminal, else json")
 
     @field_validator("database_url")

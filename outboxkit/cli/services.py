@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import sys
+import traceback
 from types import ModuleType
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
 from outboxkit.consumer import Consumer, Policy
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
+from outboxkit.outage import first_line
 from outboxkit.relay import Drained, Relay
 from outboxkit.settings import Settings
 
@@ -39,9 +41,7 @@ async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
     limit = chosen.publish_timeout
     url = chosen.database_url.get_secret_value()
     engine = process.engine(url, name="outboxkit relay", idle_in_transaction=limit * 2)
-    publisher = process.publisher(
-        chosen.broker_url.get_secret_value(), exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id
-    )
+    publisher = process.publisher(_broker_url(chosen), exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id)
     worker = Relay(engine, publisher, batch_size=chosen.batch_size, poll_interval=chosen.poll_interval)
     try:
         if not drain:
@@ -88,7 +88,7 @@ async def _consume(chosen: Settings, queue: str, handlers: list[Handler], stop: 
     url = chosen.database_url.get_secret_value()
     engine = process.engine(url, name=f"outboxkit consumer {queue}"[:63], pool_size=chosen.concurrency)
     subscriber = process.subscriber(
-        chosen.broker_url.get_secret_value(),
+        _broker_url(chosen),
         queue,
         exchange=chosen.exchange,
         topics=sorted({handler.message_type for handler in handlers}),
@@ -122,9 +122,20 @@ def _import(name: str) -> ModuleType:
         sys.path.insert(0, "")
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            hint = "MODULE is a dotted name, importable from the current directory"
+            raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = f"{last.filename}, line {last.lineno}"
+        raise ConfigurationError(f"module {name!r} cannot be imported: {where}: {first_line(error)}") from error
+
+
+def _broker_url(chosen: Settings) -> str:
+    url = chosen.broker_url.get_secret_value()
+    if url.startswith(process.MEMORY):
         raise ConfigurationError(
-            f"no module named {error.name!r}; MODULE is a dotted name, importable from here"
-        ) from None
+            "OUTBOXKIT_BROKER_URL is memory://, a broker inside one process: a relay and a consumer would never meet "
+            "there. amqp://… is accepted here; `outboxkit demo` shows memory:// at work"
+        )
+    return url

@@ -10,7 +10,7 @@ Each case asserts one promise of `outboxkit.brokers`, on queues of its own.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, Self
 
 from outboxkit import ids
 from outboxkit.brokers import Delivery, Publisher, Subscriber, Verdict
@@ -51,7 +51,7 @@ class _Route:
         given = {"id": ids.new(), "type": self.type, "payload": text.encode(), **more}
         return Message(**given)  # type: ignore[arg-type]
 
-    async def __aenter__(self) -> "_Route":
+    async def __aenter__(self) -> Self:
         await self.subscriber.connect()
         await self.publisher.connect()
         return self
