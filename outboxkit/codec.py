@@ -29,15 +29,18 @@ def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """
     try:
         payload = event.model_dump_json().encode() if is_pydantic(type(event)) else _ENCODER.encode(event)
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError) as error:
         raise EncodeError(f"{type(event).__qualname__} cannot be encoded as JSON: {error}") from error
     if len(payload) > limit:
         raise EncodeError(
             f"{type(event).__qualname__} is {len(payload)} bytes long when encoded; at most {limit} are accepted "
             "(OUTBOXKIT_MAX_PAYLOAD_BYTES). Send a reference to the content instead of the content"
         )
-    if b"null" in payload:
-        _refuse_lost_values(event, payload)
+    if b"null" in payload and _has_non_finite(_plain(event)):
+        raise EncodeError(
+            f"{type(event).__qualname__} holds a float that is NaN or infinite, which JSON has no form for; "
+            "use Decimal, or None for what is not known"
+        )
     return payload
 
 
@@ -51,7 +54,7 @@ def decode(event_type: type[T], payload: bytes) -> T:
         if is_pydantic(event_type):
             return cast("T", cast("Any", event_type).model_validate_json(payload))
         return cast("T", _decoder(cast("Any", event_type)).decode(payload))
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, NotImplementedError) as error:
         raise DecodeError(f"the payload is no {event_type.__qualname__}: {_explain(error)}") from error
 
 
@@ -112,12 +115,17 @@ def _decoder(event_type: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(event_type, dec_hook=_load_foreign)
 
 
-def _refuse_lost_values(event: Any, payload: bytes) -> None:
-    # NaN and the infinities have no JSON form and are written as null: a reader of a float field would fail.
-    try:
-        decode(type(event), payload)
-    except DecodeError as error:
-        raise EncodeError(f"{type(event).__qualname__} cannot be read back as it was written: {error}") from error
+def _plain(event: Any) -> Any:
+    return event.model_dump() if is_pydantic(type(event)) else msgspec.to_builtins(event, enc_hook=_dump_foreign)
+
+
+def _has_non_finite(value: Any) -> bool:
+    """Whether there is a NaN or an infinity: JSON writers put null for it, and a reader gets another value."""
+    if isinstance(value, dict):
+        return any(map(_has_non_finite, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(_has_non_finite, value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _explain(error: Exception) -> str:

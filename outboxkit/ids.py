@@ -20,7 +20,7 @@ def new(*, at: datetime | None = None) -> str:
     fresh = uuid_utils.uuid7()
     if at is None:
         return str(fresh)
-    milliseconds = int(at.timestamp() * 1000)
+    milliseconds = max(int(at.timestamp() * 1000), 0)
     return str(UUID(int=milliseconds << 80 | fresh.int & (1 << 80) - 1))
 
 
@@ -28,9 +28,9 @@ def time_of(id_: str) -> datetime | None:
     """The moment in a UUIDv7, to the millisecond; None for any other id."""
     try:
         parsed = UUID(id_)
-    except ValueError:
+        return datetime.fromtimestamp((parsed.int >> 80) / 1000, UTC) if parsed.version == 7 else None
+    except (ValueError, OverflowError, OSError):  # no UUID, or a year that no calendar here knows
         return None
-    return datetime.fromtimestamp((parsed.int >> 80) / 1000, UTC) if parsed.version == 7 else None
 
 
 def derive(*parts: Part) -> str:
@@ -44,7 +44,10 @@ def derive(*parts: Part) -> str:
     """
     if not parts:
         raise TypeError("ids.derive needs at least one part, such as ids.derive('order', order_id, 'confirmed')")
-    return str(uuid5(_NAMESPACE, "".join(_canonical(parts))))
+    try:
+        return str(uuid5(_NAMESPACE, "".join(_canonical(parts))))
+    except UnicodeEncodeError as error:
+        raise TypeError(f"ids.derive got text that is not valid Unicode: {error}") from error
 
 
 def _canonical(parts: tuple[Part, ...]) -> Iterator[str]:

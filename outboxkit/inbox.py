@@ -22,6 +22,7 @@ from outboxkit.message import NAME_LIMIT, Message, handling
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__outboxkit_handler__"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Outcome(StrEnum):
@@ -90,10 +91,14 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     if name is None:
         raise ConfigurationError(f'{shown} is no handler: decorate it with @inbox_handler("…")')
     parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) not in (2, 3):
-        found = ", ".join(parameter.name for parameter in parameters)
+    if len(parameters) not in (2, 3) or any(parameter.kind not in _POSITIONAL for parameter in parameters):
+        found = ", ".join(map(str, parameters))
         raise ConfigurationError(
             f"handler {name!r} is {shown}({found}); it takes (session, event) or (session, event, message)"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"handler {name!r}: {shown} is a generator (it has a yield), so calling it runs nothing"
         )
     try:
         event_type = typing.get_type_hints(function).get(parameters[1].name)
@@ -163,7 +168,7 @@ def run_once(session: Session, message: Message, handler: Callable[..., Any] | H
     event: object = codec.decode(spec.event_type, message.payload)
     dialect = session.connection().dialect.name
     row = statements.record_processed(dialect, handler=spec.name, message_id=message.id, type_=message.type)
-    if session.connection().execute(row).rowcount == 0:
+    if session.connection().execute(row).first() is None:
         return Outcome.DUPLICATE
     transaction = session.get_transaction()
     with handling(message):

@@ -26,7 +26,7 @@ class Message:
         headers: the user's own headers, and `traceparent`/`tracestate`.
         correlation_id: shared by every message of one story.
         causation_id: the id of the message whose handler added this one.
-        created_at: when it was added (UTC); None where a foreign publisher did not say.
+        created_at: when it was added, or is due where that is later (UTC); None where a foreign publisher did not say.
         content_type: MIME type of the payload.
         content_encoding: the payload's encoding, where it has one.
 
@@ -63,6 +63,10 @@ class Message:
             "content_encoding",
         ):
             _check_text(name, getattr(self, name))
+        if not isinstance(self.payload, bytes):
+            raise EncodeError(f"message payload is a {type(self.payload).__name__}; it must be bytes")
+        if self.created_at is not None and self.created_at.tzinfo is None:
+            raise EncodeError(f"message created_at is {self.created_at!r}; it must have a time zone")
         object.__setattr__(self, "headers", MappingProxyType(dict(self.headers)))
 
     @property
@@ -84,6 +88,11 @@ def _check_text(name: str, text: str | None) -> None:
         raise EncodeError(f"message {name} is {size} bytes long; AMQP carries at most {NAME_LIMIT}: {text[:40]!r}…")
     if "\0" in text:
         raise EncodeError(f"message {name} {text!r} holds a NUL character, which PostgreSQL cannot store")
+
+
+def storable(text: str) -> str:
+    """Any text as one that PostgreSQL can store: what it cannot hold is written as an escape."""
+    return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
 _handling: ContextVar[Message | None] = ContextVar("outboxkit_handling", default=None)

@@ -118,7 +118,8 @@ def _message(event: object, deliver_at: datetime | None, **given: Any) -> Messag
     else:
         kind, payload = name_of(type(event)), codec.encode(event, limit=_payload_limit())
         message = Message(**{"id": ids.new(at=deliver_at), "type": kind, "payload": payload, **chosen})
-    return _inherit(replace(message, created_at=message.created_at or datetime.now(UTC)))
+    now = datetime.now(UTC)
+    return _inherit(replace(message, created_at=message.created_at or max(now, deliver_at or now)))
 
 
 def _inherit(message: Message) -> Message:
@@ -126,7 +127,7 @@ def _inherit(message: Message) -> Message:
     cause = being_handled()
     if cause is None:
         return message
-    trace = {name: cause.headers[name] for name in _TRACE_HEADERS if name in cause.headers}
+    trace = {name: cause.headers[name] for name in _TRACE_HEADERS if isinstance(cause.headers.get(name), str)}
     if "traceparent" in message.headers:
         trace = {}
     return replace(

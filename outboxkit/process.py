@@ -99,7 +99,9 @@ def _memory_broker(url: str) -> MemoryBroker:  # noqa: ARG001 - its identity: wh
 def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name
     """Log to standard error: lines for people on a terminal, JSON elsewhere; the libraries below are silenced."""
     as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
-    renderer: Any = structlog.dev.ConsoleRenderer() if as_text else structlog.processors.JSONRenderer()
+    renderer: Any = (
+        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer()
+    )
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
         processors=[
@@ -112,7 +114,7 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    for library in ("aio_pika", "aiormq", "asyncio"):  # what they report of an outage is in our own line about it
+    for library in ("aio_pika", "aiormq"):  # what they report of an outage is in our own line about it
         logging.getLogger(library).setLevel(logging.CRITICAL)
 
 

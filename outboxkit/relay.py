@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import codec, migrations, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.errors import BrokerUnavailable
-from outboxkit.message import Message
+from outboxkit.message import Message, storable
 from outboxkit.outage import Clock, Outage, jittered, pause, utc_now
 from outboxkit.retry import Backoff
 from outboxkit.statements import ClaimedRow
@@ -177,7 +177,7 @@ class Relay:
             await connection.execute(statements.delete_published(settlement.published))
         if settlement.failed:
             rows = [
-                {"at_position": row.position, "error": row.reason.replace("\0", ""), "due": row.due_at}
+                {"at_position": row.position, "error": storable(row.reason), "due": row.due_at}
                 for row in settlement.failed
             ]
             await connection.execute(statements.reschedule(), rows)

@@ -18,14 +18,15 @@ class Backoff:
     """
 
     base: timedelta = timedelta(seconds=1)
-    cap: timedelta = timedelta(minutes=10)
+    cap: timedelta = timedelta(minutes=1)
     floor: timedelta = timedelta(milliseconds=100)
     jitter: Jitter = random.random
 
     def after(self, failures: int) -> timedelta:
         """The delay after this many failures, counted from 1."""
-        ceiling = min(self.base * 2 ** min(max(failures, 1) - 1, 62), self.cap) if self.base else self.base
-        return max(ceiling * self.jitter(), self.floor)
+        doubled = self.base.total_seconds() * 2.0 ** min(max(failures, 1) - 1, 62)
+        ceiling = min(doubled, self.cap.total_seconds())
+        return max(timedelta(seconds=ceiling * self.jitter()), self.floor)
 
 
 def rung(ladder: Sequence[timedelta], failures: int, wanted: timedelta | None = None) -> timedelta:

@@ -1,5 +1,6 @@
 """Settings from `OUTBOXKIT_*`: read once by a process, checked at once, and never printing a password."""
 
+import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -18,6 +19,7 @@ PREFIX = "OUTBOXKIT_"
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+LONGEST = timedelta(days=36_500)
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
 
 
@@ -30,9 +32,10 @@ def parse_duration(text: object) -> timedelta:
     if isinstance(text, timedelta):
         return text
     found = _DURATION.fullmatch(str(text).strip())
-    if found is None:
-        raise ValueError(f"{_DURATION_HINT} is accepted")
-    return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    seconds = float(found[1]) * _UNITS[found[2]] if found else 0
+    if not 0 < seconds <= LONGEST.total_seconds():
+        raise ValueError(f"{_DURATION_HINT} is accepted, longer than nothing and up to {LONGEST.days}d")
+    return timedelta(seconds=seconds)
 
 
 def _parse_ladder(text: object) -> object:
@@ -43,7 +46,7 @@ def _lowered(text: object) -> object:
     return text.lower() if isinstance(text, str) else text
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration), Field(gt=timedelta(0))]
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Ladder = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_ladder), Field(min_length=1)]
 
 
@@ -90,7 +93,7 @@ class Settings(BaseSettings):
         accepted = "postgresql+psycopg://user:password@host/name or sqlite:///path is accepted"
         try:
             backend = make_url(value.get_secret_value()).get_backend_name()
-        except ArgumentError:
+        except (ArgumentError, ValueError):
             raise ValueError(accepted) from None
         if backend not in ("postgresql", "sqlite"):
             raise ValueError(f"{accepted}; the URL is one of {backend!r}")
@@ -99,11 +102,11 @@ class Settings(BaseSettings):
     @field_validator("broker_url")
     @classmethod
     def _check_broker_url(cls, value: SecretStr) -> SecretStr:
-        scheme = value.get_secret_value().partition("://")[0]
-        if scheme not in ("amqp", "amqps", "memory"):
+        scheme, separator, _ = value.get_secret_value().partition("://")
+        if not separator or scheme not in ("amqp", "amqps", "memory"):
             raise ValueError(
                 "amqp://user:password@host:5672/vhost, amqps://… or memory:// is accepted; "
-                f"the scheme is {scheme[:20]!r}"
+                + (f"the scheme is {scheme[:20]!r}" if separator else "there is no :// in it")
             )
         return value
 
@@ -136,6 +139,7 @@ def variable(name: str) -> str:
 def _explain(problem: Any, given: Mapping[str, Any]) -> str:
     name = str(problem["loc"][0])
     shown = f"--{name.replace('_', '-')}" if name in given else variable(name)
-    found = "" if name.endswith("_url") else f" is {problem['input']!r}"
+    raw = given[name] if name in given else os.environ.get(variable(name), problem["input"])
+    found = "" if name.endswith("_url") else f" is {raw!r}"
     accepted = problem["msg"].removeprefix("Value error, ")
     return f"{shown}{found}{':' if found else ' cannot be used:'} {accepted}"

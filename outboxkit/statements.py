@@ -22,6 +22,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
 
 from outboxkit.tables import dead_letter, inbox, outbox, schema_version
 
@@ -138,15 +139,17 @@ def count_dead() -> Select[str, str, int]:
     return select(*by, func.count()).group_by(*by).order_by(*by)
 
 
-def record_processed(dialect: str, *, handler: str, message_id: str, type_: str) -> Insert:
-    """Claim the right to run `handler` for this message: one row the first time, none for a duplicate.
+def record_processed(dialect: str, *, handler: str, message_id: str, type_: str) -> ReturningInsert[str]:
+    """Claim the right to run `handler` for this message: returns its id the first time, no row for a duplicate.
+
+    The returned row is what tells: SQLAlchemy keeps no row count of an INSERT.
 
     Index: the primary key. Locks: where another transaction has inserted the same pair and is still open, this one
     waits for it: after its commit nothing is inserted, after its rollback this insert goes on.
     """
     insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
     row = {"handler": handler, "message_id": message_id, "type": type_}
-    return insert_into(inbox).values(row).on_conflict_do_nothing()
+    return insert_into(inbox).values(row).on_conflict_do_nothing().returning(inbox.c.message_id)
 
 
 def prune_inbox(before: datetime, limit: int) -> Delete:

@@ -46,7 +46,7 @@ async def _read(url: str, now: datetime) -> dict[str, Any]:
             "pending": sum(row[1] for row in pending),
             "waiting_for_later": later,
             "next_due": next_due,
-            "oldest_age_seconds": None if oldest is None else round((now - oldest).total_seconds(), 1),
+            "oldest_age_seconds": None if oldest is None else max(round((now - oldest).total_seconds(), 1), 0),
             "by_type": {row[0]: {"pending": row[1], "failed_before": row[3]} for row in pending},
         },
         "inbox": {"processed": sum(row[1] for row in processed), "by_handler": {row[0]: row[1] for row in processed}},

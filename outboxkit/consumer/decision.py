@@ -8,7 +8,7 @@ from outboxkit import codec, ids
 from outboxkit.brokers import Malformed
 from outboxkit.errors import DecodeError, Reject, Retry
 from outboxkit.inbox import Outcome
-from outboxkit.message import NAME_LIMIT, Message
+from outboxkit.message import NAME_LIMIT, Message, storable
 from outboxkit.outage import first_line
 
 
@@ -96,10 +96,10 @@ def dead_letter(
         "content_encoding": known.content_encoding if known else None,
         "created_at": known.created_at if known else None,
         "reason": decision.reason,
-        "error": decision.error.replace("\0", "\\0"),
+        "error": storable(decision.error),
         "attempts": attempts,
     }
 
 
 def _storable(text: str | None) -> str | None:
-    return text.replace("\0", "\\0")[:NAME_LIMIT] if text else None
+    return storable(text)[:NAME_LIMIT] if text else None
