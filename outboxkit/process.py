@@ -116,6 +116,7 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
     )
     for library in ("aio_pika", "aiormq"):  # what they report of an outage is in our own line about it
         logging.getLogger(library).setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # below that: each failed write to a peer that is gone
 
 
 def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
