@@ -122,14 +122,20 @@ class RabbitSubscriber:
             return
         await self.close()
         self._arrived, self._consuming, self._lost = asyncio.Queue(), False, None
+
+        def on_lost(reason: str, period: asyncio.Queue[RabbitDelivery | None] = self._arrived) -> None:
+            if period is self._arrived:  # else it is a late word about an earlier connection
+                self._on_lost(reason)
+
+        async def on_cancelled(_: Basic.Cancel) -> None:
+            on_lost("the broker cancelled the consumer: was the queue deleted?")
+
         try:
             name = f"outboxkit consumer {self._queue}"
-            self._connection = await connection.connect(
-                self._url, name=name, timeout=self._timeout, on_lost=self._on_lost
-            )
-            channel, self._channel = await connection.open_channel(self._connection, on_lost=self._on_lost)
-            _, self._retries = await connection.open_channel(self._connection, on_lost=self._on_lost)
-            self._channel.on_consumer_cancel_callbacks.add(self._on_cancelled)
+            self._connection = await connection.connect(self._url, name=name, timeout=self._timeout, on_lost=on_lost)
+            channel, self._channel = await connection.open_channel(self._connection, on_lost=on_lost)
+            _, self._retries = await connection.open_channel(self._connection, on_lost=on_lost)
+            self._channel.on_consumer_cancel_callbacks.add(on_cancelled)
             await self._declare(channel)
         except BaseException:
             await self.close()
@@ -209,8 +215,12 @@ class RabbitSubscriber:
 
     async def _consume(self) -> None:
         self._consuming = True
-        with connection.converted(f"cannot consume from {self._queue!r}"):
-            await self._open_channel().basic_consume(self._queue, self._on_arrival, timeout=self._timeout)
+        try:
+            with connection.converted(f"cannot consume from {self._queue!r}"):
+                await self._open_channel().basic_consume(self._queue, self._on_arrival, timeout=self._timeout)
+        except BrokerUnavailable as error:
+            self._on_lost(str(error))
+            raise
 
     async def _get(self) -> RabbitDelivery | None:
         with connection.converted(f"cannot read from {self._queue!r}"):
@@ -229,9 +239,6 @@ class RabbitSubscriber:
     async def _on_arrival(self, arrived: DeliveredMessage) -> None:
         if self._lost is None:
             self._arrived.put_nowait(self._delivery(arrived))
-
-    async def _on_cancelled(self, _: Basic.Cancel) -> None:
-        self._on_lost("the broker cancelled the consumer: was the queue deleted?")
 
     def _on_lost(self, reason: str) -> None:
         self._lost = self._lost or reason
