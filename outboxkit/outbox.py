@@ -89,7 +89,7 @@ def add_all(
 ) -> list[Message]:
     """`add` for many events with the same arguments: all of them, or none where one cannot be encoded.
 
-    They are inserted in their order with the session's next flush, in one statement for each thousand.
+    They are inserted in their order with the session's next flush, on PostgreSQL in one statement for each thousand.
 
     Raises:
         EncodeError: as `add`; also a `message_id` for more than one event.

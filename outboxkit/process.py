@@ -22,6 +22,7 @@ from outboxkit.errors import ConfigurationError
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 SQLITE_BUSY_SECONDS = 30
 MEMORY = "memory:"
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
@@ -112,7 +113,9 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(
+            sys.stderr
+        ),  # a line in one write, also where several processes share it,
     )
     for library in ("aio_pika", "aiormq"):  # what they report of an outage is in our own line about it
         logging.getLogger(library).setLevel(logging.CRITICAL)
@@ -124,7 +127,8 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
 
     The first signal sets the event that the service gets: it finishes what is in flight. What is not finished after
     `shutdown_timeout`, or at a second signal, is cancelled: its transaction is rolled back and its messages are given
-    back. Either way that is a clean stop, with code 0.
+    back. Either way that is a clean stop, with code 0. It is meant to be a process's last act: later signals, which
+    would spoil the exit code, are ignored.
     """
     return asyncio.run(_supervise(service, shutdown_timeout.total_seconds()))
 
@@ -136,7 +140,7 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], grace: 
         (at_once if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         loop.add_signal_handler(number, on_signal)
     main = asyncio.ensure_future(service(stop))
     stopping = asyncio.ensure_future(stop.wait())
@@ -145,9 +149,14 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], grace: 
     await asyncio.wait((main, hurry), timeout=grace if not main.done() else 0, return_when=asyncio.FIRST_COMPLETED)
     for task in (stopping, hurry):
         task.cancel()
-    if main.done():
-        return main.result()
-    main.cancel()
-    with suppress(asyncio.CancelledError):
-        await main
-    return 0
+    try:
+        if main.done():
+            return main.result()
+        main.cancel()
+        with suppress(asyncio.CancelledError):
+            await main
+        return 0
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
