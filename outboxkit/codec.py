@@ -62,7 +62,7 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
     """Headers as JSON for the outbox row.
 
     Raises:
-        EncodeError: a name is reserved, empty or over 255 bytes, or a value is no str, int, float, bool or None.
+        EncodeError: a name is reserved, empty or over 255 bytes, or a value is no str, int, bool or None.
     """
     for name, value in headers.items():
         if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_LIMIT:
@@ -71,14 +71,12 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
             raise EncodeError(
                 f"header {name!r} is reserved: names that start with {RESERVED_HEADERS!r} are outboxkit's own"
             )
-        if not isinstance(value, str | int | float | bool | None):
+        if not isinstance(value, str | int | bool | None):  # no float: on the wire it would be rounded to 32 bits
             raise EncodeError(
-                f"header {name!r} is {value!r} ({type(value).__name__}); str, int, float, bool or None is accepted"
+                f"header {name!r} is {value!r} ({type(value).__name__}); str, int, bool or None is accepted"
             )
         if isinstance(value, int) and value not in _INT64:
             raise EncodeError(f"header {name!r} is {value}, which does not fit AMQP's 64 bits; send it as a str")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise EncodeError(f"header {name!r} is {value}, which JSON cannot hold; send it as a str")
     try:
         return msgspec.json.encode(dict(headers))
     except (ValueError, TypeError) as error:

@@ -54,7 +54,7 @@ def add(
         event: an instance of an `@event` class, or a ready-made `Message`, whose own properties then count where an
             argument is None.
         key: the ordering key, usually the aggregate's id.
-        headers: str, int, float, bool or None values, sent as AMQP headers.
+        headers: str, int, bool or None values, sent as AMQP headers.
         message_id: a new UUIDv7 where None; `ids.derive(...)` for a producer that may run twice.
         deliver_at: publish not before this moment (aware datetime), by the relay's clock.
         topic: the routing key, where it is not the event's name.

@@ -139,6 +139,8 @@ class Relay:
             if not done.held or self._clock() - waiting_since > patience:
                 break
             await pause(stop, jittered(self._poll_interval))
+        if stop.is_set():
+            done.held, done.later = await outage.ride_out(lambda: self._count(as_of), stop) or (0, 0)
         await self._publisher.close()
         return done
 

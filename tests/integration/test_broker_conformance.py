@@ -1,7 +1,6 @@
 """Every broker that comes with outboxkit passes the suite that comes with it."""
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -11,6 +10,7 @@ from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.testing import conformance
+from tests.servers import Server
 
 
 class Memory:
@@ -42,5 +42,5 @@ async def test_memory_broker_conforms(case: conformance.Case) -> None:
 
 
 @pytest.mark.parametrize("case", conformance.CASES, ids=lambda case: case.__name__)
-async def test_rabbitmq_conforms(case: conformance.Case) -> None:
-    await case(Rabbit(os.environ["OUTBOXKIT_TEST_BROKER_URL"]))
+async def test_rabbitmq_conforms(case: conformance.Case, rabbitmq: Server) -> None:
+    await case(Rabbit(rabbitmq.url))

@@ -1,10 +1,12 @@
 """A message as AMQP properties and headers, and back. Pure."""
 
+import struct
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from aiormq.abc import DeliveredMessage
+from pamqp import decode, encode
 from pamqp.commands import Basic
 
 from outboxkit.brokers import Malformed
@@ -73,13 +75,31 @@ def as_next_attempt(arrived: DeliveredMessage) -> Basic.Properties:
     """The delivery's own properties, all kept, marked as one attempt more."""
     found = arrived.header.properties
     kept = {name: getattr(found, name) for name in Basic.Properties.attributes()}
-    headers = {name: value for name, value in (found.headers or {}).items() if not name.startswith(BROKERS_OWN)}
+    headers: dict[str, Any] = {
+        name: _writable(value) for name, value in (found.headers or {}).items() if not name.startswith(BROKERS_OWN)
+    }
     headers.setdefault(TOPIC, arrived.routing_key)
     headers[ATTEMPT] = attempt_of(arrived) + 1
     # An expiry was meant for the first queue; on the way back it would cut the wait short and drop the message.
     return Basic.Properties(
         **(kept | {"headers": headers, "delivery_mode": PERSISTENT, "expiration": None, "user_id": None})
     )
+
+
+def _writable(value: Any) -> Any:
+    """A header value that can be written again without a loss: what cannot becomes text.
+
+    pamqp writes every float with 32 bits, and not all that it reads.
+    """
+    if isinstance(value, dict):
+        return {name: _writable(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_writable(inner) for inner in value]
+    try:
+        _, again = decode.embedded_value(encode.encode_table_value(value))
+    except (TypeError, ValueError, OverflowError, struct.error):
+        return str(value)
+    return value if again == value else str(value)
 
 
 def _malformed(reason: str, properties: Basic.Properties, body: bytes) -> Malformed:
