@@ -1,0 +1,222 @@
+"""The files beside the workers say only what is so: settings, programs, deadlines, users."""
+
+import configparser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from outboxkit import settings
+from outboxkit.cli import app
+from outboxkit.settings import Settings, variable
+
+ROOT = Path(__file__).parents[2]
+WORKERS = ROOT / "workers"
+FILES = sorted(path for path in WORKERS.rglob("*") if path.is_file() and path.suffix != ".pyc")
+UNITS = sorted((WORKERS / "systemd").glob("*.service"))
+MANIFESTS = sorted((WORKERS / "kubernetes").glob("*.yaml"))
+EXAMPLE = ROOT / "examples" / "2_two_services"
+COMMANDS = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+
+
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((WORKERS / "compose.yaml").read_text())
+
+
+def compose_workers() -> dict[str, Any]:
+    return {name: service for name, service in compose()["services"].items() if "build" in service}
+
+
+def manifest(name: str) -> dict[str, Any]:
+    return yaml.safe_load((WORKERS / "kubernetes" / f"{name}.yaml").read_text())
+
+
+def pod(name: str) -> dict[str, Any]:
+    spec = manifest(name)["spec"]
+    return spec.get("jobTemplate", {"spec": spec})["spec"]["template"]["spec"]
+
+
+PODS = [path.stem for path in MANIFESTS if path.stem != "settings"]
+
+
+def unit(path: Path) -> configparser.ConfigParser:
+    parsed = configparser.ConfigParser(strict=False, interpolation=None)  # Environment= may be there twice
+    parsed.optionxform = str  # type: ignore[assignment, method-assign]
+    parsed.read(path)
+    return parsed
+
+
+def env_file(name: str) -> dict[str, str]:
+    lines = (WORKERS / "systemd" / name).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def docker() -> list[tuple[str, str]]:
+    text = (WORKERS / "Dockerfile").read_text().replace("\\\n", " ")
+    return [tuple(line.split(maxsplit=1)) for line in text.splitlines() if line and not line.startswith("#")]  # type: ignore[misc]
+
+
+def environments() -> Iterator[Any]:
+    """The settings that each deployed process gets."""
+    for name, service in compose_workers().items():
+        yield pytest.param(service["environment"], id=f"compose {name}")
+    for name in PODS:
+        (container,) = pod(name)["containers"]
+        own = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+        yield pytest.param(manifest("settings")["data"] | own, id=f"kubernetes {name}")
+    yield pytest.param(env_file("outboxkit.env") | env_file("consumer-billing.env"), id="systemd")
+
+
+def loaded(environment: Mapping[str, str], patch: pytest.MonkeyPatch) -> Settings:
+    for name in [name for name in os.environ if name.startswith(settings.PREFIX)]:
+        patch.delenv(name)
+    for name, value in environment.items():
+        patch.setenv(name, value)
+    return settings.load()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(WORKERS)))
+def test_every_variable_is_a_setting(path: Path):
+    known = {variable(name) for name in Settings.model_fields}
+    assert set(re.findall(r"OUTBOXKIT_[A-Z_]+[A-Z]", path.read_text())) <= known
+
+
+@pytest.mark.parametrize("environment", list(environments()))
+def test_every_value_is_accepted(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    chosen = loaded(environment, monkeypatch)
+    assert chosen.log_format == "json"
+    assert chosen.shutdown_timeout == Settings.model_fields["shutdown_timeout"].default
+
+
+@pytest.mark.parametrize("environment", list(environments()))
+def test_consumers_and_retention_read_one_window(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch):
+    assert environment["OUTBOXKIT_INBOX_RETENTION"] == "14d"
+    assert loaded(environment, monkeypatch).inbox_retention == Settings.model_fields["inbox_retention"].default
+
+
+def test_a_stop_has_more_time_than_a_worker_takes():
+    longest: timedelta = Settings.model_fields["shutdown_timeout"].default
+    graces = [settings.parse_duration(service["stop_grace_period"]) for service in compose_workers().values()]
+    graces += [timedelta(seconds=pod(name)["terminationGracePeriodSeconds"]) for name in ("relay", "consumer")]
+    graces += [timedelta(seconds=unit(path).getint("Service", "TimeoutStopSec")) for path in UNITS]
+    assert len(graces) == 4 + 2 + 3
+    assert min(graces) > longest
+
+
+def started() -> Iterator[Any]:
+    """Every command line, as a list of words."""
+    for name, service in compose_workers().items():
+        yield pytest.param(service["command"], id=f"compose {name}")
+    for name in PODS:
+        yield pytest.param(pod(name)["containers"][0]["command"], id=f"kubernetes {name}")
+    for path in UNITS:
+        yield pytest.param(unit(path)["Service"]["ExecStart"].split(), id=path.name)
+    yield pytest.param(json.loads(dict(docker())["CMD"]), id="Dockerfile")
+
+
+@pytest.mark.parametrize("command", list(started()))
+def test_every_command_exists(command: list[str]):
+    if command[:2] == ["sh", "-c"]:
+        for part in command[2].split(" && "):
+            test_every_command_exists(part.split())
+        return
+    program, first, *rest = (word.removeprefix("/opt/outboxkit/") for word in command)
+    if program == "outboxkit":
+        assert first in COMMANDS
+        return
+    assert program in ("python", "venv/bin/python")
+    modules = [word for word in (rest if first == "-m" or first.endswith("consumer.py") else []) if "$" not in word]
+    assert first == "-m" or (ROOT / first).is_file()
+    assert bool(rest) == (first == "-m" or first.endswith("consumer.py"))
+    for module in modules:
+        assert (EXAMPLE / module.replace(".", "/")).with_suffix(".py").is_file()
+
+
+def test_the_image_is_built_from_what_is_there_and_does_not_run_as_root():
+    lines = docker()
+    for words in (line.split() for name, line in lines if name == "COPY"):
+        assert all((ROOT / source).exists() for source in words[:-1])
+    copied = " ".join(line for name, line in lines if name == "COPY")
+    assert all(f"workers/{root.name}" in copied for root in WORKERS.glob("*.py"))
+    user = [line for name, line in lines if name == "USER"]
+    assert user == ["10001:10001"]
+    assert {pod(name)["securityContext"]["runAsUser"] for name in PODS} == {10001}
+
+
+def test_every_image_has_a_version():
+    images = [line.split()[0] for name, line in docker() if name == "FROM"]
+    images += [service["image"] for service in compose()["services"].values()]
+    images += [container["image"] for name in PODS for container in pod(name)["containers"]]
+    assert len(images) == 2 + 6 + 4
+    for image in images:
+        assert re.fullmatch(r"[a-z-]+:\d[\w.-]*", image), image
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_a_pod_may_do_no_more_than_it_needs(name: str):
+    assert pod(name)["securityContext"]["runAsNonRoot"] is True
+    (container,) = pod(name)["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_urls_come_from_the_secret(name: str):
+    (container,) = pod(name)["containers"]
+    assert container["envFrom"] == [{"configMapRef": {"name": manifest("settings")["metadata"]["name"]}}]
+    secret = {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in container["env"] if "valueFrom" in entry}
+    assert secret["OUTBOXKIT_DATABASE_URL"] == {"name": "outboxkit", "key": "database-url"}
+    needs_broker = name in ("relay", "consumer")
+    assert ("OUTBOXKIT_BROKER_URL" in secret) == needs_broker
+    assert not [setting for setting in manifest("settings")["data"] if setting.endswith("_URL")]
+
+
+@pytest.mark.parametrize("name", ["relay", "consumer"])
+def test_a_deployment_selects_its_own_pods(name: str):
+    spec = manifest(name)["spec"]
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+
+
+def test_compose_waits_for_what_a_worker_needs():
+    services = compose()["services"]
+    for name, service in compose_workers().items():
+        for other, wanted in service["depends_on"].items():
+            healthy = wanted["condition"] == "service_healthy"
+            assert ("healthcheck" in services[other]) == healthy, f"{name} waits for {other}"
+    assert set(services) == {"postgres", "rabbitmq", "migrate", "relay", "consumer", "retention"}
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_reads_its_settings_and_runs_without_rights(path: Path):
+    service = unit(path)["Service"]
+    assert service["User"] == "outboxkit"
+    assert service["NoNewPrivileges"] == "yes"
+    named = re.findall(r"^EnvironmentFile=/etc/outboxkit/(\S+)$", path.read_text(), re.MULTILINE)
+    assert named
+    assert all((WORKERS / "systemd" / name.replace("%i", "billing")).is_file() for name in named)
+
+
+def test_systemd_accepts_the_units(tmp_path: Path):
+    program = shutil.which("systemd-analyze")
+    for path in UNITS:
+        assert unit(path).sections() == ["Unit", "Service", "Install"]
+        text = path.read_text().replace("/opt/outboxkit/venv/bin/python", sys.executable)
+        text = text.replace("/opt/outboxkit/workers", str(WORKERS)).replace("=/opt/outboxkit\n", f"={ROOT}\n")
+        copy = tmp_path / path.name.replace("@", "@billing")
+        copy.write_text(text)
+        if program is not None:
+            checked = subprocess.run([program, "verify", copy], capture_output=True, text=True, check=False)
+            assert (checked.returncode, checked.stderr) == (0, "")
