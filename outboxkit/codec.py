@@ -9,7 +9,6 @@ import msgspec
 
 from outboxkit.errors import DecodeError, EncodeError
 from outboxkit.events import is_pydantic
-from outboxkit.message import NAME_LIMIT
 
 T = TypeVar("T")
 
@@ -18,6 +17,10 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 """The default for `OUTBOXKIT_MAX_PAYLOAD_BYTES`: 1 MiB."""
 
 RESERVED_HEADERS = "outboxkit-"
+HEADER_NAME_LIMIT = 128
+"""Bytes of a header's name, which may have 128 characters (AMQP 0-9-1, section 4.2.5.5): drivers cut off the rest."""
+HEADERS_LIMIT = 120_000
+"""Bytes of all headers: with the other properties they must fit into one frame, which RabbitMQ limits to 131 072."""
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -62,11 +65,12 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
     """Headers as JSON for the outbox row.
 
     Raises:
-        EncodeError: a name is reserved, empty or over 255 bytes, or a value is no str, int, bool or None.
+        EncodeError: a name is reserved, empty or over 128 bytes; a value is no str, int, bool or None; or all together
+            are over 120 000 bytes.
     """
     for name, value in headers.items():
-        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_LIMIT:
-            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {NAME_LIMIT} bytes is")
+        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= HEADER_NAME_LIMIT:
+            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {HEADER_NAME_LIMIT} bytes is")
         if name.startswith(RESERVED_HEADERS):
             raise EncodeError(
                 f"header {name!r} is reserved: names that start with {RESERVED_HEADERS!r} are outboxkit's own"
@@ -78,9 +82,12 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
         if isinstance(value, int) and value not in _INT64:
             raise EncodeError(f"header {name!r} is {value}, which does not fit AMQP's 64 bits; send it as a str")
     try:
-        return msgspec.json.encode(dict(headers))
+        encoded = msgspec.json.encode(dict(headers))
     except (ValueError, TypeError) as error:
         raise EncodeError(f"the headers cannot be encoded: {error}") from error
+    if len(encoded) > HEADERS_LIMIT:
+        raise EncodeError(f"the headers are {len(encoded)} bytes long; at most {HEADERS_LIMIT} fit into one AMQP frame")
+    return encoded
 
 
 def decode_headers(stored: bytes) -> Mapping[str, object]:

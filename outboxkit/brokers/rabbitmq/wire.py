@@ -95,6 +95,8 @@ def _writable(value: Any) -> Any:
         return {name: _writable(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_writable(inner) for inner in value]
+    if isinstance(value, bytes):
+        return bytearray(value)  # the one form in which pamqp writes bytes that are no text
     try:
         _, again = decode.embedded_value(encode.encode_table_value(value))
     except (TypeError, ValueError, OverflowError, struct.error):
