@@ -7,7 +7,6 @@ from datetime import timedelta
 import aio_pika
 import aiormq
 from aio_pika.exceptions import DeliveryError, PublishError
-from pamqp.exceptions import PAMQPException
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import connection, wire
@@ -87,10 +86,10 @@ class RabbitPublisher:
             receipts[index] = Receipt(Verdict.UNROUTABLE, reason)
         except DeliveryError as error:
             receipts[index] = Receipt(Verdict.REJECTED, f"nacked by the broker: {connection.describe(error)}")
-        except (TypeError, ValueError, OverflowError, PAMQPException) as error:
-            receipts[index] = Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {connection.describe(error)}")
         except connection.AWAY as error:
             receipts[index] = Receipt(Verdict.UNKNOWN, connection.describe(error))
+        except Exception as error:  # noqa: BLE001 - it never reached the wire, so it is about this message alone
+            receipts[index] = Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {connection.describe(error)}")
         else:
             receipts[index] = CONFIRMED
 

@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from aiormq.abc import DeliveredMessage
@@ -15,6 +15,7 @@ from outboxkit.errors import EncodeError
 from outboxkit.message import Message
 
 PERSISTENT = 2
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEY, CAUSATION = "outboxkit-key", "outboxkit-causation-id"
 ATTEMPT, TOPIC = "outboxkit-attempt", "outboxkit-topic"
 OWN = "outboxkit-"
@@ -32,7 +33,7 @@ def to_properties(message: Message, *, app_id: str) -> Basic.Properties:
         content_type=message.content_type,
         content_encoding=message.content_encoding,
         correlation_id=message.correlation_id,
-        timestamp=message.created_at,
+        timestamp=message.created_at if message.created_at and message.created_at >= EPOCH else None,
         app_id=app_id,
         delivery_mode=PERSISTENT,
         headers=headers,
