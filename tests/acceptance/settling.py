@@ -1,0 +1,33 @@
+"""A way to stand between a relay's publish and its settle: the database lets deletes from the outbox wait."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import text
+
+from tests.acceptance.deployment import Deployment
+
+SETTLE = 4712
+"""While a test holds this advisory lock, deletes from the outbox wait in a trigger."""
+
+
+@contextmanager
+def settling_waits(deployment: Deployment) -> Iterator[None]:
+    """Deletes from the outbox wait until the end of the block; then those of dead connections are rolled back."""
+    with deployment.engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE FUNCTION wait_to_settle() RETURNS trigger LANGUAGE plpgsql AS "
+                f"'BEGIN PERFORM pg_advisory_xact_lock_shared({SETTLE}); RETURN NULL; END'"
+            )
+        )
+        connection.execute(
+            text(
+                "CREATE TRIGGER wait_to_settle BEFORE DELETE ON outboxkit_outbox "
+                "FOR EACH STATEMENT EXECUTE FUNCTION wait_to_settle()"
+            )
+        )
+    with deployment.lock_held(SETTLE):
+        yield
+    with deployment.engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER wait_to_settle ON outboxkit_outbox"))

@@ -1,0 +1,75 @@
+"""Handlers that fail, and messages that cannot be handled: tried again or set aside, while others flow on."""
+
+from decimal import Decimal
+from pathlib import Path
+
+from tests.acceptance.deployment import HANDLERS, Deployment
+from tests.acceptance.shop import (
+    OrderBroken,
+    OrderConfirmed,
+    OrderPostponed,
+    OrderRefused,
+    OrderTroubled,
+    send,
+)
+from tests.polling import eventually
+
+
+def test_a_handler_that_raises_once_is_run_again(deployment: Deployment, tmp_path: Path):
+    consumer, _ = deployment.consumer(), deployment.relay()
+    send(deployment.engine, OrderTroubled(7, str(tmp_path / "stumbled")), OrderConfirmed(8, Decimal(1)))
+    assert deployment.wait_for_effects(2) == {7: 1, 8: 1}
+    (entry,) = consumer.entries("handler failed, will be retried")
+    assert (entry["handler"], entry["attempt"]) == ("HandleOrderTroubled", 1)
+    assert "stumbled once" in entry["error"]
+    assert consumer.stop() == 0
+    assert not deployment.dead_letters()
+
+
+def test_what_cannot_be_handled_ends_among_the_dead_letters_and_others_flow_on(deployment: Deployment):
+    _, _ = deployment.consumer(OUTBOXKIT_MAX_ATTEMPTS="2"), deployment.relay()
+    send(deployment.engine, OrderBroken(1), OrderRefused(2), OrderConfirmed(3, Decimal(1)))
+    deployment.broker.publish(b"{", topic="OrderConfirmed", type="OrderConfirmed", message_id="no json")
+    deployment.broker.publish(b"{}", topic="OrderConfirmed", type="OrderConfirmed")
+    letters = eventually(deployment.dead_letters, lambda found: len(found) == 4)
+    assert deployment.wait_for_effects(1) == {3: 1}
+    assert {letter.reason: (letter.attempts, letter.error) for letter in letters} == {
+        "failed": (2, "ValueError: cannot be handled"),
+        "rejected": (1, "not wanted"),
+        "undecodable": (1, letters_error(letters, "undecodable")),
+        "malformed": (1, "the message has no message_id"),
+    }
+    assert eventually(deployment.broker.depth, lambda depth: depth == 0) == 0
+
+
+def test_a_drained_consumer_names_what_waits_for_a_later_retry(deployment: Deployment):
+    deployment.declare_queue()
+    send(deployment.engine, OrderPostponed(1), OrderConfirmed(2, Decimal(1)))
+    assert deployment.outboxkit("relay", "--drain").returncode == 0
+    drained = deployment.outboxkit("consume", HANDLERS, "--drain")
+    assert (drained.returncode, drained.stdout) == (0, "processed 1, retried 1; 1 wait for a later retry\n")
+    again = deployment.outboxkit("consume", HANDLERS, "--drain")
+    assert (again.returncode, again.stdout) == (0, "nothing to do; 1 wait for a later retry\n")
+
+
+def test_a_drained_relay_says_what_could_not_be_published(deployment: Deployment):
+    deployment.broker.bind("OrderConfirmed")
+    send(deployment.engine, OrderConfirmed(1, Decimal(1)), OrderRefused(2), OrderRefused(3))
+    drained = deployment.outboxkit("relay", "--drain", OUTBOXKIT_LOG_LEVEL="error")
+    assert (drained.returncode, drained.stdout) == (3, "")
+    first, second, third = drained.stderr.splitlines()
+    assert (first, second) == ("published 1", "2 wait for a later time")
+    assert third.startswith("2 OrderRefused could not be published: unroutable: NO_ROUTE")
+    for row in deployment.outbox_rows():
+        assert (row.type, row.attempts) == ("OrderRefused", 1)
+        assert "NO_ROUTE" in row.last_error
+        assert row.due_at > row.created_at
+    deployment.broker.bind("OrderRefused")
+    relay = deployment.relay()
+    deployment.wait_for_empty_outbox()
+    assert relay.stop() == 0
+    assert deployment.broker.depth() == 3
+
+
+def letters_error(letters: list, reason: str) -> str:
+    return next(letter.error for letter in letters if letter.reason == reason)

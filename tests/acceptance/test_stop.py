@@ -1,0 +1,91 @@
+"""SIGTERM: what is in flight is finished or given back, and the exit code is 0."""
+
+import pytest
+
+from outboxkit import codec
+from tests.acceptance.deployment import PROGRAMS, Deployment
+from tests.acceptance.settling import settling_waits
+from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
+from tests.polling import eventually
+from tests.servers.ports import free_ports
+
+
+@pytest.fixture(autouse=True, params=PROGRAMS)
+def _programs(deployment: Deployment, request: pytest.FixtureRequest):
+    deployment.programs = request.param
+
+
+def test_a_relay_settles_the_batch_in_flight(deployment: Deployment):
+    deployment.declare_queue()
+    send(deployment.engine, *(OrderGated(number) for number in range(10)))
+    with settling_waits(deployment):
+        relay = deployment.relay(OUTBOXKIT_BATCH_SIZE="5")
+        eventually(lambda: deployment.waiting_on("advisory") == 1)
+        relay.terminate()
+        assert deployment.pending() == 10
+    assert relay.wait() == 0
+    assert deployment.pending() == deployment.broker.depth() == 5
+
+
+def test_a_relay_that_cannot_settle_in_time_gives_the_rows_back(deployment: Deployment):
+    deployment.declare_queue()
+    send(deployment.engine, OrderGated(1))
+    with settling_waits(deployment):
+        relay = deployment.relay(OUTBOXKIT_SHUTDOWN_TIMEOUT="500ms")
+        eventually(lambda: deployment.waiting_on("advisory") == 1)
+        assert relay.stop() == 0
+        assert deployment.pending() == 1
+    assert deployment.outboxkit("relay", "--drain").stdout == "published 1\n"
+
+
+def test_a_consumer_finishes_what_it_handles_and_gives_back_the_rest(deployment: Deployment):
+    consumer = deployment.consumer(OUTBOXKIT_CONCURRENCY="2")
+    with deployment.lock_held(GATE):
+        publish_gated(deployment, 10)
+        eventually(lambda: deployment.waiting_on("advisory") == 2)
+        consumer.terminate()
+        assert deployment.effects() == {}
+    assert consumer.wait() == 0
+    assert deployment.effects().total() == 2
+    assert eventually(deployment.broker.depth, lambda depth: depth == 8)
+
+
+def test_a_consumer_that_cannot_finish_in_time_gives_the_message_back(deployment: Deployment):
+    consumer = deployment.consumer(OUTBOXKIT_SHUTDOWN_TIMEOUT="500ms")
+    with deployment.lock_held(GATE):
+        publish_gated(deployment, 1)
+        eventually(lambda: deployment.waiting_on("advisory") == 1)
+        assert consumer.stop() == 0
+        assert deployment.effects() == {}
+    assert eventually(deployment.broker.depth) == 1
+    assert deployment.outboxkit("consume", "tests.acceptance.shop", "--drain").stdout == "processed 1\n"
+
+
+def test_a_second_signal_does_not_wait(deployment: Deployment):
+    consumer = deployment.consumer(OUTBOXKIT_SHUTDOWN_TIMEOUT="1h")
+    with deployment.lock_held(GATE):
+        publish_gated(deployment, 1)
+        eventually(lambda: deployment.waiting_on("advisory") == 1)
+        eventually(lambda: consumer.terminate() or not consumer.is_running)
+        assert consumer.wait() == 0
+    assert eventually(deployment.broker.depth) == 1
+
+
+@pytest.mark.parametrize("name", ["relay", "consumer"])
+@pytest.mark.parametrize("away", ["DATABASE", "BROKER"])
+def test_a_stop_during_an_outage(deployment: Deployment, name: str, away: str):
+    (port,) = free_ports(1)
+    scheme = "amqp" if away == "BROKER" else "postgresql+psycopg"
+    nowhere = {f"OUTBOXKIT_{away}_URL": f"{scheme}://someone:hunter2@127.0.0.1:{port}/nowhere"}
+    send(deployment.engine, OrderConfirmed(1, 1))
+    process = deployment.start(name, *(["tests.acceptance.shop"] if name == "consumer" else []), **nowhere)
+    process.wait_for(f"{away.lower()} is away, waiting")
+    assert process.stop() == 0
+    assert "hunter2" not in process.log.read_text()
+
+
+def publish_gated(deployment: Deployment, count: int) -> None:
+    for number in range(count):
+        deployment.broker.publish(
+            codec.encode(OrderGated(number)), topic="OrderGated", type="OrderGated", message_id=f"gated-{number}"
+        )

@@ -1,0 +1,94 @@
+"""Processes of outboxkit, as an operator starts and ends them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.polling import eventually
+
+ROOT = Path(__file__).parents[2]
+COMMAND = str(Path(sys.executable).with_name("outboxkit"))
+STOP_SECONDS = 40
+
+
+class WorkerProcess:
+    """A process that runs until it is stopped, with its log in a file."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._popen.poll() is None
+
+    def entries(self, event: str | None = None) -> list[dict[str, Any]]:
+        """What it has logged, or its lines with this text; AssertionError for a line that is no log line."""
+        lines = self.log.read_text().splitlines()
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        assert len(found) == len(lines), self.log.read_text()
+        return [entry for entry in found if event in (None, entry["event"])]
+
+    def outcomes(self) -> list[str]:
+        """The outcome of each delivery, for a consumer that logs at level debug."""
+        return [entry["outcome"] for entry in self.entries("delivery")]
+
+    def wait_for(self, event: str, *, times: int = 1) -> dict[str, Any]:
+        """The entry with this text, once it was logged so many times; AssertionError if the process ends before."""
+
+        def logged() -> list[dict[str, Any]]:
+            found = self.entries(event)
+            assert len(found) >= times or self.is_running, self.log.read_text()
+            return found
+
+        return eventually(logged, lambda found: len(found) >= times)[times - 1]
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting."""
+        self._popen.send_signal(signal.SIGTERM)
+
+    def wait(self) -> int:
+        """Wait for its end; the exit code."""
+        return self._popen.wait(STOP_SECONDS)
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        self.terminate()
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        with suppress(ProcessLookupError):
+            self._popen.kill()
+        self._popen.wait()
+
+
+def run_to_end(
+    command: Sequence[str], environment: Mapping[str, str], *, seconds: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that ends by itself."""
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )

@@ -1,0 +1,136 @@
+"""Fixtures: real servers, started once and where a test asks for them; a database and broker names for each test."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import process
+from tests.databases import migrate
+from tests.ladder import LADDER_TEXT
+from tests.plain_client import PlainClient
+from tests.servers import (
+    POSTGRESQL,
+    RABBITMQ,
+    Server,
+    create_database,
+    drop_database,
+    provide_own,
+    provide_postgresql,
+    provide_rabbitmq,
+)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    """A PostgreSQL server for all tests that do not stop it."""
+    yield from _running(provide_postgresql())
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[Server]:
+    """A RabbitMQ server for all tests that do not stop it."""
+    yield from _running(provide_rabbitmq())
+
+
+@pytest.fixture(scope="session")
+def own_postgresql(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A PostgreSQL server that a test may stop, if it starts it again."""
+    shared = request.getfixturevalue("postgresql")
+    yield from [shared] if shared.controllable else _running(provide_own(POSTGRESQL))
+
+
+@pytest.fixture(scope="session")
+def own_rabbitmq(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A RabbitMQ server that a test may stop, if it starts it again."""
+    shared = request.getfixturevalue("rabbitmq")
+    yield from [shared] if shared.controllable else _running(provide_own(RABBITMQ))
+
+
+@pytest.fixture(scope="session")
+def template(postgresql: Server) -> Iterator[str]:
+    """A migrated database in the shared server that others are copied from; nobody connects to it."""
+    name = f"outboxkit_template_{secrets.token_hex(6)}"
+    migrate(create_database(postgresql.url, name))
+    yield name
+    drop_database(postgresql.url, name)
+
+
+@pytest.fixture
+def empty_postgresql_url(postgresql: Server) -> Iterator[str]:
+    """A new database without any table."""
+    name = f"outboxkit_{secrets.token_hex(6)}"
+    yield create_database(postgresql.url, name)
+    drop_database(postgresql.url, name)
+
+
+@pytest.fixture
+def postgresql_url(postgresql: Server, template: str) -> Iterator[str]:
+    """A new database with outboxkit's tables."""
+    name = f"outboxkit_{secrets.token_hex(6)}"
+    yield create_database(postgresql.url, name, template=template)
+    drop_database(postgresql.url, name)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A new SQLite file with outboxkit's tables."""
+    url = f"sqlite:///{tmp_path / 'outboxkit.db'}"
+    migrate(url)
+    return url
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """A new database with outboxkit's tables; the test runs once on PostgreSQL and once on SQLite."""
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    """A sync engine for `database_url`."""
+    made = create_engine(database_url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+async def async_engine(database_url: str) -> AsyncIterator[AsyncEngine]:
+    """The async engine that outboxkit's own processes use, for `database_url`."""
+    made = process.engine(database_url, name="test")
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture
+def pg_engine(postgresql_url: str) -> Iterator[Engine]:
+    """A sync engine for a new PostgreSQL database with outboxkit's tables."""
+    made = create_engine(postgresql_url)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+async def async_pg_engine(postgresql_url: str) -> AsyncIterator[AsyncEngine]:
+    """The engine of outboxkit's own processes, for the same database as `pg_engine`."""
+    made = process.engine(postgresql_url, name="test", pool_size=20)
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture
+def broker(rabbitmq: Server) -> Iterator[PlainClient]:
+    """A plain client of the shared RabbitMQ, with an exchange and a queue name of its own."""
+    client = PlainClient(rabbitmq.url)
+    yield client
+    client.clean_up(LADDER_TEXT.split(","))
+
+
+def _running(server: Server) -> Iterator[Server]:
+    server.start()
+    yield server
+    server.close()

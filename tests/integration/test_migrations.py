@@ -1,0 +1,151 @@
+"""The tables: however they come into being they are the same, and any number of processes may create them at once."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import Connection, Engine, create_engine, inspect, text
+
+from outboxkit import SchemaError, metadata, migrations
+from tests.acceptance.worker_process import COMMAND, run_to_end
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def empty_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    if request.param == "postgresql":
+        url = request.getfixturevalue("empty_postgresql_url")
+    else:
+        url = f"sqlite:///{tmp_path / 'empty.db'}"
+    made = create_engine(url)
+    yield made
+    made.dispose()
+
+
+def test_ten_at_once_migrate_once(empty_postgresql_url: str):
+    command = [COMMAND, "migrate", "--database-url", empty_postgresql_url]
+    with ThreadPoolExecutor(10) as pool:
+        ended = list(pool.map(lambda _: run_to_end(command, {}), range(10)))
+    assert [process.returncode for process in ended] == [0] * 10, [process.stderr for process in ended]
+    said = sorted(process.stdout for process in ended)
+    assert (
+        said
+        == ["outboxkit tables: migrated from version 0 to 1\n"] + ["outboxkit tables: up to date at version 1\n"] * 9
+    )
+
+
+def test_several_at_once_migrate_a_sqlite_file(tmp_path: Path):
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    command = [COMMAND, "migrate", "--database-url", url]
+    with ThreadPoolExecutor(4) as pool:
+        ended = list(pool.map(lambda _: run_to_end(command, {}), range(4)))
+    assert [process.returncode for process in ended] == [0] * 4, [process.stderr for process in ended]
+
+
+def test_all_steps_make_what_the_metadata_says(empty_engine: Engine):
+    with empty_engine.begin() as connection:
+        assert migrations.migrate(connection) == (0, migrations.LATEST)
+        migrations.check(connection)
+        # Alembic finds a difference in every Identity() on SQLite, which has none, where it compares defaults.
+        defaults = connection.dialect.name == "postgresql"
+        context = MigrationContext.configure(
+            connection, opts={"compare_server_default": defaults, "target_metadata": metadata}
+        )
+        assert compare_metadata(context, metadata) == []
+
+
+def test_all_steps_make_what_create_all_makes(empty_engine: Engine):
+    with empty_engine.begin() as connection:
+        migrations.migrate(connection)
+        by_steps = described(connection)
+        downgrade(connection, to=0)
+        assert inspect(connection).get_table_names() == []
+        metadata.create_all(connection)
+        assert described(connection) == by_steps
+        migrations.check(connection)
+
+
+def test_down_and_up_again(empty_engine: Engine):
+    with empty_engine.begin() as connection:
+        migrations.migrate(connection)
+        before = described(connection)
+        downgrade(connection, to=0)
+        with pytest.raises(SchemaError, match="outboxkit migrate"):
+            migrations.check(connection)
+        migrations.upgrade(Operations(MigrationContext.configure(connection)), to=migrations.LATEST)
+        assert described(connection) == before
+
+
+def test_the_printed_ddl_makes_the_same_tables(empty_engine: Engine):
+    with empty_engine.begin() as connection:
+        migrations.migrate(connection)
+        by_steps = described(connection)
+        downgrade(connection, to=0)
+    printed = run_to_end([COMMAND, "migrate", "--sql"], {"OUTBOXKIT_DATABASE_URL": url_of(empty_engine)})
+    assert (printed.returncode, printed.stderr) == (0, "")
+    feed(empty_engine, printed.stdout)
+    with empty_engine.connect() as connection:
+        assert described(connection) == by_steps
+        migrations.check(connection)
+
+
+def test_the_printed_ddl_needs_no_database():
+    nowhere = {"OUTBOXKIT_DATABASE_URL": "postgresql+psycopg://nobody@127.0.0.1:1/nowhere"}
+    printed = run_to_end([COMMAND, "migrate", "--sql"], nowhere)
+    assert printed.returncode == 0
+    assert "CREATE TABLE outboxkit_outbox" in printed.stdout
+
+
+def test_newer_tables_are_accepted(empty_engine: Engine):
+    with empty_engine.begin() as connection:
+        migrations.migrate(connection)
+        connection.execute(text("UPDATE outboxkit_schema_version SET version = 99"))
+        migrations.check(connection)
+        assert migrations.migrate(connection) == (99, 99)
+
+
+def url_of(engine: Engine) -> str:
+    return engine.url.render_as_string(hide_password=False)
+
+
+def downgrade(connection: Connection, *, to: int) -> None:
+    migrations.downgrade(Operations(MigrationContext.configure(connection)), to=to, since=migrations.LATEST)
+
+
+def feed(engine: Engine, ddl: str) -> None:
+    """Run a script in one piece, as a database administrator does."""
+    driver = engine.raw_connection()
+    try:
+        if engine.dialect.name == "sqlite":
+            driver.driver_connection.executescript(ddl)
+        else:
+            driver.driver_connection.execute(ddl)
+        driver.commit()
+    finally:
+        driver.close()
+
+
+def described(connection: Connection) -> dict[str, Any]:
+    """Everything that the database itself says about the tables, and their version."""
+    if connection.dialect.name == "sqlite":
+        asked = {"definitions": "SELECT sql FROM sqlite_master ORDER BY name"}
+    else:
+        asked = {
+            "columns": "SELECT to_jsonb(columns) - 'table_catalog' - 'udt_catalog' FROM information_schema.columns "
+            "WHERE table_schema = 'public' ORDER BY table_name, ordinal_position",
+            "indexes": "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY indexname",
+            "constraints": "SELECT conrelid::regclass || ' ' || pg_get_constraintdef(oid) FROM pg_constraint "
+            "WHERE connamespace = 'public'::regnamespace ORDER BY 1",
+            "comments": "SELECT description FROM pg_description WHERE objoid IN "
+            "(SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace) ORDER BY 1",
+        }
+    asked["version"] = "SELECT version FROM outboxkit_schema_version"
+    found = {name: list(connection.scalars(text(query))) for name, query in asked.items()}
+    assert all(found.values()), found
+    # SQLite keeps a table's definition as it was written, and Alembic prints it with other spaces.
+    found["definitions"] = [" ".join(sql.split()) for sql in found.get("definitions", []) if sql]
+    return found

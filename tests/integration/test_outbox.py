@@ -1,0 +1,166 @@
+"""`outbox.add` in every kind of session: the row is there after the commit, and only then."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import outboxkit
+from outboxkit import EncodeError, Message, ids, outbox, tables
+
+KINDS = (Session, scoped_session, AsyncSession, async_scoped_session)
+
+
+@outboxkit.event("Ordered")
+@dataclass(frozen=True)
+class Ordered:
+    number: int
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+async def session(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngine) -> AsyncIterator[Any]:
+    match request.param.__name__:
+        case "Session":
+            made: Any = Session(engine)
+        case "scoped_session":
+            made = scoped_session(sessionmaker(engine))
+        case "AsyncSession":
+            made = AsyncSession(async_engine)
+        case _:
+            made = async_scoped_session(async_sessionmaker(async_engine), scopefunc=asyncio.current_task)
+    yield made
+    await done(made.close())
+
+
+async def done(result: Any) -> Any:
+    """The result of a session's method, sync or async."""
+    return await result if inspect.isawaitable(result) else result
+
+
+def numbers(engine: Engine) -> list[bytes]:
+    with engine.connect() as connection:
+        return list(connection.scalars(select(tables.outbox.c.payload).order_by(tables.outbox.c.position)))
+
+
+async def test_a_commit_keeps_the_row(session: Any, engine: Engine):
+    outbox.add(session, Ordered(1))
+    assert numbers(engine) == []
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":1}']
+
+
+async def test_a_rollback_forgets_the_row(session: Any, engine: Engine):
+    outbox.add(session, Ordered(1))
+    await done(session.flush())
+    await done(session.rollback())
+    outbox.add(session, Ordered(2))
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":2}']
+
+
+async def test_a_rollback_before_the_flush_forgets_the_row(session: Any, engine: Engine):
+    outbox.add(session, Ordered(1))
+    await done(session.rollback())
+    await done(session.commit())
+    assert numbers(engine) == []
+
+
+async def test_a_savepoint_rollback_forgets_its_own_rows(session: Any, engine: Engine):
+    outbox.add(session, Ordered(1))
+    savepoint = await done(session.begin_nested())
+    outbox.add_all(session, [Ordered(2), Ordered(3)])
+    await done(session.flush())
+    await done(savepoint.rollback())
+    outbox.add(session, Ordered(4))
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":1}', b'{"number":4}']
+
+
+async def test_add_all_keeps_the_order(session: Any, engine: Engine):
+    outbox.add_all(session, [Ordered(number) for number in range(2500)])
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":%d}' % number for number in range(2500)]
+
+
+async def test_an_event_that_cannot_be_encoded_leaves_the_session_usable(session: Any, engine: Engine):
+    outbox.add(session, Ordered(1))
+    with pytest.raises(EncodeError):
+        outbox.add_all(session, [Ordered(2), Ordered(3)], headers={"bad": object()})
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":1}']
+
+
+async def test_every_property_is_stored(session: Any, engine: Engine):
+    due = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
+    message = outbox.add(
+        session,
+        Ordered(1),
+        key="order-1",
+        headers={"tenant": "ä", "number": 5, "on": True, "none": None},
+        message_id=ids.derive("order", 1),
+        deliver_at=due,
+        topic="orders.confirmed",
+        correlation_id="story",
+    )
+    await done(session.commit())
+    with engine.connect() as connection:
+        row = connection.execute(select(tables.outbox)).one()
+    assert (row.message_id, row.type, row.topic, row.key) == (message.id, "Ordered", "orders.confirmed", "order-1")
+    assert row.headers == '{"tenant":"ä","number":5,"on":true,"none":null}'.encode()
+    assert (row.due_at, row.correlation_id, row.causation_id) == (due, "story", None)
+    assert (row.content_type, row.content_encoding) == ("application/json", None)
+    assert (row.attempts, row.last_error, row.created_at) == (0, None, message.created_at)
+
+
+async def test_a_ready_made_message_is_stored_as_it_is(session: Any, engine: Engine):
+    made = Message(id="1", type="Foreign", payload=b"\x00\xff", content_type="application/octet-stream", topic="t")
+    assert outbox.add(session, made).id == "1"
+    await done(session.commit())
+    with engine.connect() as connection:
+        row = connection.execute(select(tables.outbox)).one()
+    assert (row.message_id, row.type, row.payload, row.content_type, row.topic) == (
+        "1", "Foreign", b"\x00\xff", "application/octet-stream", "t",
+    )  # fmt: skip
+
+
+def test_a_thousand_rows_are_one_statement(pg_engine: Engine):
+    """Counted where they arrive: a statement trigger in the database, whose sequence no rollback takes back."""
+    with pg_engine.begin() as connection:
+        connection.execute(text("CREATE SEQUENCE inserts"))
+        connection.execute(
+            text(
+                "CREATE FUNCTION count_insert() RETURNS trigger LANGUAGE plpgsql AS "
+                "'BEGIN PERFORM nextval(''inserts''); RETURN NULL; END'"
+            )
+        )
+        connection.execute(
+            text(
+                "CREATE TRIGGER count_insert AFTER INSERT ON outboxkit_outbox "
+                "FOR EACH STATEMENT EXECUTE FUNCTION count_insert()"
+            )
+        )
+    sent: list[str] = []
+    event.listen(pg_engine, "before_cursor_execute", lambda _, __, statement, *___: sent.append(statement))
+    with Session(pg_engine) as session, session.begin():
+        outbox.add_all(session, [Ordered(number) for number in range(1000)])
+    assert len(sent) == 1
+    with pg_engine.connect() as connection:
+        assert connection.execute(text("SELECT last_value FROM inserts")).scalar_one() == 1
+
+
+async def test_a_thousand_rows_of_an_async_session_are_one_statement(async_pg_engine: AsyncEngine):
+    sent: list[str] = []
+    event.listen(
+        async_pg_engine.sync_engine, "before_cursor_execute", lambda _, __, statement, *___: sent.append(statement)
+    )
+    async with AsyncSession(async_pg_engine) as session, session.begin():
+        outbox.add_all(session, [Ordered(number) for number in range(1000)])
+    assert len(sent) == 1
+    assert sent[0].count("::VARCHAR") > 1000  # many rows of values in it

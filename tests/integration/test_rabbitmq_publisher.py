@@ -1,0 +1,173 @@
+"""What the publisher puts on the wire, read by a client that knows nothing of outboxkit; and its receipts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from outboxkit import BrokerUnavailable, Message, ids
+from outboxkit.brokers import Verdict
+from outboxkit.brokers.rabbitmq import RabbitPublisher
+from tests.plain_client import QUORUM, PlainClient
+from tests.tcp_proxy import TcpProxy
+
+CLASSIC = {"x-queue-type": "classic"}
+"""Such a queue adds no header of its own."""
+CREATED = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+@pytest.fixture
+async def publisher(broker: PlainClient) -> AsyncIterator[RabbitPublisher]:
+    made = RabbitPublisher(broker.url, exchange=broker.exchange, app_id="shop")
+    await made.connect()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def proxy(broker: PlainClient) -> AsyncIterator[TcpProxy]:
+    target = make_url(broker.url)
+    made = TcpProxy(target.host or "localhost", target.port or 5672)
+    yield made
+    await asyncio.to_thread(made.close)
+
+
+async def test_every_property_is_on_the_wire_as_designed(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("orders.confirmed", arguments=CLASSIC)
+    message = Message(
+        id=ids.new(),
+        type="OrderConfirmed",
+        payload='{"name":"Zoë"}'.encode(),
+        key="order-7",
+        topic="orders.confirmed",
+        headers={"tenant": "a", "number": 5, "on": True, "none": None, "traceparent": "00-1-2-01"},
+        correlation_id="story",
+        causation_id="cause",
+        created_at=CREATED,
+        content_encoding="utf-8",
+    )
+    (receipt,) = await publisher.publish([message])
+    assert receipt.verdict is Verdict.CONFIRMED
+    received = broker.take()
+    assert received is not None
+    assert (received.body, received.routing_key) == ('{"name":"Zoë"}'.encode(), "orders.confirmed")
+    assert {name: value for name, value in vars(received.properties).items() if value is not None} == {
+        "message_id": message.id,
+        "type": "OrderConfirmed",
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "timestamp": int(CREATED.timestamp()),
+        "correlation_id": "story",
+        "app_id": "shop",
+        "delivery_mode": 2,
+        "headers": {
+            "tenant": "a",
+            "number": 5,
+            "on": True,
+            "none": None,
+            "traceparent": "00-1-2-01",
+            "outboxkit-key": "order-7",
+            "outboxkit-causation-id": "cause",
+        },
+    }
+
+
+async def test_the_type_is_the_routing_key_without_a_topic(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    await publisher.publish([made("1")])
+    received = broker.take()
+    assert received is not None
+    assert received.routing_key == "OrderConfirmed"
+    assert received.properties.headers in (None, {})
+
+
+async def test_a_message_without_a_queue_is_unroutable(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed")
+    receipts = await publisher.publish([made("1"), made("2", topic="nowhere"), made("3")])
+    assert verdicts(receipts) == ["confirmed", "unroutable", "confirmed"]
+    assert "'nowhere'" in str(receipts[1].reason)
+    assert [received.properties.message_id for received in broker.take_all()] == ["1", "3"]
+
+
+@pytest.mark.parametrize("topics", [("nowhere", "OrderConfirmed"), ("OrderConfirmed", "nowhere")])
+async def test_a_return_is_not_taken_for_that_of_another_message_with_the_same_id(
+    publisher: RabbitPublisher, broker: PlainClient, topics: tuple[str, str]
+):
+    broker.bind("OrderConfirmed")
+    receipts = await publisher.publish([made("same", topic=topic) for topic in topics])
+    assert verdicts(receipts) == ["unroutable" if topic == "nowhere" else "confirmed" for topic in topics]
+    assert broker.depth() == 1
+
+
+@pytest.mark.parametrize("arguments", [QUORUM, CLASSIC], ids=["quorum", "classic"])
+async def test_a_full_queue_rejects(publisher: RabbitPublisher, broker: PlainClient, arguments: dict[str, Any]):
+    broker.bind("OrderConfirmed", arguments=arguments | {"x-max-length": 2, "x-overflow": "reject-publish"})
+    rejected: set[str] = set()
+    for number in range(20):  # a quorum queue lets some more in before it says no
+        (receipt,) = await publisher.publish([made(str(number))])
+        rejected |= {str(number)} if receipt.verdict is Verdict.REJECTED else set()
+    assert rejected
+    arrived = {received.properties.message_id for received in broker.take_all()}
+    assert arrived | rejected == {str(number) for number in range(20)}
+
+
+async def test_an_exchange_deleted_in_between_blames_no_message(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed")
+    assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
+    broker.delete_exchange()
+    assert verdicts(await publisher.publish([made("2"), made("3")])) == ["unknown", "unknown"]
+    await publisher.connect()  # declares it again
+    assert verdicts(await publisher.publish([made("2")])) == ["unroutable"]
+    broker.bind("OrderConfirmed")
+    assert verdicts(await publisher.publish([made("2")])) == ["confirmed"]
+
+
+async def test_a_broker_that_does_not_answer_leaves_it_unknown(broker: PlainClient, proxy: TcpProxy):
+    broker.bind("OrderConfirmed")
+    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(milliseconds=500))
+    await publisher.connect()
+    proxy.hold_server()
+    receipts = await publisher.publish([made("1"), made("2")])
+    assert verdicts(receipts) == ["unknown", "unknown"]
+    with pytest.raises(BrokerUnavailable):
+        await publisher.publish([made("1")])
+    proxy.release()
+    await publisher.connect()
+    assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
+    await publisher.close()
+    assert sorted(received.properties.message_id for received in broker.take_all()) == ["1", "1", "2"]
+
+
+async def test_a_connection_lost_in_the_middle_leaves_it_unknown(broker: PlainClient, proxy: TcpProxy):
+    broker.bind("OrderConfirmed")
+    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    publisher = RabbitPublisher(url, exchange=broker.exchange)
+    await publisher.connect()
+    proxy.hold_client()
+    publishing = asyncio.create_task(publisher.publish([made("1"), made("2")]))
+    while not proxy.held_bytes:
+        await asyncio.sleep(0.01)
+    proxy.cut()
+    assert verdicts(await publishing) == ["unknown", "unknown"]
+    await publisher.close()
+    assert broker.depth() == 0
+
+
+async def test_a_broker_that_refuses_is_away_and_its_password_is_not_shown(broker: PlainClient):
+    url = make_url(broker.url).set(password="hunter2").render_as_string(hide_password=False)
+    publisher = RabbitPublisher(url, exchange=broker.exchange)
+    with pytest.raises(BrokerUnavailable) as raised:
+        await publisher.connect()
+    assert "hunter2" not in str(raised.value)
+
+
+def made(id_: str, *, topic: str | None = None) -> Message:
+    return Message(id=id_, type="OrderConfirmed", payload=b"{}", topic=topic)
+
+
+def verdicts(receipts: Any) -> list[str]:
+    return [str(receipt.verdict) for receipt in receipts]

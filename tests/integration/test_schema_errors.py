@@ -1,0 +1,68 @@
+"""Missing or old tables: every command says in one line what to run, and exits with 1."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from outboxkit import cli, migrations
+from tests.databases import migrate
+from tests.servers.ports import free_ports
+
+COMMANDS = {
+    "migrate --check": ["migrate", "--check"],
+    "relay": ["relay"],
+    "relay --drain": ["relay", "--drain"],
+    "consume": ["consume", "tests.acceptance.shop"],
+    "consume --drain": ["consume", "tests.acceptance.shop", "--drain"],
+    "status": ["status"],
+    "prune": ["prune"],
+}
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgresql":
+        url: str = request.getfixturevalue("empty_postgresql_url")
+        return url
+    return f"sqlite:///{tmp_path / 'empty.db'}"
+
+
+@pytest.fixture(autouse=True)
+def _settings(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (port,) = free_ports(1)
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", empty_url)
+    monkeypatch.setenv("OUTBOXKIT_BROKER_URL", f"amqp://127.0.0.1:{port}/")
+    monkeypatch.setenv("OUTBOXKIT_QUEUE", "queue")
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert failure(command, monkeypatch, capsys) == (
+        "outboxkit: the outboxkit tables are missing: run `outboxkit migrate`, "
+        "or add migrations.upgrade(op, to=1) to your Alembic history\n"
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_old_tables(command: str, empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    migrate(empty_url)
+    monkeypatch.setattr(migrations, "LATEST", 2)
+    assert failure(command, monkeypatch, capsys) == (
+        "outboxkit: the outboxkit tables have version 1, this code needs 2: run `outboxkit migrate`, "
+        "or add migrations.upgrade(op, since=1, to=2) to your Alembic history\n"
+    )
+
+
+def failure(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(sys, "argv", ["outboxkit", *COMMANDS[command]])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return printed.err

@@ -1,0 +1,6 @@
+"""The retry steps of the tests' consumers: two that a test can wait for, and one that it cannot."""
+
+from outboxkit.settings import parse_duration
+
+LADDER_TEXT = "200ms,1s,1h"
+LADDER = tuple(parse_duration(step) for step in LADDER_TEXT.split(","))

@@ -1,0 +1,130 @@
+"""RabbitMQ as any client sees it, through pika: what outboxkit did, read by code that knows nothing of it."""
+
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pika  # type: ignore[import-untyped]
+from pika.exceptions import AMQPError, ChannelClosedByBroker  # type: ignore[import-untyped]
+
+QUORUM = {"x-queue-type": "quorum"}
+
+
+@dataclass(frozen=True)
+class Received:
+    """One message as it came off the wire."""
+
+    body: bytes
+    properties: Any
+    routing_key: str
+    redelivered: bool
+
+
+class PlainClient:
+    """A blocking connection to a broker, with an exchange and queue name of its own."""
+
+    def __init__(self, url: str) -> None:
+        suffix = secrets.token_hex(6)
+        self.url = url
+        self.exchange = f"exchange-{suffix}"
+        self.queue = f"queue-{suffix}"
+        self._queues = {self.queue}
+        self._connection: Any = None
+
+    def declare_exchange(self) -> None:
+        """The topic exchange, as outboxkit declares it."""
+        self._channel().exchange_declare(self.exchange, exchange_type="topic", durable=True)
+
+    def bind(self, *topics: str, queue: str | None = None, arguments: dict[str, Any] | None = None) -> str:
+        """A durable queue, bound to the exchange by these topics; its name."""
+        name = queue or self.queue
+        self._queues.add(name)
+        self.declare_exchange()
+        channel = self._channel()
+        channel.queue_declare(name, durable=True, arguments=QUORUM if arguments is None else arguments)
+        for topic in topics:
+            channel.queue_bind(name, self.exchange, routing_key=topic)
+        return name
+
+    def publish(self, body: bytes, *, queue: str | None = None, topic: str | None = None, **properties: Any) -> None:
+        """Publish to the exchange by topic, or straight into a queue; confirmed by the broker."""
+        channel = self._channel()
+        channel.confirm_delivery()
+        exchange, key = (self.exchange, topic) if topic is not None else ("", queue or self.queue)
+        channel.basic_publish(exchange, key, body, pika.BasicProperties(**properties), mandatory=True)
+
+    def publish_all(self, messages: Sequence[tuple[bytes, dict[str, Any]]], *, topic: str) -> None:
+        """Publish many to the exchange without a confirm for each."""
+        channel = self._channel()
+        for body, properties in messages:
+            channel.basic_publish(self.exchange, topic, body, pika.BasicProperties(**properties))
+        self.disconnect()  # a clean close: the broker has read everything that was sent before it
+
+    def take(self, queue: str | None = None) -> Received | None:
+        """The head of a queue, acked."""
+        channel = self._channel()
+        method, properties, body = channel.basic_get(queue or self.queue, auto_ack=True)
+        return None if method is None else Received(body, properties, method.routing_key, method.redelivered)
+
+    def take_all(self, queue: str | None = None) -> list[Received]:
+        """Everything that is in a queue now, acked."""
+        taken: list[Received] = []
+        while (received := self.take(queue)) is not None:
+            taken.append(received)
+        return taken
+
+    def depth(self, queue: str | None = None) -> int:
+        """How many messages are ready in a queue."""
+        declared = self._channel().queue_declare(queue or self.queue, passive=True)
+        return int(declared.method.message_count)
+
+    def has_queue(self, queue: str | None = None) -> bool:
+        """Whether the queue is there."""
+        try:
+            self.depth(queue)
+        except ChannelClosedByBroker:
+            return False
+        return True
+
+    def consumers(self, queue: str | None = None) -> int:
+        """How many consumers a queue has."""
+        declared = self._channel().queue_declare(queue or self.queue, passive=True)
+        return int(declared.method.consumer_count)
+
+    def unbind(self, topic: str, queue: str | None = None) -> None:
+        """Take a binding away."""
+        self._channel().queue_unbind(queue or self.queue, self.exchange, routing_key=topic)
+
+    def delete_exchange(self) -> None:
+        """Delete the exchange."""
+        self._channel().exchange_delete(self.exchange)
+
+    def delete_queue(self, queue: str | None = None) -> None:
+        """Delete a queue with what is in it."""
+        self._channel().queue_delete(queue or self.queue)
+
+    def disconnect(self) -> None:
+        """Close the connection; the next call opens another."""
+        gone, self._connection = self._connection, None
+        if gone is not None:
+            with suppress(AMQPError):
+                gone.close()
+
+    def clean_up(self, steps: Sequence[str] = ()) -> None:
+        """Delete the exchange, the queues of the tests and those that a consumer declares beside them."""
+        beside = {f"{name}.{suffix}" for name in self._queues for suffix in ("dead", *(f"retry.{s}" for s in steps))}
+        with suppress(AMQPError):
+            for name in self._queues | beside:
+                self.delete_queue(name)
+            self.delete_exchange()
+        self.disconnect()
+
+    def _channel(self) -> Any:
+        """A new channel for each use: one that the broker closed because of an error is of no use any more."""
+        if self._connection is None or self._connection.is_closed:
+            parameters = pika.URLParameters(self.url)
+            parameters.heartbeat = 0
+            self._connection = pika.BlockingConnection(parameters)
+        return self._connection.channel()

@@ -1,0 +1,93 @@
+"""A TCP proxy whose directions can be held: a network that swallows, between a process and its server."""
+
+import contextlib
+import socket
+import threading
+
+
+class TcpProxy:
+    """Forwards connections to one server; bytes of a held direction are read, kept back, and sent on release."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._upstream, self._downstream = threading.Event(), threading.Event()
+        self._upstream.set()
+        self._downstream.set()
+        self._held = 0
+        self._turns, self._spoke_last = 0, self._downstream
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def held_bytes(self) -> int:
+        """How much the client has sent since its direction is held."""
+        return self._held
+
+    @property
+    def turns(self) -> int:
+        """How often the client has spoken after the server: round trips, where it waits for answers."""
+        return self._turns
+
+    def hold_client(self) -> None:
+        """From now on nothing that the client sends arrives."""
+        self._held = 0
+        self._upstream.clear()
+
+    def hold_server(self) -> None:
+        """From now on nothing that the server sends arrives."""
+        self._downstream.clear()
+
+    def release(self) -> None:
+        """Let everything through, also what was kept back."""
+        self._upstream.set()
+        self._downstream.set()
+
+    def cut(self) -> None:
+        """End the connections that are open, and drop what was kept back; new ones are accepted."""
+        open_now, self._sockets = self._sockets, []
+        for connection in open_now:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def close(self) -> None:
+        """End everything."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        self.release()
+        for thread in self._threads:
+            thread.join()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(self._target)
+                except OSError:
+                    client.close()
+                    continue
+                self._sockets += [client, server]
+                for source, sink, gate in ((client, server, self._upstream), (server, client, self._downstream)):
+                    thread = threading.Thread(target=self._forward, args=(source, sink, gate), daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+
+    def _forward(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := source.recv(65_536):
+                self._turns += gate is self._upstream and self._spoke_last is self._downstream
+                self._spoke_last = gate
+                if gate is self._upstream and not gate.is_set():
+                    self._held += len(chunk)
+                gate.wait()
+                sink.sendall(chunk)
+        for connection in (source, sink):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()

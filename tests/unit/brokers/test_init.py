@@ -1,0 +1,23 @@
+"""The words between the services and a broker."""
+
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Verdict
+
+
+def test_only_one_verdict_is_a_confirm():
+    assert [str(verdict) for verdict in Verdict] == ["confirmed", "unroutable", "rejected", "unknown"]
+    assert Receipt(Verdict.CONFIRMED) == CONFIRMED
+    assert CONFIRMED.reason is None
+
+
+def test_what_a_broker_said_cannot_be_changed():
+    for said in (CONFIRMED, Malformed("no id", b"")):
+        with pytest.raises(FrozenInstanceError):
+            said.reason = "other"
+
+
+def test_the_default_ladder_ascends():
+    assert list(DEFAULT_LADDER) == sorted(set(DEFAULT_LADDER))

@@ -1,0 +1,104 @@
+"""Every command: its help, its errors in one line, its exit codes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import outboxkit
+from outboxkit.cli import app
+from tests.unit.cli.conftest import Run
+
+COMMANDS = sorted(typer.main.get_command(app).commands)
+WITH_DATABASE = [("status",), ("prune",), ("migrate", "--check")]
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(run: Run, command: str):
+    ended = run(command, "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert "Example:" in ended.out
+    assert f"outboxkit {command}" in ended.out.partition("Example:")[2]
+
+
+def test_the_list_of_commands_says_what_the_exit_codes_mean(run: Run):
+    ended = run("--help")
+    assert ended.code == 0
+    assert "Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 part of the work" in ended.out
+    for command in COMMANDS:
+        assert f" {command} " in ended.out
+
+
+def test_nothing_at_all_is_a_question_for_help(run: Run):
+    ended = run()
+    assert ended.code == 2
+    assert "Usage: outboxkit" in ended.out + ended.err
+
+
+def test_the_version(run: Run):
+    assert run("--version").out == f"outboxkit {outboxkit.__version__}\n"
+
+
+@pytest.mark.parametrize("wrong", [("sing",), ("status", "--loud"), ("consume",), ("relay", "now")])
+def test_wrong_usage_is_code_2(run: Run, wrong: tuple[str, ...]):
+    ended = run(*wrong)
+    assert (ended.code, ended.out) == (2, "")
+    assert "Usage: outboxkit" in ended.err
+
+
+@pytest.mark.parametrize("command", ["status", "prune", "migrate", "relay"])
+def test_a_bad_variable_is_one_line_and_code_2(run: Run, monkeypatch: pytest.MonkeyPatch, command: str):
+    monkeypatch.setenv("OUTBOXKIT_INBOX_RETENTION", "14")
+    ended = run(command)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("outboxkit: OUTBOXKIT_INBOX_RETENTION is '14': a duration such as 500ms")
+
+
+def test_a_bad_option_is_one_line_and_code_2(run: Run):
+    ended = run("relay", "--batch-size", "0")
+    assert ended.code == 2
+    (line,) = ended.err.splitlines()
+    assert line.startswith("outboxkit: --batch-size is '0': ")
+
+
+@pytest.mark.parametrize("command", WITH_DATABASE, ids=" ".join)
+def test_missing_tables_are_one_line_that_says_what_to_run(run: Run, empty_url: str, command: tuple[str, ...]):
+    ended = run(*command, "--database-url", empty_url)
+    assert (ended.code, ended.out) == (1, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("outboxkit: the outboxkit tables are missing: run `outboxkit migrate`")
+
+
+@pytest.mark.parametrize("command", [*WITH_DATABASE, ("migrate",)], ids=" ".join)
+def test_a_database_that_refuses_is_one_line(run: Run, tmp_path: Path, command: tuple[str, ...]):
+    ended = run(*command, "--database-url", f"sqlite:///{tmp_path}/no/such/folder.db")
+    assert (ended.code, ended.out) == (1, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("outboxkit: the database")
+    assert "unable to open database file" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "url"),
+    [
+        ("--database-url", f"mysql://shop:{SECRET}@db/shop"),
+        ("--database-url", f"postgresql://shop:p@{SECRET}:{SECRET}@db/shop"),
+        ("--broker-url", f"shop:{SECRET}@mq"),
+        ("--broker-url", f"http://shop:{SECRET}@mq/"),
+    ],
+)
+def test_no_password_is_ever_printed(run: Run, option: str, url: str):
+    ended = run("relay", option, url)
+    assert ended.code == 2
+    assert ended.err.startswith(f"outboxkit: {option} ")
+    assert SECRET not in ended.out + ended.err
+
+
+def test_it_is_installed_as_a_command():
+    installed = Path(sys.executable).with_name("outboxkit")
+    ended = subprocess.run([installed, "--version"], capture_output=True, text=True, check=True)
+    assert ended.stdout == f"outboxkit {outboxkit.__version__}\n"

@@ -1,0 +1,75 @@
+"""Settings as options."""
+
+from datetime import timedelta
+from typing import Annotated
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from outboxkit import ConfigurationError
+from outboxkit.cli import app
+from outboxkit.cli.options import with_settings
+from outboxkit.settings import Settings
+
+COMMANDS = typer.main.get_command(app).commands
+SEEN: list[tuple[Settings, str, bool]] = []
+
+
+@with_settings("queue", "publish_timeout", "max_attempts")
+def command(chosen: Settings, name: str, *, loud: Annotated[bool, typer.Option("--loud")] = False) -> None:
+    """Do something.
+
+    Example: outboxkit command x
+    """
+    SEEN.append((chosen, name, loud))
+
+
+def invoke(*arguments: str) -> tuple[Settings, str, bool]:
+    single = typer.Typer()
+    single.command()(command)
+    result = CliRunner().invoke(single, arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return SEEN.pop()
+
+
+def test_a_setting_is_an_option_of_the_same_name():
+    chosen, name, loud = invoke("x", "--queue", "billing", "--publish-timeout", "500ms", "--max-attempts", "3", "--loud")
+    assert (chosen.queue, chosen.publish_timeout, chosen.max_attempts) == ("billing", timedelta(milliseconds=500), 3)
+    assert (name, loud) == ("x", True)
+
+
+def test_the_option_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOXKIT_QUEUE", "from-the-environment")
+    assert invoke("x")[0].queue == "from-the-environment"
+    assert invoke("x", "--queue", "option")[0].queue == "option"
+
+
+def test_what_is_not_given_is_the_default():
+    assert invoke("x")[0] == Settings()
+
+
+def test_a_bad_option_is_named_as_it_was_typed():
+    with pytest.raises(ConfigurationError, match="--max-attempts is 'many': "):
+        invoke("x", "--max-attempts", "many")
+
+
+def test_the_function_keeps_its_name_and_its_text():
+    assert command.__name__ == "command"
+    assert command.__doc__ is not None
+    assert "Example" in command.__doc__
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_of_a_setting_names_its_variable(name: str):
+    for parameter in COMMANDS[name].params:
+        if parameter.name in Settings.model_fields:
+            assert parameter.opts == [f"--{parameter.name.replace('_', '-')}"]
+            assert f"OUTBOXKIT_{parameter.name.upper()}" in str(parameter.help)
+
+
+def test_what_reads_the_database_can_be_told_where_it_is():
+    for name in set(COMMANDS) - {"demo"}:
+        assert "database_url" in {parameter.name for parameter in COMMANDS[name].params}, name

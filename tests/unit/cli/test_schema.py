@@ -1,0 +1,76 @@
+"""`outboxkit migrate`."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, update
+
+from outboxkit import migrations, tables
+from outboxkit.migrations import LATEST
+from tests.unit.cli.conftest import Run
+
+
+def test_it_creates_the_tables_once(run: Run, empty_url: str):
+    ended = run("migrate", "--database-url", empty_url)
+    assert (ended.code, ended.out) == (0, f"outboxkit tables: migrated from version 0 to {LATEST}\n")
+    ended = run("migrate", "--database-url", empty_url)
+    assert (ended.code, ended.out) == (0, f"outboxkit tables: up to date at version {LATEST}\n")
+
+
+def test_the_database_may_come_from_the_environment(run: Run, empty_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", empty_url)
+    assert run("migrate").code == 0
+
+
+def test_check_says_whether_they_are_there(run: Run, empty_url: str):
+    ended = run("migrate", "--check", "--database-url", empty_url)
+    assert (ended.code, ended.out) == (1, "")
+    assert "tables are missing" in ended.err
+    run("migrate", "--database-url", empty_url)
+    ended = run("migrate", "--check", "--database-url", empty_url)
+    assert (ended.code, ended.out) == (0, f"outboxkit tables: up to date at version {LATEST}\n")
+
+
+def test_check_finds_old_tables(run: Run, database_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(migrations, "LATEST", LATEST + 1)
+    ended = run("migrate", "--check", "--database-url", database_url)
+    assert ended.code == 1
+    assert f"have version {LATEST}, this code needs {LATEST + 1}" in ended.err
+
+
+def test_newer_tables_are_accepted_and_named(run: Run, database_url: str):
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(update(tables.schema_version).values(version=LATEST + 1))
+    engine.dispose()
+    ended = run("migrate", "--check", "--database-url", database_url)
+    assert (ended.code, ended.out) == (
+        0,
+        f"outboxkit tables: up to date at version {LATEST + 1} (newer than this code)\n",
+    )
+
+
+def test_check_creates_nothing(run: Run, empty_url: str):
+    run("migrate", "--check", "--database-url", empty_url)
+    engine = create_engine(empty_url)
+    with engine.connect() as connection:
+        assert migrations.installed(connection) == 0
+    engine.dispose()
+
+
+def test_the_sql_makes_the_tables(run: Run, tmp_path: Path):
+    ended = run("migrate", "--sql", "--database-url", f"sqlite:///{tmp_path}/untouched.db")
+    assert (ended.code, ended.err) == (0, "")
+    assert not list(tmp_path.iterdir())
+    driver = sqlite3.connect(":memory:")
+    driver.executescript(ended.out)
+    assert driver.execute("SELECT version FROM outboxkit_schema_version").fetchall() == [(LATEST,)]
+    driver.close()
+
+
+def test_the_sql_of_postgresql_needs_no_server(run: Run):
+    ended = run("migrate", "--sql", "--database-url", "postgresql://nobody:hunter2@nowhere.invalid/x")
+    assert ended.code == 0
+    assert "BYTEA" in ended.out
+    assert "hunter2" not in ended.out

@@ -1,0 +1,57 @@
+"""A consumer on SQLite and the broker inside the process."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import Message
+from outboxkit.brokers import Malformed
+from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
+from outboxkit.consumer import Consumed, Consumer, Policy
+from outboxkit.inbox import handler_of
+from tests.unit.shop import NOW
+
+AT_ONCE = (timedelta(microseconds=1), timedelta(microseconds=2), timedelta(microseconds=3))
+
+
+class Bench:
+    """What a test needs to have messages handled."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine
+        self.broker = MemoryBroker()
+        self.subscriber = MemorySubscriber(self.broker, "billing", ["#"], AT_ONCE)
+        self.stop = asyncio.Event()
+
+    def put(self, *messages: Message | Malformed) -> None:
+        for message in messages:
+            self.subscriber.queue.put(message, 1)
+
+    def consumer(self, *functions: Callable[..., Any], max_attempts: int = 3, **more: Any) -> Consumer:
+        policy = Policy(max_attempts=max_attempts, retention=timedelta(days=14))
+        handlers = [handler_of(function) for function in functions]
+        given = {"queue": "billing", "policy": policy, "clock": lambda: NOW, "concurrency": 2} | more
+        return Consumer(self.engine, self.subscriber, handlers, **given)
+
+    async def drain(self, *functions: Callable[..., Any], **more: Any) -> Consumed:
+        return await self.consumer(*functions, **more).drain(self.stop)
+
+    async def run_until_settled(self, *functions: Callable[..., Any], **more: Any) -> Consumer:
+        """Run until nothing is in the queue, in flight or postponed any more."""
+        consumer = self.consumer(*functions, **more)
+        running = asyncio.create_task(consumer.run(self.stop))
+        async with asyncio.timeout(30):
+            while self.subscriber.queue.ready or self.subscriber.unacked or self.subscriber.queue.postponed:
+                await asyncio.wait((running,), timeout=0.005)
+        self.stop.set()
+        await running
+        return consumer
+
+
+@pytest.fixture
+async def bench(async_engine: AsyncEngine) -> Bench:
+    return Bench(async_engine)

@@ -1,0 +1,230 @@
+"""The consumer's slots: how many work at once, when they end, and what a stop leaves behind."""
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import structlog
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from structlog.testing import LogCapture, capture_logs
+
+from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, process, tables
+from outboxkit.brokers.memory import MemoryDelivery
+from tests.unit.consumer.conftest import Bench
+from tests.unit.shop import OrderConfirmed, count, effects, message, rows
+
+
+class Gate:
+    """A handler that says when it began, and waits until it may end."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Semaphore(0)
+        self.open = asyncio.Event()
+        self.inside = self.most = 0
+
+        @inbox_handler("Gate")
+        async def handler(session: AsyncSession, event: OrderConfirmed, message) -> None:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            self.began.release()
+            await self.open.wait()
+            self.inside -= 1
+
+        self.handler = handler
+
+
+@inbox_handler("Work")
+async def work(session: AsyncSession, event: OrderConfirmed) -> None:
+    await session.execute(insert(effects).values(what="done"))
+
+
+@inbox_handler("Fails")
+async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
+    raise ValueError("boom")
+
+
+def waiting(bench: Bench) -> list[str]:
+    return [message.id for message, _ in bench.subscriber.queue.ready]
+
+
+async def test_a_drain_ends_with_an_empty_queue(bench: Bench, database_url: str):
+    bench.put(*[message(id=f"m-{number}") for number in range(20)])
+    done = await bench.drain(work, concurrency=4)
+    assert (done.outcomes, done.postponed) == ({Outcome.PROCESSED: 20}, 0)
+    assert count(database_url, effects) == 20
+
+
+async def test_a_drain_of_nothing_ends_at_once(bench: Bench):
+    done = await bench.drain(work)
+    assert (done.outcomes, done.postponed) == ({}, 0)
+
+
+async def test_a_drain_names_what_waits_for_a_retry_and_does_not_wait_for_it(bench: Bench):
+    bench.subscriber.ladder = (timedelta(hours=1),)
+    bench.put(message(id="a"), message(id="b"))
+    done = await bench.drain(fails)
+    assert (done.outcomes, done.postponed) == ({Outcome.RETRIED: 2}, 2)
+
+
+async def test_a_stopped_drain_leaves_the_rest(bench: Bench):
+    @inbox_handler("Stops")
+    async def stops(session: AsyncSession, event: OrderConfirmed) -> None:
+        bench.stop.set()
+
+    bench.put(*[message(id=id_) for id_ in "abc"])
+    done = await bench.drain(stops, concurrency=1)
+    assert done.outcomes == {Outcome.PROCESSED: 1}
+    assert waiting(bench) == ["b", "c"]
+
+
+async def test_no_more_than_the_concurrency_at_once(bench: Bench):
+    # Where the transaction takes SQLite's one writer lock, the handlers queue up behind it: count them before that.
+    most = now = 0
+    original = bench.subscriber.receive
+
+    async def receive(*, wait: bool = True) -> MemoryDelivery | None:
+        nonlocal most, now
+        delivery = await original(wait=wait)
+        most = max(most, len(bench.subscriber.unacked))
+        return delivery
+
+    bench.subscriber.receive = receive
+    bench.put(*[message(id=f"m-{number}") for number in range(30)])
+    await bench.drain(work, concurrency=3)
+    assert most == 3
+
+
+async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: Bench, database_url: str):
+    gate = Gate()
+    bench.put(*[message(id=id_) for id_ in "abc"])
+    running = asyncio.create_task(bench.consumer(gate.handler, concurrency=1).run(bench.stop))
+    await gate.began.acquire()
+    bench.stop.set()
+    gate.open.set()
+    with capture_logs() as said:
+        await running
+    assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["a"]
+    assert waiting(bench) == ["b", "c"]
+    assert not bench.subscriber.unacked
+    assert [(line["event"], line["processed"]) for line in said if "stopped" in line["event"]] == [("consumer stopped", 1)]
+
+
+async def test_an_idle_consumer_stops(bench: Bench):
+    running = asyncio.create_task(bench.consumer(work).run(bench.stop))
+    bench.put(message())
+    while bench.subscriber.queue.ready or bench.subscriber.unacked:
+        await asyncio.wait((running,), timeout=0.005)
+    bench.stop.set()
+    await running
+
+
+async def test_a_cancelled_consumer_gives_back_what_it_holds(bench: Bench, database_url: str):
+    gate = Gate()
+    bench.put(message(id="a"))
+    running = asyncio.create_task(bench.consumer(gate.handler).run(bench.stop))
+    await gate.began.acquire()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await bench.subscriber.close()
+    assert waiting(bench) == ["a"]
+    assert count(database_url, tables.inbox) == 0
+
+
+@pytest.fixture
+async def impatient_engine(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
+    monkeypatch.setattr(process, "SQLITE_BUSY_SECONDS", 0)
+    made = process.engine(database_url, name="unit tests")
+    yield made
+    await made.dispose()
+
+
+def when_it_says(**reactions: Callable[[], object]) -> None:
+    """Do something at the moment at which a line is logged, so that a test is in step with the consumer."""
+
+    def react(_: object, __: str, line: dict[str, Any]) -> dict[str, Any]:
+        for word in reactions.keys() & set(re.findall(r"\w+", line["event"])):
+            reactions[word]()
+        return line
+
+    structlog.configure(processors=[react, LogCapture()])
+
+
+async def test_a_database_that_is_away_costs_no_attempt(
+    bench: Bench, impatient_engine: AsyncEngine, database_url: str
+):
+    bench.engine = impatient_engine
+    other = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
+    when_it_says(connected=lambda: other.execute("BEGIN IMMEDIATE"), away=lambda: other.execute("ROLLBACK"))
+    bench.put(message())
+    consumer = await bench.run_until_settled(fails, max_attempts=2)
+    assert consumer.outcomes == {Outcome.RETRIED: 1, Outcome.DEAD: 1}
+    other.close()
+
+
+async def test_a_stop_during_an_outage_gives_the_message_back(
+    bench: Bench, impatient_engine: AsyncEngine, database_url: str
+):
+    bench.engine = impatient_engine
+    other = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
+    when_it_says(connected=lambda: other.execute("BEGIN IMMEDIATE"), away=bench.stop.set)
+    bench.put(message(id="a"))
+    consumer = bench.consumer(work)
+    await consumer.run(bench.stop)
+    assert (waiting(bench), consumer.outcomes) == (["a"], {})
+    other.close()
+
+
+async def test_a_lost_broker_is_connected_to_again(bench: Bench, database_url: str):
+    original, failures, connects = bench.subscriber.receive, [BrokerUnavailable("gone")] * 2, []
+
+    async def receive(*, wait: bool = True) -> MemoryDelivery | None:
+        if failures:
+            raise failures.pop()
+        return await original(wait=wait)
+
+    async def connect() -> None:
+        connects.append(1)
+
+    bench.subscriber.receive, bench.subscriber.connect = receive, connect
+    bench.put(message())
+    with capture_logs() as said:
+        done = await bench.drain(work, concurrency=1)
+    assert done.outcomes == {Outcome.PROCESSED: 1}
+    assert len(connects) == 4, "three times to receive, and once to count what is postponed"
+    assert [line["event"] for line in said if line["log_level"] == "warning"][0] == "broker is away, waiting"
+
+
+async def test_an_error_of_the_setup_ends_the_consumer(bench: Bench):
+    async def connect() -> None:
+        raise ConfigurationError("another kind of queue")
+
+    bench.subscriber.connect = connect
+    with pytest.raises(ConfigurationError, match="another kind"):
+        await bench.consumer(work).run(bench.stop)
+
+
+async def test_missing_tables_are_said_at_the_start(bench: Bench, empty_url: str):
+    bench.engine = process.engine(empty_url, name="unit tests")
+    bench.put(message())
+    for start in (bench.consumer(work).run, bench.consumer(work).drain):
+        with pytest.raises(SchemaError, match="outboxkit migrate"):
+            await start(bench.stop)
+    await bench.engine.dispose()
+    assert waiting(bench) == ["m-1"]
+
+
+async def test_a_broken_broker_ends_all_slots(bench: Bench):
+    async def receive(*, wait: bool = True) -> MemoryDelivery | None:
+        raise ZeroDivisionError
+
+    bench.subscriber.receive = receive
+    before = asyncio.all_tasks()
+    with pytest.raises(ZeroDivisionError):
+        await bench.consumer(work, concurrency=5).run(bench.stop)
+    assert asyncio.all_tasks() == before

@@ -1,0 +1,185 @@
+"""Steps, checks and the DDL as text."""
+
+import io
+import sqlite3
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import Connection, Engine, create_engine, delete, inspect, select, update
+
+from outboxkit import ConfigurationError, SchemaError, metadata, migrations, tables
+from outboxkit.migrations import LATEST, STEPS
+
+TABLES = set(metadata.tables)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    made = create_engine("sqlite://")
+    yield made
+    made.dispose()
+
+
+def operations(connection: Connection) -> Operations:
+    return Operations(MigrationContext.configure(connection))
+
+
+def reflected(connection: Connection) -> dict[str, object]:
+    """Everything that the database itself says about the tables."""
+    found = inspect(connection)
+    return {
+        name: {
+            "columns": [column | {"type": str(column["type"])} for column in found.get_columns(name)],
+            "primary key": found.get_pk_constraint(name),
+            "indexes": [
+                index | {"dialect_options": {key: str(value) for key, value in index["dialect_options"].items()}}
+                for index in sorted(found.get_indexes(name), key=lambda index: str(index["name"]))
+            ],
+            "unique": found.get_unique_constraints(name),
+            "checks": found.get_check_constraints(name),
+        }
+        for name in sorted(found.get_table_names())
+    }
+
+
+def stored_version(connection: Connection) -> list[int]:
+    return list(connection.execute(select(tables.schema_version.c.version)).scalars())
+
+
+def test_the_last_step_leads_to_the_version_of_the_tables():
+    assert LATEST == tables.SCHEMA_VERSION == len(STEPS)
+    assert sorted(STEPS) == list(range(1, LATEST + 1))
+    for version, step in STEPS.items():
+        assert isinstance(step, ModuleType)
+        assert step.__name__.endswith(f"v{version:04}")
+
+
+def test_a_fresh_schema_equals_all_the_steps(engine: Engine):
+    fresh = create_engine("sqlite://")
+    with fresh.begin() as made, engine.begin() as stepped:
+        metadata.create_all(made)
+        migrations.migrate(stepped)
+        assert reflected(made) == reflected(stepped)
+        assert stored_version(made) == stored_version(stepped) == [LATEST]
+        for connection in (made, stepped):
+            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    fresh.dispose()
+
+
+def test_migrate_works_once_and_then_finds_nothing_to_do(engine: Engine):
+    with engine.begin() as connection:
+        assert migrations.installed(connection) == 0
+        assert migrations.migrate(connection) == (0, LATEST)
+        assert migrations.migrate(connection) == (LATEST, LATEST)
+        assert migrations.installed(connection) == LATEST
+        migrations.check(connection)
+
+
+def test_migrate_leaves_newer_tables_alone(engine: Engine):
+    with engine.begin() as connection:
+        migrations.migrate(connection)
+        connection.execute(update(tables.schema_version).values(version=LATEST + 3))
+        assert migrations.migrate(connection) == (LATEST + 3, LATEST + 3)
+        migrations.check(connection)
+
+
+def test_migrate_is_part_of_the_callers_transaction(empty_engine: Engine):
+    with empty_engine.connect() as connection:
+        migrations.migrate(connection)
+        connection.rollback()
+        assert migrations.installed(connection) == 0
+
+
+def test_one_line_in_a_revision_of_ones_own(engine: Engine):
+    with engine.begin() as connection:
+        migrations.upgrade(operations(connection), to=LATEST)
+        assert set(inspect(connection).get_table_names()) == TABLES
+        assert stored_version(connection) == [LATEST]
+        migrations.downgrade(operations(connection), since=LATEST, to=0)
+        assert inspect(connection).get_table_names() == []
+        migrations.upgrade(operations(connection), to=LATEST)
+        migrations.check(connection)
+
+
+def test_step_by_step_is_the_same(engine: Engine):
+    with engine.begin() as connection:
+        for version in range(1, LATEST + 1):
+            migrations.upgrade(operations(connection), since=version - 1, to=version)
+            assert stored_version(connection) == [version]
+        for version in range(LATEST, 1, -1):
+            migrations.downgrade(operations(connection), since=version, to=version - 1)
+            assert stored_version(connection) == [version - 1]
+
+
+def test_no_step_is_no_change(engine: Engine):
+    with engine.begin() as connection:
+        migrations.upgrade(operations(connection), since=LATEST, to=LATEST)
+        migrations.downgrade(operations(connection), since=0, to=0)
+        assert inspect(connection).get_table_names() == []
+
+
+@pytest.mark.parametrize(("since", "to"), [(0, LATEST + 1), (-1, 1), (1, 0)])
+def test_steps_that_do_not_exist_are_refused(engine: Engine, since: int, to: int):
+    with engine.begin() as connection:
+        with pytest.raises(ConfigurationError, match=f"no steps from version {since} to {to}; versions 0 to {LATEST}"):
+            migrations.upgrade(operations(connection), since=since, to=to)
+        with pytest.raises(ConfigurationError, match="no steps"):
+            migrations.downgrade(operations(connection), since=to, to=since)
+        assert inspect(connection).get_table_names() == []
+
+
+def test_missing_tables_are_an_error_that_says_what_to_run(engine: Engine):
+    with engine.begin() as connection, pytest.raises(SchemaError) as raised:
+        migrations.check(connection)
+    assert "tables are missing" in str(raised.value)
+    assert "run `outboxkit migrate`" in str(raised.value)
+    assert f"migrations.upgrade(op, to={LATEST})" in str(raised.value)
+
+
+def test_old_tables_are_an_error_that_says_what_to_run(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    with engine.begin() as connection:
+        migrations.migrate(connection)
+        monkeypatch.setattr(migrations, "LATEST", LATEST + 1)
+        with pytest.raises(SchemaError) as raised:
+            migrations.check(connection)
+    assert f"have version {LATEST}, this code needs {LATEST + 1}" in str(raised.value)
+    assert "run `outboxkit migrate`" in str(raised.value)
+    assert f"migrations.upgrade(op, since={LATEST}, to={LATEST + 1})" in str(raised.value)
+
+
+def test_tables_of_autogenerate_without_a_version_are_explained(engine: Engine):
+    with engine.begin() as connection:
+        metadata.create_all(connection)
+        connection.execute(delete(tables.schema_version))
+        for ask in (migrations.check, migrations.installed, migrations.migrate):
+            with pytest.raises(SchemaError, match=f"is empty.*autogenerate.*upgrade\\(op, to={LATEST}\\)"):
+                ask(connection)
+
+
+def test_the_ddl_of_sqlite_makes_the_same_tables(engine: Engine):
+    text = io.StringIO()
+    migrations.write_sql("sqlite", text)
+    driver = sqlite3.connect(":memory:")
+    driver.executescript(text.getvalue())
+    written = create_engine("sqlite://", creator=lambda: driver)
+    with engine.begin() as stepped, written.begin() as scripted:
+        migrations.migrate(stepped)
+        assert reflected(scripted) == reflected(stepped)
+        assert stored_version(scripted) == [LATEST]
+    written.dispose()
+
+
+def test_the_ddl_of_postgresql_is_one_transaction_without_placeholders():
+    text = io.StringIO()
+    migrations.write_sql("postgresql", text)
+    statements = [statement.strip() for statement in text.getvalue().split(";") if statement.strip()]
+    assert (statements[0], statements[-1]) == ("BEGIN", "COMMIT")
+    for name in TABLES:
+        assert f"CREATE TABLE {name} (" in text.getvalue()
+    assert "INSERT INTO outboxkit_schema_version (version) VALUES (1)" in text.getvalue()
+    assert "WHERE due_at IS NULL" in text.getvalue()
+    assert "%(" not in text.getvalue()

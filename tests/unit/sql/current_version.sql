@@ -1,0 +1,2 @@
+SELECT outboxkit_schema_version.version
+FROM outboxkit_schema_version;

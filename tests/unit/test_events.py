@@ -1,0 +1,106 @@
+"""`@event`: which classes can be events, and what they are called."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from enum import Enum
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+
+from outboxkit import ConfigurationError, event
+from outboxkit.events import is_event, is_model, is_pydantic, name_of
+from tests.unit.shop import CustomerMoved, OrderConfirmed, ParcelSent, StockChanged
+
+
+@pytest.mark.parametrize(
+    ("cls", "name"),
+    [
+        (OrderConfirmed, "OrderConfirmed"),
+        (ParcelSent, "ParcelSent"),
+        (StockChanged, "StockChanged"),
+        (CustomerMoved, "CustomerMoved"),
+    ],
+)
+def test_four_kinds_of_classes_can_be_events(cls: type, name: str):
+    assert name_of(cls) == name
+    assert is_event(cls)
+
+
+def test_the_class_is_returned_as_it_was():
+    @dataclass
+    class Plain:
+        a: int
+
+    assert event("Plain")(Plain) is Plain
+    assert Plain(1) == Plain(1)
+
+
+def test_the_mark_is_no_field():
+    assert "__outboxkit_event__" not in CustomerMoved.model_fields
+    assert msgspec.json.encode(StockChanged("a", amount=1)) == b'{"sku":"a","amount":1,"by_colour":{}}'
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, None, 7])
+def test_the_name_is_a_short_text(name: object):
+    with pytest.raises(ConfigurationError, match="@event takes a name of 1 to 255 bytes"):
+        event(name)
+
+
+def test_forgotten_parentheses_are_explained():
+    with pytest.raises(ConfigurationError, match=r'as in @event\("OrderConfirmed"\)'):
+        event(OrderConfirmed)
+
+
+class Plain:
+    pass
+
+
+class Choice(Enum):
+    A = 1
+
+
+@pytest.mark.parametrize("cls", [Plain, Choice, dict, int])
+def test_other_classes_are_refused_with_the_cure(cls: type):
+    with pytest.raises(ConfigurationError, match="Write @event above the decorator that makes it one"):
+        event("Other")(cls)
+
+
+def test_a_subclass_is_not_the_event_of_its_parent():
+    @dataclass(frozen=True)
+    class Special(OrderConfirmed):
+        note: str = ""
+
+    assert not is_event(Special)
+    with pytest.raises(ConfigurationError, match=r'Special is not an event: decorate it with @event\("Special"\)'):
+        name_of(Special)
+    event("SpecialOrder")(Special)
+    assert (name_of(Special), name_of(OrderConfirmed)) == ("SpecialOrder", "OrderConfirmed")
+
+
+def test_an_instance_is_no_event_class():
+    assert not is_event(StockChanged("a", amount=1))
+
+
+def test_kinds():
+    @attrs.define
+    class Attrs:
+        a: int
+
+    assert is_model(Attrs)
+    assert is_pydantic(CustomerMoved)
+    assert not is_pydantic(OrderConfirmed)
+    assert not is_pydantic(pydantic.TypeAdapter(int))
+
+
+def test_pydantic_is_not_needed():
+    code = (
+        "import sys; sys.modules['pydantic'] = None\n"
+        "from dataclasses import dataclass\n"
+        "from outboxkit import codec, events\n"
+        "@events.event('A')\n@dataclass\nclass A:\n    a: int\n"
+        "assert codec.decode(A, codec.encode(A(1))) == A(1)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

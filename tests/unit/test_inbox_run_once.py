@@ -1,0 +1,253 @@
+"""`run_once`: the inbox row and the handler's work are kept together, or not at all, and once."""
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import (
+    ConfigurationError,
+    DecodeError,
+    Outcome,
+    TransactionRequired,
+    inbox,
+    inbox_handler,
+    outbox,
+    tables,
+)
+from outboxkit.message import being_handled
+from tests.unit.shop import OrderConfirmed, count, effects, message, rows
+
+ORDER = message(correlation_id="story")
+
+
+@inbox_handler("Sync")
+def work(session: Session, event: OrderConfirmed) -> None:
+    session.execute(insert(effects).values(what=f"order {event.order_id}"))
+
+
+@inbox_handler("Async")
+async def async_work(session: AsyncSession, event: OrderConfirmed) -> None:
+    await session.execute(insert(effects).values(what=f"order {event.order_id}"))
+
+
+@inbox_handler("Fails")
+def fails(session: Session, event: OrderConfirmed) -> None:
+    work(session, event)
+    raise ZeroDivisionError
+
+
+def inbox_rows(database_url: str) -> list[tuple[object, ...]]:
+    return [(row["handler"], row["message_id"], row["type"]) for row in rows(database_url, tables.inbox)]
+
+
+def test_the_first_time_the_handler_runs(engine: Engine, database_url: str):
+    with Session(engine) as session, session.begin():
+        assert inbox.run_once(session, ORDER, work) is Outcome.PROCESSED
+        assert count(database_url, effects) == 0
+    assert inbox_rows(database_url) == [("Sync", "m-1", "OrderConfirmed")]
+    assert [row["what"] for row in rows(database_url, effects)] == ["order 7"]
+
+
+def test_after_that_it_is_a_duplicate(engine: Engine, database_url: str):
+    for expected in (Outcome.PROCESSED, Outcome.DUPLICATE, Outcome.DUPLICATE):
+        with Session(engine) as session, session.begin():
+            assert inbox.run_once(session, ORDER, work) is expected
+    assert count(database_url, effects) == count(database_url, tables.inbox) == 1
+
+
+def test_within_one_transaction_too(engine: Engine, database_url: str):
+    with Session(engine) as session, session.begin():
+        assert inbox.run_once(session, ORDER, work) is Outcome.PROCESSED
+        assert inbox.run_once(session, ORDER, work) is Outcome.DUPLICATE
+    assert count(database_url, effects) == 1
+
+
+def test_each_handler_and_each_message_counts_by_itself(engine: Engine, database_url: str):
+    @inbox_handler("Other")
+    def other(session: Session, event: OrderConfirmed) -> None: ...
+
+    with Session(engine) as session, session.begin():
+        for handler in (work, other):
+            for id_ in ("m-1", "m-2"):
+                assert inbox.run_once(session, message(id=id_), handler) is Outcome.PROCESSED
+    assert count(database_url, tables.inbox) == 4
+
+
+def test_a_rollback_makes_it_new_again(engine: Engine, database_url: str):
+    with pytest.raises(ZeroDivisionError), Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, fails)
+    with Session(engine) as session:
+        session.begin()
+        inbox.run_once(session, ORDER, work)
+        session.rollback()
+    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
+    with Session(engine) as session, session.begin():
+        assert inbox.run_once(session, ORDER, work) is Outcome.PROCESSED
+
+
+def test_a_savepoint_takes_back_one_of_many(engine: Engine, database_url: str):
+    with Session(engine) as session, session.begin():
+        inbox.run_once(session, message(id="good"), work)
+        with pytest.raises(ZeroDivisionError), session.begin_nested():
+            inbox.run_once(session, message(id="bad"), fails)
+    assert inbox_rows(database_url) == [("Sync", "good", "OrderConfirmed")]
+    assert count(database_url, effects) == 1
+
+
+def test_an_error_of_the_flush_is_an_error_of_the_handler(engine: Engine, database_url: str):
+    def flushes_badly(session: Session, event: OrderConfirmed) -> None:
+        session.execute(insert(effects).values(id=1))
+        session.execute(insert(effects).values(id=1))
+
+    with pytest.raises(IntegrityError), Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, inbox_handler("Flush")(flushes_badly))
+    assert count(database_url, tables.inbox) == 0
+
+
+def test_the_handlers_own_messages_are_in_the_same_transaction(engine: Engine, database_url: str):
+    @inbox_handler("Sends")
+    def sends(session: Session, event: OrderConfirmed) -> None:
+        outbox.add(session, event, key="next")
+
+    with Session(engine) as session:
+        session.begin()
+        inbox.run_once(session, ORDER, sends)
+        assert not session.new, "what the handler added is flushed, so that its errors are its own"
+        session.rollback()
+    assert count(database_url, tables.outbox) == 0
+    with Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, sends)
+    (row,) = rows(database_url, tables.outbox)
+    assert (row["correlation_id"], row["causation_id"], row["key"]) == ("story", "m-1", "next")
+
+
+def test_the_message_is_known_while_its_handler_runs(engine: Engine):
+    seen: list[object] = []
+
+    @inbox_handler("Looks")
+    def looks(session: Session, event: OrderConfirmed, message) -> None:
+        seen.extend([message, being_handled()])
+
+    with Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, looks)
+    assert seen == [ORDER, ORDER]
+    assert being_handled() is None
+
+
+async def test_an_async_session_runs_handlers_of_both_kinds(async_engine: AsyncEngine, database_url: str):
+    seen: list[object] = []
+
+    @inbox_handler("Async3")
+    async def looks(session: AsyncSession, event: OrderConfirmed, message) -> None:
+        seen.extend([session, message])
+
+    for expected in (Outcome.PROCESSED, Outcome.DUPLICATE):
+        async with AsyncSession(async_engine) as session, session.begin():
+            for handler in (work, async_work, looks):
+                assert await session.run_sync(inbox.run_once, ORDER, handler) is expected
+    assert inbox_rows(database_url) == [(name, "m-1", "OrderConfirmed") for name in ("Async", "Async3", "Sync")]
+    assert count(database_url, effects) == 2
+    assert isinstance(seen[0], AsyncSession)
+    assert seen[1] == ORDER
+
+
+async def test_an_async_handler_that_fails_is_rolled_back(async_engine: AsyncEngine, database_url: str):
+    @inbox_handler("AsyncFails")
+    async def async_fails(session: AsyncSession, event: OrderConfirmed) -> None:
+        await async_work(session, event)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        async with AsyncSession(async_engine) as session, session.begin():
+            await session.run_sync(inbox.run_once, ORDER, async_fails)
+    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
+
+
+def test_an_async_handler_needs_an_async_session(engine: Engine, database_url: str):
+    with pytest.raises(ConfigurationError, match=r"needs an AsyncSession: await session.run_sync\(inbox.run_once"):
+        with Session(engine) as session, session.begin():
+            inbox.run_once(session, ORDER, async_work)
+    assert count(database_url, tables.inbox) == 0
+
+
+def hidden_coroutines() -> dict[str, Callable[..., Awaitable[None]]]:
+    @functools.wraps(async_work)
+    def wrapped(*given: Any) -> Any:
+        return async_work(*given)
+
+    async def slow(event: OrderConfirmed) -> None: ...
+
+    @inbox_handler("Returns")
+    def returns(session: Session, event: OrderConfirmed) -> Any:
+        return slow(event)
+
+    return {"wrapped": wrapped, "returns": returns}
+
+
+@pytest.mark.parametrize("name", hidden_coroutines())
+async def test_a_coroutine_is_never_dropped_and_counted_as_work(
+    name: str, async_engine: AsyncEngine, database_url: str
+):
+    with pytest.raises(ConfigurationError, match="async def"):
+        async with AsyncSession(async_engine) as session, session.begin():
+            await session.run_sync(inbox.run_once, ORDER, hidden_coroutines()[name])
+    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
+
+
+@pytest.mark.parametrize("ends", ["rollback", "close", "commit"])
+def test_a_handler_that_ends_the_transaction_is_refused(engine: Engine, database_url: str, ends: str):
+    @inbox_handler("Ends")
+    def handler(session: Session, event: OrderConfirmed) -> None:
+        work(session, event)
+        getattr(session, ends)()
+
+    with pytest.raises(TransactionRequired, match="handler 'Ends' ended the transaction"):
+        with Session(engine) as session, session.begin():
+            inbox.run_once(session, ORDER, handler)
+    assert count(database_url, tables.inbox) == count(database_url, effects)
+
+
+def test_outside_a_transaction_it_refuses(engine: Engine, database_url: str):
+    with Session(engine) as session, pytest.raises(TransactionRequired, match=r"with session\.begin\(\):"):
+        inbox.run_once(session, ORDER, work)
+    assert count(database_url, tables.inbox) == 0
+
+
+async def test_outside_an_async_transaction_it_refuses(async_engine: AsyncEngine):
+    async with AsyncSession(async_engine) as session:
+        with pytest.raises(TransactionRequired):
+            await session.run_sync(inbox.run_once, ORDER, async_work)
+
+
+def test_a_transaction_that_the_session_began_by_itself_will_do(engine: Engine, database_url: str):
+    with Session(engine) as session:
+        session.execute(insert(effects).values(what="before"))
+        assert inbox.run_once(session, ORDER, work) is Outcome.PROCESSED
+        session.commit()
+    assert count(database_url, effects) == 2
+
+
+def test_a_payload_that_is_no_event_leaves_no_row(engine: Engine, database_url: str):
+    with Session(engine) as session, session.begin():
+        with pytest.raises(DecodeError, match="total"):
+            inbox.run_once(session, message(payload=b'{"order_id": 7}'), work)
+    assert count(database_url, tables.inbox) == 0
+
+
+def test_an_unmarked_function_is_refused(engine: Engine):
+    with Session(engine) as session, session.begin(), pytest.raises(ConfigurationError, match="is no handler"):
+        inbox.run_once(session, ORDER, lambda session, event: None)
+
+
+def test_the_errors_of_the_database_are_the_databases(tmp_path):
+    made = create_engine(f"sqlite:///{tmp_path}/no-tables.db")
+    with Session(made) as session, session.begin():
+        with pytest.raises(Exception, match="no such table: outboxkit_inbox"):
+            inbox.run_once(session, ORDER, work)
+    made.dispose()

@@ -1,0 +1,110 @@
+"""The envelope: frozen, checked at once, and which message is being handled."""
+
+import asyncio
+from dataclasses import FrozenInstanceError, fields, replace
+
+import pytest
+
+from outboxkit import EncodeError, Message
+from outboxkit.message import NAME_LIMIT, being_handled, handling
+from tests.unit.shop import NOW, message
+
+TEXTS = ["id", "type", "key", "topic", "correlation_id", "causation_id", "content_type", "content_encoding"]
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Message)])
+def test_no_field_can_be_set(name: str):
+    with pytest.raises(FrozenInstanceError):
+        setattr(message(), name, "other")
+
+
+def test_nothing_can_be_added():
+    with pytest.raises((FrozenInstanceError, TypeError, AttributeError)):
+        message().note = "other"
+
+
+def test_headers_are_a_copy_that_cannot_be_written():
+    given = {"tenant": "a"}
+    made = message(headers=given)
+    given["tenant"] = "b"
+    assert made.headers == {"tenant": "a"}
+    with pytest.raises(TypeError):
+        made.headers["tenant"] = "c"
+
+
+def test_equal_fields_make_equal_messages_with_one_hash():
+    assert message(headers={"a": 1}) == message(headers={"a": 1})
+    assert hash(message(headers={"a": 1})) == hash(message(headers={"a": 1}))
+    assert message(headers={"a": 1}) != message(headers={"a": 2})
+    assert replace(message(), key="order-7").key == "order-7"
+
+
+def test_the_routing_key_is_the_topic_or_else_the_type():
+    assert message().routing_key == "OrderConfirmed"
+    assert message(topic="orders.confirmed").routing_key == "orders.confirmed"
+    assert message(topic="").routing_key == ""
+
+
+@pytest.mark.parametrize("missing", ["id", "type"])
+@pytest.mark.parametrize("value", ["", None])
+def test_id_and_type_are_required(missing: str, value: str | None):
+    with pytest.raises(EncodeError, match="needs an id" if missing == "id" else "needs a type"):
+        message(**{missing: value})
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_text_fits_an_amqp_short_string(name: str):
+    message(**{name: "x" * NAME_LIMIT})
+    with pytest.raises(EncodeError, match=f"message {name} is 256 bytes long; AMQP carries at most 255"):
+        message(**{name: "x" * (NAME_LIMIT + 1)})
+    with pytest.raises(EncodeError, match=f"message {name} is 256 bytes"):
+        message(**{name: "é" * 128})
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(
+    ("value", "reason"), [("a\0b", "NUL"), ("\ud800", "lone surrogate"), (7, "must be a str"), (b"id", "must be a str")]
+)
+def test_what_amqp_and_postgresql_cannot_carry_is_refused(name: str, value: object, reason: str):
+    with pytest.raises(EncodeError, match=reason) as raised:
+        message(**{name: value})
+    assert f"message {name} " in str(raised.value)
+
+
+@pytest.mark.parametrize("payload", ["{}", None, {"order_id": 7}])
+def test_the_payload_is_bytes(payload: object):
+    with pytest.raises(EncodeError, match="payload"):
+        message(payload=payload)
+
+
+def test_the_time_has_a_zone():
+    with pytest.raises(EncodeError, match="created_at"):
+        message(created_at=NOW.replace(tzinfo=None))
+
+
+def test_the_message_being_handled_is_known_inside_the_block_only():
+    outer, inner = message(id="outer"), message(id="inner")
+    assert being_handled() is None
+    with handling(outer):
+        with handling(inner):
+            assert being_handled() is inner
+        assert being_handled() is outer
+    assert being_handled() is None
+
+
+def test_the_block_ends_with_an_exception_too():
+    with pytest.raises(ZeroDivisionError), handling(message()):
+        raise ZeroDivisionError
+    assert being_handled() is None
+
+
+async def test_tasks_handle_their_own_messages():
+    both_inside = asyncio.Barrier(2)
+
+    async def handle(id_: str) -> str | None:
+        with handling(message(id=id_)):
+            await both_inside.wait()
+            found = being_handled()
+            return found.id if found else None
+
+    assert await asyncio.gather(handle("a"), handle("b")) == ["a", "b"]

@@ -1,0 +1,180 @@
+"""`outbox.add` with every kind of session: the row lives and dies with the caller's transaction."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterable
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, insert
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outboxkit import EncodeError, Message, ids, outbox, tables
+from outboxkit.outbox import AnySession
+from tests.unit.shop import OrderConfirmed, StockChanged, count, effects, message, rows
+
+KINDS = ["Session", "scoped_session", "AsyncSession", "async_scoped_session"]
+
+
+async def done(result: Any) -> Any:
+    """The result of a session's method, whether the session is an async one or not."""
+    return await result if inspect.isawaitable(result) else result
+
+
+@pytest.fixture(params=KINDS)
+async def session(
+    request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngine
+) -> AsyncIterator[AnySession]:
+    made: dict[str, Callable[[], Any]] = {
+        "Session": lambda: Session(engine),
+        "scoped_session": lambda: scoped_session(sessionmaker(engine)),
+        "AsyncSession": lambda: AsyncSession(async_engine),
+        "async_scoped_session": lambda: async_scoped_session(
+            async_sessionmaker(async_engine), scopefunc=asyncio.current_task
+        ),
+    }
+    opened = made[request.param]()
+    yield opened
+    await done(opened.close())
+
+
+def order(number: int) -> OrderConfirmed:
+    return OrderConfirmed(number, Decimal("9.50"))
+
+
+def ids_in(database_url: str) -> list[object]:
+    return [row["message_id"] for row in rows(database_url, tables.outbox)]
+
+
+async def test_a_commit_keeps_the_business_row_and_the_message(session: AnySession, database_url: str):
+    await done(session.execute(insert(effects).values(what="order 7")))
+    added = outbox.add(session, order(7), key="order-7")
+    assert count(database_url, tables.outbox) == 0
+    await done(session.commit())
+    assert ids_in(database_url) == [added.id]
+    assert count(database_url, effects) == 1
+
+
+async def test_a_rollback_forgets_both(session: AnySession, database_url: str):
+    await done(session.execute(insert(effects).values(what="order 7")))
+    outbox.add(session, order(7))
+    await done(session.rollback())
+    outbox.add(session, order(8))
+    await done(session.flush())
+    await done(session.rollback())
+    await done(session.commit())
+    assert count(database_url, tables.outbox) == 0
+    assert count(database_url, effects) == 0
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_a_rollback_to_a_savepoint_forgets_what_was_added_since(
+    session: AnySession, database_url: str, flushed: bool
+):
+    before = outbox.add(session, order(1))
+    savepoint = await done(session.begin_nested())
+    outbox.add(session, order(2))
+    if flushed:
+        await done(session.flush())
+    await done(savepoint.rollback())
+    after = outbox.add(session, order(3))
+    await done(session.commit())
+    assert ids_in(database_url) == [before.id, after.id]
+
+
+async def test_a_released_savepoint_keeps_its_messages(session: AnySession, database_url: str):
+    savepoint = await done(session.begin_nested())
+    inside = outbox.add(session, order(2))
+    await done(savepoint.commit())
+    await done(session.commit())
+    assert ids_in(database_url) == [inside.id]
+
+
+async def test_positions_follow_the_order_of_the_calls(session: AnySession, database_url: str):
+    added = [outbox.add(session, event) for event in (order(1), StockChanged("a", Decimal(1)), order(2))]
+    added += outbox.add_all(session, [order(3), order(4)])
+    added.append(outbox.add(session, order(5)))
+    await done(session.commit())
+    assert ids_in(database_url) == [message.id for message in added]
+
+
+async def test_adding_does_no_io(session: AnySession, engine: Engine, async_engine: AsyncEngine):
+    said: list[str] = []
+    for listened in (engine, async_engine.sync_engine):
+        event.listen(listened, "before_cursor_execute", lambda *given: said.append(given[2]))
+    outbox.add(session, order(1))
+    outbox.add_all(session, [order(2), order(3)])
+    assert said == []
+
+
+async def test_a_thousand_messages_keep_their_order(session: AnySession, database_url: str):
+    added = outbox.add_all(session, (order(number) for number in range(1000)))
+    await done(session.commit())
+    assert ids_in(database_url) == [message.id for message in added]
+
+
+async def test_one_bad_event_leaves_none_of_many(session: AnySession, database_url: str):
+    with pytest.raises(EncodeError):
+        outbox.add_all(session, [order(1), message(payload=b"x" * 2_000_000), order(2)])
+    await done(session.commit())
+    assert count(database_url, tables.outbox) == 0
+
+
+async def test_add_all_gives_every_message_the_same_arguments(session: AnySession, database_url: str):
+    added = outbox.add_all(
+        session, [order(1), order(2)], key="order-1", headers={"a": 1}, topic="orders", correlation_id="c-1"
+    )
+    await done(session.commit())
+    for row, sent in zip(rows(database_url, tables.outbox), added, strict=True):
+        assert (row["key"], row["topic"], row["correlation_id"], row["headers"]) == (
+            "order-1",
+            "orders",
+            "c-1",
+            b'{"a":1}',
+        )
+        assert (sent.key, sent.topic, sent.correlation_id, sent.headers) == ("order-1", "orders", "c-1", {"a": 1})
+
+
+async def test_add_all_of_nothing_is_nothing(session: AnySession, database_url: str):
+    assert outbox.add_all(session, []) == []
+    await done(session.commit())
+    assert count(database_url, tables.outbox) == 0
+
+
+def test_add_all_of_one_may_have_an_id(engine: Engine):
+    with Session(engine) as session:
+        given = ids.derive("order", 1)
+        assert outbox.add_all(session, [order(1)], message_id=given)[0].id == given
+        with pytest.raises(EncodeError, match="message_id names one message, and 2 events were given"):
+            outbox.add_all(session, [order(1), order(2)], message_id=given)
+        assert len(session.new) == 1
+
+
+@pytest.mark.parametrize("wrong", [None, "session", object(), Session, sessionmaker()])
+@pytest.mark.parametrize("add", [outbox.add, outbox.add_all])
+def test_something_else_than_a_session_is_refused(add: Callable[..., object], wrong: object):
+    events: Iterable[object] | object = [order(1)] if add is outbox.add_all else order(1)
+    with pytest.raises(TypeError, match="takes a SQLAlchemy Session, AsyncSession, scoped_session or async_scoped"):
+        add(wrong, events)
+
+
+def test_a_connection_is_refused(engine: Engine):
+    with engine.connect() as connection, pytest.raises(TypeError, match="found Connection"):
+        outbox.add(connection, order(1))
+
+
+def test_two_messages_may_have_one_id_and_both_are_sent(engine: Engine, database_url: str):
+    given = ids.derive("order", 1)
+    with Session(engine) as session, session.begin():
+        outbox.add(session, order(1), message_id=given)
+        outbox.add(session, order(1), message_id=given)
+    assert ids_in(database_url) == [given, given]
+
+
+def test_the_message_survives_the_session_and_its_row(engine: Engine):
+    with Session(engine) as session, session.begin():
+        added = outbox.add(session, order(1))
+    assert isinstance(added, Message)
+    assert added.type == "OrderConfirmed"

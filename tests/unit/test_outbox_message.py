@@ -1,0 +1,223 @@
+"""What `outbox.add` makes of an event: the message's properties, where they come from, and what is refused."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outboxkit import ConfigurationError, EncodeError, Message, ids, outbox, tables
+from outboxkit.message import handling
+from tests.unit.shop import NOW, CustomerMoved, Line, OrderConfirmed, ParcelSent, StockChanged, message, rows
+
+ORDER = OrderConfirmed(7, Decimal("9.50"))
+LATER = datetime.now(UTC) + timedelta(days=60)
+VARIABLE = "OUTBOXKIT_MAX_PAYLOAD_BYTES"
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as opened:
+        yield opened
+
+
+def stored(session: Session, database_url: str) -> dict[str, Any]:
+    session.commit()
+    (row,) = rows(database_url, tables.outbox)
+    return row
+
+
+def test_the_row_is_the_message(session: Session, database_url: str):
+    before = datetime.now(UTC)
+    sent = outbox.add(
+        session, ORDER, key="order-7", headers={"tenant": "a", "n": 1}, topic="orders.confirmed", correlation_id="c-1"
+    )
+    row = stored(session, database_url)
+    assert row["payload"] == sent.payload
+    assert json.loads(row["payload"])["total"] == "9.50"
+    assert json.loads(row["headers"]) == {"tenant": "a", "n": 1} == dict(sent.headers)
+    assert before <= row["created_at"] <= datetime.now(UTC)
+    same = ["type", "key", "topic", "correlation_id", "causation_id", "created_at", "content_type", "content_encoding"]
+    assert {name: row[name] for name in same} == {name: getattr(sent, name) for name in same}
+    assert row["message_id"] == sent.id
+    assert (row["attempts"], row["last_error"], row["due_at"]) == (0, None, None)
+
+
+def test_without_arguments(session: Session, database_url: str):
+    sent = outbox.add(session, ORDER)
+    assert UUID(sent.id).version == 7
+    assert (sent.type, sent.routing_key, sent.content_type) == ("OrderConfirmed", "OrderConfirmed", "application/json")
+    assert (sent.key, sent.topic, sent.correlation_id, sent.causation_id, dict(sent.headers)) == (None,) * 4 + ({},)
+    assert stored(session, database_url)["headers"] == b"{}"
+
+
+@pytest.mark.parametrize("kind", [OrderConfirmed, ParcelSent, StockChanged, CustomerMoved])
+def test_every_kind_of_event_is_accepted(session: Session, kind: type):
+    made = {
+        OrderConfirmed: lambda: ORDER,
+        ParcelSent: lambda: ParcelSent(UUID(int=1), NOW.date()),
+        StockChanged: lambda: StockChanged("a", Decimal(1)),
+        CustomerMoved: lambda: CustomerMoved(customer=UUID(int=1), to={"street": "High Street", "since": NOW}),
+    }[kind]()
+    assert outbox.add(session, made).type == kind.__name__
+
+
+def test_a_derived_id_is_kept(session: Session):
+    given = ids.derive("order", 7, "confirmed")
+    assert outbox.add(session, ORDER, message_id=given).id == given
+
+
+def test_a_later_delivery_is_due_then_and_not_old_by_then(session: Session, database_url: str):
+    sent = outbox.add(session, ORDER, deliver_at=LATER)
+    made = ids.time_of(sent.id)
+    assert made is not None
+    assert abs(made - LATER) < timedelta(seconds=1)
+    assert stored(session, database_url)["due_at"] == LATER
+
+
+@pytest.mark.parametrize("event", [ORDER, Message(id="m-1", type="T", payload=b"{}")])
+def test_a_later_delivery_with_an_id_of_its_own_is_not_old_by_then(session: Session, event: object):
+    sent = outbox.add(session, event, message_id=ids.derive("order", 7), deliver_at=LATER)
+    assert sent.created_at is not None
+    assert sent.created_at >= LATER
+
+
+def test_a_moment_in_the_past_is_due_at_once(session: Session):
+    assert outbox.add(session, ORDER, deliver_at=datetime(1960, 1, 1, tzinfo=UTC)).id
+
+
+@pytest.mark.parametrize("wrong", [NOW.replace(tzinfo=None), "tomorrow", 5, timedelta(days=1), NOW.date()])
+def test_a_moment_without_zone_is_refused(session: Session, wrong: Any):
+    with pytest.raises(EncodeError, match="deliver_at is .* must be a datetime with a time zone"):
+        outbox.add(session, ORDER, deliver_at=wrong)
+
+
+def test_a_message_of_ones_own_is_sent_as_it_is(session: Session, database_url: str):
+    given = message(
+        id="m-9",
+        type="Other",
+        payload=b"\x00\xff",
+        key="k",
+        topic="t",
+        headers={"a": 1},
+        correlation_id="c",
+        causation_id="d",
+        content_type="application/x-protobuf",
+        content_encoding="gzip",
+    )
+    assert outbox.add(session, given) == given
+    row = stored(session, database_url)
+    assert (row["message_id"], row["type"], row["payload"], row["created_at"]) == ("m-9", "Other", b"\x00\xff", NOW)
+    assert (row["content_type"], row["content_encoding"]) == ("application/x-protobuf", "gzip")
+
+
+def test_arguments_win_over_the_message(session: Session):
+    given = message(key="old", topic="old", headers={"old": 1}, correlation_id="old")
+    sent = outbox.add(
+        session, given, key="new", topic="new", headers={"new": 1}, correlation_id="new", message_id="m-new"
+    )
+    assert (sent.id, sent.key, sent.topic, dict(sent.headers), sent.correlation_id) == (
+        "m-new",
+        "new",
+        "new",
+        {"new": 1},
+        "new",
+    )
+    assert (sent.type, sent.payload) == (given.type, given.payload)
+
+
+def test_nothing_is_inherited_outside_a_handler(session: Session):
+    with handling(message(correlation_id="c")):
+        pass
+    assert outbox.add(session, ORDER).correlation_id is None
+
+
+def test_a_message_added_in_a_handler_knows_its_cause(session: Session):
+    cause = message(
+        id="cause", correlation_id="story", headers={"traceparent": "00-a-b-01", "tracestate": "x=1", "own": 1}
+    )
+    with handling(cause):
+        sent = outbox.add(session, ORDER, headers={"mine": 2})
+    assert (sent.correlation_id, sent.causation_id) == ("story", "cause")
+    assert dict(sent.headers) == {"traceparent": "00-a-b-01", "tracestate": "x=1", "mine": 2}
+
+
+def test_a_message_without_a_story_begins_one(session: Session):
+    with handling(message(id="cause")):
+        assert outbox.add(session, ORDER).correlation_id == "cause"
+        assert [sent.causation_id for sent in outbox.add_all(session, [ORDER, ORDER])] == ["cause", "cause"]
+
+
+def test_what_is_said_wins_over_the_cause(session: Session):
+    with handling(message(id="cause", correlation_id="story", headers={"traceparent": "theirs", "tracestate": "x=1"})):
+        sent = outbox.add(session, ORDER, correlation_id="mine", headers={"traceparent": "mine"})
+        ready = outbox.add(session, message(causation_id="other"))
+    assert (sent.correlation_id, sent.causation_id, dict(sent.headers)) == ("mine", "cause", {"traceparent": "mine"})
+    assert ready.causation_id == "other"
+
+
+def test_a_foreign_trace_that_is_no_text_is_left_out(session: Session):
+    with handling(message(headers={"traceparent": b"\xff", "tracestate": {"a": 1}})):
+        assert dict(outbox.add(session, ORDER).headers) == {}
+
+
+@pytest.mark.parametrize(
+    ("event", "error", "reason"),
+    [
+        (Line("a", Decimal(1)), ConfigurationError, 'Line is not an event: decorate it with @event\\("Line"\\)'),
+        ({"order_id": 7}, ConfigurationError, "dict is not an event"),
+        (OrderConfirmed, ConfigurationError, "type is not an event"),
+        (OrderConfirmed(7, object()), EncodeError, "OrderConfirmed cannot be encoded"),
+    ],
+)
+def test_what_is_no_event_is_refused_at_once(session: Session, event: object, error: type[Exception], reason: str):
+    with pytest.raises(error, match=reason):
+        outbox.add(session, event)
+    assert not session.new
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": "x" * 256},
+        {"key": 7},
+        {"topic": "a\0b"},
+        {"message_id": ""},
+        {"message_id": UUID(int=1)},
+        {"correlation_id": "\ud800"},
+        {"headers": {"outboxkit-key": "x"}},
+        {"headers": {"a": object()}},
+        {"headers": {"a": "\ud800"}},
+    ],
+    ids=str,
+)
+def test_an_argument_that_cannot_be_sent_is_refused_at_once(session: Session, wrong: dict[str, Any]):
+    with pytest.raises(EncodeError):
+        outbox.add(session, ORDER, **wrong)
+    assert not session.new
+
+
+@pytest.mark.parametrize("event", [ORDER, message()])
+def test_the_largest_payload_is_a_setting(session: Session, monkeypatch: pytest.MonkeyPatch, event: object):
+    size = len(outbox.add(session, event).payload)
+    monkeypatch.setenv(VARIABLE, str(size))
+    outbox.add(session, event)
+    monkeypatch.setenv(VARIABLE, str(size - 1))
+    with pytest.raises(EncodeError, match=rf"{size} bytes long.* at most {size - 1} .*{VARIABLE}"):
+        outbox.add(session, event)
+    with pytest.raises(EncodeError, match=VARIABLE):
+        outbox.add_all(session, [event])
+    assert len(session.new) == 2
+
+
+@pytest.mark.parametrize("found", ["", "0", "-1", "1MiB", "1.5", "x"])
+def test_a_bad_limit_is_named(session: Session, monkeypatch: pytest.MonkeyPatch, found: str):
+    monkeypatch.setenv(VARIABLE, found)
+    with pytest.raises(ConfigurationError, match=f"{VARIABLE} is '{found}'.*bytes") as raised:
+        outbox.add(session, ORDER)
+    assert len(str(raised.value).splitlines()) == 1

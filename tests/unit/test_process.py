@@ -1,0 +1,206 @@
+"""Engines, brokers and the log of a process; its signals with real ones, in processes of their own."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+import structlog
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from outboxkit import ConfigurationError, process
+from outboxkit.brokers.memory import MemoryPublisher, MemorySubscriber
+from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
+from tests.unit.shop import message
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("url", "driver"),
+    [
+        ("postgresql://db/x", "postgresql+psycopg"),
+        ("postgresql+psycopg2://db/x", "postgresql+psycopg"),
+        ("postgresql+asyncpg://db/x", "postgresql+psycopg"),
+        ("sqlite:///a.db", "sqlite+aiosqlite"),
+        ("sqlite://", "sqlite+aiosqlite"),
+    ],
+)
+async def test_an_engine_has_our_driver_whatever_the_url_names(url: str, driver: str):
+    made = process.engine(url, name="unit tests", idle_in_transaction=SECOND)
+    assert made.url.drivername == driver
+    await made.dispose()
+
+
+def test_another_database_is_refused():
+    with pytest.raises(ConfigurationError, match="'mysql' is not supported; postgresql and sqlite are"):
+        process.engine("mysql://shop:hunter2@db/x", name="unit tests")
+
+
+def test_the_password_is_not_in_the_engines_text():
+    assert "hunter2" not in repr(process.engine("postgresql://shop:hunter2@db/x", name="unit tests"))
+
+
+async def test_readers_of_sqlite_are_not_held_up_by_the_writer(empty_url: str):
+    made = process.engine(empty_url, name="unit tests")
+    async with made.begin() as connection:
+        assert (await connection.execute(text("PRAGMA journal_mode"))).scalar() == "wal"
+        await connection.execute(text("CREATE TABLE a (b)"))
+    await made.dispose()
+
+
+async def test_a_sqlite_transaction_can_be_rolled_back_whole(empty_url: str):
+    made = process.engine(empty_url, name="unit tests")
+    async with AsyncSession(made) as session:
+        await session.execute(text("CREATE TABLE a (b)"))
+        await session.rollback()
+        assert (await session.execute(text("SELECT count(*) FROM sqlite_master"))).scalar() == 0
+    await made.dispose()
+
+
+async def test_a_broker_url_chooses_the_broker():
+    for url in ("amqp://mq/", "amqps://mq/"):
+        assert isinstance(process.publisher(url, exchange="e", timeout=SECOND), RabbitPublisher)
+        assert isinstance(process.subscriber(url, "q", exchange="e", topics=["T"]), RabbitSubscriber)
+    assert isinstance(process.publisher("memory://", exchange="e", timeout=SECOND), MemoryPublisher)
+    assert isinstance(process.subscriber("memory://", "q", exchange="e", topics=["T"]), MemorySubscriber)
+
+
+async def test_who_names_the_same_memory_meets_there():
+    subscriber = process.subscriber("memory://unit-here", "q", exchange="e", topics=["OrderConfirmed"])
+    elsewhere = process.subscriber("memory://unit-elsewhere", "q", exchange="e", topics=["OrderConfirmed"])
+    await process.publisher("memory://unit-here", exchange="e", timeout=SECOND).publish([message()])
+    found = await subscriber.receive(wait=False)
+    assert found is not None
+    assert found.message == message()
+    assert await elsewhere.receive(wait=False) is None
+
+
+@pytest.mark.parametrize("format", ["json", "auto"])
+def test_the_log_is_json_on_standard_error_where_nobody_watches(capsys: pytest.CaptureFixture[str], format: str):
+    process.configure_log(level="info", format=format)
+    log = structlog.get_logger("outboxkit")
+    log.info("relay started", batch_size=500)
+    log.debug("not shown")
+    written = capsys.readouterr()
+    (line,) = written.err.splitlines()
+    assert written.out == ""
+    said = json.loads(line)
+    assert said.pop("timestamp").endswith("Z")
+    assert said == {"event": "relay started", "level": "info", "batch_size": 500}
+
+
+def test_an_exception_is_part_of_its_line(capsys: pytest.CaptureFixture[str]):
+    process.configure_log(level="info", format="json")
+    try:
+        raise ZeroDivisionError
+    except ZeroDivisionError:
+        structlog.get_logger("outboxkit").exception("failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ZeroDivisionError" in json.loads(line)["exception"]
+
+
+def test_the_log_for_people(capsys: pytest.CaptureFixture[str]):
+    process.configure_log(level="warning", format="console")
+    log = structlog.get_logger("outboxkit")
+    log.info("not shown")
+    log.warning("broker is away, waiting", error="refused")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "broker is away, waiting" in line
+    assert "error=refused" in line
+    assert "\x1b" not in line
+
+
+def test_the_libraries_below_say_nothing_of_an_outage():
+    process.configure_log(level="debug", format="json")
+    for library in ("aio_pika", "aiormq"):
+        assert not logging.getLogger(library).isEnabledFor(logging.ERROR)
+
+
+BEGINNING = """
+import asyncio, sys
+from datetime import timedelta
+from outboxkit import process
+
+async def service(stop):
+    print("ready", flush=True)
+"""
+END = """
+sys.exit(process.run(service, shutdown_timeout=timedelta(seconds={seconds})))
+"""
+
+
+@contextmanager
+def running(service: str, *, seconds: float = 3600) -> Iterator["subprocess.Popen[str]"]:
+    """A process whose service is at work."""
+    code = BEGINNING + service + END.format(seconds=seconds)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.kill()
+
+
+def ended(child: "subprocess.Popen[str]") -> tuple[int, str]:
+    out, err = child.communicate(timeout=60)
+    assert err == ""
+    return child.returncode, out
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_service_that_ends_gives_its_exit_code(code: int):
+    with running(f"    return {code}") as child:
+        assert ended(child) == (code, "")
+
+
+def test_a_service_that_fails_raises():
+    with running("    raise ZeroDivisionError") as child:
+        assert "ZeroDivisionError" in child.communicate(timeout=60)[1]
+        assert child.returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_service_finish(number: signal.Signals):
+    with running("    await stop.wait()\n    print('finished')\n    return 0") as child:
+        child.send_signal(number)
+        assert ended(child) == (0, "finished\n")
+
+
+CLEANS_UP = """
+    try:
+        await stop.wait()
+        print("asked", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        print("gave back", flush=True)
+"""
+
+
+def test_what_is_not_finished_in_time_is_given_back():
+    with running(CLEANS_UP, seconds=0.05) as child:
+        child.terminate()
+        assert ended(child) == (0, "asked\ngave back\n")
+
+
+def test_a_second_signal_does_not_wait():
+    with running(CLEANS_UP) as child:
+        child.terminate()
+        assert child.stdout is not None
+        assert child.stdout.readline() == "asked\n"
+        child.send_signal(signal.SIGINT)
+        assert ended(child) == (0, "gave back\n")
+
+
+def test_a_failure_while_stopping_is_not_hidden():
+    with running("    await stop.wait()\n    raise ZeroDivisionError") as child:
+        child.terminate()
+        assert "ZeroDivisionError" in child.communicate(timeout=60)[1]
+        assert child.returncode == 1

@@ -1,0 +1,197 @@
+"""The reference is complete, and says nothing of what does not exist."""
+
+import inspect
+import re
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+import typer
+
+import outboxkit
+from outboxkit import errors, ids, inbox, migrations, outbox, tables
+from outboxkit.cli import app
+from outboxkit.consumer import decision
+from outboxkit.settings import Settings, variable
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+COMMANDS = typer.main.get_command(app).commands
+MODULES = {"ids": ids, "inbox": inbox, "migrations": migrations, "outbox": outbox}
+
+
+def read(name: str) -> str:
+    return (REFERENCE / f"{name}.md").read_text()
+
+
+def section(page: str, title: str) -> str:
+    """What stands under a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no heading {title!r}"
+    return found[1]
+
+
+def first_cells(text: str) -> list[str]:
+    return re.findall(r"^\| `([^`]+)` ", text, re.MULTILINE)
+
+
+def headings() -> dict[str, str]:
+    """The names that api.md has a heading for, with the signature that is written there."""
+    found = re.findall(r"^#+ `([\w.]+)(\([^`]*\))?`$", read("api"), re.MULTILINE)
+    return dict(found)
+
+
+def functions_of(module: ModuleType) -> list[str]:
+    return [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def resolve(name: str) -> object:
+    module, _, rest = name.rpartition(".")
+    return getattr(MODULES[module], rest) if module else getattr(outboxkit, rest)
+
+
+@pytest.mark.parametrize("name", outboxkit.__all__)
+def test_every_public_name_has_a_place(name: str) -> None:
+    modules = re.findall(r"^## \w+: `(\w+)`", read("api"), re.MULTILINE)
+    assert name in {*headings(), *modules, *first_cells(section(read("api"), "Errors"))}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_function_has_a_heading(module: str) -> None:
+    documented = set(headings())
+    for name in functions_of(MODULES[module]):
+        assert f"{module}.{name}" in documented or name in documented, f"{module}.{name}"
+
+
+@pytest.mark.parametrize("name", [name for name, signature in headings().items() if signature])
+def test_signatures_are_the_ones_of_the_code(name: str) -> None:
+    written = headings()[name]
+    real = inspect.signature(resolve(name))
+    plain = [
+        parameter.replace(annotation=parameter.empty)
+        for parameter in real.parameters.values()
+        if parameter.name != "self"
+    ]
+    bare = real.replace(parameters=plain, return_annotation=real.empty)
+    assert written.replace('"', "'") == str(bare)
+
+
+@pytest.mark.parametrize("name", headings())
+def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
+    resolve(name)
+
+
+@pytest.mark.parametrize(("name", "title"), [("Message", "`Message`"), ("Handler", "`inbox.Handler`")])
+def test_every_attribute_is_in_its_table(name: str, title: str) -> None:
+    documented = first_cells(section(read("api"), title))
+    assert documented == list({"Message": outboxkit.Message, "Handler": inbox.Handler}[name].__dataclass_fields__)
+
+
+def test_every_outcome_is_in_its_table() -> None:
+    assert first_cells(section(read("api"), "`Outcome`")) == [str(outcome) for outcome in inbox.Outcome]
+
+
+def test_every_error_is_in_its_table() -> None:
+    defined = [
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.OutboxkitError)
+    ]
+    assert first_cells(section(read("api"), "Errors")) == defined
+
+
+def test_every_command_has_a_heading() -> None:
+    assert re.findall(r"^## outboxkit (\w+)$", read("cli"), re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_in_the_table_of_its_command(name: str) -> None:
+    options = [
+        option
+        for parameter in COMMANDS[name].params
+        if isinstance(parameter, click.Option) or parameter.param_type_name == "option"
+        for option in parameter.opts
+        if option != "--help"
+    ]
+    assert sorted(first_cells(section(read("cli"), f"outboxkit {name}"))) == sorted(options)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_that_runs(name: str) -> None:
+    assert re.search(rf"^```sh\n(?:.*\n)*?outboxkit {name}\b", section(read("cli"), f"outboxkit {name}"), re.MULTILINE)
+
+
+def test_every_setting_is_in_the_table_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(OUTBOXKIT_\w+)` \| (\S+) \|", read("settings"), re.MULTILINE))
+    assert rows == {variable(name): shown(field.default) for name, field in Settings.model_fields.items()}
+
+
+def shown(default: object) -> str:
+    if default is None:
+        return "none"
+    if hasattr(default, "get_secret_value"):
+        default = default.get_secret_value()
+    if isinstance(default, tuple):
+        return f"`{','.join(as_typed(step) for step in default)}`"
+    return f"`{as_typed(default) if isinstance(default, timedelta) else default}`"
+
+
+def as_typed(duration: timedelta) -> str:
+    """A duration as it is written in a setting, in the largest unit that leaves a whole number."""
+    milliseconds = round(duration / timedelta(milliseconds=1))
+    units = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
+    unit = next(unit for unit, size in units.items() if milliseconds % size == 0)
+    return f"{milliseconds // units[unit]}{unit}"
+
+
+def test_no_page_names_a_setting_that_does_not_exist() -> None:
+    known = {variable(name) for name in Settings.model_fields} | {
+        "OUTBOXKIT_TEST_DATABASE_URL",
+        "OUTBOXKIT_TEST_BROKER_URL",
+    }
+    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")):
+        unknown = set(re.findall(r"\bOUTBOXKIT_[A-Z_]+[A-Z]\b", page.read_text())) - known
+        assert not unknown, f"{page.name}: {unknown}"
+
+
+@pytest.mark.parametrize("table", tables.metadata.sorted_tables, ids=lambda table: table.name)
+def test_every_column_and_index_is_in_the_section_of_its_table(table: tables.Table) -> None:
+    text = section(read("tables"), table.name)
+    columns = text.split("| column | type | meaning |")[1].split("\n\n")[0]
+    assert first_cells(columns) == [column.name for column in table.columns]
+    for index in table.indexes:
+        assert f"`{index.name}`" in text
+
+
+@pytest.mark.parametrize("table", tables.metadata.sorted_tables, ids=lambda table: table.name)
+def test_every_column_may_be_null_as_it_is_written(table: tables.Table) -> None:
+    text = section(read("tables"), table.name)
+    nullable = re.findall(r"^\| `(\w+)` \| [^|]*\bnull\b", text, re.MULTILINE)
+    assert nullable == [column.name for column in table.columns if column.nullable]
+
+
+def test_every_reason_of_a_dead_letter_is_in_its_table() -> None:
+    named = re.search(r"reason: (.*?)\.\n", decision.Decision.__doc__ or "", re.DOTALL)
+    assert named is not None
+    table = section(read("tables"), "outboxkit_dead_letter").split("| reason | what happened |")[1]
+    assert first_cells(table) == re.findall(r"`([^`]+)`", named[1])
+
+
+def test_the_tables_page_is_of_this_version() -> None:
+    assert f"This is version {tables.SCHEMA_VERSION}." in read("tables")
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    linked = set(re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text()))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
+    assert pages <= linked
+
+
+def test_the_changelog_has_this_version() -> None:
+    assert f"## {outboxkit.__version__} " in (ROOT / "CHANGELOG.md").read_text()

@@ -1,0 +1,103 @@
+"""Retention: what is forgotten, and what never is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, event, insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+from structlog.testing import capture_logs
+
+from outboxkit import SchemaError, inbox, process, tables
+from outboxkit.retention import MARGIN, Retention
+from tests.unit.shop import NOW, count, message, rows
+
+DAY = timedelta(days=1)
+SECOND = timedelta(seconds=1)
+
+
+def remember(engine: Engine, *processed_at: datetime) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            insert(tables.inbox),
+            [
+                {"handler": "H", "message_id": f"m-{number}", "type": "T", "processed_at": moment}
+                for number, moment in enumerate(processed_at)
+            ],
+        )
+
+
+@pytest.fixture
+async def retention(async_engine: AsyncEngine) -> AsyncIterator[Retention]:
+    return Retention(async_engine, inbox_retention=DAY, batch_size=3, clock=lambda: NOW)
+
+
+async def test_only_what_is_old_enough_is_forgotten(retention: Retention, engine: Engine, database_url: str):
+    limit = NOW - DAY - MARGIN
+    remember(engine, limit - SECOND, limit, limit + SECOND, NOW - DAY, NOW, NOW + DAY)
+    assert await retention.prune() == 1
+    assert [row["message_id"] for row in rows(database_url, tables.inbox)] == [f"m-{number}" for number in range(1, 6)]
+
+
+async def test_a_forgotten_message_is_stale_to_every_consumer(retention: Retention, engine: Engine, database_url: str):
+    for age in (timedelta(0), DAY, DAY + MARGIN, DAY + MARGIN + SECOND, 3 * DAY):
+        with engine.begin() as connection:
+            connection.execute(tables.inbox.delete())
+        remember(engine, NOW - age)
+        forgotten = await retention.prune() == 1
+        handled = message(id="foreign", created_at=NOW - age)
+        assert not forgotten or inbox.is_stale(handled, now=NOW, retention=DAY)
+
+
+@pytest.mark.parametrize("found", [0, 1, 2, 3, 4, 6, 7])
+async def test_batches_go_on_until_all_is_forgotten(
+    retention: Retention, engine: Engine, async_engine: AsyncEngine, database_url: str, found: int
+):
+    if found:
+        remember(engine, *[NOW - 3 * DAY] * found)
+    commits: list[object] = []
+    event.listen(async_engine.sync_engine, "commit", commits.append)
+    assert await retention.prune() == found
+    assert count(database_url, tables.inbox) == 0
+    assert len(commits) == 1 + found // 3 + 1, "the check, and a transaction for each batch"
+
+
+async def test_the_other_tables_are_left_alone(retention: Retention, engine: Engine, database_url: str):
+    row = {
+        "side": "inbox",
+        "payload": b"",
+        "headers": b"{}",
+        "content_type": "application/json",
+        "reason": "failed",
+        "attempts": 1,
+        "dead_at": NOW - 900 * DAY,
+    }
+    with engine.begin() as connection:
+        connection.execute(insert(tables.dead_letter), [row])
+    await retention.prune()
+    assert count(database_url, tables.dead_letter) == 1
+
+
+async def test_missing_tables_are_said(empty_url: str):
+    engine = process.engine(empty_url, name="unit tests")
+    with pytest.raises(SchemaError, match="outboxkit migrate"):
+        await Retention(engine, inbox_retention=DAY).prune()
+    await engine.dispose()
+
+
+async def test_it_runs_until_it_is_stopped(async_engine: AsyncEngine, engine: Engine, database_url: str):
+    remember(engine, NOW - 3 * DAY)
+    stop, asked = asyncio.Event(), []
+
+    def clock() -> datetime:
+        asked.append(NOW)
+        if len(asked) == 3:
+            stop.set()
+        return NOW
+
+    worker = Retention(async_engine, inbox_retention=DAY, clock=clock)
+    with capture_logs() as said:
+        await worker.run(stop, interval=timedelta(milliseconds=1))
+    assert [line["rows"] for line in said if line["event"] == "inbox pruned"] == [1, 0, 0]
+    assert count(database_url, tables.inbox) == 0

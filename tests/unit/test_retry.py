@@ -1,0 +1,72 @@
+"""Delays: how they grow, and which step of a ladder a message waits on."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outboxkit.retry import Backoff, rung
+
+DELAYS = st.timedeltas(timedelta(0), timedelta(days=30))
+SHARES = st.floats(0, 1, exclude_max=True)
+LADDERS = st.sets(st.timedeltas(timedelta(milliseconds=1), timedelta(days=7)), min_size=1, max_size=6).map(
+    lambda steps: tuple(sorted(steps))
+)
+SECOND = timedelta(seconds=1)
+
+
+@given(st.integers(-5, 10**6), DELAYS, DELAYS, DELAYS, SHARES)
+def test_a_delay_is_never_below_the_floor_and_never_above_the_cap(
+    failures: int, base: timedelta, cap: timedelta, floor: timedelta, share: float
+):
+    delay = Backoff(base, cap, floor, jitter=lambda: share).after(failures)
+    assert floor <= delay <= max(cap, floor)
+
+
+@given(st.integers(1, 200), SHARES)
+def test_more_failures_never_make_it_shorter(failures: int, share: float):
+    backoff = Backoff(jitter=lambda: share)
+    assert backoff.after(failures) <= backoff.after(failures + 1)
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(0, 1), (1, 1), (2, 2), (3, 4), (4, 8), (10, 512), (11, 600)])
+def test_the_ceiling_doubles_with_each_failure_up_to_the_cap(failures: int, seconds: int):
+    assert Backoff(cap=timedelta(minutes=10), jitter=lambda: 1.0).after(failures) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize("failures", [47, 48, 63, 64, 1_000, 10**9])
+def test_it_goes_on_after_any_number_of_failures(failures: int):
+    assert Backoff(cap=timedelta(minutes=10), jitter=lambda: 1.0).after(failures) == timedelta(minutes=10)
+
+
+def test_the_jitter_takes_a_share_of_the_ceiling():
+    assert Backoff(jitter=lambda: 0.5).after(3) == 2 * SECOND
+    assert Backoff(jitter=lambda: 0.0).after(3) == timedelta(milliseconds=100)
+
+
+def test_two_messages_do_not_wait_in_step():
+    backoff = Backoff()
+    assert len({backoff.after(8) for _ in range(50)}) > 1
+
+
+def test_a_backoff_of_nothing_is_the_floor():
+    assert Backoff(base=timedelta(0), floor=timedelta(0)).after(9) == timedelta(0)
+
+
+@given(LADDERS, st.integers(-5, 1000))
+def test_a_message_climbs_one_step_with_each_failure_and_stays_on_the_last(
+    ladder: tuple[timedelta, ...], failures: int
+):
+    assert rung(ladder, failures) == ladder[min(max(failures - 1, 0), len(ladder) - 1)]
+
+
+@given(LADDERS, st.integers(1, 20), st.timedeltas(timedelta(days=-1), timedelta(days=400)))
+def test_what_was_asked_for_is_the_nearest_step(ladder: tuple[timedelta, ...], failures: int, wanted: timedelta):
+    found = rung(ladder, failures, wanted)
+    assert found in ladder
+    assert all(abs(found - wanted) <= abs(step - wanted) for step in ladder)
+
+
+def test_what_was_asked_for_may_be_no_delay_at_all():
+    assert rung((SECOND, 2 * SECOND), 2, timedelta(0)) == SECOND

@@ -1,0 +1,178 @@
+"""Settings: where they come from, and what a bad one says."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from outboxkit import ConfigurationError, codec
+from outboxkit.brokers import DEFAULT_LADDER
+from outboxkit.settings import Settings, load, parse_duration, variable
+
+SECRET = "hunter2"
+UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+BAD = {
+    "database_url": ["", "shop.db", f"mysql://shop:{SECRET}@db/shop", f"postgresql://u:p@{SECRET}:{SECRET}@db/shop"],
+    "broker_url": ["", "mq", f"http://shop:{SECRET}@mq/", f"shop:{SECRET}@mq", f"amqp:/shop:{SECRET}@mq"],
+    "exchange": ["", "x" * 256],
+    "queue": ["", "x" * 201],
+    "app_id": ["x" * 256],
+    "batch_size": ["0", "-1", "10001", "1.5", "many", ""],
+    "publish_timeout": ["0s", "10", "-1s", "soon", "", "10 parsecs", "1e3s", "9" * 400 + "d", "1000000d"],
+    "poll_interval": ["0ms", "1", "x"],
+    "max_payload_bytes": ["0", "1MiB"],
+    "concurrency": ["0", "1001", "x"],
+    "prefetch": ["0", "65536", "x"],
+    "max_attempts": ["0", "x"],
+    "inbox_retention": ["0d", "14", "14 days"],
+    "prune_interval": ["0s", "hourly"],
+    "retry_ladder": ["", "1s,", "10s,1s", "1s,1s", "0s,1s", "1s;2s", "1s,x"],
+    "shutdown_timeout": ["0s", "x"],
+    "log_level": ["loud", "", "10"],
+    "log_format": ["xml", ""],
+}
+
+
+def test_every_setting_has_bad_values_here():
+    assert BAD.keys() == Settings.model_fields.keys()
+
+
+CASES = [(name, value) for name, values in BAD.items() for value in values]
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=[f"{name}-{value[:20]}" for name, value in CASES])
+def test_a_bad_value_is_one_line_with_the_variable_and_what_was_found(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+):
+    monkeypatch.setenv(variable(name), value)
+    with pytest.raises(ConfigurationError) as raised:
+        load()
+    said = str(raised.value)
+    assert len(said.splitlines()) == 1
+    if name.endswith("_url"):
+        assert said.startswith(f"{variable(name)} cannot be used: ")
+        assert " is accepted" in said
+        assert SECRET not in said
+    else:
+        assert said.startswith(f"{variable(name)} is {value!r}: ")
+        assert "timedelta" not in said
+
+
+@pytest.mark.parametrize(("name", "value"), CASES, ids=[f"{name}-{value[:20]}" for name, value in CASES])
+def test_a_bad_option_is_named_as_the_option(name: str, value: str):
+    with pytest.raises(ConfigurationError) as raised:
+        load({name: value})
+    assert str(raised.value).startswith(f"--{name.replace('_', '-')} ")
+    assert SECRET not in str(raised.value)
+
+
+def test_every_bad_value_gets_its_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOXKIT_BATCH_SIZE", "0")
+    monkeypatch.setenv("OUTBOXKIT_LOG_LEVEL", "loud")
+    with pytest.raises(ConfigurationError) as raised:
+        load({"queue": ""})
+    assert [line.split(" ")[0] for line in str(raised.value).splitlines()] == [
+        "--queue",
+        "OUTBOXKIT_BATCH_SIZE",
+        "OUTBOXKIT_LOG_LEVEL",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "accepted"),
+    [
+        ("publish_timeout", "a duration such as 500ms, 10s, 5m, 2h or 7d is accepted"),
+        ("retry_ladder", "a duration such as 500ms, 10s, 5m, 2h or 7d is accepted"),
+        ("log_level", "'debug', 'info', 'warning' or 'error'"),
+        ("log_format", "'auto', 'console' or 'json'"),
+        ("batch_size", "valid integer"),
+        ("database_url", "postgresql+psycopg://user:password@host/name or sqlite:///path"),
+        ("broker_url", "amqp://user:password@host:5672/vhost, amqps://… or memory://"),
+    ],
+)
+def test_what_is_accepted_is_said(monkeypatch: pytest.MonkeyPatch, name: str, accepted: str):
+    monkeypatch.setenv(variable(name), "nonsense")
+    with pytest.raises(ConfigurationError) as raised:
+        load()
+    assert accepted in str(raised.value)
+
+
+def test_the_defaults():
+    found = load()
+    assert found.database_url.get_secret_value() == "sqlite:///outboxkit.db"
+    assert found.broker_url.get_secret_value() == "amqp://guest:guest@localhost:5672/"
+    assert (found.exchange, found.queue, found.batch_size) == ("outboxkit", None, 500)
+    assert (found.publish_timeout, found.inbox_retention) == (timedelta(seconds=10), timedelta(days=14))
+    assert (found.retry_ladder, found.max_payload_bytes) == (DEFAULT_LADDER, codec.MAX_PAYLOAD_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("queue", "billing", "billing"),
+        ("batch_size", "10000", 10_000),
+        ("publish_timeout", "500ms", timedelta(milliseconds=500)),
+        ("inbox_retention", "7d", timedelta(days=7)),
+        ("poll_interval", " 1.5s ", timedelta(seconds=1.5)),
+        ("retry_ladder", "1s, 10s,2m", (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=2))),
+        ("retry_ladder", "5m", (timedelta(minutes=5),)),
+        ("log_level", "WARNING", "warning"),
+    ],
+)
+def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object):
+    monkeypatch.setenv(variable(name), text)
+    assert getattr(load(), name) == value
+    monkeypatch.delenv(variable(name))
+    assert getattr(load({name: text}), name) == value
+
+
+def test_an_option_wins_over_the_variable_and_none_is_no_option(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOXKIT_QUEUE", "from-the-environment")
+    assert load({"queue": "option"}).queue == "option"
+    assert load({"queue": None}).queue == "from-the-environment"
+
+
+@pytest.mark.parametrize("url", ["postgresql://db/x", "postgresql+asyncpg://db/x", "sqlite://", "sqlite+aiosqlite:///a.db"])
+def test_any_driver_of_a_known_database_is_accepted(url: str):
+    assert load({"database_url": url}).database_url.get_secret_value() == url
+
+
+@pytest.mark.parametrize("url", ["amqp://mq", "amqps://a:b@mq:5671/v", "memory://"])
+def test_brokers(url: str):
+    assert load({"broker_url": url}).broker_url.get_secret_value() == url
+
+
+def test_no_password_is_ever_shown():
+    found = load({"database_url": f"postgresql://a:{SECRET}@db/x", "broker_url": f"amqp://a:{SECRET}@mq/"})
+    for text in (repr(found), str(found), found.model_dump_json(), repr(found.model_dump())):
+        assert SECRET not in text
+
+
+def test_settings_do_not_change():
+    with pytest.raises(ValidationError):
+        load().queue = "other"
+
+
+def test_every_setting_is_described():
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert variable(name) == f"OUTBOXKIT_{name.upper()}"
+
+
+@given(st.integers(1, 10_000), st.sampled_from(list(UNITS)))
+def test_a_duration_is_a_number_with_its_unit(number: int, unit: str):
+    assert parse_duration(f"{number}{unit}") == timedelta(seconds=number * UNITS[unit])
+    assert parse_duration(parse_duration(f"{number}{unit}")) == parse_duration(f" {number}{unit} ")
+
+
+@given(st.one_of(st.text(max_size=12), st.integers(), st.floats(), st.none()))
+def test_anything_else_is_no_duration(text: Any):
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        assert "500ms, 10s, 5m, 2h or 7d" in str(error)
+    else:
+        assert found > timedelta(0)
