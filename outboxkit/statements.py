@@ -149,7 +149,12 @@ def record_processed(dialect: str, *, handler: str, message_id: str, type_: str)
     """
     insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
     row = {"handler": handler, "message_id": message_id, "type": type_}
-    return insert_into(inbox).values(row).on_conflict_do_nothing().returning(inbox.c.message_id)
+    return (
+        insert_into(inbox)
+        .values(row)
+        .on_conflict_do_nothing(index_elements=list(inbox.primary_key))
+        .returning(inbox.c.message_id)
+    )
 
 
 def prune_inbox(before: datetime, limit: int) -> Delete:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from outboxkit import migrations, process, statements
@@ -69,10 +70,10 @@ def _show(found: dict[str, Any]) -> None:
         )
     for kind, counts in outbox["by_type"].items():
         failed = f", {counts['failed_before']} failed before" if counts["failed_before"] else ""
-        table.add_row("", f"  {kind}: {counts['pending']}{failed}")
+        table.add_row("", escape(f"  {kind}: {counts['pending']}{failed}"))
     table.add_row("inbox", f"{inbox['processed']} processed")
     for handler, count in inbox["by_handler"].items():
-        table.add_row("", f"  {handler}: {count}")
+        table.add_row("", escape(f"  {handler}: {count}"))
     table.add_row("dead letters", str(dead["count"]))
     for row in dead["by_reason"]:
         table.add_row("", f"  {row['side']}, {row['reason']}: {row['count']}")
