@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -57,6 +58,11 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
 
 def _sqlite(target: URL) -> AsyncEngine:
     made = create_async_engine(target, connect_args={"timeout": SQLITE_BUSY_SECONDS})
+
+    @event.listens_for(made.sync_engine, "do_connect")
+    def _try_to_open(_: Any, __: Any, arguments: Any, options: Any) -> None:
+        # Where aiosqlite cannot open the file it leaves a thread, which later speaks to an event loop that is gone.
+        sqlite3.connect(arguments[0], uri=bool(options.get("uri"))).close()
 
     @event.listens_for(made.sync_engine, "connect")
     def _settle_in(connection: Any, _: Any) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, inspect, text
 
 from outboxkit import SchemaError, metadata, migrations
 from tests.acceptance.worker_process import COMMAND, run_to_end
+from tests.polling import eventually
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
@@ -36,6 +37,29 @@ def test_ten_at_once_migrate_once(empty_postgresql_url: str):
         said
         == ["outboxkit tables: migrated from version 0 to 1\n"] + ["outboxkit tables: up to date at version 1\n"] * 9
     )
+
+
+def test_nine_wait_for_the_one_that_migrates(empty_postgresql_url: str):
+    engine = create_engine(empty_postgresql_url, pool_size=11)
+
+    def migrate_too() -> tuple[int, int]:
+        with engine.begin() as connection:
+            return migrations.migrate(connection)
+
+    def waiting() -> int:
+        asked = (
+            "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database WHERE datname = current_database() "
+        )
+        with engine.connect() as connection:
+            return int(connection.scalar(text(asked + "AND locktype = 'advisory' AND NOT granted")))
+
+    with ThreadPoolExecutor(9) as pool:
+        with engine.begin() as connection:
+            assert migrations.migrate(connection) == (0, 1)
+            others = [pool.submit(migrate_too) for _ in range(9)]
+            eventually(waiting, lambda count: count == 9)
+        assert [other.result() for other in others] == [(1, 1)] * 9
+    engine.dispose()
 
 
 def test_several_at_once_migrate_a_sqlite_file(tmp_path: Path):

@@ -108,7 +108,7 @@ async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
         "reply_to": "someone",
         "priority": 3,
     }
-    broker.publish(b"{}", topic="OrderConfirmed", headers={"tenant": "a"}, expiration="100000", **properties)
+    broker.publish(b"{}", topic="OrderConfirmed", headers={"tenant": "a"}, **properties)
     first = await subscriber.receive()
     assert first is not None
     assert await first.retry() == LADDER[0]
@@ -122,8 +122,18 @@ async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
     assert waiting.properties.headers["outboxkit-attempt"] == 3
     assert waiting.properties.headers["tenant"] == "a"
     assert {name: getattr(waiting.properties, name) for name in properties} == properties
-    assert (waiting.properties.delivery_mode, waiting.properties.expiration) == (2, None)
+    assert waiting.properties.delivery_mode == 2
     assert broker.depth() == 0
+
+
+async def test_an_expiry_does_not_cut_the_wait_short(subscriber: RabbitSubscriber, broker: PlainClient):
+    broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed", expiration="60000")
+    delivery = await subscriber.receive()
+    assert delivery is not None
+    await delivery.retry(timedelta(days=1))
+    waiting = broker.take(f"{broker.queue}.retry.1h")
+    assert waiting is not None
+    assert waiting.properties.expiration is None
 
 
 async def test_the_attempts_climb_the_ladder(subscriber: RabbitSubscriber, broker: PlainClient):

@@ -40,9 +40,7 @@ def test_a_name_is_as_short_as_the_driver_needs_it(name: Any):
         codec.encode_headers({name: "x"})
 
 
-@pytest.mark.parametrize(
-    "value", [b"raw", ["a"], {"a": 1}, Decimal(1), datetime(2026, 3, 1, tzinfo=UTC), object()]
-)
+@pytest.mark.parametrize("value", [b"raw", ["a"], {"a": 1}, Decimal(1), datetime(2026, 3, 1, tzinfo=UTC), object()])
 def test_a_value_is_a_plain_one(value: object):
     with pytest.raises(EncodeError, match="header 'a' is .* is accepted"):
         codec.encode_headers({"a": value})

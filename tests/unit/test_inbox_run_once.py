@@ -234,9 +234,8 @@ def test_a_transaction_that_the_session_began_by_itself_will_do(engine: Engine, 
 
 
 def test_a_payload_that_is_no_event_leaves_no_row(engine: Engine, database_url: str):
-    with Session(engine) as session, session.begin():
-        with pytest.raises(DecodeError, match="total"):
-            inbox.run_once(session, message(payload=b'{"order_id": 7}'), work)
+    with Session(engine) as session, session.begin(), pytest.raises(DecodeError, match="total"):
+        inbox.run_once(session, message(payload=b'{"order_id": 7}'), work)
     assert count(database_url, tables.inbox) == 0
 
 

@@ -140,7 +140,9 @@ sys.exit(process.run(service, shutdown_timeout=timedelta(seconds={seconds})))
 def running(service: str, *, seconds: float = 3600) -> Iterator["subprocess.Popen[str]"]:
     """A process whose service is at work."""
     code = BEGINNING + service + END.format(seconds=seconds)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message, SchemaError, outbox, process, tables
-from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.relay import Relay
 from outboxkit.retry import Backoff

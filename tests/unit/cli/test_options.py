@@ -36,7 +36,9 @@ def invoke(*arguments: str) -> tuple[Settings, str, bool]:
 
 
 def test_a_setting_is_an_option_of_the_same_name():
-    chosen, name, loud = invoke("x", "--queue", "billing", "--publish-timeout", "500ms", "--max-attempts", "3", "--loud")
+    chosen, name, loud = invoke(
+        "x", "--queue", "billing", "--publish-timeout", "500ms", "--max-attempts", "3", "--loud"
+    )
     assert (chosen.queue, chosen.publish_timeout, chosen.max_attempts) == ("billing", timedelta(milliseconds=500), 3)
     assert (name, loud) == ("x", True)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outboxkit.cli.services import _summary
+from outboxkit.cli.workers import _summary
 from outboxkit.relay import Drained
 from tests.unit.cli.conftest import Run
 
@@ -56,7 +56,11 @@ def test_a_module_that_is_not_there_is_named(run: Run, name: str):
         (2, "1 / 0", "ZeroDivisionError"),
         (3, "def broken(:", "SyntaxError"),
         (4, "x = 1", "no handler in unit_broken_4"),
-        (5, HANDLERS + "\n@inbox_handler('Handle')\ndef again(session, event: OrderConfirmed): ...", "two handlers are"),
+        (
+            5,
+            HANDLERS + "\n@inbox_handler('Handle')\ndef again(session, event: OrderConfirmed): ...",
+            "two handlers are",
+        ),
         (6, HANDLERS + "\n@inbox_handler('Other')\ndef other(session, event: int): ...", "annotate it"),
     ],
 )

@@ -111,7 +111,9 @@ async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: 
     assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["a"]
     assert waiting(bench) == ["b", "c"]
     assert not bench.subscriber.unacked
-    assert [(line["event"], line["processed"]) for line in said if "stopped" in line["event"]] == [("consumer stopped", 1)]
+    assert [(line["event"], line["processed"]) for line in said if "stopped" in line["event"]] == [
+        ("consumer stopped", 1)
+    ]
 
 
 async def test_an_idle_consumer_stops(bench: Bench):
@@ -155,9 +157,7 @@ def when_it_says(**reactions: Callable[[], object]) -> None:
     structlog.configure(processors=[react, LogCapture()])
 
 
-async def test_a_database_that_is_away_costs_no_attempt(
-    bench: Bench, impatient_engine: AsyncEngine, database_url: str
-):
+async def test_a_database_that_is_away_costs_no_attempt(bench: Bench, impatient_engine: AsyncEngine, database_url: str):
     bench.engine = impatient_engine
     other = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
     when_it_says(connected=lambda: other.execute("BEGIN IMMEDIATE"), away=lambda: other.execute("ROLLBACK"))

@@ -1,0 +1,215 @@
+"""The rules of the code base that no other tool checks; `make check` runs them.
+
+Import directions are import-linter's (pyproject.toml), details of the reference pages `tests/unit/test_reference.py`'s.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+
+import outboxkit
+from outboxkit import ids, inbox, migrations, outbox, tables
+from outboxkit.cli import app
+from outboxkit.settings import Settings, variable
+
+ROOT = Path(__file__).parents[1]
+TOP_LEVEL = {
+    "pyproject.toml",
+    "outboxkit",
+    "workers",
+    "tests",
+    "migrations",
+    "examples",
+    "docs",
+    "Makefile",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+}
+FILE_LINES, FUNCTION_LINES, PARAMETERS, WORKER_LINES = 300, 40, 8, 40
+BANNED = set(["util", "helper", "manager", "common", "base", "mixin", "service", "processor", "impl", "abstract", "data", "info", "misc"])
+LOCAL_PATH = re.compile(r"(?<![\w.~$}/:-])/(?:work|root|home|Users)\b(?!\.)")
+
+
+def files() -> list[Path]:
+    """Every file that belongs to the project: what git tracks or would, or else everything but what tools leave."""
+    listing = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        found = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split("\0")
+        paths = [ROOT / name for name in found if name]
+    except (OSError, subprocess.CalledProcessError):
+        paths = [path for path in ROOT.rglob("*") if not any(part.startswith(".") for part in path.parts)]
+    return sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts)
+
+
+FILES = files()
+PYTHON = [path for path in FILES if path.suffix == ".py"]
+MODULES = [path for path in PYTHON if path.is_relative_to(ROOT / "outboxkit")]
+WORKERS = [path for path in PYTHON if path.is_relative_to(ROOT / "workers")]
+OURS = [path for path in PYTHON if not path.is_relative_to(ROOT / "examples")]
+"""Examples are written as their readers write, with SQLAlchemy's usual `class Base`."""
+
+
+def shown(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def words(name: str) -> set[str]:
+    """The words of a name, however it is written, in the singular."""
+    split = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    return {word.lower().removesuffix("s") for word in split} | {word.lower() for word in split}
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function without its signature and its docstring."""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    given = function.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+    return len([parameter for parameter in named if parameter.arg not in ("self", "cls")])
+
+
+def imported(path: Path) -> ModuleType:
+    name = shown(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return importlib.import_module(name)
+
+
+def test_the_top_level_holds_only_what_everybody_looks_for():
+    found = {path.relative_to(ROOT).parts[0] for path in FILES}
+    unknown = {name for name in found if not name.startswith(".")} - TOP_LEVEL
+    assert not unknown, f"these do not belong at the top level: {sorted(unknown)}"
+    assert found >= TOP_LEVEL, f"these are missing at the top level: {sorted(TOP_LEVEL - found)}"
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=shown)
+def test_a_file_is_short(path: Path):
+    lines = len(path.read_text().splitlines())
+    limit = WORKER_LINES if path in WORKERS else FILE_LINES
+    assert lines <= limit, f"{shown(path)} has {lines} lines; at most {limit} are wanted: split it into concepts"
+
+
+@pytest.mark.parametrize("path", [*MODULES, *WORKERS], ids=shown)
+def test_a_function_is_short_and_takes_few_parameters(path: Path):
+    for function in functions(path):
+        where = f"{shown(path)}:{function.lineno} {function.name}"
+        assert body_lines(function) <= FUNCTION_LINES, f"{where} has {body_lines(function)} lines"
+        assert parameters(function) <= PARAMETERS, f"{where} has {parameters(function)} parameters"
+
+
+@pytest.mark.parametrize("path", OURS, ids=shown)
+def test_a_file_is_named_for_a_concept(path: Path):
+    for part in path.relative_to(ROOT).parts:
+        assert not words(part) & BANNED, f"{shown(path)}: {words(part) & BANNED} says nothing"
+
+
+@pytest.mark.parametrize("path", OURS, ids=shown)
+def test_a_class_is_named_for_a_concept(path: Path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef):
+            assert not words(node.name) & BANNED, f"{shown(path)}:{node.lineno} class {node.name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "banned"),
+    [
+        ("ConsumerBase", True),
+        ("AbstractBroker", True),
+        ("utils.py", True),
+        ("data_access", True),
+        ("HTTPService", True),
+        ("database_url.py", False),
+        ("Information", False),
+        ("based", False),
+        ("rebase.py", False),
+    ],
+)
+def test_words_are_looked_at_whole(name: str, banned: bool):
+    assert bool(words(name) & BANNED) is banned
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_inheritance_is_shallow(path: Path):
+    module = imported(path)
+    for name, found in inspect.getmembers(module, inspect.isclass):
+        if found.__module__ == module.__name__:
+            ours = [parent.__name__ for parent in found.__mro__[1:] if parent.__module__.startswith("outboxkit")]
+            limit = 2 if issubclass(found, Exception) else 1
+            assert len(ours) <= limit, f"{shown(path)}: {name} inherits from {ours}"
+
+
+def has_code(path: Path) -> bool:
+    """Whether there is more than a docstring, imports and dunder names such as `__all__`."""
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+                continue
+            case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("__"):
+                continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_every_module_is_mirrored_by_a_unit_test(path: Path):
+    if path.name == "__init__.py" and not has_code(path):
+        return
+    folder = ROOT / "tests" / "unit" / path.relative_to(ROOT / "outboxkit").parent
+    mirror = folder / f"test_{path.stem.strip('_')}.py"
+    assert mirror in FILES, f"{shown(path)} has no unit test; it belongs in {shown(mirror)}"
+    assert any(function.name.startswith("test_") for function in functions(mirror)), f"{shown(mirror)} tests nothing"
+
+
+@pytest.mark.parametrize("path", FILES, ids=shown)
+def test_no_file_names_a_path_of_one_machine(path: Path):
+    try:
+        text = path.read_text()
+    except UnicodeDecodeError:
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        assert not LOCAL_PATH.search(line), f"{shown(path)}:{number}: {line.strip()}"
+
+
+def public_names() -> dict[str, list[str]]:
+    """For each reference page the names that must be on it."""
+    commands = typer.main.get_command(app).commands
+    modules = {"ids": ids, "inbox": inbox, "migrations": migrations, "outbox": outbox}
+    called = [
+        name
+        for module in modules.values()
+        for name, found in inspect.getmembers(module, inspect.isfunction)
+        if found.__module__ == module.__name__ and not name.startswith("_")
+    ]
+    options = {option for command in commands.values() for parameter in command.params for option in parameter.opts}
+    columns = {column.name for table in tables.metadata.sorted_tables for column in table.columns}
+    return {
+        "api.md": sorted({*outboxkit.__all__, *called, *modules}),
+        "cli.md": sorted({*commands, *(option for option in options if option.startswith("--"))}),
+        "settings.md": [variable(name) for name in Settings.model_fields],
+        "tables.md": sorted({*tables.metadata.tables, *columns}),
+    }
+
+
+@pytest.mark.parametrize("page", public_names())
+def test_every_public_name_is_on_its_reference_page(page: str):
+    path = ROOT / "docs" / "reference" / page
+    assert path.is_file(), f"{shown(path)} is missing"
+    text = path.read_text()
+    missing = [name for name in public_names()[page] if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
+    assert not missing, f"{shown(path)} does not name {', '.join(missing)}"
