@@ -35,7 +35,10 @@ TOP_LEVEL = {
     "CHANGELOG.md",
 }
 FILE_LINES, FUNCTION_LINES, PARAMETERS, WORKER_LINES = 300, 40, 8, 40
-BANNED = set(["util", "helper", "manager", "common", "base", "mixin", "service", "processor", "impl", "abstract", "data", "info", "misc"])
+BANNED = {
+    *("util", "helper", "manager", "common", "base", "mixin", "service", "processor"),
+    *("impl", "abstract", "data", "info", "misc"),
+}
 LOCAL_PATH = re.compile(r"(?<![\w.~$}/:-])/(?:work|root|home|Users)\b(?!\.)")
 
 

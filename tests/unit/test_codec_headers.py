@@ -42,19 +42,19 @@ def test_a_name_is_as_short_as_the_driver_needs_it(name: Any):
 
 @pytest.mark.parametrize("value", [b"raw", ["a"], {"a": 1}, Decimal(1), datetime(2026, 3, 1, tzinfo=UTC), object()])
 def test_a_value_is_a_plain_one(value: object):
-    with pytest.raises(EncodeError, match="header 'a' is .* is accepted"):
+    with pytest.raises(EncodeError, match=r"header 'a' is .* is accepted"):
         codec.encode_headers({"a": value})
 
 
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
 def test_an_integer_fits_64_bits(value: int):
-    with pytest.raises(EncodeError, match="header 'a' .* 64 bits; send it as a str"):
+    with pytest.raises(EncodeError, match=r"header 'a' .* 64 bits; send it as a str"):
         codec.encode_headers({"a": value})
 
 
 @pytest.mark.parametrize("value", [0.1, 1e300, float("nan")])
 def test_a_float_is_refused_because_amqp_drivers_round_it(value: float):
-    with pytest.raises(EncodeError, match="header 'a' is .* str, int, bool or None is accepted"):
+    with pytest.raises(EncodeError, match=r"header 'a' is .* str, int, bool or None is accepted"):
         codec.encode_headers({"a": value})
 
 

@@ -14,6 +14,7 @@ from outboxkit import ids
 PARTS = st.one_of(
     st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.integers(), st.uuids(), st.binary(max_size=40)
 )
+MICROSECONDS = st.integers(0, 999_999).map(lambda number: timedelta(microseconds=number))
 TUPLES = st.lists(PARTS, min_size=1, max_size=5).map(tuple)
 
 
@@ -46,8 +47,9 @@ def test_new_ids_sort_in_the_order_in_which_they_were_made():
     assert len(set(made)) == len(made)
 
 
-@given(st.datetimes(datetime(1970, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)))
-def test_an_id_can_carry_a_given_time(at: datetime):
+@given(st.integers(0, 253_402_000_000).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)), MICROSECONDS)
+def test_an_id_can_carry_a_given_time(second: datetime, fraction: timedelta):
+    at = second + fraction
     made = ids.new(at=at)
     parsed = UUID(made)
     assert (parsed.version, parsed.variant) == (7, RFC_4122)
@@ -140,7 +142,7 @@ def test_an_enum_member_stands_for_its_value():
 
 @pytest.mark.parametrize("part", [1.5, True, None, Decimal("1.0"), datetime(2026, 1, 1, tzinfo=UTC), ("a",), "\ud800"])
 def test_what_could_read_differently_elsewhere_is_refused(part: object):
-    with pytest.raises(TypeError, match="ids.derive"):
+    with pytest.raises(TypeError, match=r"ids.derive"):
         ids.derive("order", part)
 
 

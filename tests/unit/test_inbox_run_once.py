@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, insert
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -170,9 +170,9 @@ async def test_an_async_handler_that_fails_is_rolled_back(async_engine: AsyncEng
 
 
 def test_an_async_handler_needs_an_async_session(engine: Engine, database_url: str):
-    with pytest.raises(ConfigurationError, match=r"needs an AsyncSession: await session.run_sync\(inbox.run_once"):
-        with Session(engine) as session, session.begin():
-            inbox.run_once(session, ORDER, async_work)
+    refused = pytest.raises(ConfigurationError, match=r"needs an AsyncSession: await session.run_sync\(inbox.run_once")
+    with refused, Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, async_work)
     assert count(database_url, tables.inbox) == 0
 
 
@@ -207,9 +207,9 @@ def test_a_handler_that_ends_the_transaction_is_refused(engine: Engine, database
         work(session, event)
         getattr(session, ends)()
 
-    with pytest.raises(TransactionRequired, match="handler 'Ends' ended the transaction"):
-        with Session(engine) as session, session.begin():
-            inbox.run_once(session, ORDER, handler)
+    refused = pytest.raises(TransactionRequired, match="handler 'Ends' ended the transaction")
+    with refused, Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, handler)
     assert count(database_url, tables.inbox) == count(database_url, effects)
 
 
@@ -246,7 +246,7 @@ def test_an_unmarked_function_is_refused(engine: Engine):
 
 def test_the_errors_of_the_database_are_the_databases(tmp_path):
     made = create_engine(f"sqlite:///{tmp_path}/no-tables.db")
-    with Session(made) as session, session.begin():
-        with pytest.raises(Exception, match="no such table: outboxkit_inbox"):
-            inbox.run_once(session, ORDER, work)
+    failed = pytest.raises(OperationalError, match="no such table: outboxkit_inbox")
+    with failed, Session(made) as session, session.begin():
+        inbox.run_once(session, ORDER, work)
     made.dispose()

@@ -93,7 +93,7 @@ def test_a_moment_in_the_past_is_due_at_once(session: Session):
 
 @pytest.mark.parametrize("wrong", [NOW.replace(tzinfo=None), "tomorrow", 5, timedelta(days=1), NOW.date()])
 def test_a_moment_without_zone_is_refused(session: Session, wrong: Any):
-    with pytest.raises(EncodeError, match="deliver_at is .* must be a datetime with a time zone"):
+    with pytest.raises(EncodeError, match=r"deliver_at is .* must be a datetime with a time zone"):
         outbox.add(session, ORDER, deliver_at=wrong)
 
 

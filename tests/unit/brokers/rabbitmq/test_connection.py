@@ -54,7 +54,7 @@ def test_a_heartbeat_of_ones_own_is_kept():
 )
 async def test_something_else_is_refused_in_one_line_without_the_password(url: str):
     with pytest.raises(
-        ConfigurationError, match="OUTBOXKIT_BROKER_URL .*amqp://user:password@host:5672/vhost"
+        ConfigurationError, match=r"OUTBOXKIT_BROKER_URL .*amqp://user:password@host:5672/vhost"
     ) as raised:
         await connection.connect(url, name="unit test", timeout=1)
     assert SECRET not in str(raised.value)

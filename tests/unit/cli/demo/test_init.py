@@ -9,7 +9,7 @@ from tests.unit.cli.conftest import Run
 
 
 @pytest.fixture(autouse=True)
-def _empty_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -20,7 +20,7 @@ def counts(out: str) -> dict[str, str]:
     return {name.strip(): count.strip() for name, count in cells}
 
 
-def test_every_committed_order_has_one_effect(run: Run, _empty_temporary_folder: Path):
+def test_every_committed_order_has_one_effect(run: Run, temporary_folder: Path):
     ended = run("demo", "--orders", "40")
     assert (ended.code, ended.err) == (0, "")
     found = counts(ended.out)
@@ -31,7 +31,7 @@ def test_every_committed_order_has_one_effect(run: Run, _empty_temporary_folder:
     assert int(found["duplicates caught by the inbox"]) > 0
     assert int(found["deliveries, a fifth of them sent twice"]) == 36 + int(found["duplicates caught by the inbox"])
     assert "Every committed order has exactly one effect." in ended.out
-    assert not list(_empty_temporary_folder.iterdir()), "the demo cleans up"
+    assert not list(temporary_folder.iterdir()), "the demo cleans up"
 
 
 def test_it_ends_with_what_to_type_next(run: Run):
