@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import async_session
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.util import await_
 
 from outboxkit import codec, ids, statements
@@ -144,7 +144,9 @@ def is_stale(message: Message, *, now: datetime, retention: timedelta) -> bool:
     return made is not None and now - made > retention
 
 
-def run_once(session: Session, message: Message, handler: Callable[..., Any] | Handler) -> Outcome:
+def run_once(
+    session: Session | scoped_session[Any], message: Message, handler: Callable[..., Any] | Handler
+) -> Outcome:
     """Run `handler` for `message`, unless it has already run: the rule behind "each effect happens once".
 
     Inserts the inbox row in the session's transaction, then calls the handler with that session, so that both are
@@ -160,10 +162,12 @@ def run_once(session: Session, message: Message, handler: Callable[..., Any] | H
     Raises:
         TransactionRequired: the session is in no transaction, its connection is in autocommit mode, or the handler
             itself committed or rolled back.
+        TypeError: the session is of another kind.
         DecodeError: the payload is not the handler's event; nothing was inserted.
         ConfigurationError: the function is no handler, or it is async and the session is not.
     """
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
+    session = session() if isinstance(session, scoped_session) else session
     _require_transaction(session)
     event: object = codec.decode(spec.event_type, message.payload)
     dialect = session.connection().dialect.name
@@ -204,6 +208,11 @@ def _call(spec: Handler, session: Session, event: object, message: Message) -> N
 
 
 def _require_transaction(session: Session) -> None:
+    if not isinstance(session, Session):
+        raise TypeError(
+            f"run_once takes a Session, found {type(session).__name__}; "
+            "with an AsyncSession: await session.run_sync(inbox.run_once, message, handler)"
+        )
     if not session.in_transaction():
         raise TransactionRequired(
             "run_once was called outside a transaction: its inbox row must commit or roll back together with the "

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit import (
     ConfigurationError,
@@ -250,3 +250,18 @@ def test_the_errors_of_the_database_are_the_databases(tmp_path):
     with failed, Session(made) as session, session.begin():
         inbox.run_once(session, ORDER, work)
     made.dispose()
+
+
+def test_a_scoped_session_will_do(engine: Engine, database_url: str):
+    session = scoped_session(sessionmaker(engine))
+    with session.begin():
+        assert inbox.run_once(session, ORDER, work) is Outcome.PROCESSED
+    session.remove()
+    assert count(database_url, effects) == 1
+
+
+async def test_an_async_session_needs_run_sync(async_engine: AsyncEngine, database_url: str):
+    async with AsyncSession(async_engine) as session, session.begin():
+        with pytest.raises(TypeError, match=r"await session\.run_sync\(inbox\.run_once, message, handler\)"):
+            inbox.run_once(session, ORDER, work)
+    assert count(database_url, tables.inbox) == 0
