@@ -1,10 +1,12 @@
 """Everything at once: 5 000 orders, rollbacks, duplicates, and SIGKILLs of relays and consumers at random moments."""
 
 import random
+import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from decimal import Decimal
-from threading import Event, Thread
+from threading import Event
 
 from outboxkit import codec
 from tests.acceptance.deployment import HANDLERS, Deployment
@@ -14,30 +16,29 @@ from tests.polling import eventually
 
 ORDERS = 5000
 FOREIGN = range(10_001, 10_501)
+KILLS = 8
 SEED = 20_250
+INFO = {"OUTBOXKIT_LOG_LEVEL": "info"}
 QUIET = {"OUTBOXKIT_LOG_LEVEL": "warning"}
 
 
 def test_no_order_is_lost_and_none_is_doubled(deployment: Deployment):
     deployment.declare_queue()
+    workers = (
+        ("relay started", lambda: deployment.start("relay", **INFO)),
+        ("relay started", lambda: deployment.start("relay", OUTBOXKIT_BATCH_SIZE="50", **INFO)),
+        ("consumer connected", lambda: deployment.start("consumer", HANDLERS, **INFO)),
+        ("consumer connected", lambda: deployment.start("consumer", HANDLERS, OUTBOXKIT_CONCURRENCY="2", **INFO)),
+    )
     with ExitStack() as storm:
-        killed = [
-            storm.enter_context(killed_at_random(start, random.Random(SEED + number)))
-            for number, start in enumerate(
-                (
-                    lambda: deployment.start("relay", **QUIET),
-                    lambda: deployment.start("relay", OUTBOXKIT_BATCH_SIZE="50", **QUIET),
-                    lambda: deployment.start("consumer", HANDLERS, **QUIET),
-                    lambda: deployment.start("consumer", HANDLERS, OUTBOXKIT_CONCURRENCY="2", **QUIET),
-                )
-            )
-        ]
+        for number, (started, start) in enumerate(workers):
+            storm.enter_context(killed_at_random(start, started, random.Random(SEED + number)))
         publish_twice(deployment)
         kept = take_orders(deployment.engine, range(1, ORDERS + 1), roll_back_every=7)
         publish_twice(deployment)
         expected = dict.fromkeys(kept | set(FOREIGN), 1)
         eventually(deployment.effects, lambda found: len(found) >= len(expected), seconds=180)
-    assert all(len(kills) > 1 for kills in killed)
+    assert [process.wait() for process in deployment.processes].count(-signal.SIGKILL) == KILLS * len(workers)
     assert deployment.outboxkit("relay", "--drain", **QUIET).returncode == 0
     assert deployment.outboxkit("consume", HANDLERS, "--drain", **QUIET).returncode == 0
     assert deployment.effects() == expected
@@ -57,21 +58,25 @@ def publish_twice(deployment: Deployment) -> None:
 
 
 @contextmanager
-def killed_at_random(start: Callable[[], WorkerProcess], chance: random.Random) -> Iterator[list[WorkerProcess]]:
-    """A process that is killed and started again, over and over; yields those that were killed."""
-    end, killed = Event(), []
+def killed_at_random(start: Callable[[], WorkerProcess], started: str, chance: random.Random) -> Iterator[None]:
+    """A process that is killed while it works, and started again, several times; the last one is let live."""
+    end = Event()
 
-    def kill_and_start() -> None:
-        while not end.is_set():
+    def run() -> None:
+        for _ in range(KILLS):
             process = start()
-            end.wait(chance.uniform(0.7, 4))
+            process.wait_for(started)
+            end.wait(chance.uniform(0, 1.5))
             process.kill()
-            killed.append(process)
+        process = start()
+        process.wait_for(started)
+        end.wait()
+        assert process.stop() == 0
 
-    thread = Thread(target=kill_and_start)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        end.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        try:
+            yield
+        finally:
+            end.set()
+        running.result()

@@ -54,15 +54,17 @@ def test_an_event_that_two_consumers_handle_at_once_has_one_effect(deployment: D
 
 def test_a_message_is_published_not_before_its_time(deployment: Deployment):
     deployment.declare_queue()
-    due = datetime.now(UTC) + timedelta(seconds=6)
-    send(deployment.engine, OrderConfirmed(1, Decimal(1)), deliver_at=due)
+    send(deployment.engine, OrderConfirmed(1, Decimal(1)), deliver_at=datetime.now(UTC) + timedelta(hours=1))
     send(deployment.engine, OrderConfirmed(2, Decimal(2)))
     early = deployment.outboxkit("relay", "--drain")
     assert (early.returncode, early.stdout) == (0, "published 1\n1 wait for a later time\n")
     relay, consumer = deployment.relay(), deployment.consumer()
-    assert deployment.wait_for_effects(2) == {1: 1, 2: 1}
+    due = datetime.now(UTC) + timedelta(seconds=3)
+    send(deployment.engine, OrderConfirmed(3, Decimal(3)), deliver_at=due)
+    assert deployment.wait_for_effects(2) == {2: 1, 3: 1}
     assert datetime.now(UTC) >= due
     assert [relay.stop(), consumer.stop()] == [0, 0]
+    assert deployment.pending() == 1
 
 
 def publish(deployment: Deployment, event: OrderConfirmed | OrderGated, message_id: str) -> None:

@@ -27,15 +27,15 @@ def empty_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Eng
     made.dispose()
 
 
-def test_ten_at_once_migrate_once(empty_postgresql_url: str):
+def test_of_five_processes_one_migrates(empty_postgresql_url: str):
     command = [COMMAND, "migrate", "--database-url", empty_postgresql_url]
-    with ThreadPoolExecutor(10) as pool:
-        ended = list(pool.map(lambda _: run_to_end(command, {}), range(10)))
-    assert [process.returncode for process in ended] == [0] * 10, [process.stderr for process in ended]
+    with ThreadPoolExecutor(5) as pool:
+        ended = list(pool.map(lambda _: run_to_end(command, {}), range(5)))
+    assert [process.returncode for process in ended] == [0] * 5, [process.stderr for process in ended]
     said = sorted(process.stdout for process in ended)
     assert (
         said
-        == ["outboxkit tables: migrated from version 0 to 1\n"] + ["outboxkit tables: up to date at version 1\n"] * 9
+        == ["outboxkit tables: migrated from version 0 to 1\n"] + ["outboxkit tables: up to date at version 1\n"] * 4
     )
 
 

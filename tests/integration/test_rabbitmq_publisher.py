@@ -128,7 +128,7 @@ async def test_an_exchange_deleted_in_between_blames_no_message(publisher: Rabbi
 async def test_a_broker_that_does_not_answer_leaves_it_unknown(broker: PlainClient, proxy: TcpProxy):
     broker.bind("OrderConfirmed")
     url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-    publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(milliseconds=500))
+    publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(seconds=2))
     await publisher.connect()
     proxy.hold_server()
     receipts = await publisher.publish([made("1"), made("2")])

@@ -136,7 +136,7 @@ async def test_a_broker_that_does_not_answer_counts_no_attempt(
     broker.bind("Ordered")
     add(pg_engine, 1, 2)
     async with behind_proxy(broker.url) as (proxy, url):
-        publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(milliseconds=300))
+        publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(seconds=2))
         await publisher.connect()
         proxy.hold_server()
         with pytest.raises(BrokerUnavailable, match="did not answer in time"):
@@ -184,7 +184,11 @@ async def test_a_database_that_goes_away_before_the_settle_keeps_the_rows(
 
 
 async def test_the_database_takes_its_rows_back_from_a_relay_that_froze(
-    pg_engine: Engine, postgresql_url: str, broker: PlainClient, publisher: RabbitPublisher
+    pg_engine: Engine,
+    postgresql_url: str,
+    async_pg_engine: AsyncEngine,
+    broker: PlainClient,
+    publisher: RabbitPublisher,
 ):
     broker.bind("Ordered")
     add(pg_engine, 1)
@@ -193,7 +197,7 @@ async def test_the_database_takes_its_rows_back_from_a_relay_that_froze(
     freezing = asyncio.create_task(Relay(limited, FaultyPublisher(publisher, thaw.wait)).publish_batch(NOW))
 
     async def publish_elsewhere() -> int:
-        return len((await Relay(limited, publisher).publish_batch(NOW)).published)
+        return len((await Relay(async_pg_engine, publisher).publish_batch(NOW)).published)
 
     await eventually_async(lambda: asyncio.to_thread(broker.depth))
     assert await eventually_async(publish_elsewhere) == 1
