@@ -2,9 +2,11 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any
+from datetime import timedelta
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
+from pydantic import SecretStr
 
 from outboxkit import settings
 from outboxkit.settings import Settings, variable
@@ -38,6 +40,19 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
 def _option(name: str) -> inspect.Parameter:
     field = Settings.model_fields[name]
     flag = f"--{name.replace('_', '-')}"
-    option = typer.Option(flag, help=f"{field.description} (env {variable(name)})", show_default=False, metavar="…")
+    option = typer.Option(
+        flag,
+        help=f"{field.description} (env {variable(name)})",
+        show_default=False,
+        metavar=_accepted(field.annotation),
+    )
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, option])
+
+
+def _accepted(kind: Any) -> str:
+    """What stands for an option's value in the help."""
+    if get_origin(kind) is Literal:
+        return "|".join(get_args(kind))
+    named = {int: "N", timedelta: "DURATION", SecretStr: "URL"}
+    return named.get(kind, "DURATIONS" if get_origin(kind) is tuple else "NAME")
