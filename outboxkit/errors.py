@@ -8,8 +8,10 @@
     │   ├── EncodeError         an event cannot become a message
     │   └── DecodeError         a message cannot become an event
     └── BrokerError
-        ├── BrokerUnavailable   away, refusing or gone in the middle: wait and try again
-        └── PublishRejected     this one message was refused: returned as unroutable, or nacked
+        └── BrokerUnavailable   away, refusing or gone in the middle: wait and try again
+
+A message that the broker refuses is no error: it is a receipt with a verdict (`outboxkit.brokers`), and ends in the
+dead letters.
 
 Errors of SQLAlchemy are never wrapped: the session is the caller's. `Retry` and `Reject` are not errors but
 signals that a handler raises to choose what happens to its message.
@@ -52,10 +54,6 @@ class BrokerError(OutboxkitError):
 
 class BrokerUnavailable(BrokerError):
     """The broker is away, refuses the connection, or went away in the middle. No message is to blame."""
-
-
-class PublishRejected(BrokerError):
-    """The broker refused this one message: it reached no queue, or was nacked."""
 
 
 class Retry(Exception):

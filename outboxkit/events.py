@@ -3,7 +3,8 @@
 import dataclasses
 import sys
 from collections.abc import Callable
-from typing import TypeVar, cast
+from dataclasses import dataclass
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -14,20 +15,48 @@ T = TypeVar("T")
 _MARK = "__outboxkit_event__"
 
 
-def event(name: str) -> Callable[[type[T]], type[T]]:
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What `@event` says of a class.
+
+    Attributes:
+        name: the message's type, and its default routing key.
+        strict_order: transactions that add one key wait for each other, so that positions follow commits.
+        discard_unroutable: a message that reaches no queue has done its duty.
+    """
+
+    name: str
+    strict_order: bool = False
+    discard_unroutable: bool = False
+
+
+def event(
+    name: str, *, strict_order: bool = False, unroutable: Literal["discard"] | None = None
+) -> Callable[[type[T]], type[T]]:
     """Give a class the name under which its instances travel: the message's type, and its default routing key.
 
     The class is a dataclass, an attrs class, a `msgspec.Struct` or a pydantic model; `@event` stands above the
     decorator that makes it one. The name is part of the wire format: renaming the class is free, renaming
     the event is not. It is written on the class itself: nothing is registered anywhere.
 
+    Args:
+        name: 1 to 255 bytes.
+        strict_order: on PostgreSQL, transactions that add events of one key wait for each other from the flush to the
+            commit, so that the order of positions is the order of commits. Every event then needs a key.
+        unroutable: "discard" for events that may go to nobody: one that reaches no queue counts as published. None
+            leaves it to `OUTBOXKIT_UNROUTABLE`.
+
     Raises:
-        ConfigurationError: the name is empty or too long for AMQP (255 bytes), or the class is of no such kind.
+        ConfigurationError: the name is empty or too long for AMQP (255 bytes), `unroutable` is something else, or the
+            class is of no such kind.
     """
     if not isinstance(name, str) or not name or len(name.encode()) > 255:
         raise ConfigurationError(
             f'@event takes a name of 1 to 255 bytes, as in @event("OrderConfirmed"); found {name!r}'
         )
+    if unroutable not in (None, "discard"):
+        raise ConfigurationError(f'@event({name!r}) takes unroutable="discard" or None; found {unroutable!r}')
+    declaration = Declaration(name, strict_order=bool(strict_order), discard_unroutable=unroutable == "discard")
 
     def mark(cls: type[T]) -> type[T]:
         if not is_model(cls):
@@ -35,22 +64,31 @@ def event(name: str) -> Callable[[type[T]], type[T]]:
                 f"@event({name!r}) found {cls!r}, which is no dataclass, attrs class, msgspec.Struct or pydantic "
                 "model. Write @event above the decorator that makes it one"
             )
-        setattr(cls, _MARK, name)
+        setattr(cls, _MARK, declaration)
         return cls
 
     return mark
 
 
-def name_of(cls: type) -> str:
-    """The name that `@event` gave to this very class; a subclass needs a name of its own.
+def declaration_of(cls: type) -> Declaration:
+    """What `@event` said of this very class; a subclass needs a declaration of its own.
 
     Raises:
         ConfigurationError: the class is not an event.
     """
-    name = cls.__dict__.get(_MARK)
-    if name is None:
+    found = cls.__dict__.get(_MARK)
+    if found is None:
         raise ConfigurationError(f'{cls.__qualname__} is not an event: decorate it with @event("{cls.__name__}")')
-    return cast("str", name)
+    return cast("Declaration", found)
+
+
+def name_of(cls: type) -> str:
+    """The name that `@event` gave to this very class.
+
+    Raises:
+        ConfigurationError: the class is not an event.
+    """
+    return declaration_of(cls).name
 
 
 def is_event(cls: object) -> bool:

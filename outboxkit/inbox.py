@@ -171,7 +171,7 @@ def run_once(
     _require_transaction(session)
     event: object = codec.decode(spec.event_type, message.payload)
     dialect = session.connection().dialect.name
-    row = statements.record_processed(dialect, handler=spec.name, message_id=message.id, type_=message.type)
+    row = statements.inbox.record_processed(dialect, handler=spec.name, message_id=message.id, type_=message.type)
     if session.connection().execute(row).first() is None:
         return Outcome.DUPLICATE
     transaction = session.get_transaction()

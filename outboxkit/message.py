@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from types import MappingProxyType
 
@@ -73,6 +73,47 @@ class Message:
     def routing_key(self) -> str:
         """What the exchange routes by: the topic, or else the type."""
         return self.type if self.topic is None else self.topic
+
+
+_Fields = tuple[
+    str, str, bytes, str | None, str | None, dict[str, object], str | None, str | None, datetime | None, str, str | None
+]
+
+(
+    _set_id,
+    _set_type,
+    _set_payload,
+    _set_key,
+    _set_topic,
+    _set_headers,
+    _set_correlation_id,
+    _set_causation_id,
+    _set_created_at,
+    _set_content_type,
+    _set_content_encoding,
+) = (vars(Message)[field.name].__set__ for field in fields(Message))
+
+
+def trusted(*values: *_Fields) -> Message:
+    """A message from a row that was checked when it was written: all fields in their order, none looked at again.
+
+    For the relay, which makes one for every row; anybody else writes `Message(...)`. It takes a third of the time.
+    The headers are not copied: the dict must be the message's own.
+    """
+    id_, type_, payload, key, topic, headers, correlation_id, causation_id, created_at, content_type, encoding = values
+    made = object.__new__(Message)
+    _set_id(made, id_)
+    _set_type(made, type_)
+    _set_payload(made, payload)
+    _set_key(made, key)
+    _set_topic(made, topic)
+    _set_headers(made, MappingProxyType(headers))
+    _set_correlation_id(made, correlation_id)
+    _set_causation_id(made, causation_id)
+    _set_created_at(made, created_at)
+    _set_content_type(made, content_type)
+    _set_content_encoding(made, encoding)
+    return made
 
 
 def _check_text(name: str, text: str | None) -> None:

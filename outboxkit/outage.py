@@ -20,33 +20,41 @@ T = TypeVar("T")
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 
-_AWAY_SQLSTATES = ("08", "57P01", "57P02", "57P03", "53300")
-"""Connection failures, shutdown, crash, starting up, too many connections (PostgreSQL, appendix A)."""
+_AWAY_SQLSTATES = ("08", "57P01", "57P02", "57P03", "53300", "25006")
+"""Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
+its promotion (PostgreSQL, appendix A)."""
+PASSING_SQLSTATES = ("57014", "25P03", "40P01", "40001", "55P03", "53", "58")
+"""Cancelled, idle for too long, deadlock, serialization, lock not available, out of resources, system trouble: for
+statements of our own they say nothing about the work. In a handler's transaction they may be the handler's doing."""
 _AWAY_SQLITE = frozenset({5, 6, 10, 14})
 """SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
 
 
-def what_is_away(error: BaseException | None) -> str | None:
-    """Whether the error says that the `broker` or the `database` cannot be reached now; None for every other error."""
+def what_is_away(error: BaseException | None, *, passing: tuple[str, ...] = ()) -> str | None:
+    """Whether the error says that the `broker` or the `database` cannot be reached now; None for every other error.
+
+    Errors whose SQLSTATE begins with one of `passing` count as the database being away, too.
+    """
     if isinstance(error, BrokerUnavailable):
         return "broker"
     if isinstance(error, PoolTimeout):
         return "database"
-    if isinstance(error, DBAPIError) and (error.connection_invalidated or _is_away(error)):
+    if isinstance(error, DBAPIError) and (error.connection_invalidated or _is_away(error, passing)):
         return "database"
     return None
 
 
-def _is_away(error: DBAPIError) -> bool:
+def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate is not None:
+        return str(sqlstate).startswith((*_AWAY_SQLSTATES, *passing))
     if not isinstance(error, OperationalError | InterfaceError):
         return False
     sqlite_code = getattr(error.orig, "sqlite_errorcode", None)
     if sqlite_code is not None:
         return sqlite_code & 0xFF in _AWAY_SQLITE
-    sqlstate = getattr(error.orig, "sqlstate", None)
-    if sqlstate is None:  # the driver never got an answer that has a state: refused, reset, no such host
-        return type(error.orig).__module__.startswith("psycopg")
-    return str(sqlstate).startswith(_AWAY_SQLSTATES)
+    # the driver never got an answer that has a state: refused, reset, no such host
+    return type(error.orig).__module__.startswith("psycopg")
 
 
 class Outage:
@@ -57,15 +65,23 @@ class Outage:
     Args:
         who: the name for the log, such as `relay`.
         patience: give up after this many seconds of one outage and raise its error; None waits for ever.
+        passing: SQLSTATEs that are waited out as well, such as `PASSING_SQLSTATES`.
         wait: the backoff, as a tenacity wait.
         sleep: for tests.
     """
 
     def __init__(
-        self, who: str, *, patience: float | None = None, wait: wait_base | None = None, sleep: Sleep = asyncio.sleep
+        self,
+        who: str,
+        *,
+        patience: float | None = None,
+        passing: tuple[str, ...] = (),
+        wait: wait_base | None = None,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._log = structlog.get_logger("outboxkit").bind(process=who)
         self._patience = patience
+        self._passing = passing
         self._wait = wait or wait_random_exponential(multiplier=0.2, max=5)
         self._sleep = sleep
         self._away: str | None = None
@@ -77,7 +93,7 @@ class Outage:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: the outage outlasted the patience.
         """
         retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: what_is_away(error) is not None),
+            retry=retry_if_exception(lambda error: self._what(error) is not None),
             stop=stop_any(
                 stop_after_delay(self._patience) if self._patience is not None else stop_never, _Stopped(stop)
             ),
@@ -93,11 +109,14 @@ class Outage:
         try:
             result: T = await retrying(attempt)
         except Exception as error:
-            if what_is_away(error) is not None and stop.is_set():
+            if self._what(error) is not None and stop.is_set():
                 return None
             raise
         self.is_over()
         return result
+
+    def _what(self, error: BaseException | None) -> str | None:
+        return what_is_away(error, passing=self._passing)
 
     def is_over(self) -> None:
         """Note that everything is there, and say so if it was not."""
@@ -107,7 +126,7 @@ class Outage:
 
     def begins(self, error: BaseException | None) -> None:
         """Note that the error says that something is away, and say so unless that is known."""
-        away = what_is_away(error)
+        away = self._what(error)
         if away is not None and away != self._away:
             self._away = away
             self._log.warning(f"{away} is away, waiting", error=first_line(error))

@@ -59,7 +59,7 @@ class Settings(BaseSettings):
         SecretStr("sqlite:///outboxkit.db"), description="where the tables are: postgresql+psycopg://… or sqlite:///…"
     )
     broker_url: SecretStr = Field(
-        SecretStr("amqp://guest:guest@localhost:5672/"), description="the broker: amqp://…, amqps://… or memory://"
+        SecretStr("amqp://guest:guest@localhost:5672/"), description="the broker: amqp://…, amqps://… or memory://; several with commas are tried in turn"
     )
     exchange: str = Field("outboxkit", min_length=1, max_length=255, description="the topic exchange")
     queue: str | None = Field(None, min_length=1, max_length=200, description="the consumer's queue")
@@ -74,6 +74,15 @@ class Settings(BaseSettings):
     concurrency: int = Field(8, ge=1, le=1000, description="deliveries that a consumer handles at once")
     prefetch: int = Field(64, ge=1, le=65_535, description="deliveries that the broker may push ahead")
     max_attempts: int = Field(10, ge=1, description="failures after which a message goes to the dead letters")
+    unroutable: Literal["bury", "discard"] = Field(
+        "bury", description="a message that no queue wants, after all attempts: bury it, or discard it at once"
+    )
+    dead_key: Literal["park", "continue"] = Field(
+        "park", description="later messages of a dead one's key wait for an operator (park), or go on"
+    )
+    keep_published: Duration | None = Field(
+        None, description="how long published messages are kept for a replay; deleted at once where it is not set"
+    )
     inbox_retention: Duration = Field(
         timedelta(days=14), description="how long the inbox remembers; older deliveries are stale"
     )

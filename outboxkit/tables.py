@@ -8,8 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
+    Boolean,
     Column,
+    ColumnElement,
     DateTime,
     Dialect,
     Identity,
@@ -21,12 +24,17 @@ from sqlalchemy import (
     Table,
     Text,
     TypeDecorator,
+    and_,
     event,
+    false,
     func,
 )
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
+
+PARKED = datetime(9999, 12, 31, tzinfo=UTC)
+"""The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -83,21 +91,30 @@ outbox = Table(
     Column("due_at", UtcDateTime, comment="not before this; null: at once"),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("last_error", Text),
+    Column("held", Boolean, nullable=False, server_default=false(), comment="a retry, or behind one of its key"),
+    Column("first_failed_at", UtcDateTime),
+    Column("expires_at", UtcDateTime, comment="not published after this"),
+    Column("discard_unroutable", Boolean, nullable=False, server_default=false()),
+    Column("dedup", Boolean, nullable=False, server_default=false(), comment="one row for an id at a time"),
 )
 """Messages that wait to be published. A row leaves in the transaction that follows the broker's confirm."""
 
-Index(
-    "outboxkit_outbox_ready",
+
+def _partial(name: str, *columns: Column[Any], where: ColumnElement[bool], unique: bool = False) -> None:
+    Index(f"outboxkit_{name}", *columns, postgresql_where=where, sqlite_where=where, unique=unique)
+
+
+_partial("outbox_ready", outbox.c.position, where=outbox.c.due_at.is_(None))
+_partial("outbox_due", outbox.c.due_at, outbox.c.position, where=outbox.c.due_at.is_not(None))
+_partial(
+    "outbox_key",
+    outbox.c.key,
     outbox.c.position,
-    postgresql_where=outbox.c.due_at.is_(None),
-    sqlite_where=outbox.c.due_at.is_(None),
+    where=and_(outbox.c.key.is_not(None), outbox.c.due_at.is_(None)),
 )
-Index(
-    "outboxkit_outbox_due",
-    outbox.c.due_at,
-    postgresql_where=outbox.c.due_at.is_not(None),
-    sqlite_where=outbox.c.due_at.is_not(None),
-)
+_partial("outbox_held", outbox.c.key, outbox.c.position, where=outbox.c.held)
+_partial("outbox_delayed", outbox.c.message_id, where=outbox.c.due_at.is_not(None))
+_partial("outbox_dedup", outbox.c.message_id, where=outbox.c.dedup, unique=True)
 
 inbox = Table(
     "outboxkit_inbox",
@@ -123,8 +140,79 @@ dead_letter = Table(
     Column("error", Text),
     Column("attempts", Integer, nullable=False),
     Column("dead_at", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
+    Column("position", BigInteger, comment="the place that it had in the outbox"),
+    Column("parked", Boolean, nullable=False, server_default=false(), comment="later messages of its key wait"),
+    Column("first_failed_at", UtcDateTime),
+    Column("discard_unroutable", Boolean, nullable=False, server_default=false()),
+    Column("resolution", String(10), comment="replayed or discarded; null: open"),
+    Column("resolved_at", UtcDateTime),
+    Column("resolved_by", String(255)),
 )
-"""Messages that were given up on, with the reason."""
+"""Messages that were given up on, with the reason; a row stays when it is replayed or discarded, and says by whom."""
+
+_partial("dead_letter_open", dead_letter.c.id, where=dead_letter.c.resolution.is_(None))
+_partial("dead_letter_parked", dead_letter.c.key, where=dead_letter.c.parked)
+Index("outboxkit_dead_letter_message", dead_letter.c.message_id)
+
+published = Table(
+    "outboxkit_published",
+    metadata,
+    Column("published_at", UtcDateTime, primary_key=True),
+    Column("position", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=False),
+    Column("message_id", String(255), nullable=False),
+    Column("type", String(255), nullable=False),
+    *_envelope(),
+    postgresql_partition_by="RANGE (published_at)",
+)
+"""What was published, where it is kept: on PostgreSQL a partition for each day, and one for what fits in none."""
+
+sleeper = Table(
+    "outboxkit_sleeper",
+    metadata,
+    Column("name", String(255), primary_key=True),
+    Column("until", UtcDateTime, nullable=False, comment="after this the relay has gone without a word"),
+)
+"""Relays that are asleep and want to be woken by the next insert. Unlogged: after a crash nobody is asleep."""
+
+Index("outboxkit_sleeper_until", sleeper.c.until)
+
+_RING = """
+DO $make$
+DECLARE place text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'outboxkit_outbox'::regclass);
+BEGIN
+    EXECUTE replace($bell$
+        CREATE OR REPLACE FUNCTION <place>.outboxkit_ring() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+        SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $ring$
+        DECLARE moment timestamptz := clock_timestamp();
+        BEGIN
+            IF EXISTS (SELECT FROM <place>.outboxkit_sleeper WHERE until > moment) THEN
+                IF current_setting('max_prepared_transactions') = '0' AND pg_notification_queue_usage() < 0.5 THEN
+                    PERFORM pg_notify('outboxkit_' || TG_RELID, '');
+                END IF;
+            END IF;
+            RETURN NULL;
+        EXCEPTION WHEN OTHERS THEN
+            RETURN NULL;
+        END $ring$;
+        CREATE TRIGGER outboxkit_ring AFTER INSERT ON <place>.outboxkit_outbox
+        FOR EACH STATEMENT EXECUTE FUNCTION <place>.outboxkit_ring();
+    $bell$, '<place>', place);
+END $make$
+"""
+"""The bell: an insert notifies the channel `outboxkit_<oid of the table>` while a sleeper is recorded.
+
+It must cost the writer nothing, least of all the transaction: the writer's rights and search path do not matter, no
+error leaves the function, and it is silent where a NOTIFY could make the COMMIT or a PREPARE TRANSACTION fail. The
+index on `until` leads past dead versions of sleepers, however long vacuum has been held back.
+"""
+
+for _table, _when, _statement in (
+    (outbox, "after_create", _RING),
+    (outbox, "after_drop", "DROP FUNCTION IF EXISTS outboxkit_ring()"),
+    (published, "after_create", "CREATE TABLE outboxkit_published_default PARTITION OF outboxkit_published DEFAULT"),
+    (sleeper, "after_create", "ALTER TABLE outboxkit_sleeper SET UNLOGGED"),
+):
+    event.listen(_table, _when, DDL(_statement).execute_if(dialect="postgresql"))
 
 schema_version = Table(
     "outboxkit_schema_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False)

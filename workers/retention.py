@@ -13,7 +13,7 @@ async def retain(chosen: Settings, stop: asyncio.Event) -> int:
     """Prune now and after each interval, until `stop` is set."""
     engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit retention")
     try:
-        worker = Retention(engine, inbox_retention=chosen.inbox_retention)
+        worker = Retention(engine, inbox_retention=chosen.inbox_retention, keep_published=chosen.keep_published)
         await worker.run(stop, interval=chosen.prune_interval)
     finally:
         await engine.dispose()

@@ -19,6 +19,7 @@ class Verdict(StrEnum):
     CONFIRMED = "confirmed"
     UNROUTABLE = "unroutable"
     REJECTED = "rejected"
+    HELD = "held"
     UNKNOWN = "unknown"
 
 
@@ -26,8 +27,10 @@ class Verdict(StrEnum):
 class Receipt:
     """The broker's answer for one message, with its reason where it is no confirm.
 
-    Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks. `UNKNOWN` means that no
-    answer came: the message may or may not have arrived, and nobody is to blame.
+    Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks. `UNROUTABLE` and
+    `REJECTED` are the message's own failure. `HELD` means that it was not sent, because an earlier message of its key
+    in the same batch had failed. `UNKNOWN` means that no answer came: the message may or may not have arrived, and
+    nobody is to blame.
     """
 
     verdict: Verdict
@@ -49,6 +52,10 @@ class Publisher(Protocol):
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish every message persistently, and answer for each, in the order of the batch.
+
+        Messages of one key leave in the order of the batch. Once one of them is known to have failed, those of its
+        key that have not left yet are `HELD`. A message at which the broker closes the channel or the connection is
+        found, and is the only one that is `REJECTED` for it.
 
         Returns within the publisher's time limit: what was not answered by then is `UNKNOWN`.
 

@@ -16,6 +16,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
 from outboxkit.outage import first_line
 from outboxkit.relay import Drained, Relay
+from outboxkit.relay import Policy as RelayPolicy
 from outboxkit.settings import Settings
 
 INCOMPLETE = 3
@@ -25,7 +26,13 @@ Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules
 Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.")]
 
 
-@with_settings(*DATABASE, *BROKER, "app_id", "batch_size", "publish_timeout", "poll_interval", *PROCESS)
+@with_settings(
+    *DATABASE,
+    *BROKER,
+    *("app_id", "batch_size", "publish_timeout", "poll_interval"),
+    *("max_attempts", "unroutable", "dead_key", "keep_published"),
+    *PROCESS,
+)
 def relay(chosen: Settings, *, drain: Drain = False) -> None:
     """Publish what committed transactions left in the outbox. Run as many as you like.
 
@@ -40,9 +47,20 @@ def relay(chosen: Settings, *, drain: Drain = False) -> None:
 async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
     limit = chosen.publish_timeout
     url = chosen.database_url.get_secret_value()
-    engine = process.engine(url, name="outboxkit relay", idle_in_transaction=limit * 2)
+    engine = process.engine(url, name="outboxkit relay", idle_in_transaction=limit * 3)
     publisher = process.publisher(_broker_url(chosen), exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id)
-    worker = Relay(engine, publisher, batch_size=chosen.batch_size, poll_interval=chosen.poll_interval)
+    worker = Relay(
+        engine,
+        publisher,
+        batch_size=chosen.batch_size,
+        poll_interval=chosen.poll_interval,
+        policy=RelayPolicy(
+            max_attempts=chosen.max_attempts,
+            discard_unroutable=chosen.unroutable == "discard",
+            park=chosen.dead_key == "park",
+        ),
+        keep_published=chosen.keep_published is not None,
+    )
     try:
         if not drain:
             await worker.run(stop)
@@ -61,6 +79,9 @@ def _summary(done: Drained) -> str:
         lines.append(f"{done.later} wait for a later time")
     if done.held:
         lines.append(f"{done.held} due, but not published: another relay holds them, or the drain was stopped")
+    if done.discarded:
+        lines.append(f"{done.discarded} that no queue wanted were discarded")
+    lines += [f"{count} {kind} set aside as dead letters: {reason}" for kind, (count, reason) in done.dead.items()]
     lines += [f"{count} {kind} could not be published: {reason}" for kind, (count, reason) in done.failed.items()]
     return "\n".join(lines)
 

@@ -112,7 +112,7 @@ class Handling:
 
         async def bury() -> bool:
             async with self._sessions() as session, session.begin():
-                await session.execute(statements.bury(), rows)
+                await session.execute(statements.dead.bury(), rows)
             return True
 
         if await self._outage.ride_out(bury, stop) is None:
@@ -124,7 +124,7 @@ class Handling:
 
     async def _probe(self) -> None:
         async with self._sessions() as session:
-            await session.execute(statements.alive())
+            await session.execute(statements.schema.alive())
 
     def _warn(self, event: str, delivery: Delivery, failed: Failed, **more: object) -> None:
         message = delivery.message

@@ -6,9 +6,9 @@ In a revision of your own, one line is enough, also for `alembic upgrade --sql`:
     from outboxkit import migrations
 
     def upgrade() -> None:
-        migrations.upgrade(op, to=1)
+        migrations.upgrade(op, to=2)
 
-A later revision says `migrations.upgrade(op, since=1, to=2)`.
+A later revision says `migrations.upgrade(op, since=2, to=3)`.
 """
 
 from types import ModuleType
@@ -20,11 +20,13 @@ from sqlalchemy import Connection, func, inspect, select
 
 from outboxkit import statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
-from outboxkit.migrations import v0001
+from outboxkit.migrations import partitions as partitions  # tells Alembic's autogenerate of them
+from outboxkit.migrations import v0001, v0002
 
-STEPS: dict[int, ModuleType] = {1: v0001}
+STEPS: dict[int, ModuleType] = {1: v0001, 2: v0002}
 LATEST = max(STEPS)
 
+_VERSION = tables.schema_version
 _LOCK = 0x6F75_7462_6F78  # "outbox": every `migrate` of one database takes this lock
 _CURE = "run `outboxkit migrate`, or add migrations.upgrade(op, {since}to={to}) to your Alembic history"
 
@@ -42,7 +44,7 @@ def upgrade(op: Any, *, to: int, since: int = 0) -> None:
     """
     for version in _between(since, to):
         STEPS[version].upgrade(op)
-        _set_version(op, version)
+        op.execute(_VERSION.insert().values(version=1) if version == 1 else _VERSION.update().values(version=version))
 
 
 def downgrade(op: Any, *, to: int, since: int) -> None:
@@ -53,7 +55,7 @@ def downgrade(op: Any, *, to: int, since: int) -> None:
     """
     for version in reversed(_between(to, since)):
         if version > 1:
-            _set_version(op, version - 1)
+            op.execute(_VERSION.update().values(version=version - 1))
         STEPS[version].downgrade(op)
 
 
@@ -86,7 +88,7 @@ def installed(connection: Connection) -> int:
     """
     if not inspect(connection).has_table(tables.schema_version.name):
         return 0
-    version = connection.execute(statements.current_version()).scalar_one_or_none()
+    version = connection.execute(statements.schema.current_version()).scalar_one_or_none()
     if version is None:
         raise SchemaError(
             f"{tables.schema_version.name} is empty, so the version of the tables is unknown. If Alembic's "
@@ -118,8 +120,3 @@ def _between(since: int, to: int) -> list[int]:
             f"there are no steps from version {since} to {to}; versions 0 to {LATEST} exist, upwards"
         )
     return list(range(since + 1, to + 1))
-
-
-def _set_version(op: Any, version: int) -> None:
-    table = tables.schema_version
-    op.execute(table.insert().values(version=1) if version == 1 else table.update().values(version=version))

@@ -33,10 +33,11 @@ def test_of_five_processes_one_migrates(empty_postgresql_url: str):
         ended = list(pool.map(lambda _: run_to_end(command, {}), range(5)))
     assert [process.returncode for process in ended] == [0] * 5, [process.stderr for process in ended]
     said = sorted(process.stdout for process in ended)
-    assert (
-        said
-        == ["outboxkit tables: migrated from version 0 to 1\n"] + ["outboxkit tables: up to date at version 1\n"] * 4
-    )
+    now = migrations.LATEST
+    assert said == [
+        f"outboxkit tables: migrated from version 0 to {now}\n",
+        *[f"outboxkit tables: up to date at version {now}\n"] * 4,
+    ]
 
 
 def test_nine_wait_for_the_one_that_migrates(empty_postgresql_url: str):
@@ -55,10 +56,10 @@ def test_nine_wait_for_the_one_that_migrates(empty_postgresql_url: str):
 
     with ThreadPoolExecutor(9) as pool:
         with engine.begin() as connection:
-            assert migrations.migrate(connection) == (0, 1)
+            assert migrations.migrate(connection) == (0, migrations.LATEST)
             others = [pool.submit(migrate_too) for _ in range(9)]
             eventually(waiting, lambda count: count == 9)
-        assert [other.result() for other in others] == [(1, 1)] * 9
+        assert [other.result() for other in others] == [(migrations.LATEST, migrations.LATEST)] * 9
     engine.dispose()
 
 

@@ -107,9 +107,13 @@ def test_one_line_in_a_revision_of_ones_own(engine: Engine):
 
 def test_step_by_step_is_the_same(engine: Engine):
     with engine.begin() as connection:
+        metadata.create_all(connection)
+        made = reflected(connection)
+        metadata.drop_all(connection)
         for version in range(1, LATEST + 1):
             migrations.upgrade(operations(connection), since=version - 1, to=version)
             assert stored_version(connection) == [version]
+        assert reflected(connection) == made
         for version in range(LATEST, 1, -1):
             migrations.downgrade(operations(connection), since=version, to=version - 1)
             assert stored_version(connection) == [version - 1]

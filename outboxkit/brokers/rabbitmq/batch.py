@@ -1,0 +1,188 @@
+"""The plan of one batch: what may leave together, what is held, and which message a broken channel is blamed on. Pure."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers.rabbitmq.confirms import Loss, Receipts
+from outboxkit.message import Message
+
+CAREFUL_WAVES = 64
+"""How many messages of one key a batch publishes one by one, at most; the others come with a later batch."""
+CAREFUL_SECONDS = 60.0
+"""How long one by one after the broker refused a message."""
+
+
+INTERNAL_ERROR = 541
+BLAMED_ON_CONTENT = frozenset({311, 406, 501, 502, 503, 505, 540, INTERNAL_ERROR})
+"""With which the broker closes a channel or a connection because of what it was sent (section 1.2)."""
+
+
+def blames_a_message(loss: Loss) -> bool:
+    """Whether the broker closed because of a message; access to a topic, unlike to an exchange, is about one."""
+    return loss.code in BLAMED_ON_CONTENT or (loss.code == 403 and "access to topic" in loss.reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Ids at one of which the broker closed a channel or a connection, and whether other messages pass."""
+
+    ids: frozenset[str] = frozenset()
+    others_pass: bool = False
+
+
+NOBODY = Suspects()
+
+
+@dataclass(slots=True)
+class Caution:
+    """Of which messages the next one of their key waits for the answer, because they may well be refused.
+
+    Those of a routing key that reached no queue lately; all, for as long after a nack, which names no queue.
+    """
+
+    clock: Callable[[], float]
+    _until: float = 0.0
+    _routes: dict[str, float] = field(default_factory=dict)
+
+    def refused(self, message: Message, verdict: Verdict) -> None:
+        """The broker did not take this message; that of one without a key disorders nothing."""
+        if message.key is not None:
+            until = self.clock() + CAREFUL_SECONDS
+            if verdict is Verdict.UNROUTABLE:
+                self._routes[message.routing_key] = until
+            else:
+                self._until = until
+
+    def asked_for(self) -> Callable[[Message], bool] | None:
+        """What is to be careful with now; None where it is nothing."""
+        now = self.clock()
+        self._routes = {route: until for route, until in self._routes.items() if until > now}
+        if self._until > now:
+            return lambda _: True
+        routes = self._routes
+        return (lambda message: message.routing_key in routes) if routes else None
+
+
+class Batch:
+    """The messages of one `publish` and their receipts, so far.
+
+    A wave is what may be on its way at the same time: no id twice, because a returned message is told apart by its id
+    alone; and nothing behind one of its key that is handled with care.
+
+    Args:
+        messages: in order.
+        suspects: what an earlier batch has found out and could not finish.
+    """
+
+    def __init__(self, messages: Sequence[Message], suspects: Suspects = NOBODY) -> None:
+        self.messages = messages
+        self.receipts: Receipts = [None] * len(messages)
+        self._suspects = suspects
+        self._failed: set[str] = set()
+        self._waves = 0
+        every = range(len(messages))
+        found = [index for index in every if messages[index].id in self._suspects.ids] if suspects.ids else []
+        # The last group is the next one. Parts of a batch that follow each other keep the order of every key.
+        self._groups: list[Sequence[int]] = [every]
+        if found:
+            first, stop = found[0], found[-1] + 1
+            self._groups = [every[stop:], *_halves(every[first:stop]), every[:first]]
+
+    def next_wave(self, careful: Callable[[Message], bool] | None) -> list[int]:
+        """The indexes of what is to be sent now, in order; none where everything is decided."""
+        wave: list[int] = []
+        while self._groups and not wave:
+            wave, later = self._split(self._groups.pop(), careful)
+            if later:
+                self._groups.append(later)
+        self._waves += 1
+        return wave
+
+    def refuse(self, index: int, receipt: Receipt) -> None:
+        """This message failed by itself: what is behind it, of its key, is held."""
+        self.receipts[index] = receipt
+        self.failed(index)
+
+    def failed(self, index: int) -> None:
+        """The receipt of this message says that it failed."""
+        key = self.messages[index].key
+        if key is not None:
+            self._failed.add(key)
+
+    def is_held(self, index: int) -> bool:
+        """Whether an earlier message of its key has failed; it has its receipt then."""
+        key = self.messages[index].key
+        if key is None or key not in self._failed:
+            return False
+        self.receipts[index] = Receipt(Verdict.HELD, f"an earlier message of key {key!r} has failed")
+        return True
+
+    def broke(self, loss: Loss, unanswered: Sequence[int], unsent: Sequence[int]) -> None:
+        """The broker ended the channel or connection because of one of these: find out of which."""
+        if unsent:
+            self._groups.append(unsent)
+        if len(unanswered) > 1:
+            self._suspects = Suspects(frozenset(self.messages[index].id for index in unanswered))
+            self._groups += _halves(unanswered)
+        elif unanswered and (loss.code != INTERNAL_ERROR or self._others_pass()):
+            self.refuse(unanswered[0], Receipt(Verdict.REJECTED, f"the broker closed: {loss.reason}"))
+        elif unanswered:
+            self.refuse(unanswered[0], Receipt(Verdict.UNKNOWN, f"the broker closed: {loss.reason}"))
+
+    def still_suspect(self) -> Suspects:
+        """What the next batch should know."""
+        unsettled = {
+            message.id
+            for message, receipt in zip(self.messages, self.receipts, strict=True)
+            if receipt is None or receipt.verdict is Verdict.UNKNOWN
+        }
+        ids = self._suspects.ids & unsettled if self._suspects.ids else frozenset()
+        return Suspects(ids, others_pass=self._others_pass()) if ids else NOBODY
+
+    def _others_pass(self) -> bool:
+        return self._suspects.others_pass or CONFIRMED in self.receipts
+
+    def give_up(self, reason: str) -> list[Receipt]:
+        """All receipts; what has none is unknown, for this reason."""
+        unknown = Receipt(Verdict.UNKNOWN, reason)
+        return [unknown if receipt is None else receipt for receipt in self.receipts]
+
+    def _split(
+        self, group: Sequence[int], careful: Callable[[Message], bool] | None
+    ) -> tuple[list[int], list[int]]:
+        messages = self.messages
+        ids = {messages[index].id for index in group}
+        if len(ids) == len(group) and careful is None and not self._failed:
+            return list(group), []
+        wave: list[int] = []
+        later: list[int] = []
+        waiting: set[str] = set()
+        seen: set[str] = set()
+        for index in group:
+            message = messages[index]
+            if self.receipts[index] is not None or self.is_held(index):
+                continue
+            if message.id in seen or message.key in waiting:
+                if message.key is not None:
+                    waiting.add(message.key)
+                later.append(index)
+                continue
+            seen.add(message.id)
+            wave.append(index)
+            if careful is not None and message.key is not None and careful(message):
+                waiting.add(message.key)
+        return wave, later if self._waves < CAREFUL_WAVES else self._put_off(later)
+
+    def _put_off(self, later: list[int]) -> list[int]:
+        """Leave the keys of these to a later batch; the rest of them."""
+        for index in later:
+            if self.messages[index].key is not None:
+                self.receipts[index] = Receipt(Verdict.HELD, "its key is published with care, and goes on later")
+        return [index for index in later if self.receipts[index] is None]
+
+
+def _halves(group: Sequence[int]) -> list[Sequence[int]]:
+    """The second half and the first."""
+    middle = (len(group) + 1) // 2
+    return [group[middle:], group[:middle]]

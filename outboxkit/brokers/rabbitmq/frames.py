@@ -1,0 +1,155 @@
+"""Messages as the bytes of AMQP 0-9-1, many into one buffer (sections 2.3.5 and 4.2). Pure."""
+
+from struct import Struct, error
+
+from pamqp import encode
+
+from outboxkit.brokers.rabbitmq.wire import CAUSATION, EPOCH, KEY, PERSISTENT
+from outboxkit.message import NAME_LIMIT, Message
+
+METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE
+FRAME_OVERHEAD = 8
+"""Bytes of a frame beside its payload: type, channel, size, end."""
+HEADER_OVERHEAD = 14
+"""Bytes of a content header beside its properties: class, weight, body size, flags."""
+BASIC, PUBLISH, MANDATORY = 60, 40, 1
+REMEMBERED = 1024
+"""Routes and header names that are remembered; where there are more, remembering starts anew."""
+
+_CONTENT_TYPE, _ENCODING, _HEADERS, _DELIVERY_MODE = 0x8000, 0x4000, 0x2000, 0x1000
+_CORRELATION, _ID, _TIMESTAMP, _TYPE, _APP = 0x0400, 0x0080, 0x0040, 0x0020, 0x0008
+_ALWAYS = _CONTENT_TYPE | _DELIVERY_MODE | _ID | _TYPE | _APP
+_FRAME, _PUBLISH = Struct(">BHI"), Struct(">HHH")
+_ENDED_AND_CONTENT, _ENDED_AND_FRAME = Struct(">BBHIHHQH"), Struct(">BBHI")
+_LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">Bd")
+_SIZE = [bytes((number,)) for number in range(NAME_LIMIT + 1)]
+_MODE, _END = bytes((PERSISTENT,)), bytes((END,))
+_Route = tuple[bytes, int, bytes, bytes]
+_RouteKey = tuple[str | None, str, str, str | None]
+
+
+class Unwritable(ValueError):
+    """A message that AMQP cannot carry; the text says why."""
+
+
+class Encoder:
+    """Writes messages as mandatory, persistent publishes to one exchange, on one channel.
+
+    Args:
+        exchange: its name.
+        app_id: the property of that name.
+        channel: the channel's number.
+        frame_max: bytes of the largest frame that the peer takes; larger bodies are split.
+    """
+
+    def __init__(self, exchange: str, *, app_id: str, channel: int, frame_max: int) -> None:
+        self._exchange = _short(exchange)
+        self._app_id = _short(app_id)
+        self._channel = channel
+        self._room = frame_max - FRAME_OVERHEAD
+        self._routes: dict[_RouteKey, _Route] = {}
+        self._names: dict[str, bytes] = {}
+
+    def write(self, message: Message, pieces: list[bytes]) -> int:
+        """Append the frames of a message, in pieces to be joined; returns their bytes, roughly.
+
+        Raises:
+            Unwritable: AMQP cannot carry it; nothing was appended.
+        """
+        try:
+            route = (message.topic, message.type, message.content_type, message.content_encoding)
+            method, flags, before, after = self._routes.get(route) or self._remember(route)
+            properties = [before]
+            if message.headers or message.key is not None or message.causation_id is not None:
+                flags |= _HEADERS
+                self._write_table(message, properties)
+            properties.append(_MODE)
+            if message.correlation_id is not None:
+                flags |= _CORRELATION
+                properties += _pair(message.correlation_id)
+            properties += _pair(message.id)
+            if message.created_at is not None and message.created_at >= EPOCH:
+                flags |= _TIMESTAMP
+                properties.append(_TIME.pack(int(message.created_at.timestamp())))
+            properties.append(after)
+            written = b"".join(properties)
+        except (IndexError, ValueError, TypeError, OverflowError, error) as cause:
+            raise Unwritable(_explain(message, cause)) from cause
+        size = len(written) + HEADER_OVERHEAD
+        if size > self._room:
+            raise Unwritable(f"its properties and headers are {len(written)} bytes long; a frame holds {self._room}")
+        length = len(message.payload)
+        content = _ENDED_AND_CONTENT.pack(END, HEADER, self._channel, size, BASIC, 0, length, flags)
+        pieces += (method, content, written)
+        self._write_body(message.payload, length, pieces)
+        return length + len(written) + len(method)
+
+    def _write_body(self, payload: bytes, length: int, pieces: list[bytes]) -> None:
+        if 0 < length <= self._room:
+            pieces += (_ENDED_AND_FRAME.pack(END, BODY, self._channel, length), payload, _END)
+            return
+        for start in range(0, length, self._room):
+            part = payload[start : start + self._room]
+            pieces += (_ENDED_AND_FRAME.pack(END, BODY, self._channel, len(part)), part)
+        pieces.append(_END)
+
+    def _write_table(self, message: Message, properties: list[bytes]) -> None:
+        """The headers: the user's, then ours (section 4.2.5.5)."""
+        fields: list[bytes] = []
+        for name, value in message.headers.items():
+            if name != KEY and name != CAUSATION:
+                self._write_field(name, value, fields)
+        if message.key is not None:
+            self._write_field(KEY, message.key, fields)
+        if message.causation_id is not None:
+            self._write_field(CAUSATION, message.causation_id, fields)
+        table = b"".join(fields)
+        properties += (_LONG.pack(len(table)), table)
+
+    def _write_field(self, name: str, value: object, fields: list[bytes]) -> None:
+        written = self._names.get(name) or self._remember_name(name)
+        if type(value) is str:
+            text = value.encode()
+            fields += (written, b"S", _LONG.pack(len(text)), text)
+        elif value is None:
+            fields += (written, b"V")
+        elif type(value) is float:  # pamqp would round it to 32 bits
+            fields += (written, _DOUBLE.pack(ord("d"), value))
+        else:
+            fields += (written, encode.encode_table_value(value))  # type: ignore[arg-type]
+
+    def _remember_name(self, name: str) -> bytes:
+        if len(self._names) >= REMEMBERED:
+            self._names.clear()
+        written = self._names[name] = _short(name)
+        return written
+
+    def _remember(self, route: _RouteKey) -> _Route:
+        """What all messages of a route have in common: their first frame, without its end, and some properties."""
+        topic, type_, content_type, encoding = route
+        routing_key = _short(type_ if topic is None else topic)
+        arguments = b"".join((_PUBLISH.pack(BASIC, PUBLISH, 0), self._exchange, routing_key, bytes((MANDATORY,))))
+        method = _FRAME.pack(METHOD, self._channel, len(arguments)) + arguments
+        before, flags = _short(content_type), _ALWAYS
+        if encoding is not None:
+            before, flags = before + _short(encoding), flags | _ENCODING
+        if len(self._routes) >= REMEMBERED:
+            self._routes.clear()
+        made = self._routes[route] = (method, flags, before, _short(type_) + self._app_id)
+        return made
+
+
+def _pair(text: str) -> tuple[bytes, bytes]:
+    """A short string (section 4.2.5.3) as its size and its bytes; IndexError where it is too long."""
+    written = text.encode()
+    return _SIZE[len(written)], written
+
+
+def _short(text: str) -> bytes:
+    return b"".join(_pair(text))
+
+
+def _explain(message: Message, cause: Exception) -> str:
+    if isinstance(cause, IndexError):
+        return f"one of its properties or header names is over {NAME_LIMIT} bytes long"
+    return " ".join(str(cause).split()) or type(cause).__name__

@@ -1,0 +1,49 @@
+"""What somebody should look at, and the command to begin with. Pure: from a report to lines."""
+
+from collections.abc import Iterator
+
+from outboxkit.cli.status.report import Holder, Status, Vacuum
+from outboxkit.cli.status.wording import many, number, plain, span
+
+PATIENCE = 60
+"""Seconds that a message may wait, or a transaction stay open, before it is worth a line."""
+MANY_DEAD_ROWS = 1_000
+FAR_BEHIND = 10_000
+"""Transactions since the oldest one began, where its age in seconds is not known."""
+
+
+def advise(found: Status) -> Iterator[str]:
+    """A line for each thing that is wrong."""
+    age = found.outbox.oldest_age_seconds or 0
+    if found.sessions is not None and age >= PATIENCE:
+        if not found.sessions.relays:
+            yield f"no relay is connected, and messages wait for {span(age)}: start `outboxkit relay`"
+        else:
+            yield f"messages wait for {span(age)} though a relay is connected: read its log"
+    keys = found.outbox.parked_keys.count
+    if keys.value:
+        yield f"{many(keys, 'key is', 'keys are')} parked: see `outboxkit dead list`, then replay or discard"
+    elif found.dead_letters.open.value:
+        yield f"{many(found.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
+    if found.vacuum is not None and found.vacuum.oldest_transaction is not None and is_held_back(found.vacuum):
+        yield f"{number(found.vacuum.dead_rows)} dead rows cannot be removed: {_cure(found.vacuum.oldest_transaction)}"
+    if found.missing_right is not None:
+        yield f"PostgreSQL hides other roles' sessions from this one: GRANT {found.missing_right} to it"
+
+
+def is_held_back(vacuum: Vacuum) -> bool:
+    """Whether an old transaction keeps vacuum from removing more dead rows than a busy relay leaves anyway."""
+    holder = vacuum.oldest_transaction
+    if holder is None or vacuum.dead_rows < MANY_DEAD_ROWS:
+        return False
+    return holder.transactions >= FAR_BEHIND if holder.seconds is None else holder.seconds >= PATIENCE
+
+
+def _cure(holder: Holder) -> str:
+    name = plain(holder.name)
+    return {
+        "session": f"end that transaction, or SELECT pg_terminate_backend({holder.pid})",
+        "standby": f"a query on the standby {name} is old; end it there",
+        "slot": f"have the slot's reader catch up, or SELECT pg_drop_replication_slot('{name}')",
+        "prepared": f"COMMIT PREPARED or ROLLBACK PREPARED '{name}'",
+    }[holder.kind]

@@ -1,0 +1,154 @@
+"""What `outboxkit status` reports; `--json` prints these names."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many there are: counted, or estimated from a sample."""
+
+    value: int = 0
+    estimate: bool = False
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.value + other.value, self.estimate or other.estimate)
+
+
+def total(counts: Iterable[Count]) -> Count:
+    """All together: an estimate where one of them is."""
+    return sum(counts, Count())
+
+
+@dataclass(frozen=True)
+class OfType:
+    """The rows of one message type: all, and those that the broker refused at least once."""
+
+    pending: Count
+    failed_before: Count
+
+
+@dataclass(frozen=True)
+class ParkedKey:
+    """A key with a dead letter that its later messages wait for."""
+
+    key: str | None
+    waiting: Count
+    dead: Count
+
+
+@dataclass(frozen=True)
+class ParkedKeys:
+    """How many keys are parked, those with the most waiting messages, and how many are not among these."""
+
+    count: Count = Count()
+    top: tuple[ParkedKey, ...] = ()
+    more: Count = Count()
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """Rows by state; `oldest_age_seconds` is how long the oldest one that should be gone has waited."""
+
+    pending: Count
+    ready: Count
+    delayed: Count
+    held: Count
+    parked: Count
+    oldest_age_seconds: float | None
+    next_due: datetime | None
+    by_type: dict[str, OfType]
+    parked_keys: ParkedKeys
+
+
+@dataclass(frozen=True)
+class Inbox:
+    """What the inbox remembers, by handler."""
+
+    processed: Count
+    by_handler: dict[str, Count]
+
+
+@dataclass(frozen=True)
+class OfReason:
+    """Open dead letters of one side and reason."""
+
+    side: str
+    reason: str
+    count: Count
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """Open ones by side and reason; resolved ones were replayed or discarded."""
+
+    open: Count
+    by_reason: tuple[OfReason, ...]
+    resolved: Count
+
+
+@dataclass(frozen=True)
+class Published:
+    """Messages that are kept after they were published."""
+
+    kept: Count
+    oldest: datetime | None
+
+
+@dataclass(frozen=True)
+class Session:
+    """A connection of one of outboxkit's processes; what this role may not see is null."""
+
+    pid: int
+    name: str
+    since: datetime | None
+    state: str | None
+    address: str | None
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Connections to this database, by the kind of process."""
+
+    relays: tuple[Session, ...]
+    consumers: tuple[Session, ...]
+    others: tuple[Session, ...]
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What holds the oldest transaction: a session, a standby, a replication slot or a prepared transaction."""
+
+    kind: str
+    pid: int | None
+    name: str | None
+    state: str | None
+    since: datetime | None
+    query_start: datetime | None
+    seconds: float | None
+    transactions: int
+
+
+@dataclass(frozen=True)
+class Vacuum:
+    """Rows of the outbox that vacuum has to remove, and the oldest transaction, whose view it must spare."""
+
+    dead_rows: int
+    last_vacuum: datetime | None
+    oldest_transaction: Holder | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """All of it. What only PostgreSQL knows is null on SQLite."""
+
+    schema_version: int
+    outbox: Outbox
+    inbox: Inbox
+    dead_letters: DeadLetters
+    published: Published
+    sessions: Sessions | None = None
+    vacuum: Vacuum | None = None
+    missing_right: str | None = None
+    advice: tuple[str, ...] = field(default=())

@@ -1,0 +1,42 @@
+"""Samples: what a bounded part of a table says about all of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, Table
+
+from outboxkit import statements
+from outboxkit.cli.status.report import Count
+
+EXACT_UP_TO = 10_000
+"""Rows that are counted one by one; what is more is estimated."""
+SAMPLED_PAGES = 1_000
+"""Pages of a table that are read for an estimate on PostgreSQL: 8 MB. A smaller table is read whole."""
+
+LIMIT = {"limit": EXACT_UP_TO + 1}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows that were counted in a part of a table, the count at the end of each, and how often that part fits."""
+
+    rows: Sequence[Row[Any]]
+    factor: float
+
+    def count(self, *, where: Callable[[Row[Any]], bool] = lambda _: True, column: int = -1) -> Count:
+        """How many rows there are in the whole table."""
+        found = sum(row[column] for row in self.rows if where(row))
+        return Count(round(found * self.factor), estimate=self.factor > 1)
+
+
+def take(connection: Connection, table: Table, query: Select[Any]) -> Sample:
+    """Execute a statement on a sample of the table; its last column counts."""
+    dialect = connection.dialect.name
+    size = float(connection.execute(statements.status.size(dialect, table)).scalar_one())
+    if dialect == "sqlite":
+        rows = connection.execute(query, {"limit": EXACT_UP_TO}).all()
+        is_whole = sum(row[-1] for row in rows) < EXACT_UP_TO
+        return Sample(rows, 1 if is_whole else max(size / EXACT_UP_TO, 1))
+    share = min(1, SAMPLED_PAGES / size) if size else 1
+    return Sample(connection.execute(query, {"percent": 100 * share}).all(), 1 / share)

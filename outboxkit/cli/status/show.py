@@ -1,0 +1,111 @@
+"""The report as lines for people: a label, and what belongs to it. Pure."""
+
+import textwrap
+from collections.abc import Iterator
+
+from outboxkit.cli.status.advice import is_held_back
+from outboxkit.cli.status.report import DeadLetters, Holder, Inbox, Outbox, Published, Session, Sessions, Status, Vacuum
+from outboxkit.cli.status.wording import many, number, plain, span
+
+LABEL = 14
+SHOWN_SESSIONS = 10
+
+
+def lines(found: Status, *, width: int) -> Iterator[str]:
+    """The whole report, folded to the width."""
+    parts: list[tuple[str, Iterator[str]]] = [
+        ("outbox", _outbox(found.outbox)),
+        ("inbox", _inbox(found.inbox)),
+        ("dead letters", _dead_letters(found.dead_letters)),
+        ("published", _published(found.published)),
+    ]
+    if found.sessions is not None and found.vacuum is not None:
+        parts += _sessions(found, found.sessions)
+        parts.append(("vacuum", _vacuum(found.vacuum)))
+    parts += [("tables", iter([f"version {found.schema_version}"])), ("advice", iter(found.advice))]
+    for label, texts in parts:
+        for index, text in enumerate(texts):
+            start = label.ljust(LABEL) if index == 0 or label == "advice" else " " * LABEL
+            inner = len(text) - len(text.lstrip())
+            yield from textwrap.wrap(
+                start + text,
+                max(width, 40),
+                subsequent_indent=" " * (LABEL + inner + 2),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+
+
+def _outbox(found: Outbox) -> Iterator[str]:
+    age = "" if found.oldest_age_seconds is None else f", the oldest for {span(found.oldest_age_seconds)}"
+    yield f"{number(found.pending)} pending{age}"
+    if found.pending.value > found.ready.value:
+        states = {"ready": found.ready, "delayed": found.delayed, "held": found.held, "parked": found.parked}
+        due = "" if found.next_due is None else f"; the next due {found.next_due:%Y-%m-%d %H:%M:%S} UTC"
+        yield "  " + ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value) + due
+    for kind, of_type in found.by_type.items():
+        failed = f", {number(of_type.failed_before)} failed before" if of_type.failed_before.value else ""
+        yield f"  {plain(kind)}: {number(of_type.pending)}{failed}"
+    keys = found.parked_keys
+    if keys.count.value:
+        yield f"{many(keys.count, 'key')} parked"
+    for key in keys.top:
+        yield f"  {plain(key.key)}: {number(key.waiting)} waiting behind {many(key.dead, 'dead letter')}"
+    if keys.more.value:
+        yield f"  and {number(keys.more)} more"
+
+
+def _inbox(found: Inbox) -> Iterator[str]:
+    yield f"{number(found.processed)} processed"
+    for handler, count in found.by_handler.items():
+        yield f"  {plain(handler)}: {number(count)}"
+
+
+def _dead_letters(found: DeadLetters) -> Iterator[str]:
+    resolved = f", {number(found.resolved)} resolved" if found.resolved.value else ""
+    yield f"{number(found.open)} open{resolved}"
+    for row in found.by_reason:
+        yield f"  {row.side}, {row.reason}: {number(row.count)}"
+
+
+def _published(found: Published) -> Iterator[str]:
+    if found.oldest is not None:
+        yield f"{number(found.kept)} kept, the oldest of {found.oldest:%Y-%m-%d %H:%M} UTC"
+
+
+def _sessions(found: Status, sessions: Sessions) -> list[tuple[str, Iterator[str]]]:
+    named = (("consumers", sessions.consumers), ("others", sessions.others))
+    return [
+        ("relays", _connections(found, sessions.relays)),
+        *((label, _connections(found, ours)) for label, ours in named if ours),
+    ]
+
+
+def _connections(found: Status, sessions: tuple[Session, ...]) -> Iterator[str]:
+    yield many(len(sessions), "connection") if sessions else "none connected"
+    for session in sessions[:SHOWN_SESSIONS]:
+        since = f"since {session.since:%Y-%m-%d %H:%M} UTC" if session.since else "hidden from this role"
+        told = [session.state, f"from {session.address}" if session.address else None, since]
+        yield f"  {session.pid} {plain(session.name)}: {', '.join(part for part in told if part)}"
+    if len(sessions) > SHOWN_SESSIONS:
+        yield f"  and {len(sessions) - SHOWN_SESSIONS} more"
+
+
+def _vacuum(found: Vacuum) -> Iterator[str]:
+    last = f"{found.last_vacuum:%Y-%m-%d %H:%M:%S} UTC" if found.last_vacuum else "never"
+    yield f"{many(found.dead_rows, 'dead row')} in the outbox, last vacuumed: {last}"
+    holder = found.oldest_transaction
+    if holder is not None:
+        yield f"{'held back by' if is_held_back(found) else 'oldest transaction:'} {_holder(holder)}"
+
+
+def _holder(holder: Holder) -> str:
+    what = {"session": "session", "standby": "standby", "slot": "replication slot", "prepared": "prepared transaction"}
+    named = [what[holder.kind], "" if holder.pid is None else str(holder.pid), f"({plain(holder.name)})"]
+    state = f", {holder.state}" if holder.state else ""
+    age = (
+        f", for {span(holder.seconds)}"
+        if holder.seconds is not None
+        else f", {many(holder.transactions, 'transaction')} behind"
+    )
+    return " ".join(part for part in named if part) + state + age

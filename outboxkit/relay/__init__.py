@@ -1,0 +1,10 @@
+"""The relay: claim → publish → settle.
+
+`relay` runs the turns; `batch` is one transaction's claim and settle. What is decided is decided without I/O: `order`
+(who must wait for whom), `settlement` (what becomes of a row), `floor` (below which position nothing can be).
+"""
+
+from outboxkit.relay.relay import Drained, Relay
+from outboxkit.relay.settlement import Policy
+
+__all__ = ["Drained", "Policy", "Relay"]

@@ -1,0 +1,144 @@
+"""One batch is one transaction: rows claimed, and lined up by what stands before them."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from outboxkit import statements
+from outboxkit.relay.floor import Floor
+from outboxkit.relay.order import Before, Lineup, line_up
+from outboxkit.relay.rows import Claimed, fetch, read
+
+LOOK_SECONDS = 0.1
+"""How often a busy relay looks for due rows and for what raises the floor."""
+SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
+"""How often, at most, and for which share of the time a relay looks below the floor."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows that are locked by this connection's open transaction."""
+
+    connection: AsyncConnection
+    rows: list[Claimed] = field(default_factory=list)
+    lineup: Lineup = field(default_factory=Lineup)
+
+    async def give_back(self) -> None:
+        """End the transaction without a change: every row is as it was."""
+        await self.connection.close()
+
+
+class Every:
+    """A reminder that comes at the first call, and then again once so many seconds have gone by."""
+
+    def __init__(self, seconds: float, monotonic: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._last = float("-inf")
+
+    def __call__(self) -> bool:
+        """Whether it is time again."""
+        now = self._monotonic()
+        if now - self._last < self._seconds:
+            return False
+        self._last = now
+        return True
+
+
+class Batches:
+    """Claims batches one after another, and knows from where on to look.
+
+    Args:
+        engine: for a connection a batch.
+        size: rows claimed at once.
+        monotonic: seconds, for tests.
+    """
+
+    def __init__(self, engine: AsyncEngine, size: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._engine = engine
+        self._dialect = engine.dialect.name
+        self._size = size
+        self._monotonic = monotonic
+        self.floor = Floor()
+        self._time_for_due, self._time_for_floor = Every(LOOK_SECONDS, monotonic), Every(LOOK_SECONDS, monotonic)
+        self._next_sweep = float("-inf")
+        self._claim_ready = statements.claim.claim_ready()
+        self._claim_due = statements.claim.claim_due()
+        self._standing_before = statements.claim.standing_before(self._dialect)
+        self._writers, self._oldest_ready = statements.claim.writers(), statements.claim.oldest_ready()
+
+    def sweep(self) -> None:
+        """Have the next claim look below the floor."""
+        self._next_sweep = float("-inf")
+
+    async def claim(self, as_of: datetime, *, now: datetime, mine: Iterable[Claimed] = ()) -> Batch:
+        """Lock the next rows and line them up.
+
+        Args:
+            as_of: rows that are due by then.
+            now: what has expired by then is not published.
+            mine: rows that this relay is publishing at the moment; nothing has to wait for them.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database is away, or refused.
+        """
+        connection = await self._engine.connect()
+        try:
+            await connection.begin()
+            batch = Batch(connection, await self._lock(connection, as_of))
+            before = await self._before(connection, batch.rows, mine)
+            batch.lineup = line_up(batch.rows, before, now=now)
+        except BaseException:
+            await connection.close()
+            raise
+        return batch
+
+    async def _lock(self, connection: AsyncConnection, as_of: datetime) -> list[Claimed]:
+        """Due rows and ready rows, in position order. At least half of a batch is for ready rows, if there are any."""
+        due: list[Claimed] = []
+        if look := self._time_for_due():
+            due = await self._due(connection, as_of, max(self._size // 2, 1))
+        left = self._size - len(due)
+        ready = await self._ready(connection, left)
+        if len(ready) < left and (not look or len(due) == max(self._size // 2, 1)):
+            known = {row.position for row in due}
+            more = await self._due(connection, as_of, self._size - len(ready))
+            due += [row for row in more if row.position not in known]
+        return sorted([*due, *ready], key=lambda row: row.position)
+
+    async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[Claimed]:
+        return read(await fetch(connection, self._claim_due, {"now": as_of, "limit": limit}))
+
+    async def _ready(self, connection: AsyncConnection, limit: int) -> list[Claimed]:
+        started = self._monotonic()
+        below = started >= self._next_sweep
+        if self._dialect == "postgresql" and self._time_for_floor():
+            await self._raise_floor(connection)
+        floor = 0 if below else self.floor.value
+        rows = read(await fetch(connection, self._claim_ready, {"floor": floor, "limit": limit}))
+        if below:
+            ended = self._monotonic()
+            self._next_sweep = ended + max(SWEEP_SECONDS, (ended - started) / SWEEP_SHARE)
+        self.floor.saw(row.position for row in rows)
+        return rows
+
+    async def _raise_floor(self, connection: AsyncConnection) -> None:
+        found = await fetch(connection, self._writers, {})
+        oldest = await fetch(connection, self._oldest_ready, {"floor": self.floor.value})
+        self.floor.look((row[0] for row in found), oldest[0][0])
+
+    async def _before(
+        self, connection: AsyncConnection, rows: Iterable[Claimed], mine: Iterable[Claimed]
+    ) -> Mapping[str, Before]:
+        last = {row.message.key: row.position for row in rows if row.message.key is not None}
+        if not last:
+            return {}
+        held = [row.position for group in (rows, mine) for row in group if row.message.key is not None]
+        given: dict[str, Any] = {"keys": list(last), "mine": held}
+        if self._dialect == "postgresql":
+            given |= {"uptos": list(last.values()), "floor": self.floor.value}
+        return {row[0]: Before(*row[1:]) for row in await fetch(connection, self._standing_before, given)}

@@ -1,0 +1,97 @@
+"""Order by key: which claimed rows may go, and which must wait for an earlier message of their key. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+
+from outboxkit.relay.rows import Claimed
+from outboxkit.tables import PARKED
+
+
+class Before(NamedTuple):
+    """What stands before a key's rows and is not in this relay's hands, as positions; None where nothing does.
+
+    Attributes:
+        ready_at: a row that another relay holds, or that this one has just given back.
+        held_at: a row that waits for its retry, or behind one that does.
+        due_at: until when that row waits.
+        parked_at: a dead letter whose key is parked.
+    """
+
+    ready_at: int | None = None
+    held_at: int | None = None
+    due_at: datetime | None = None
+    parked_at: int | None = None
+
+
+@dataclass(slots=True)
+class Lineup:
+    """What to do with claimed rows. Rows in no list are given back: the end of the transaction unlocks them.
+
+    Attributes:
+        send: to be published, in position order.
+        expired: too late to be published.
+        waiting: positions to hold, by the moment until which they wait.
+        parked: positions to park, those of them whose key is still parked then: an operator may be releasing it.
+        given_back: how many rows are in no list.
+    """
+
+    send: list[Claimed] = field(default_factory=list)
+    expired: list[Claimed] = field(default_factory=list)
+    waiting: dict[datetime, list[int]] = field(default_factory=dict)
+    parked: list[int] = field(default_factory=list)
+    given_back: int = 0
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is anything to publish or to write."""
+        return bool(self.send or self.expired or self.waiting or self.parked)
+
+
+def line_up(rows: Sequence[Claimed], before: Mapping[str, Before], *, now: datetime) -> Lineup:
+    """Decide for each row, in position order, by what stands before it."""
+    lineup = Lineup()
+    for row in rows:
+        found = before.get(row.message.key) if row.message.key is not None else None
+        if found is not None and _is_blocked(row, found, lineup, now):
+            continue
+        (lineup.expired if _is_expired(row, now) else lineup.send).append(row)
+    return lineup
+
+
+def drop_behind(lineup: Lineup, stuck: Mapping[str, datetime | None], *, now: datetime) -> None:
+    """Take out of `send` what stands behind keys that have got stuck meanwhile: until the moment given, or for now."""
+    kept = []
+    for row in lineup.send:
+        key = row.message.key
+        if key is None or key not in stuck:
+            kept.append(row)
+        elif (due := stuck[key]) == PARKED:
+            lineup.parked.append(row.position)
+        elif due is None or due <= now:
+            lineup.given_back += 1
+        else:
+            lineup.waiting.setdefault(due, []).append(row.position)
+    lineup.send = kept
+
+
+def _is_blocked(row: Claimed, found: Before, lineup: Lineup, now: datetime) -> bool:
+    if found.parked_at is not None and found.parked_at < row.position:
+        lineup.parked.append(row.position)
+    elif found.held_at is not None and found.due_at is not None and found.held_at < row.position:
+        if found.due_at == PARKED:
+            lineup.parked.append(row.position)
+        elif row.held and found.due_at <= now:  # both are due, and somebody else has the first
+            lineup.given_back += 1
+        else:
+            lineup.waiting.setdefault(found.due_at, []).append(row.position)
+    elif found.ready_at is not None and found.ready_at < row.position:
+        lineup.given_back += 1
+    else:
+        return False
+    return True
+
+
+def _is_expired(row: Claimed, now: datetime) -> bool:
+    return row.expires_at is not None and row.expires_at <= now

@@ -1,0 +1,156 @@
+"""What becomes of each row of a batch, decided from the broker's answers alone. Pure: only a confirm lets a row go."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from outboxkit.brokers import Receipt, Verdict
+from outboxkit.message import Message
+from outboxkit.relay.rows import Claimed
+from outboxkit.retry import Backoff
+from outboxkit.tables import PARKED
+
+
+class Reason(StrEnum):
+    """Why a message of the outbox is dead."""
+
+    UNROUTABLE = "unroutable"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+
+
+BACKOFFS: Mapping[Verdict, Backoff] = {
+    Verdict.UNROUTABLE: Backoff(),
+    Verdict.REJECTED: Backoff(base=timedelta(milliseconds=500)),
+}
+"""How long a message waits after a failure: a queue is bound by people, a full one empties by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What to do with messages that cannot be published.
+
+    Attributes:
+        max_attempts: after so many failures a message goes to the dead letters.
+        discard_unroutable: forget a message that no queue wants at once, as its event's `unroutable="discard"` does.
+        park: have later messages of a dead one's key wait for an operator; not after an unroutable one, which nobody
+            has missed.
+        backoffs: the delays after a failure, for each kind of failure.
+    """
+
+    max_attempts: int = 10
+    discard_unroutable: bool = False
+    park: bool = True
+    backoffs: Mapping[Verdict, Backoff] = field(default_factory=lambda: BACKOFFS)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A row to settle as failed: due again later, for this reason."""
+
+    position: int
+    attempts: int
+    message: Message
+    reason: str
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A row to bury. `failures` is what is to be added to its attempts."""
+
+    position: int
+    message: Message
+    reason: Reason
+    error: str
+    failures: int
+    parked: bool
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What to do with each row of a batch. A row in no list keeps its place, and no attempt is counted.
+
+    Attributes:
+        published: positions that the broker confirmed.
+        discarded: positions that no queue wanted, to be forgotten.
+        failed: rows that are to be tried again.
+        dead: rows that were given up.
+        waiting: positions to hold behind an earlier one of their key, by the moment until which they wait.
+        parked: positions to park behind a dead one of their key.
+        unknown: what was heard instead of an answer.
+        stuck: keys that cannot go on now, with the moment from which they may, if it is known.
+    """
+
+    published: list[int] = field(default_factory=list)
+    discarded: list[int] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    dead: list[Dead] = field(default_factory=list)
+    waiting: dict[datetime, list[int]] = field(default_factory=dict)
+    parked: list[int] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    stuck: dict[str, datetime | None] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> int:
+        """How many rows got an answer."""
+        return len(self.published) + len(self.discarded) + len(self.failed) + len(self.dead)
+
+
+def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetime, policy: Policy) -> Settlement:
+    """Decide what becomes of each row that was sent; rows and receipts are in position order."""
+    settlement = Settlement()
+    for row, receipt in zip(rows, receipts, strict=True):
+        match receipt.verdict:
+            case Verdict.CONFIRMED:
+                settlement.published.append(row.position)
+            case Verdict.UNKNOWN:
+                settlement.unknown.append(receipt.reason or "the broker did not answer")
+                _stick(settlement, row, None)
+            case Verdict.HELD:
+                _wait_behind(settlement, row, now)
+            case _:
+                _fail(settlement, row, receipt, now, policy)
+    return settlement
+
+
+def expire(rows: Sequence[Claimed], settlement: Settlement) -> None:
+    """Add the rows that are too late to be published. Their keys go on."""
+    for row in rows:
+        error = f"it was to be published until {row.expires_at:%Y-%m-%d %H:%M:%S} UTC"
+        settlement.dead.append(Dead(row.position, row.message, Reason.EXPIRED, error, 0, parked=False))
+
+
+def _fail(settlement: Settlement, row: Claimed, receipt: Receipt, now: datetime, policy: Policy) -> None:
+    unroutable = receipt.verdict is Verdict.UNROUTABLE
+    if unroutable and (row.discard_unroutable or policy.discard_unroutable):
+        settlement.discarded.append(row.position)
+        return
+    attempts, reason = row.attempts + 1, f"{receipt.verdict}: {receipt.reason}"
+    if attempts < policy.max_attempts:
+        due_at = now + policy.backoffs[receipt.verdict].after(attempts)
+        settlement.failed.append(Failure(row.position, attempts, row.message, reason, due_at))
+        _stick(settlement, row, due_at)
+        return
+    parked = policy.park and not unroutable and row.message.key is not None
+    cause = Reason.UNROUTABLE if unroutable else Reason.REJECTED
+    settlement.dead.append(Dead(row.position, row.message, cause, reason, 1, parked))
+    if parked:
+        _stick(settlement, row, PARKED)
+
+
+def _stick(settlement: Settlement, row: Claimed, until: datetime | None) -> None:
+    if row.message.key is not None:
+        settlement.stuck.setdefault(row.message.key, until)
+
+
+def _wait_behind(settlement: Settlement, row: Claimed, now: datetime) -> None:
+    key = row.message.key
+    due_at = settlement.stuck.get(key) if key is not None else None
+    if due_at == PARKED:
+        settlement.parked.append(row.position)
+    elif due_at is not None and due_at > now:
+        settlement.waiting.setdefault(due_at, []).append(row.position)
+    else:
+        _stick(settlement, row, None)

@@ -1,0 +1,170 @@
+"""Claiming: which rows a relay takes for a batch, and what stands before them."""
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Lateral,
+    Select,
+    String,
+    all_,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    null,
+    select,
+    table,
+    true,
+    union_all,
+)
+from sqlalchemy.types import TypeEngine
+
+from outboxkit.tables import dead_letter, outbox
+
+CLAIMED = (
+    outbox.c.position,
+    outbox.c.attempts,
+    outbox.c.message_id,
+    outbox.c.type,
+    outbox.c.payload,
+    outbox.c.key,
+    outbox.c.topic,
+    outbox.c.headers,
+    outbox.c.correlation_id,
+    outbox.c.causation_id,
+    outbox.c.created_at,
+    outbox.c.content_type,
+    outbox.c.content_encoding,
+    outbox.c.expires_at,
+    outbox.c.discard_unroutable,
+    outbox.c.held,
+)
+"""The columns of a claimed row, in the order in which `outboxkit.relay.rows` reads them."""
+
+_NOW = bindparam("now", type_=outbox.c.due_at.type)
+_FLOOR = bindparam("floor", type_=BigInteger)
+_LIMIT = bindparam("limit", type_=BigInteger)
+
+
+def claim_ready() -> Select[Any]:
+    """The oldest rows that wait for nothing, in position order, above the floor.
+
+    Parameters: floor (a position), limit. Index: outboxkit_outbox_ready, from the floor on. Locks: each row FOR UPDATE
+    until the transaction ends; rows that another relay has locked are passed over.
+    """
+    return (
+        select(*CLAIMED)
+        .where(outbox.c.due_at.is_(None), outbox.c.position > _FLOOR)
+        .order_by(outbox.c.position)
+        .limit(_LIMIT)
+        .with_for_update(skip_locked=True)
+    )
+
+
+def claim_due() -> Select[Any]:
+    """Rows whose time has come: retries, what waits behind them, and delayed messages; the longest due first.
+
+    Parameters: now, limit. Index: outboxkit_outbox_due, up to `now`. Locks: as `claim_ready`.
+    """
+    return (
+        select(*CLAIMED)
+        .where(outbox.c.due_at <= _NOW)
+        .order_by(outbox.c.due_at, outbox.c.position)
+        .limit(_LIMIT)
+        .with_for_update(skip_locked=True)
+    )
+
+
+def standing_before(dialect: str) -> Select[Any]:
+    """What stands before the rows of a batch: the first unpublished message of each key that the batch does not hold.
+
+    A row for each key, with the position of a ready row (another relay has it), the position and due time of a held
+    one, and the position of a parked dead letter; null where there is none. One snapshot, so that a message on its
+    way from one place to another is seen in one of them.
+
+    Parameters: keys; mine (positions that this relay holds); on PostgreSQL also uptos (for each key its last position
+    in the batch) and floor. On SQLite, where one transaction at a time has every row, ready rows cannot stand before.
+
+    Indexes: outboxkit_outbox_key above the floor, outboxkit_outbox_held, outboxkit_dead_letter_parked: on PostgreSQL
+    one probe a key in each. Locks: none, and rows that others have locked are seen.
+    """
+    return _held_or_parked() if dialect == "sqlite" else _standing_before()
+
+
+def _standing_before() -> Select[Any]:
+    wanted = (
+        func.unnest(_array("keys", String()), _array("uptos", BigInteger()))
+        .table_valued(column("key", String), column("upto", BigInteger))
+        .render_derived(name="wanted")
+    )
+    earlier = (
+        outbox.c.key == wanted.c.key,
+        outbox.c.position < wanted.c.upto,
+        outbox.c.position != all_(_array("mine", BigInteger())),
+    )
+    ready = _first(select(outbox.c.position).where(*earlier, outbox.c.due_at.is_(None), outbox.c.position > _FLOOR))
+    held = _first(select(outbox.c.position, outbox.c.due_at).where(*earlier, outbox.c.held))
+    parked = (
+        select(func.min(dead_letter.c.position))
+        .where(dead_letter.c.key == wanted.c.key, dead_letter.c.parked)
+        .scalar_subquery()
+    )
+    return select(
+        wanted.c.key,
+        ready.c.position.label("ready_at"),
+        held.c.position.label("held_at"),
+        held.c.due_at.label("due_at"),
+        parked.label("parked_at"),
+    ).select_from(wanted.outerjoin(ready, true()).outerjoin(held, true()))
+
+
+def _held_or_parked() -> Select[Any]:
+    keys = bindparam("keys", expanding=True, type_=outbox.c.key.type)
+    mine = bindparam("mine", expanding=True, type_=BigInteger)
+    held = select(outbox.c.key, outbox.c.position.label("held_at"), outbox.c.due_at, null().label("parked_at")).where(
+        outbox.c.held, outbox.c.key.in_(keys), outbox.c.position.not_in(mine)
+    )
+    parked = select(dead_letter.c.key, null(), null(), dead_letter.c.position).where(
+        dead_letter.c.parked, dead_letter.c.key.in_(keys)
+    )
+    found = union_all(held, parked).subquery("found")
+    return select(
+        found.c.key,
+        null().label("ready_at"),
+        func.min(found.c.held_at).label("held_at"),
+        func.max(found.c.due_at).label("due_at"),
+        func.min(found.c.parked_at).label("parked_at"),
+    ).group_by(found.c.key)
+
+
+def oldest_ready() -> Select[Any]:
+    """The lowest position above the floor of a committed row that waits for nothing, whoever holds it.
+
+    Parameters: floor. Index: outboxkit_outbox_ready, from the floor on. Locks: none.
+    """
+    return select(func.min(outbox.c.position)).where(outbox.c.due_at.is_(None), outbox.c.position > _FLOOR)
+
+
+def writers() -> Select[Any]:
+    """The transactions that are writing to the outbox now, but this one: PostgreSQL's virtual transaction ids.
+
+    A writer has the table's lock before it is given a position and until it has ended, so what is not in this list
+    and not visible either was rolled back. PostgreSQL only. Index: none, it reads pg_locks. Locks: none on tables.
+    """
+    locks = table("pg_locks", *(column(name) for name in ("virtualtransaction", "locktype", "relation", "mode", "pid")))
+    return select(locks.c.virtualtransaction).where(
+        locks.c.locktype == literal_column("'relation'"),
+        locks.c.relation == func.to_regclass(literal_column(f"'{outbox.name}'")),
+        locks.c.mode == literal_column("'RowExclusiveLock'"),
+        locks.c.pid.is_distinct_from(func.pg_backend_pid()),
+    )
+
+
+def _array(name: str, kind: TypeEngine[Any]) -> Any:
+    return bindparam(name, type_=ARRAY(kind))
+
+
+def _first(query: Select[Any]) -> Lateral:
+    return query.order_by(outbox.c.position).limit(literal_column("1")).lateral()

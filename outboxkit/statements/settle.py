@@ -1,0 +1,111 @@
+"""Settling: what becomes of claimed rows, all of it in the transaction that claimed them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Delete,
+    Insert,
+    Integer,
+    String,
+    Text,
+    Update,
+    any_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+
+from outboxkit.tables import UtcDateTime, dead_letter, outbox, published
+
+_MOVED = tuple(column.name for column in published.columns if column.name != "published_at")
+_BURIED = (*_MOVED, "discard_unroutable")
+
+
+def forget(dialect: str) -> Delete:
+    """Forget rows: the broker has confirmed their messages, or they have just been copied elsewhere.
+
+    Parameters: positions. Index: the primary key. Locks: none beyond those that the claim holds.
+    """
+    return delete(outbox).where(_among_positions(dialect))
+
+
+def keep_published(dialect: str) -> Insert:
+    """Move rows whose messages the broker has confirmed to `outboxkit_published`; on SQLite `forget` follows.
+
+    Parameters: positions, at. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
+    """
+    source, rows = _taken(dialect, _MOVED)
+    moved = select(bindparam("at", type_=UtcDateTime).label("published_at"), *(source[name] for name in _MOVED))
+    return insert(published).from_select(["published_at", *_MOVED], moved.where(*rows))
+
+
+def reschedule() -> Update:
+    """Count a failed attempt of a row, and hold it until it is due again; executed with a list of parameters.
+
+    Parameters: at_position, error, due, now. Index: the primary key. Locks: none beyond those that the claim holds.
+    """
+    return (
+        update(outbox)
+        .where(outbox.c.position == bindparam("at_position"))
+        .values(
+            attempts=outbox.c.attempts + 1,
+            last_error=bindparam("error"),
+            due_at=bindparam("due", type_=UtcDateTime),
+            held=True,
+            first_failed_at=func.coalesce(outbox.c.first_failed_at, bindparam("now", type_=UtcDateTime)),
+        )
+    )
+
+
+def hold(dialect: str) -> Update:
+    """Have rows wait behind one of their key until it is due again.
+
+    Parameters: positions, due. Index: the primary key. Locks: none beyond those that the claim holds.
+    """
+    return update(outbox).where(_among_positions(dialect)).values(due_at=bindparam("due", type_=UtcDateTime), held=True)
+
+
+def bury(dialect: str) -> Insert:
+    """Move rows to the dead letters: on PostgreSQL the one statement deletes them, on SQLite `forget` follows.
+
+    Parameters: positions, reason, error, failures (attempts to add), parked, now. Index: the outbox's primary key.
+    Locks: none beyond those that the claim holds.
+    """
+    source, rows = _taken(dialect, (*_BURIED, "attempts", "first_failed_at"))
+    now = bindparam("now", type_=UtcDateTime)
+    moved = select(
+        literal_column("'outbox'").label("side"),
+        *(source[name] for name in _BURIED),
+        bindparam("reason", type_=String).label("reason"),
+        bindparam("error", type_=Text).label("error"),
+        (source.attempts + bindparam("failures", type_=Integer)).label("attempts"),
+        bindparam("parked", type_=Boolean).label("parked"),
+        func.coalesce(source.first_failed_at, now).label("first_failed_at"),
+        now.label("dead_at"),
+    )
+    names = [column.name for column in moved.selected_columns]
+    return insert(dead_letter).from_select(names, moved.where(*rows))
+
+
+def _taken(dialect: str, names: Sequence[str]) -> tuple[Any, list[ColumnElement[bool]]]:
+    """The columns of rows that are to be moved, and which rows: deleted by the same statement where that can be."""
+    if dialect == "sqlite":
+        return outbox.c, [_among_positions(dialect)]
+    gone = delete(outbox).where(_among_positions(dialect)).returning(*(outbox.c[name] for name in names))
+    return gone.cte("gone").c, []
+
+
+def _among_positions(dialect: str) -> ColumnElement[bool]:
+    """One array on PostgreSQL, so that the statement is the same text, and one plan, for batches of every size."""
+    if dialect == "sqlite":
+        return outbox.c.position.in_(bindparam("positions", expanding=True))
+    return outbox.c.position == any_(bindparam("positions", type_=ARRAY(BigInteger)))

@@ -1,0 +1,187 @@
+"""What is counted: by a relay that drains, and by `outboxkit status`.
+
+The statements of `status` read a bounded part of a table, however many rows it has: the first ones of an index, or a
+sample of the pages. Those that read from the lowest position on also walk over what vacuum has not removed there yet.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Float,
+    FromClause,
+    Integer,
+    Select,
+    String,
+    Subquery,
+    Table,
+    bindparam,
+    case,
+    cast,
+    column,
+    func,
+    literal_column,
+    select,
+)
+
+from outboxkit.tables import PARKED, dead_letter, inbox, outbox, published
+
+_LIMIT = bindparam("limit", type_=Integer)
+_ROWID = literal_column("rowid", Integer)
+_PARKED = bindparam("parked_until", PARKED, type_=outbox.c.due_at.type)
+
+
+def count_due(now: datetime) -> Select[int]:
+    """How many committed rows could be published now, whoever holds them.
+
+    Indexes: outboxkit_outbox_ready and outboxkit_outbox_due, counted in full. Locks: none.
+    """
+    ready = select(func.count()).select_from(outbox).where(outbox.c.due_at.is_(None)).scalar_subquery()
+    due = select(func.count()).select_from(outbox).where(outbox.c.due_at <= now).scalar_subquery()
+    return select(ready + due)
+
+
+def count_later(now: datetime) -> Select[int, datetime | None]:
+    """How many rows wait for a later time, and the next such time.
+
+    Index: outboxkit_outbox_due, from `now` on. Locks: none.
+    """
+    return select(func.count(), func.min(outbox.c.due_at)).where(outbox.c.due_at > now)
+
+
+def ready() -> Select[Any]:
+    """How many rows wait for nothing, and the creation of the oldest, among the first `limit` of them.
+
+    Parameters: limit. Index: outboxkit_outbox_ready. Locks: none.
+    """
+    first = _first(select(outbox.c.created_at).where(outbox.c.due_at.is_(None)), outbox.c.position)
+    found: Select[Any] = select(func.count(), func.min(first.c.created_at))
+    return found.select_from(first)
+
+
+def waiting() -> Select[Any]:
+    """For held and for delayed rows: how many, the next time and the oldest creation, among the `limit` next due ones.
+
+    Parameters: limit. Index: outboxkit_outbox_due, up to the parked rows. Locks: none.
+    """
+    columns = (outbox.c.held, outbox.c.due_at, outbox.c.created_at)
+    first = _first(select(*columns).where(outbox.c.due_at < _PARKED), outbox.c.due_at, outbox.c.position)
+    earliest = (func.min(first.c.due_at), func.min(first.c.created_at))
+    return select(first.c.held, func.count(), *earliest).group_by(first.c.held)
+
+
+def parked() -> Select[Any]:
+    """How many rows wait behind a parked dead letter: at most `limit` are counted.
+
+    Parameters: limit. Index: outboxkit_outbox_due, its upper end. Locks: none.
+    """
+    return select(func.count()).select_from(_parked_rows())
+
+
+def parked_keys() -> Select[Any]:
+    """The keys with parked dead letters, most waiting rows first: key, rows that wait, dead letters; then all keys, all dead letters.
+
+    Of waiting rows and of dead letters the first `limit` are counted. Parameters: limit, top (how many keys).
+    Indexes: outboxkit_outbox_due, its upper end, and outboxkit_dead_letter_parked. Locks: none.
+    """
+    rows = _parked_rows()
+    behind = select(rows.c.key, func.count().label("rows")).group_by(rows.c.key).cte("behind")
+    letters = _first(select(dead_letter.c.key).where(dead_letter.c.parked), dead_letter.c.key)
+    dead = select(letters.c.key, func.count().label("rows")).group_by(letters.c.key).cte("dead")
+    waiting_rows = func.coalesce(behind.c.rows, literal_column("0", Integer))
+    return (
+        select(dead.c.key, waiting_rows, dead.c.rows, func.count().over(), func.sum(dead.c.rows).over())
+        .select_from(dead.outerjoin(behind, behind.c.key == dead.c.key))
+        .order_by(waiting_rows.desc(), dead.c.key)
+        .limit(bindparam("top", type_=Integer))
+    )
+
+
+def oldest_by_type() -> Select[Any]:
+    """The `limit` rows with the lowest positions: by type and state how many have failed before, and how many there are.
+
+    Parameters: limit. Index: the primary key. Locks: none.
+    """
+    columns = (outbox.c.type, outbox.c.due_at, outbox.c.held, outbox.c.attempts)
+    return _by_type(_first(select(*columns), outbox.c.position))
+
+
+def sampled_by_type(dialect: str) -> Select[Any]:
+    """As `oldest_by_type`, of a sample of the rows (see `size`). Locks: none."""
+    return _by_type(_sample(dialect, outbox))
+
+
+def dead_open() -> Select[Any]:
+    """Open dead letters by side and reason, among the first `limit` of them.
+
+    Parameters: limit. Index: outboxkit_dead_letter_open. Locks: none.
+    """
+    columns = (dead_letter.c.side, dead_letter.c.reason)
+    first = _first(select(*columns).where(dead_letter.c.resolution.is_(None)), dead_letter.c.id)
+    by = (first.c.side, first.c.reason)
+    return select(*by, func.count()).group_by(*by).order_by(*by)
+
+
+def sampled_dead(dialect: str) -> Select[Any]:
+    """Dead letters by side, reason and resolution (null: open), in a sample of the rows (see `size`). Locks: none."""
+    rows = _sample(dialect, dead_letter)
+    by = (rows.c.side, rows.c.reason, rows.c.resolution)
+    return select(*by, func.count()).group_by(*by).order_by(*by)
+
+
+def sampled_processed(dialect: str) -> Select[Any]:
+    """How many messages each handler has processed, in a sample of the inbox (see `size`). Locks: none."""
+    rows = _sample(dialect, inbox)
+    return select(rows.c.handler, func.count()).group_by(rows.c.handler).order_by(rows.c.handler)
+
+
+def sampled_published(dialect: str) -> Select[Any]:
+    """How many published messages are kept, in a sample of them (see `size`). Locks: none."""
+    return select(func.count()).select_from(_sample(dialect, published))
+
+
+def oldest_published() -> Select[Any]:
+    """When the oldest message that is kept was published. Index: the primary key, of each partition. Locks: none."""
+    return select(func.min(published.c.published_at))
+
+
+def size(dialect: str, table: Table) -> Select[Any]:
+    """What a table is sampled from: on PostgreSQL its pages and its partitions', on SQLite the span of its rowids.
+
+    A sample is a random `percent` of the pages on PostgreSQL, which reads those pages only, and on SQLite the `limit`
+    oldest rows. Index: none, it reads sizes. Locks: none.
+    """
+    if dialect == "sqlite":
+        lowest, highest = (select(end(_ROWID)).select_from(table).scalar_subquery() for end in (func.min, func.max))
+        return select(func.coalesce(highest - lowest + literal_column("1"), literal_column("0")))
+    name = func.to_regclass(literal_column(f"'{table.name}'"))
+    tree = func.pg_partition_tree(name).table_valued(column("relid"))
+    parts = select(func.sum(func.pg_relation_size(tree.c.relid))).scalar_subquery()
+    octets = func.coalesce(parts, func.pg_relation_size(name))
+    return select(octets / cast(func.current_setting(literal_column("'block_size'")), Integer))
+
+
+def _first(query: Select[Any], *order: Any) -> Subquery:
+    """The order keeps the planner on the index: without it a limit over most of a table is read from its start."""
+    return query.order_by(*order).limit(_LIMIT).subquery("first")
+
+
+def _parked_rows() -> Subquery:
+    return _first(select(outbox.c.key).where(outbox.c.due_at == _PARKED), outbox.c.position)
+
+
+def _sample(dialect: str, table: Table) -> FromClause:
+    if dialect == "sqlite":
+        return select(table).order_by(_ROWID).limit(_LIMIT).subquery("sample")
+    return table.tablesample(func.system(bindparam("percent", type_=Float)), name="sample")
+
+
+def _by_type(rows: FromClause) -> Select[Any]:
+    state = case(
+        (rows.c.due_at.is_(None), literal_column("'ready'", String)),
+        (rows.c.due_at == _PARKED, literal_column("'parked'", String)),
+        (rows.c.held, literal_column("'held'", String)),
+        else_=literal_column("'delayed'", String),
+    ).label("state")
+    failed = func.count().filter(rows.c.attempts > literal_column("0", Integer))
+    return select(rows.c.type, state, failed, func.count()).group_by(rows.c.type, literal_column("state"))

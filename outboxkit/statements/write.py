@@ -1,0 +1,121 @@
+"""Writing: new rows in the user's transaction, the lock that keeps writers of a key in order, and taking a row back.
+
+New rows are given in the columns of `WRITTEN`; the rest is the relay's.
+"""
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    Delete,
+    Insert,
+    Select,
+    String,
+    bindparam,
+    cast,
+    column,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+
+from outboxkit.tables import outbox
+
+WRITTEN = (
+    outbox.c.message_id,
+    outbox.c.type,
+    outbox.c.payload,
+    outbox.c.key,
+    outbox.c.topic,
+    outbox.c.headers,
+    outbox.c.correlation_id,
+    outbox.c.causation_id,
+    outbox.c.created_at,
+    outbox.c.content_type,
+    outbox.c.content_encoding,
+    outbox.c.due_at,
+    outbox.c.expires_at,
+    outbox.c.discard_unroutable,
+    outbox.c.dedup,
+)
+"""The columns of a new row, in the order in which `outboxkit.outbox.drafts` gives them."""
+
+_NAMES = [column.name for column in WRITTEN]
+
+
+def insert_one() -> Insert:
+    """Insert a row; executed with a dict of `WRITTEN`, on SQLite with a list of them. Locks: none."""
+    return insert(outbox)
+
+
+def insert_many() -> Insert:
+    """Insert rows in their order: one statement, and one text, for any number of them. PostgreSQL only.
+
+    Parameters: for each column of `WRITTEN` the list of its values. Locks: none.
+    """
+    return insert(outbox).from_select(_NAMES, _given())
+
+
+def insert_one_unless_there(dialect: str) -> Insert:
+    """`insert_one`, but nothing where the outbox has a row with this id that was added with `dedup` too.
+
+    Index: outboxkit_outbox_dedup. Locks: where another transaction has inserted the same id and is still open, this one
+    waits for it: after its commit nothing is inserted, after its rollback this insert goes on.
+    """
+    insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    return insert_into(outbox).on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
+
+
+def insert_many_unless_there() -> Insert:
+    """`insert_many`, but no rows with an id that the outbox has, where both have `dedup`. PostgreSQL only.
+
+    Index: outboxkit_outbox_dedup. Locks: as `insert_one_unless_there`, for each row.
+    """
+    return (
+        postgresql.insert(outbox)
+        .from_select(_NAMES, _given())
+        .on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
+    )
+
+
+def lock_keys() -> Select[Any]:
+    """Wait until no other transaction that took the lock of one of these keys is open. PostgreSQL only.
+
+    Parameters: keys. Index: none. Locks: a transaction-level advisory lock for each key, in an order that is the same in
+    every transaction. The subquery's ORDER BY counts: the locks are taken above it.
+    """
+    keys = (
+        func.unnest(bindparam("keys", type_=ARRAY(String))).table_valued(column("key", String)).render_derived("given")
+    )
+    number = func.hashtextextended(literal_column("'outboxkit:'").concat(keys.c.key), literal_column("0"))
+    wanted = select(number.label("number")).distinct().order_by("number").subquery("wanted")
+    return select(func.pg_advisory_xact_lock(wanted.c.number))
+
+
+def cancel_delayed() -> Delete:
+    """Take back a message that waits for its time, a retry, or an operator.
+
+    Parameters: message_id. Index: outboxkit_outbox_delayed. Locks: the row; where a relay has it, this waits for it.
+    """
+    return delete(outbox).where(outbox.c.message_id == bindparam("message_id"), outbox.c.due_at.is_not(None))
+
+
+def cancel() -> Delete:
+    """Take back a message, whatever it waits for: also one that a relay has just put off until later.
+
+    Parameters: message_id. Index: none, it reads the whole outbox. Locks: as `cancel_delayed`.
+    """
+    return delete(outbox).where(outbox.c.message_id == bindparam("message_id"))
+
+
+def _given() -> Select[Any]:
+    lists = (cast(bindparam(column.name, type_=ARRAY(column.type)), ARRAY(column.type)) for column in WRITTEN)
+    given = (
+        func.unnest(*lists)
+        .table_valued(*(column(known.name, known.type) for known in WRITTEN), with_ordinality="place")
+        .render_derived("given")
+    )
+    return select(*(given.c[name] for name in _NAMES)).order_by(given.c.place)

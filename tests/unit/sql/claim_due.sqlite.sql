@@ -1,9 +1,0 @@
-SELECT outboxkit_outbox.position, outboxkit_outbox.message_id, outboxkit_outbox.type,
-    outboxkit_outbox.topic, outboxkit_outbox."key", outboxkit_outbox.payload,
-    outboxkit_outbox.headers, outboxkit_outbox.correlation_id, outboxkit_outbox.causation_id,
-    outboxkit_outbox.content_type, outboxkit_outbox.content_encoding, outboxkit_outbox.created_at,
-    outboxkit_outbox.attempts
-FROM outboxkit_outbox
-WHERE outboxkit_outbox.due_at <= :due_at_1
-ORDER BY outboxkit_outbox.due_at
-LIMIT :param_1 OFFSET :param_2;

@@ -1,0 +1,3 @@
+SELECT outboxkit_published.position
+FROM outboxkit_published
+LIMIT :param_1 OFFSET :param_2;

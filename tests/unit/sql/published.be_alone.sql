@@ -1,0 +1,1 @@
+SELECT pg_advisory_xact_lock(:pg_advisory_xact_lock_2) AS pg_advisory_xact_lock_1;

@@ -1,0 +1,1 @@
+SELECT CURRENT_TIMESTAMP AS current_timestamp_1;

@@ -1,0 +1,2 @@
+DELETE FROM outboxkit_outbox
+WHERE outboxkit_outbox.position IN (:positions, …);

@@ -1,0 +1,3 @@
+UPDATE outboxkit_outbox
+SET due_at=:due, held=:held
+WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[]);

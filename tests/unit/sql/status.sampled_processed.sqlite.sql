@@ -1,0 +1,8 @@
+SELECT sample.handler, count(*) AS count_1
+FROM (SELECT outboxkit_inbox.handler AS handler, outboxkit_inbox.message_id AS message_id,
+    outboxkit_inbox.type AS type, outboxkit_inbox.processed_at AS processed_at
+    FROM outboxkit_inbox
+    ORDER BY rowid
+    LIMIT :limit OFFSET :param_1) AS sample
+GROUP BY sample.handler
+ORDER BY sample.handler;
