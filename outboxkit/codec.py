@@ -90,9 +90,9 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
     return encoded
 
 
-def decode_headers(stored: bytes) -> Mapping[str, object]:
+def decode_headers(stored: bytes) -> dict[str, object]:
     """Headers as they were given to `encode_headers`."""
-    return msgspec.json.decode(stored, type=dict[str, object])
+    return _HEADERS.decode(stored)
 
 
 def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:
@@ -113,6 +113,7 @@ def _load_foreign(wanted: type, value: Any) -> Any:
 
 
 _ENCODER = msgspec.json.Encoder(enc_hook=_dump_foreign)
+_HEADERS = msgspec.json.Decoder(dict[str, object])
 
 
 @cache

@@ -99,7 +99,7 @@ async def drop_before(connection: AsyncConnection, before: datetime) -> Changed:
 
 async def clock(connection: AsyncConnection) -> datetime:
     """The time by the database's clock."""
-    found: datetime = (await connection.execute(statements.published.moment())).scalar_one()
+    found: datetime = (await connection.execute(statements.published.moment(connection.dialect.name))).scalar_one()
     return found
 
 
@@ -137,6 +137,7 @@ async def _make(connection: AsyncConnection, found: _Found, day: date) -> None:
         statements.published.make_partition(found.schema, day),
         statements.published.give_to_owner(found.schema, day, found.owner),
         statements.published.move_from_default(found.schema, day),
+        statements.published.hold_off(found.schema),
         statements.published.move_from_default(found.schema, day),
         statements.published.attach_partition(found.schema, day),
     ):

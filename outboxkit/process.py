@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
+from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
 from outboxkit.errors import ConfigurationError
 
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
@@ -81,6 +81,17 @@ def publisher(url: str, *, exchange: str, timeout: timedelta, app_id: str = "out
     if url.startswith(MEMORY):
         return MemoryPublisher(_memory_broker(url))
     return RabbitPublisher(url, exchange=exchange, timeout=timeout, app_id=app_id)
+
+
+def queue_publisher(url: str, queue: str, *, timeout: timedelta, app_id: str = "outboxkit") -> Publisher:
+    """A publisher past every binding, to one queue that exists.
+
+    Raises:
+        ConfigurationError: `memory://` has no queues but those of this process.
+    """
+    if url.startswith(MEMORY):
+        raise ConfigurationError("OUTBOXKIT_BROKER_URL is memory://, a broker inside one process; amqp://… is accepted")
+    return QueuePublisher(url, queue, timeout=timeout, app_id=app_id)
 
 
 def subscriber(

@@ -59,7 +59,8 @@ class Settings(BaseSettings):
         SecretStr("sqlite:///outboxkit.db"), description="where the tables are: postgresql+psycopg://… or sqlite:///…"
     )
     broker_url: SecretStr = Field(
-        SecretStr("amqp://guest:guest@localhost:5672/"), description="the broker: amqp://…, amqps://… or memory://; several with commas are tried in turn"
+        SecretStr("amqp://guest:guest@localhost:5672/"),
+        description="the broker: amqp://…, amqps://… or memory://; several with commas are tried in turn",
     )
     exchange: str = Field("outboxkit", min_length=1, max_length=255, description="the topic exchange")
     queue: str | None = Field(None, min_length=1, max_length=200, description="the consumer's queue")
@@ -111,11 +112,17 @@ class Settings(BaseSettings):
     @field_validator("broker_url")
     @classmethod
     def _check_broker_url(cls, value: SecretStr) -> SecretStr:
-        scheme, separator, _ = value.get_secret_value().partition("://")
+        urls = [url.strip() for url in value.get_secret_value().split(",")]
+        scheme, separator, _ = urls[0].partition("://")
         if not separator or scheme not in ("amqp", "amqps", "memory"):
             raise ValueError(
                 "amqp://user:password@host:5672/vhost, amqps://… or memory:// is accepted; "
                 + (f"the scheme is {scheme[:20]!r}" if separator else "there is no :// in it")
+            )
+        if len(urls) > 1 and not all(url.startswith(("amqp://", "amqps://")) for url in urls):
+            raise ValueError(
+                "several amqp:// or amqps:// URLs with commas between them is accepted; "
+                "one of these is something else. A comma in a password is written %2C"
             )
         return value
 

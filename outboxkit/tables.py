@@ -212,7 +212,8 @@ for _table, _when, _statement in (
     (published, "after_create", "CREATE TABLE outboxkit_published_default PARTITION OF outboxkit_published DEFAULT"),
     (sleeper, "after_create", "ALTER TABLE outboxkit_sleeper SET UNLOGGED"),
 ):
-    event.listen(_table, _when, DDL(_statement).execute_if(dialect="postgresql"))
+    _ddl: Any = DDL(_statement)  # type: ignore[no-untyped-call]
+    event.listen(_table, _when, _ddl.execute_if(dialect="postgresql"))
 
 schema_version = Table(
     "outboxkit_schema_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False)

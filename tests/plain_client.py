@@ -69,10 +69,24 @@ class PlainClient:
         return None if method is None else Received(body, properties, method.routing_key, method.redelivered)
 
     def take_all(self, queue: str | None = None) -> list[Received]:
-        """Everything that is in a queue now, acked."""
-        taken: list[Received] = []
-        while (received := self.take(queue)) is not None:
-            taken.append(received)
+        """Everything that is in a queue now, in its order, acked."""
+        channel, name, taken = self._channel(), queue or self.queue, []
+        present = self.depth(name)
+        channel.basic_qos(prefetch_count=1000)
+        while present > len(taken):
+            for method, properties, body in channel.consume(name, inactivity_timeout=5):
+                if method is None:
+                    break
+                taken.append(Received(body, properties, method.routing_key, method.redelivered))
+                if len(taken) % 500 == 0 or len(taken) == present:
+                    channel.basic_ack(method.delivery_tag, multiple=True)
+                if len(taken) == present:
+                    break
+            else:
+                break
+            if method is None:
+                break
+        channel.close()
         return taken
 
     def depth(self, queue: str | None = None) -> int:

@@ -5,7 +5,7 @@ import sys
 
 from outboxkit import process, settings
 from outboxkit.errors import OutboxkitError
-from outboxkit.relay import Relay
+from outboxkit.relay import Policy, Relay
 from outboxkit.settings import Settings
 
 
@@ -13,10 +13,17 @@ async def relay(chosen: Settings, stop: asyncio.Event) -> int:
     """Publish until `stop` is set."""
     limit = chosen.publish_timeout
     database, broker = chosen.database_url.get_secret_value(), chosen.broker_url.get_secret_value()
-    engine = process.engine(database, name="outboxkit relay", idle_in_transaction=limit * 2)
+    engine = process.engine(database, name="outboxkit relay", idle_in_transaction=limit * 3)
     publisher = process.publisher(broker, exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id)
     try:
-        worker = Relay(engine, publisher, batch_size=chosen.batch_size, poll_interval=chosen.poll_interval)
+        worker = Relay(
+            engine,
+            publisher,
+            batch_size=chosen.batch_size,
+            poll_interval=chosen.poll_interval,
+            policy=Policy(chosen.max_attempts, chosen.unroutable, chosen.dead_key),
+            keep_published=chosen.keep_published is not None,
+        )
         await worker.run(stop)
     finally:
         await publisher.close()

@@ -67,8 +67,17 @@ class MemoryPublisher:
         """It is always connected."""
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Route each message; one that reaches no queue is unroutable."""
-        return [self._broker.route(message) for message in batch]
+        """Route each message; one that reaches no queue is unroutable, and those behind it, of its key, are held."""
+        failed: set[str] = set()
+        receipts: list[Receipt] = []
+        for message in batch:
+            if message.key in failed:
+                receipts.append(Receipt(Verdict.HELD, f"an earlier message of key {message.key!r} has failed"))
+                continue
+            receipts.append(self._broker.route(message))
+            if receipts[-1] is not CONFIRMED and message.key is not None:
+                failed.add(message.key)
+        return receipts
 
     async def close(self) -> None:
         """There is nothing to close."""

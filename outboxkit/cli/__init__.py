@@ -7,7 +7,7 @@ import typer
 from sqlalchemy.exc import DBAPIError
 
 import outboxkit
-from outboxkit.cli import demo, prune, schema, status, workers
+from outboxkit.cli import dead, demo, prune, replay, schema, status, workers
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
 from outboxkit.outage import first_line
 
@@ -20,8 +20,17 @@ app = typer.Typer(
     help="Transactional outbox and inbox: what is committed is sent, and its effects happen once.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 part of the work could not be done.",
 )
-for command in (schema.migrate, workers.relay, workers.consume, status.status, prune.prune, demo.demo):
+for command in (
+    schema.migrate,
+    workers.relay,
+    workers.consume,
+    status.status,
+    prune.prune,
+    replay.replay,
+    demo.demo,
+):
     app.command()(command)
+app.add_typer(dead.app)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature

@@ -54,11 +54,7 @@ async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
         publisher,
         batch_size=chosen.batch_size,
         poll_interval=chosen.poll_interval,
-        policy=RelayPolicy(
-            max_attempts=chosen.max_attempts,
-            discard_unroutable=chosen.unroutable == "discard",
-            park=chosen.dead_key == "park",
-        ),
+        policy=RelayPolicy(chosen.max_attempts, chosen.unroutable, chosen.dead_key),
         keep_published=chosen.keep_published is not None,
     )
     try:
@@ -77,8 +73,12 @@ def _summary(done: Drained) -> str:
     lines = [f"published {done.published}"]
     if done.later:
         lines.append(f"{done.later} wait for a later time")
+    if done.held is None:
+        lines.append("stopped while the database was away: what is left could not be counted")
     if done.held:
         lines.append(f"{done.held} due, but not published: another relay holds them, or the drain was stopped")
+    if done.expired:
+        lines.append(f"{done.expired} had expired and were set aside as dead letters")
     if done.discarded:
         lines.append(f"{done.discarded} that no queue wanted were discarded")
     lines += [f"{count} {kind} set aside as dead letters: {reason}" for kind, (count, reason) in done.dead.items()]

@@ -102,7 +102,7 @@ class Consumer:
 
     async def _work(self, stop: asyncio.Event, *, wait: bool) -> None:
         """Connect and run the slots; where the broker goes away, do it again, ever slower while nothing is handled."""
-        await self._outage.ride_out(self._check_schema, stop)
+        await self._outage.ride_out(lambda: migrations.check_engine(self._engine), stop)
         losses = 0
         while not stop.is_set():
             await self._outage.ride_out(self._subscriber.connect, stop)
@@ -171,10 +171,6 @@ class Consumer:
     def _interrupt_idle(self) -> None:
         for slot in self._idle:
             slot.cancel()
-
-    async def _check_schema(self) -> None:
-        async with self._engine.begin() as connection:
-            await connection.run_sync(migrations.check)
 
     async def _count_postponed(self) -> int:
         await self._subscriber.connect()

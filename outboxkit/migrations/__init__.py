@@ -17,6 +17,7 @@ from typing import IO, Any
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, func, inspect, select
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
@@ -112,6 +113,16 @@ def check(connection: Connection) -> None:
     if found < LATEST:
         cure = _CURE.format(since=f"since={found}, ", to=LATEST)
         raise SchemaError(f"the outboxkit tables have version {found}, this code needs {LATEST}: {cure}")
+
+
+async def check_engine(engine: AsyncEngine) -> None:
+    """`check` on a connection of its own, for a worker's start.
+
+    Raises:
+        SchemaError: as `check`.
+    """
+    async with engine.begin() as connection:
+        await connection.run_sync(check)
 
 
 def _between(since: int, to: int) -> list[int]:

@@ -77,11 +77,11 @@ def upgrade(op: Any) -> None:
             op.add_column(f"outboxkit_{table}", column)
     op.execute("UPDATE outboxkit_outbox SET held = true WHERE due_at IS NOT NULL AND attempts > 0")
     op.drop_index("outboxkit_outbox_due", table_name="outboxkit_outbox")
-    for table, name, columns, where in _PARTIAL_INDEXES:
+    for table, name, indexed, where in _PARTIAL_INDEXES:
         op.create_index(
             f"outboxkit_{table}_{name}",
             f"outboxkit_{table}",
-            columns,
+            indexed,
             postgresql_where=where,
             sqlite_where=where,
             unique=name == "dedup",

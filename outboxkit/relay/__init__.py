@@ -4,7 +4,8 @@
 (who must wait for whom), `settlement` (what becomes of a row), `floor` (below which position nothing can be).
 """
 
-from outboxkit.relay.relay import Drained, Relay
+from outboxkit.relay.outcome import Drained
+from outboxkit.relay.relay import Relay
 from outboxkit.relay.settlement import Policy
 
 __all__ = ["Drained", "Policy", "Relay"]

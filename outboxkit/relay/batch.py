@@ -15,6 +15,8 @@ from outboxkit.relay.rows import Claimed, fetch, read
 
 LOOK_SECONDS = 0.1
 """How often a busy relay looks for due rows and for what raises the floor."""
+FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
+"""A batch has as many rows as were asked for, but not many more bytes than this; the first one finds out."""
 SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
 """How often, at most, and for which share of the time a relay looks below the floor."""
 
@@ -54,7 +56,7 @@ class Batches:
 
     Args:
         engine: for a connection a batch.
-        size: rows claimed at once.
+        size: rows claimed at once, at most; fewer where they are large.
         monotonic: seconds, for tests.
     """
 
@@ -62,6 +64,7 @@ class Batches:
         self._engine = engine
         self._dialect = engine.dialect.name
         self._size = size
+        self._limit = min(size, FIRST_ROWS)
         self._monotonic = monotonic
         self.floor = Floor()
         self._time_for_due, self._time_for_floor = Every(LOOK_SECONDS, monotonic), Every(LOOK_SECONDS, monotonic)
@@ -74,6 +77,11 @@ class Batches:
     def sweep(self) -> None:
         """Have the next claim look below the floor."""
         self._next_sweep = float("-inf")
+
+    def start_over(self) -> None:
+        """Forget what is known of the table: after an error it may be another one, such as a standby's."""
+        self.floor = Floor()
+        self.sweep()
 
     async def claim(self, as_of: datetime, *, now: datetime, mine: Iterable[Claimed] = ()) -> Batch:
         """Lock the next rows and line them up.
@@ -89,42 +97,47 @@ class Batches:
         connection = await self._engine.connect()
         try:
             await connection.begin()
-            batch = Batch(connection, await self._lock(connection, as_of))
-            before = await self._before(connection, batch.rows, mine)
-            batch.lineup = line_up(batch.rows, before, now=now)
+            rows, floor = await self._lock(connection, as_of)
+            before = await self._before(connection, rows, mine, floor)
         except BaseException:
             await connection.close()
             raise
-        return batch
+        return Batch(connection, rows, line_up(rows, before, now=now))
 
-    async def _lock(self, connection: AsyncConnection, as_of: datetime) -> list[Claimed]:
-        """Due rows and ready rows, in position order. At least half of a batch is for ready rows, if there are any."""
-        due: list[Claimed] = []
-        if look := self._time_for_due():
-            due = await self._due(connection, as_of, max(self._size // 2, 1))
-        left = self._size - len(due)
-        ready = await self._ready(connection, left)
-        if len(ready) < left and (not look or len(due) == max(self._size // 2, 1)):
+    async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[Claimed], int]:
+        """Due rows and ready rows, in position order, and the floor above which the latter were looked for.
+
+        At least half of a batch is for ready rows, if there are any.
+        """
+        half = (self._limit + 1) // 2
+        due = await self._due(connection, as_of, half) if self._time_for_due() else []
+        ready, floor = await self._ready(connection, max(self._limit - len(due), 1))
+        if (room := self._limit - len(ready)) > len(due):
             known = {row.position for row in due}
-            more = await self._due(connection, as_of, self._size - len(ready))
-            due += [row for row in more if row.position not in known]
-        return sorted([*due, *ready], key=lambda row: row.position)
+            due += [row for row in await self._due(connection, as_of, room) if row.position not in known]
+        rows = sorted([*due, *ready], key=lambda row: row.position)
+        if rows:
+            average = sum(len(row.message.payload) for row in rows) / len(rows)
+            self._limit = max(1, min(self._size, round(BATCH_BYTES / max(average, 1))))
+        return rows, floor
 
     async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[Claimed]:
         return read(await fetch(connection, self._claim_due, {"now": as_of, "limit": limit}))
 
-    async def _ready(self, connection: AsyncConnection, limit: int) -> list[Claimed]:
-        started = self._monotonic()
-        below = started >= self._next_sweep
+    async def _ready(self, connection: AsyncConnection, limit: int) -> tuple[list[Claimed], int]:
         if self._dialect == "postgresql" and self._time_for_floor():
             await self._raise_floor(connection)
+        started = self._monotonic()
+        below = started >= self._next_sweep
         floor = 0 if below else self.floor.value
         rows = read(await fetch(connection, self._claim_ready, {"floor": floor, "limit": limit}))
         if below:
             ended = self._monotonic()
             self._next_sweep = ended + max(SWEEP_SECONDS, (ended - started) / SWEEP_SHARE)
+            if rows and rows[0].position <= self.floor.value:
+                self.floor = Floor()
         self.floor.saw(row.position for row in rows)
-        return rows
+        return rows, floor
 
     async def _raise_floor(self, connection: AsyncConnection) -> None:
         found = await fetch(connection, self._writers, {})
@@ -132,7 +145,7 @@ class Batches:
         self.floor.look((row[0] for row in found), oldest[0][0])
 
     async def _before(
-        self, connection: AsyncConnection, rows: Iterable[Claimed], mine: Iterable[Claimed]
+        self, connection: AsyncConnection, rows: Iterable[Claimed], mine: Iterable[Claimed], floor: int
     ) -> Mapping[str, Before]:
         last = {row.message.key: row.position for row in rows if row.message.key is not None}
         if not last:
@@ -140,5 +153,5 @@ class Batches:
         held = [row.position for group in (rows, mine) for row in group if row.message.key is not None]
         given: dict[str, Any] = {"keys": list(last), "mine": held}
         if self._dialect == "postgresql":
-            given |= {"uptos": list(last.values()), "floor": self.floor.value}
+            given |= {"uptos": list(last.values()), "floor": floor}
         return {row[0]: Before(*row[1:]) for row in await fetch(connection, self._standing_before, given)}

@@ -43,18 +43,13 @@ class Lineup:
     parked: list[int] = field(default_factory=list)
     given_back: int = 0
 
-    @property
-    def moves(self) -> bool:
-        """Whether there is anything to publish or to write."""
-        return bool(self.send or self.expired or self.waiting or self.parked)
-
 
 def line_up(rows: Sequence[Claimed], before: Mapping[str, Before], *, now: datetime) -> Lineup:
     """Decide for each row, in position order, by what stands before it."""
     lineup = Lineup()
     for row in rows:
         found = before.get(row.message.key) if row.message.key is not None else None
-        if found is not None and _is_blocked(row, found, lineup, now):
+        if found is not None and _is_blocked(row, found, lineup):
             continue
         (lineup.expired if _is_expired(row, now) else lineup.send).append(row)
     return lineup
@@ -76,13 +71,13 @@ def drop_behind(lineup: Lineup, stuck: Mapping[str, datetime | None], *, now: da
     lineup.send = kept
 
 
-def _is_blocked(row: Claimed, found: Before, lineup: Lineup, now: datetime) -> bool:
+def _is_blocked(row: Claimed, found: Before, lineup: Lineup) -> bool:
     if found.parked_at is not None and found.parked_at < row.position:
         lineup.parked.append(row.position)
     elif found.held_at is not None and found.due_at is not None and found.held_at < row.position:
         if found.due_at == PARKED:
             lineup.parked.append(row.position)
-        elif row.held and found.due_at <= now:  # both are due, and somebody else has the first
+        elif row.due_at is not None and row.due_at >= found.due_at:  # that one comes first: somebody else has it
             lineup.given_back += 1
         else:
             lineup.waiting.setdefault(found.due_at, []).append(row.position)

@@ -1,12 +1,13 @@
 """The relay's pipeline: while one batch is published, the last one is settled and the next one claimed."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
+from enum import Enum
 from types import TracebackType
 from typing import Self
 
-import structlog
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -15,8 +16,16 @@ from outboxkit.errors import BrokerUnavailable
 from outboxkit.outage import Clock
 from outboxkit.relay.batch import Batch, Batches
 from outboxkit.relay.order import drop_behind
-from outboxkit.relay.settlement import Policy, Settlement, expire, settle
+from outboxkit.relay.settlement import Policy, Settlement, settle, take_over
 from outboxkit.relay.settling import Settling
+
+
+class Turn(Enum):
+    """What a turn has done."""
+
+    NOTHING = "nothing was there"
+    BLOCKED = "every row has to wait for another relay"
+    MOVED = "rows were published, or moved to where they wait"
 
 
 class Pipeline:
@@ -31,6 +40,7 @@ class Pipeline:
         batch_size: rows claimed at once.
         policy: what to do with messages that cannot be published.
         keep_published: move published rows to `outboxkit_published` instead of deleting them.
+        on_settled: called with each settlement that was committed.
         clock: for tests.
     """
 
@@ -42,17 +52,18 @@ class Pipeline:
         batch_size: int,
         policy: Policy,
         keep_published: bool,
+        on_settled: Callable[[Settlement], None],
         clock: Clock,
     ) -> None:
         self._publisher = publisher
         self._policy = policy
+        self._on_settled = on_settled
         self._clock = clock
         self._batches = Batches(engine, batch_size)
         self._settling = Settling(engine.dialect.name, keep=keep_published)
         self._claims_ahead = engine.dialect.name != "sqlite"  # it has one writer at a time
         self._next: Batch | None = None
         self._answered: tuple[Batch, Settlement] | None = None
-        self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,11 +77,13 @@ class Pipeline:
         """Have the next claim look everywhere."""
         self._batches.sweep()
 
-    async def turn(self, as_of: datetime, stop: asyncio.Event) -> Settlement | None:
-        """Publish a batch of what is due at `as_of`; None where there is nothing.
+    @property
+    def floor(self) -> int:
+        """The position at or below which nothing is ready."""
+        return self._batches.floor.value
 
-        What is returned is not committed in every case: what the next turn settles is nobody else's any more, and is
-        published again if that fails. A settlement of nothing says that all rows wait for others.
+    async def turn(self, as_of: datetime, stop: asyncio.Event) -> Turn:
+        """Publish a batch of what is due at `as_of`. What becomes of it may be committed by the next turn only.
 
         Raises:
             BrokerUnavailable: no message of the batch got an answer.
@@ -79,15 +92,18 @@ class Pipeline:
         try:
             await self._publisher.connect()
             batch, self._next = self._next or await self._claim(as_of), None
-            if not batch.rows:
-                await batch.give_back()
-                return None
-            return await self._pass(batch, as_of, stop)
+            if not batch.lineup.send:
+                await self._settle_answered()
+                moved = await self._leave(batch)
+                return Turn.MOVED if moved else Turn.BLOCKED if batch.rows else Turn.NOTHING
+            await self._pass(batch, as_of, stop)
         except BaseException:
+            self._batches.start_over()
             await self._give_back()
             raise
+        return Turn.MOVED
 
-    async def _pass(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> Settlement:
+    async def _pass(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> None:
         """Publish the batch, and meanwhile settle the one before it and claim the one behind it."""
         try:
             settlement, trouble = await asyncio.gather(
@@ -106,17 +122,26 @@ class Pipeline:
             raise trouble
         if settlement.unknown:
             await self._give_back()
-            if not settlement.settled:
+            if not settlement.answered:
                 raise BrokerUnavailable(settlement.unknown[0])
         elif self._next is not None:
             drop_behind(self._next.lineup, settlement.stuck, now=self._clock())
-        return settlement
+
+    async def _leave(self, batch: Batch) -> bool:
+        """End a batch of which nothing is to be published: its rows are locked no longer. Whether any was moved."""
+        settlement = Settlement()
+        take_over(batch.lineup, settlement)
+        if settlement.moves:
+            await self._commit(batch, settlement)
+        else:
+            await batch.give_back()
+        return settlement.moves
 
     async def _publish(self, batch: Batch) -> Settlement:
         sent = batch.lineup.send
-        receipts = await self._publisher.publish([row.message for row in sent]) if sent else ()
+        receipts = await self._publisher.publish([row.message for row in sent])
         settlement = settle(sent, receipts, now=self._clock(), policy=self._policy)
-        expire(batch.lineup.expired, settlement)
+        take_over(batch.lineup, settlement)
         return settlement
 
     async def _settle_and_claim(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> None:
@@ -124,22 +149,23 @@ class Pipeline:
         if not self._claims_ahead or stop.is_set():
             return
         following = await self._claim(as_of, batch)
-        if following.rows:
+        if following.lineup.send:
             self._next = following
         else:
-            await following.give_back()
+            await self._leave(following)
 
     async def _claim(self, as_of: datetime, published: Batch | None = None) -> Batch:
-        mine = published.lineup.send if published else []
+        mine = [*published.lineup.send, *published.lineup.expired] if published else []
         return await self._batches.claim(as_of, now=self._clock(), mine=mine)
 
     async def _settle_answered(self) -> None:
         answered, self._answered = self._answered, None
-        if answered is None:
-            return
-        batch, settlement = answered
+        if answered is not None:
+            await self._commit(*answered)
+
+    async def _commit(self, batch: Batch, settlement: Settlement) -> None:
         await self._settling.commit(batch, settlement, now=self._clock())
-        self._report(settlement)
+        self._on_settled(settlement)
 
     async def _give_back(self) -> None:
         """Settle what is answered, if that can be, and unlock what is only claimed."""
@@ -150,26 +176,3 @@ class Pipeline:
         finally:
             if following is not None:
                 await following.give_back()
-
-    def _report(self, settlement: Settlement) -> None:
-        for row in settlement.failed:
-            self._log.warning(
-                "message not published",
-                message_id=row.message.id,
-                type=row.message.type,
-                attempts=row.attempts,
-                reason=row.reason,
-                due_at=row.due_at.isoformat(timespec="seconds"),
-            )
-        for dead in settlement.dead:
-            self._log.error(
-                "message set aside as a dead letter",
-                message_id=dead.message.id,
-                type=dead.message.type,
-                key=dead.message.key,
-                reason=str(dead.reason),
-                error=dead.error,
-                key_is_parked=dead.parked,
-            )
-        if settlement.published or settlement.discarded:
-            self._log.debug("batch published", messages=len(settlement.published), discarded=len(settlement.discarded))

@@ -2,55 +2,25 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import migrations, statements
+from outboxkit import migrations, partitions, statements
 from outboxkit.brokers import Publisher
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, jittered, pause, utc_now
-from outboxkit.relay.pipeline import Pipeline
+from outboxkit.relay.outcome import Drained, report
+from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.settlement import Policy, Settlement
+from outboxkit.wakeup import Wakeup
 
-BLOCKED_SECONDS = 0.02
+BLOCKED_SECONDS = 0.002
 """How long a relay waits, at first, for another one that holds everything it could publish."""
 
 
-@dataclass(slots=True)
-class Drained:
-    """What `drain` did.
-
-    Attributes:
-        published: messages that the broker confirmed.
-        discarded: messages that no queue wanted and that were to be forgotten then.
-        failed: how often each type could not be published, with the last reason.
-        dead: how many messages of each type were given up, with the last reason.
-        held: due rows that another relay holds, or that came back to wait.
-        later: rows that wait for a later time.
-    """
-
-    published: int = 0
-    discarded: int = 0
-    failed: dict[str, tuple[int, str]] = field(default_factory=dict)
-    dead: dict[str, tuple[int, str]] = field(default_factory=dict)
-    held: int = 0
-    later: int = 0
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether everything that was due has been published, or was given up as expired or unwanted."""
-        return not self.failed and not self.dead and not self.held
-
-    def add(self, settled: Settlement) -> None:
-        """Count what became of one batch."""
-        self.published += len(settled.published)
-        self.discarded += len(settled.discarded)
-        for row in settled.failed:
-            self.failed[row.message.type] = (self.failed.get(row.message.type, (0, ""))[0] + 1, row.reason)
-        for gone in settled.dead:
-            self.dead[gone.message.type] = (self.dead.get(gone.message.type, (0, ""))[0] + 1, gone.error)
+DRAIN_SECONDS = 0.02
+"""How long a drain waits before it looks again for rows that another relay holds."""
 
 
 class Relay:
@@ -87,12 +57,16 @@ class Relay:
         self._poll_interval = poll_interval.total_seconds()
         self._clock = clock
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
+        self._keep_published = keep_published
+        self._wakeup = Wakeup(engine, poll_interval=poll_interval, clock=clock)
+        self._done = Drained()
         self._pipeline = Pipeline(
             engine,
             publisher,
             batch_size=batch_size,
             policy=policy or Policy(),
             keep_published=keep_published,
+            on_settled=self._settled,
             clock=clock,
         )
 
@@ -103,21 +77,29 @@ class Relay:
             SchemaError: the tables are missing or old.
         """
         outage = Outage("relay", passing=PASSING_SQLSTATES)
-        await outage.ride_out(self._check_schema, stop)
+        await outage.ride_out(self._get_ready, stop)
         self._log.info("relay started", batch_size=self._batch_size)
-        blocked = BLOCKED_SECONDS
-        async with self._pipeline:
-            while not stop.is_set():
-                settled = await outage.ride_out(lambda: self._pipeline.turn(self._clock(), stop), stop)
-                if settled is None:
-                    await pause(stop, jittered(self._poll_interval))
-                elif not settled.settled:
-                    await pause(stop, jittered(blocked))
-                    blocked = min(blocked * 2, self._poll_interval)
-                    continue
-                blocked = BLOCKED_SECONDS
+        try:
+            async with self._pipeline:
+                await self._turn_after_turn(outage, stop)
+        finally:
+            await self._wakeup.close()
         await self._publisher.close()
         self._log.info("relay stopped")
+
+    async def _turn_after_turn(self, outage: Outage, stop: asyncio.Event) -> None:
+        blocked = BLOCKED_SECONDS
+        while not stop.is_set():
+            turned = await outage.ride_out(lambda: self._pipeline.turn(self._clock(), stop), stop)
+            if turned is Turn.BLOCKED:
+                await pause(stop, jittered(blocked))
+                blocked = min(blocked * 2, self._poll_interval)
+                continue
+            blocked = BLOCKED_SECONDS
+            if turned is Turn.MOVED:
+                await self._wakeup.busy()
+            elif turned is Turn.NOTHING:
+                await outage.ride_out(lambda: self._wakeup.wait(stop, floor=self._pipeline.floor), stop)
 
     async def drain(self, stop: asyncio.Event, *, patience: timedelta = timedelta(seconds=10)) -> Drained:
         """Publish all that is due, then return. A message that fails is tried once; `stop` ends it early.
@@ -127,29 +109,34 @@ class Relay:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: away for longer than `patience`.
         """
         outage = Outage("relay", patience=patience.total_seconds(), passing=PASSING_SQLSTATES)
-        await outage.ride_out(self._check_schema, stop)
-        done, as_of = Drained(), self._clock()
-        waiting_since = self._clock()
+        await outage.ride_out(self._get_ready, stop)
+        done = self._done = Drained()
+        as_of = waiting_since = self._clock()
         async with self._pipeline:
             while not stop.is_set():
-                settled = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
-                if settled is not None and settled.settled:
-                    done.add(settled)
+                turned = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
+                if turned is Turn.MOVED:
                     waiting_since = self._clock()
                     continue
-                done.held, done.later = await outage.ride_out(self._counter(as_of), stop) or (0, 0)
+                done.held, done.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
                 if not done.held or self._clock() - waiting_since > patience:
                     break
                 self._pipeline.sweep()
-                await pause(stop, jittered(BLOCKED_SECONDS))
+                await pause(stop, jittered(DRAIN_SECONDS))
         if stop.is_set():
-            done.held, done.later = await outage.ride_out(self._counter(as_of), stop) or (0, 0)
+            done.held, done.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
         await self._publisher.close()
         return done
 
-    async def _check_schema(self) -> None:
-        async with self._engine.begin() as connection:
-            await connection.run_sync(migrations.check)
+    async def _get_ready(self) -> None:
+        await migrations.check_engine(self._engine)
+        if self._keep_published:
+            async with self._engine.connect() as connection:
+                await partitions.prepare_partitions(connection)
+
+    def _settled(self, settlement: Settlement) -> None:
+        self._done.add(settlement)
+        report(settlement)
 
     def _counter(self, as_of: datetime) -> Callable[[], Awaitable[tuple[int, int]]]:
         async def count() -> tuple[int, int]:

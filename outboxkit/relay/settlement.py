@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Literal
 
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.message import Message
+from outboxkit.relay.order import Lineup
 from outboxkit.relay.rows import Claimed
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
@@ -19,6 +21,8 @@ class Reason(StrEnum):
     REJECTED = "rejected"
     EXPIRED = "expired"
 
+
+TOO_LATE = "its expires_at had passed before it could be published"
 
 BACKOFFS: Mapping[Verdict, Backoff] = {
     Verdict.UNROUTABLE: Backoff(),
@@ -33,15 +37,16 @@ class Policy:
 
     Attributes:
         max_attempts: after so many failures a message goes to the dead letters.
-        discard_unroutable: forget a message that no queue wants at once, as its event's `unroutable="discard"` does.
-        park: have later messages of a dead one's key wait for an operator; not after an unroutable one, which nobody
-            has missed.
+        unroutable: what to do with a message that no queue wants: `bury` it after all attempts, or `discard` it at
+            once, as its event's `unroutable="discard"` does.
+        dead_key: whether later messages of a dead one's key wait for an operator (`park`) or `continue`. Behind an
+            unroutable one, which nobody has missed, they always go on.
         backoffs: the delays after a failure, for each kind of failure.
     """
 
     max_attempts: int = 10
-    discard_unroutable: bool = False
-    park: bool = True
+    unroutable: Literal["bury", "discard"] = "bury"
+    dead_key: Literal["park", "continue"] = "park"
     backoffs: Mapping[Verdict, Backoff] = field(default_factory=lambda: BACKOFFS)
 
 
@@ -93,9 +98,14 @@ class Settlement:
     stuck: dict[str, datetime | None] = field(default_factory=dict)
 
     @property
-    def settled(self) -> int:
-        """How many rows got an answer."""
-        return len(self.published) + len(self.discarded) + len(self.failed) + len(self.dead)
+    def answered(self) -> bool:
+        """Whether any row got an answer."""
+        return bool(self.published or self.discarded or self.failed or self.dead)
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is anything to write; if not, every row has to wait for somebody else."""
+        return self.answered or bool(self.waiting or self.parked)
 
 
 def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetime, policy: Policy) -> Settlement:
@@ -115,16 +125,18 @@ def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetim
     return settlement
 
 
-def expire(rows: Sequence[Claimed], settlement: Settlement) -> None:
-    """Add the rows that are too late to be published. Their keys go on."""
-    for row in rows:
-        error = f"it was to be published until {row.expires_at:%Y-%m-%d %H:%M:%S} UTC"
-        settlement.dead.append(Dead(row.position, row.message, Reason.EXPIRED, error, 0, parked=False))
+def take_over(lineup: Lineup, settlement: Settlement) -> None:
+    """Add what was decided before anything was sent: rows that must wait, and rows that are too late."""
+    for due, positions in lineup.waiting.items():
+        settlement.waiting.setdefault(due, []).extend(positions)
+    settlement.parked.extend(lineup.parked)
+    for row in lineup.expired:
+        settlement.dead.append(Dead(row.position, row.message, Reason.EXPIRED, TOO_LATE, 0, parked=False))
 
 
 def _fail(settlement: Settlement, row: Claimed, receipt: Receipt, now: datetime, policy: Policy) -> None:
     unroutable = receipt.verdict is Verdict.UNROUTABLE
-    if unroutable and (row.discard_unroutable or policy.discard_unroutable):
+    if unroutable and (row.discard_unroutable or policy.unroutable == "discard"):
         settlement.discarded.append(row.position)
         return
     attempts, reason = row.attempts + 1, f"{receipt.verdict}: {receipt.reason}"
@@ -133,7 +145,7 @@ def _fail(settlement: Settlement, row: Claimed, receipt: Receipt, now: datetime,
         settlement.failed.append(Failure(row.position, attempts, row.message, reason, due_at))
         _stick(settlement, row, due_at)
         return
-    parked = policy.park and not unroutable and row.message.key is not None
+    parked = policy.dead_key == "park" and not unroutable and row.message.key is not None
     cause = Reason.UNROUTABLE if unroutable else Reason.REJECTED
     settlement.dead.append(Dead(row.position, row.message, cause, reason, 1, parked))
     if parked:

@@ -8,7 +8,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outboxkit import statements
 from outboxkit.message import storable
 from outboxkit.relay.batch import Batch
-from outboxkit.relay.order import Lineup
 from outboxkit.relay.settlement import Dead, Settlement
 
 
@@ -27,7 +26,7 @@ class Settling:
         self._forget = statements.settle.forget(dialect)
         self._keep_published = statements.settle.keep_published(dialect)
         self._bury, self._hold = statements.settle.bury(dialect), statements.settle.hold(dialect)
-        self._park, self._reschedule = statements.dead.park(dialect), statements.settle.reschedule()
+        self._park, self._reschedule = statements.settle.park(dialect), statements.settle.reschedule()
 
     async def commit(self, batch: Batch, settlement: Settlement, *, now: datetime) -> None:
         """Settle every row of the batch and commit; the connection goes back to its pool either way.
@@ -36,15 +35,15 @@ class Settling:
             sqlalchemy.exc.DBAPIError: nothing is settled, and every row is as it was.
         """
         try:
-            await self._write(batch.connection, batch.lineup, settlement, now)
+            await self._write(batch.connection, settlement, now)
             await batch.connection.commit()
         finally:
             await batch.connection.close()
 
-    async def _write(self, connection: AsyncConnection, lineup: Lineup, settlement: Settlement, now: datetime) -> None:
+    async def _write(self, connection: AsyncConnection, settlement: Settlement, now: datetime) -> None:
         gone = [*settlement.discarded]
         if settlement.published:
-            gone += await self._let_go(connection, settlement.published, now)
+            gone += await self._let_go(connection, settlement.published)
         for rows in _alike(settlement.dead):
             gone += await self._give_up(connection, rows, now)
         if gone:
@@ -55,16 +54,16 @@ class Settling:
                 for row in settlement.failed
             ]
             await connection.execute(self._reschedule, failed)
-        for due, positions in [*lineup.waiting.items(), *settlement.waiting.items()]:
+        for due, positions in settlement.waiting.items():
             await connection.execute(self._hold, {"positions": positions, "due": due})
-        if parked := [*lineup.parked, *settlement.parked]:
-            await connection.execute(self._park, {"positions": parked})
+        if settlement.parked:
+            await connection.execute(self._park, {"positions": settlement.parked})
 
-    async def _let_go(self, connection: AsyncConnection, positions: list[int], now: datetime) -> list[int]:
+    async def _let_go(self, connection: AsyncConnection, positions: list[int]) -> list[int]:
         """Keep published rows where that is wanted; returns what is to be deleted still."""
         if not self._keep:
             return positions
-        await connection.execute(self._keep_published, {"positions": positions, "at": now})
+        await connection.execute(self._keep_published, {"positions": positions})
         return [] if self._moves else positions
 
     async def _give_up(self, connection: AsyncConnection, rows: list[Dead], now: datetime) -> list[int]:

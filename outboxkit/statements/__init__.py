@@ -4,6 +4,6 @@ Plain SQL of each is kept beside the tests (`tests/unit/sql/`). A docstring name
 on and the locks it takes; a test explains the plans on PostgreSQL.
 """
 
-from outboxkit.statements import activity, claim, dead, inbox, published, schema, settle, status
+from outboxkit.statements import activity, claim, dead, inbox, published, schema, settle, status, wakeup, write
 
-__all__ = ["activity", "claim", "dead", "inbox", "published", "schema", "settle", "status"]
+__all__ = ["activity", "claim", "dead", "inbox", "published", "schema", "settle", "status", "wakeup", "write"]

@@ -38,7 +38,7 @@ WHERE relid = to_regclass('outboxkit_outbox')
 
 
 def sessions() -> TextClause:
-    """The sessions of outboxkit's own processes in this database, but this one.
+    """The sessions of outboxkit's own processes in this database, but this one. PostgreSQL only, as all of these.
 
     Where the role may not see another's sessions their times, states and addresses are null. Index: none, it reads
     pg_stat_activity. Locks: none.

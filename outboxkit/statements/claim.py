@@ -5,7 +5,6 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    Lateral,
     Select,
     String,
     all_,
@@ -14,11 +13,13 @@ from sqlalchemy import (
     func,
     literal_column,
     null,
+    or_,
     select,
     table,
     true,
     union_all,
 )
+from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
 from outboxkit.tables import dead_letter, outbox
@@ -39,7 +40,7 @@ CLAIMED = (
     outbox.c.content_encoding,
     outbox.c.expires_at,
     outbox.c.discard_unroutable,
-    outbox.c.held,
+    outbox.c.due_at,
 )
 """The columns of a claimed row, in the order in which `outboxkit.relay.rows` reads them."""
 
@@ -111,31 +112,47 @@ def _standing_before() -> Select[Any]:
         .where(dead_letter.c.key == wanted.c.key, dead_letter.c.parked)
         .scalar_subquery()
     )
-    return select(
-        wanted.c.key,
-        ready.c.position.label("ready_at"),
-        held.c.position.label("held_at"),
-        held.c.due_at.label("due_at"),
-        parked.label("parked_at"),
-    ).select_from(wanted.outerjoin(ready, true()).outerjoin(held, true()))
+    found = (
+        select(
+            wanted.c.key,
+            ready.c.position.label("ready_at"),
+            held.c.position.label("held_at"),
+            held.c.due_at.label("due_at"),
+            parked.label("parked_at"),
+        )
+        .select_from(wanted.outerjoin(ready, true()).outerjoin(held, true()))
+        .subquery("found")
+    )
+    return select(found).where(
+        or_(found.c.ready_at.is_not(None), found.c.held_at.is_not(None), found.c.parked_at.is_not(None))
+    )
 
 
 def _held_or_parked() -> Select[Any]:
     keys = bindparam("keys", expanding=True, type_=outbox.c.key.type)
     mine = bindparam("mine", expanding=True, type_=BigInteger)
-    held = select(outbox.c.key, outbox.c.position.label("held_at"), outbox.c.due_at, null().label("parked_at")).where(
-        outbox.c.held, outbox.c.key.in_(keys), outbox.c.position.not_in(mine)
+    parked = (
+        select(dead_letter.c.key, func.min(dead_letter.c.position).label("parked_at"))
+        .where(dead_letter.c.parked, dead_letter.c.key.in_(keys))
+        .group_by(dead_letter.c.key)
     )
-    parked = select(dead_letter.c.key, null(), null(), dead_letter.c.position).where(
-        dead_letter.c.parked, dead_letter.c.key.in_(keys)
+    held = (
+        select(outbox.c.key, func.min(outbox.c.position).label("held_at"))
+        .where(outbox.c.held, outbox.c.key.in_(keys), outbox.c.position.not_in(mine))
+        .group_by(outbox.c.key)
+        .subquery("first")
     )
-    found = union_all(held, parked).subquery("found")
+    first = select(
+        held.c.key, null().label("ready_at"), held.c.held_at, outbox.c.due_at, null().label("parked_at")
+    ).join(outbox, outbox.c.position == held.c.held_at)
+    alone = parked.subquery("parked")
+    found = union_all(first, select(alone.c.key, null(), null(), null(), alone.c.parked_at)).subquery("found")
     return select(
         found.c.key,
         null().label("ready_at"),
-        func.min(found.c.held_at).label("held_at"),
+        func.max(found.c.held_at).label("held_at"),
         func.max(found.c.due_at).label("due_at"),
-        func.min(found.c.parked_at).label("parked_at"),
+        func.max(found.c.parked_at).label("parked_at"),
     ).group_by(found.c.key)
 
 
@@ -153,9 +170,12 @@ def writers() -> Select[Any]:
     A writer has the table's lock before it is given a position and until it has ended, so what is not in this list
     and not visible either was rolled back. PostgreSQL only. Index: none, it reads pg_locks. Locks: none on tables.
     """
-    locks = table("pg_locks", *(column(name) for name in ("virtualtransaction", "locktype", "relation", "mode", "pid")))
+    names = ("virtualtransaction", "locktype", "database", "relation", "mode", "pid")
+    locks = table("pg_locks", *(column(name) for name in names))
+    own = table("pg_database", column("oid"), column("datname"))
     return select(locks.c.virtualtransaction).where(
         locks.c.locktype == literal_column("'relation'"),
+        locks.c.database == select(own.c.oid).where(own.c.datname == func.current_database()).scalar_subquery(),
         locks.c.relation == func.to_regclass(literal_column(f"'{outbox.name}'")),
         locks.c.mode == literal_column("'RowExclusiveLock'"),
         locks.c.pid.is_distinct_from(func.pg_backend_pid()),
@@ -166,5 +186,5 @@ def _array(name: str, kind: TypeEngine[Any]) -> Any:
     return bindparam(name, type_=ARRAY(kind))
 
 
-def _first(query: Select[Any]) -> Lateral:
+def _first(query: Select[Any]) -> LateralFromClause:
     return query.order_by(outbox.c.position).limit(literal_column("1")).lateral()

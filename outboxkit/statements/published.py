@@ -54,7 +54,7 @@ _COLUMNS = ", ".join(f'"{found.name}"' for found in published.columns)
 
 def partition_of(day: date) -> str:
     """The name of a day's partition."""
-    return f"{published.name}_{day:%Y%m%d}"
+    return f"{published.name}_{day.year:04}{day.month:02}{day.day:02}"
 
 
 def day_of(partition: str) -> date | None:
@@ -66,9 +66,11 @@ def day_of(partition: str) -> date | None:
         return None
 
 
-def moment() -> Select[Any]:
-    """The time by the database's clock. Locks: none."""
-    return select(type_coerce(func.current_timestamp(), UtcDateTime))
+def moment(dialect: str) -> Select[Any]:
+    """The time by the database's clock: the start of the transaction. Locks: none."""
+    # SQLite's own current_timestamp has no fraction of a second.
+    now = func.strftime(text("'%Y-%m-%d %H:%M:%f'"), text("'now'")) if dialect == "sqlite" else func.current_timestamp()
+    return select(type_coerce(now, UtcDateTime))
 
 
 def partitions() -> TextClause:

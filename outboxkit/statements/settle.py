@@ -19,12 +19,13 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     literal_column,
     select,
     update,
 )
 
-from outboxkit.tables import UtcDateTime, dead_letter, outbox, published
+from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, published
 
 _MOVED = tuple(column.name for column in published.columns if column.name != "published_at")
 _BURIED = (*_MOVED, "discard_unroutable")
@@ -41,10 +42,12 @@ def forget(dialect: str) -> Delete:
 def keep_published(dialect: str) -> Insert:
     """Move rows whose messages the broker has confirmed to `outboxkit_published`; on SQLite `forget` follows.
 
-    Parameters: positions, at. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
+    They get the time of the database: those of one key would stand in the wrong order where the clocks of two relays
+    differ. Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
     """
     source, rows = _taken(dialect, _MOVED)
-    moved = select(bindparam("at", type_=UtcDateTime).label("published_at"), *(source[name] for name in _MOVED))
+    now = func.current_timestamp() if dialect == "sqlite" else func.statement_timestamp()
+    moved = select(now.label("published_at"), *(source[name] for name in _MOVED))
     return insert(published).from_select(["published_at", *_MOVED], moved.where(*rows))
 
 
@@ -72,6 +75,25 @@ def hold(dialect: str) -> Update:
     Parameters: positions, due. Index: the primary key. Locks: none beyond those that the claim holds.
     """
     return update(outbox).where(_among_positions(dialect)).values(due_at=bindparam("due", type_=UtcDateTime), held=True)
+
+
+def park(dialect: str) -> Update:
+    """Have rows wait for an operator, those of them whose key is parked at this moment.
+
+    Parameters: positions. Indexes: the outbox's primary key, outboxkit_dead_letter_parked. Locks: on PostgreSQL the
+    dead letters that park the keys FOR SHARE, until the transaction ends: who releases a key at the same time either
+    waits and then finds these rows, or has already released it, and nothing is parked.
+    """
+    wanted = select(outbox.c.key).where(_among_positions(dialect))
+    parking = select(dead_letter.c.key).where(dead_letter.c.parked, dead_letter.c.key.in_(wanted))
+    if dialect != "sqlite":
+        parking = parking.order_by(dead_letter.c.id)  # as who resolves dead letters locks them: no deadlock
+        parking = select(parking.with_for_update(read=True).cte("parking").c.key)
+    return (
+        update(outbox)
+        .where(_among_positions(dialect), outbox.c.key.in_(parking))
+        .values(due_at=literal(PARKED, UtcDateTime), held=True)
+    )
 
 
 def bury(dialect: str) -> Insert:

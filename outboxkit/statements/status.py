@@ -27,6 +27,7 @@ from sqlalchemy import (
 from outboxkit.tables import PARKED, dead_letter, inbox, outbox, published
 
 _LIMIT = bindparam("limit", type_=Integer)
+_ROWS = func.count().label("rows")
 _ROWID = literal_column("rowid", Integer)
 _PARKED = bindparam("parked_until", PARKED, type_=outbox.c.due_at.type)
 
@@ -49,14 +50,26 @@ def count_later(now: datetime) -> Select[int, datetime | None]:
     return select(func.count(), func.min(outbox.c.due_at)).where(outbox.c.due_at > now)
 
 
-def ready() -> Select[Any]:
+def by_index() -> Select[Any]:
+    """Have this transaction read the first rows in an index's order, also where the planner expects few rows in all.
+
+    Without statistics it would expect so of a table that was filled a moment ago, and read and sort all of it.
+    PostgreSQL only. Index: none. Locks: none.
+    """
+    names = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
+    off = (
+        func.set_config(literal_column(f"'{name}'"), literal_column("'off'"), literal_column("true")) for name in names
+    )
+    return select(*off)
+
+
+def ready() -> Select[int, Any]:
     """How many rows wait for nothing, and the creation of the oldest, among the first `limit` of them.
 
     Parameters: limit. Index: outboxkit_outbox_ready. Locks: none.
     """
     first = _first(select(outbox.c.created_at).where(outbox.c.due_at.is_(None)), outbox.c.position)
-    found: Select[Any] = select(func.count(), func.min(first.c.created_at))
-    return found.select_from(first)
+    return select(func.count(), func.min(first.c.created_at)).select_from(first)
 
 
 def waiting() -> Select[Any]:
@@ -79,7 +92,7 @@ def parked() -> Select[Any]:
 
 
 def parked_keys() -> Select[Any]:
-    """The keys with parked dead letters, most waiting rows first: key, rows that wait, dead letters; then all keys, all dead letters.
+    """The keys with parked dead letters, those with the most waiting rows first; of all of them, keys and dead letters.
 
     Of waiting rows and of dead letters the first `limit` are counted. Parameters: limit, top (how many keys).
     Indexes: outboxkit_outbox_due, its upper end, and outboxkit_dead_letter_parked. Locks: none.
@@ -98,7 +111,7 @@ def parked_keys() -> Select[Any]:
 
 
 def oldest_by_type() -> Select[Any]:
-    """The `limit` rows with the lowest positions: by type and state how many have failed before, and how many there are.
+    """The `limit` rows with the lowest positions, by type and state; and how many of these have failed before.
 
     Parameters: limit. Index: the primary key. Locks: none.
     """
@@ -119,25 +132,25 @@ def dead_open() -> Select[Any]:
     columns = (dead_letter.c.side, dead_letter.c.reason)
     first = _first(select(*columns).where(dead_letter.c.resolution.is_(None)), dead_letter.c.id)
     by = (first.c.side, first.c.reason)
-    return select(*by, func.count()).group_by(*by).order_by(*by)
+    return select(*by, _ROWS).group_by(*by).order_by(*by)
 
 
 def sampled_dead(dialect: str) -> Select[Any]:
     """Dead letters by side, reason and resolution (null: open), in a sample of the rows (see `size`). Locks: none."""
     rows = _sample(dialect, dead_letter)
     by = (rows.c.side, rows.c.reason, rows.c.resolution)
-    return select(*by, func.count()).group_by(*by).order_by(*by)
+    return select(*by, _ROWS).group_by(*by).order_by(*by)
 
 
 def sampled_processed(dialect: str) -> Select[Any]:
     """How many messages each handler has processed, in a sample of the inbox (see `size`). Locks: none."""
     rows = _sample(dialect, inbox)
-    return select(rows.c.handler, func.count()).group_by(rows.c.handler).order_by(rows.c.handler)
+    return select(rows.c.handler, _ROWS).group_by(rows.c.handler).order_by(rows.c.handler)
 
 
 def sampled_published(dialect: str) -> Select[Any]:
     """How many published messages are kept, in a sample of them (see `size`). Locks: none."""
-    return select(func.count()).select_from(_sample(dialect, published))
+    return select(_ROWS).select_from(_sample(dialect, published))
 
 
 def oldest_published() -> Select[Any]:
@@ -183,5 +196,5 @@ def _by_type(rows: FromClause) -> Select[Any]:
         (rows.c.held, literal_column("'held'", String)),
         else_=literal_column("'delayed'", String),
     ).label("state")
-    failed = func.count().filter(rows.c.attempts > literal_column("0", Integer))
-    return select(rows.c.type, state, failed, func.count()).group_by(rows.c.type, literal_column("state"))
+    failed = func.count().filter(rows.c.attempts > literal_column("0", Integer)).label("failed")
+    return select(rows.c.type, state, failed, _ROWS).group_by(rows.c.type, literal_column("state"))

@@ -12,7 +12,6 @@ from sqlalchemy import (
     Select,
     String,
     bindparam,
-    cast,
     column,
     delete,
     func,
@@ -47,8 +46,11 @@ _NAMES = [column.name for column in WRITTEN]
 
 
 def insert_one() -> Insert:
-    """Insert a row; executed with a dict of `WRITTEN`, on SQLite with a list of them. Locks: none."""
-    return insert(outbox)
+    """Insert a row, and ask nothing back, for which a writer would need more than the right to insert.
+
+    Parameters: a dict of `WRITTEN`, on SQLite a list of them. Locks: none.
+    """
+    return insert(outbox).inline()
 
 
 def insert_many() -> Insert:
@@ -66,7 +68,9 @@ def insert_one_unless_there(dialect: str) -> Insert:
     waits for it: after its commit nothing is inserted, after its rollback this insert goes on.
     """
     insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    return insert_into(outbox).on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
+    return (
+        insert_into(outbox).inline().on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
+    )
 
 
 def insert_many_unless_there() -> Insert:
@@ -84,8 +88,8 @@ def insert_many_unless_there() -> Insert:
 def lock_keys() -> Select[Any]:
     """Wait until no other transaction that took the lock of one of these keys is open. PostgreSQL only.
 
-    Parameters: keys. Index: none. Locks: a transaction-level advisory lock for each key, in an order that is the same in
-    every transaction. The subquery's ORDER BY counts: the locks are taken above it.
+    Parameters: keys. Index: none. Locks: a transaction-level advisory lock for each key, in an order that is the same
+    in every transaction. The subquery's ORDER BY counts: the locks are taken above it.
     """
     keys = (
         func.unnest(bindparam("keys", type_=ARRAY(String))).table_valued(column("key", String)).render_derived("given")
@@ -112,7 +116,7 @@ def cancel() -> Delete:
 
 
 def _given() -> Select[Any]:
-    lists = (cast(bindparam(column.name, type_=ARRAY(column.type)), ARRAY(column.type)) for column in WRITTEN)
+    lists = (bindparam(known.name, type_=ARRAY(known.type)) for known in WRITTEN)
     given = (
         func.unnest(*lists)
         .table_valued(*(column(known.name, known.type) for known in WRITTEN), with_ordinality="place")

@@ -1,4 +1,4 @@
-"""The rights that the reference grants to each process are enough for it."""
+"""The rights that docs/how-to/grant-least-privileges.md grants are enough for each process, and no more than that."""
 
 import os
 import re
@@ -6,15 +6,19 @@ import secrets
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tests.ladder import LADDER_TEXT
 from tests.pages import blocks, libpq
 from tests.plain_client import PlainClient
+
+PAGE = "docs/how-to/grant-least-privileges.md"
+Run = Callable[..., str]
 
 
 @pytest.fixture
@@ -32,45 +36,165 @@ def shop(postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def roles(shop: None, postgresql_url: str) -> Iterator[dict[str, str]]:
-    """The roles of the reference, under names of their own, with the rights that are written there."""
-    (grants,) = [block.body for block in blocks("docs/reference/tables.md") if block.language == "sql"]
-    made = {name: f"{name}_{secrets.token_hex(6)}" for name in re.findall(r"CREATE ROLE (\w+);", grants)}
+def roles(postgresql_url: str) -> Iterator[dict[str, str]]:
+    """The roles of the page, under names of their own, because roles belong to the whole server."""
+    script = next(block.body for block in blocks(PAGE) if block.language == "sql")
+    made = {name: f"{name}_{secrets.token_hex(6)}" for name in re.findall(r"CREATE ROLE (\w+);", script)}
     for name, own in made.items():
-        grants = re.sub(rf"\b{name}\b", own, grants)
-    app, consumer = made["shop_app"], made["shop_consumer"]
+        script = re.sub(rf"\b{name}\b", own, script)
     with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
-        connection.execute(grants)
-        connection.execute(f"GRANT SELECT, INSERT, UPDATE ON orders TO {app}")
-        connection.execute(f"GRANT SELECT, INSERT ON receipts TO {consumer}")
-        connection.execute(f"GRANT USAGE ON orders_id_seq, receipts_id_seq TO {app}, {consumer}")
+        connection.execute(script)
         yield made
         for own in made.values():
-            connection.execute(f"DROP OWNED BY {own}; DROP ROLE {own}")
+            connection.execute(f"DROP OWNED BY {own} CASCADE; DROP ROLE {own}")
 
 
-def test_documented_grants_are_enough(roles: dict[str, str], postgresql_url: str, broker: PlainClient) -> None:
-    bin_folder = Path(sys.executable).parent
+@pytest.fixture
+def run(shop: None, roles: dict[str, str], postgresql_url: str, broker: PlainClient) -> Run:
+    """Run a command as one of the roles, with the rights on the shop's own tables besides."""
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
+        connection.execute(f"GRANT SELECT, INSERT, UPDATE ON orders TO {roles['shop_writer']}")
+        connection.execute(f"GRANT SELECT, INSERT ON receipts TO {roles['shop_consumer']}")
+        both = f"{roles['shop_writer']}, {roles['shop_consumer']}"
+        connection.execute(f"GRANT USAGE ON orders_id_seq, receipts_id_seq TO {both}")
     settings = {"BROKER_URL": broker.url, "EXCHANGE": broker.exchange, "RETRY_LADDER": LADDER_TEXT}
 
-    def run(role: str, command: str) -> str:
+    def command(role: str, line: str, code: int = 0, **more: str) -> str:
         url = f"{postgresql_url}?options=-crole%3D{roles[role]}"
-        chosen = {f"OUTBOXKIT_{name}": value for name, value in ({"DATABASE_URL": url} | settings).items()}
-        program, *arguments = shlex.split(command)
+        chosen = {f"OUTBOXKIT_{name}": value for name, value in ({"DATABASE_URL": url} | settings | more).items()}
+        program, *arguments = shlex.split(line)
         done = subprocess.run(
-            [bin_folder / program, *arguments], env=os.environ | chosen, check=False, capture_output=True, text=True
+            [Path(sys.executable).parent / program, *arguments],
+            env=os.environ | chosen,
+            check=False,
+            capture_output=True,
+            text=True,
         )
-        assert done.returncode == 0, f"{role}: {command}\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == code, f"{role}: {line}\n{done.stdout}\n{done.stderr}"
         return done.stdout.strip()
 
+    return command
+
+
+def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_url: str):
     consume = f"outboxkit consume shop.handlers --queue {broker.queue} --drain"
     run("shop_consumer", consume)
-    run("shop_app", "python -m shop.orders")
-    assert run("shop_relay", "outboxkit relay --drain") == "published 1"
+    run("shop_writer", "python -m shop.orders")
+    assert run("shop_relay", "outboxkit relay --drain", KEEP_PUBLISHED="7d") == "published 1"
     assert run("shop_consumer", consume) == "processed 1"
     broker.publish(b"{", topic="OrderConfirmed", message_id="poison", type="OrderConfirmed")
     assert run("shop_consumer", consume) == "dead 1"
-    assert "dead letters  1" in run("shop_operator", "outboxkit status")
+    assert "dead letters" in run("shop_operator", "outboxkit status")
     with psycopg.connect(libpq(postgresql_url)) as connection:
         connection.execute("UPDATE outboxkit_inbox SET processed_at = processed_at - interval '1 year'")
-    assert run("shop_operator", "outboxkit prune") == "inbox: 1 rows forgotten"
+        connection.execute("UPDATE outboxkit_published SET published_at = published_at - interval '1 day'")
+    pruned = run("shop_operator", "outboxkit prune --keep-published 7d").splitlines()
+    assert pruned[0] == "inbox: 1 rows forgotten"
+    assert "partitions made" in pruned[-1]
+    replayed = run("shop_operator", f"outboxkit replay --to-queue {broker.queue} --yes")
+    assert replayed.endswith("replayed 1 of 1")
+    assert run("shop_consumer", consume) == "processed 1"
+
+
+def test_the_operator_drops_what_the_operator_has_made(run: Run, roles: dict[str, str], postgresql_url: str):
+    run("shop_operator", "outboxkit prune --keep-published 7d")
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
+        (name,) = connection.execute(
+            "SELECT min(relname) FROM pg_class WHERE relname ~ 'published_2.*[0-9]$'"
+        ).fetchone()
+        connection.execute(f"ALTER TABLE outboxkit_published DETACH PARTITION {name}")
+        old = name[:-8] + "20200101"
+        connection.execute(f"ALTER TABLE {name} RENAME TO {old}")
+        connection.execute(
+            f"ALTER TABLE outboxkit_published ATTACH PARTITION {old} "
+            "FOR VALUES FROM ('2020-01-01 UTC') TO ('2020-01-02 UTC')"
+        )
+    assert "published: 1 days dropped, 2020-01-01" in run("shop_operator", "outboxkit prune --keep-published 7d")
+
+
+def test_a_message_that_nobody_wants_is_seen_and_brought_back(run: Run, broker: PlainClient):
+    broker.declare_exchange()
+    run("shop_writer", "python -m shop.orders")
+    run("shop_relay", "outboxkit relay --drain", code=3)
+    assert "OrderConfirmed" in run("shop_operator", "outboxkit status")
+    run("shop_writer", "python -m shop.orders")
+    run("shop_relay", "outboxkit relay --drain", code=3, MAX_ATTEMPTS="1")
+    assert "unroutable" in run("shop_operator", "outboxkit status")
+
+
+COLUMNS = "message_id, type, payload, headers, content_type"
+ROW = "'m', 'T', '{}', '{}', 'application/json'"
+ADD = f"INSERT INTO outboxkit_outbox ({COLUMNS}) VALUES ({ROW})"
+TABLES = ("outbox", "inbox", "dead_letter", "published", "sleeper", "schema_version")
+REFUSED = {
+    "shop_writer": [
+        "SELECT message_id FROM outboxkit_outbox",
+        f"{ADD} RETURNING position",
+        "UPDATE outboxkit_outbox SET payload = ''",
+        "DELETE FROM outboxkit_outbox",
+        *(f"SELECT * FROM outboxkit_{name}" for name in TABLES),
+        *(f"DELETE FROM outboxkit_{name}" for name in TABLES),
+        "TRUNCATE outboxkit_outbox",
+        "LISTEN x; NOTIFY x; SELECT * FROM outboxkit_sleeper",
+    ],
+    "shop_relay": [
+        ADD,
+        "UPDATE outboxkit_outbox SET payload = ''",
+        "UPDATE outboxkit_outbox SET message_id = 'other'",
+        "TRUNCATE outboxkit_outbox",
+        "SELECT * FROM outboxkit_inbox",
+        "INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('h', 'm', 't')",
+        "DELETE FROM outboxkit_inbox",
+        "SELECT payload FROM outboxkit_dead_letter",
+        "UPDATE outboxkit_dead_letter SET resolution = 'discarded'",
+        "DELETE FROM outboxkit_dead_letter",
+        "SELECT * FROM outboxkit_published",
+        "DELETE FROM outboxkit_published",
+        "UPDATE outboxkit_schema_version SET version = 1",
+        "CREATE TABLE t (id int)",
+    ],
+    "shop_consumer": [
+        "SELECT * FROM outboxkit_outbox",
+        "UPDATE outboxkit_outbox SET attempts = 0",
+        "DELETE FROM outboxkit_outbox",
+        "UPDATE outboxkit_inbox SET handler = 'other'",
+        "DELETE FROM outboxkit_inbox",
+        "SELECT * FROM outboxkit_dead_letter",
+        "DELETE FROM outboxkit_dead_letter",
+        "SELECT * FROM outboxkit_published",
+        "SELECT * FROM outboxkit_sleeper",
+    ],
+    "shop_operator": [
+        "DELETE FROM outboxkit_outbox",
+        "UPDATE outboxkit_outbox SET payload = ''",
+        "INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('h', 'm', 't')",
+        "UPDATE outboxkit_inbox SET processed_at = now()",
+        "DELETE FROM outboxkit_dead_letter",
+        "UPDATE outboxkit_schema_version SET version = 1",
+        "ALTER TABLE outboxkit_outbox ADD COLUMN c int",
+        "DROP TABLE outboxkit_dead_letter",
+    ],
+}
+CASES = [(role, statement) for role, statements in REFUSED.items() for statement in statements]
+
+
+def test_nothing_else_is_allowed(roles: dict[str, str], postgresql_url: str):
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
+        for role, statement in CASES:
+            connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(roles[role])))
+            try:
+                connection.execute(statement)
+            except psycopg.errors.InsufficientPrivilege:
+                continue
+            finally:
+                connection.execute("RESET ROLE")
+            pytest.fail(f"{role} may: {statement}")
+
+
+def test_a_writer_adds_without_reading(roles: dict[str, str], postgresql_url: str):
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
+        connection.execute("INSERT INTO outboxkit_sleeper (name, until) VALUES ('relay', now() + interval '1 hour')")
+        connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(roles["shop_writer"])))
+        connection.execute(ADD)
+        connection.execute("RESET ROLE")
+        assert connection.execute("SELECT message_id FROM outboxkit_outbox").fetchall() == [("m",)]

@@ -9,7 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import Connection, Engine, create_engine, inspect, text
+from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, text
 
 from outboxkit import SchemaError, metadata, migrations
 from tests.acceptance.worker_process import COMMAND, run_to_end
@@ -105,6 +105,34 @@ def test_down_and_up_again(empty_engine: Engine):
         assert described(connection) == before
 
 
+def test_nothing_is_left_when_the_tables_are_dropped(empty_engine: Engine):
+    with empty_engine.begin() as connection:
+        for make in (metadata.create_all, migrations.migrate):
+            make(connection)
+            metadata.drop_all(connection)
+            assert left_over(connection) == []
+        migrations.migrate(connection)
+        downgrade(connection, to=0)
+        assert left_over(connection) == []
+
+
+def test_autogenerate_leaves_the_partitions_alone(empty_postgresql_url: str):
+    engine = create_engine(empty_postgresql_url)
+    with engine.begin() as connection:
+        migrations.migrate(connection)
+        connection.execute(
+            text(
+                "CREATE TABLE outboxkit_published_20260301 PARTITION OF outboxkit_published "
+                "FOR VALUES FROM ('2026-03-01') TO ('2026-03-02')"
+            )
+        )
+        connection.execute(text("CREATE TABLE orders (id integer)"))
+        for wanted in (metadata, [metadata, MetaData()]):
+            found = compare_metadata(MigrationContext.configure(connection), wanted)
+            assert [(change[0], change[1].name) for change in found] == [("remove_table", "orders")]
+    engine.dispose()
+
+
 def test_the_printed_ddl_makes_the_same_tables(empty_engine: Engine):
     with empty_engine.begin() as connection:
         migrations.migrate(connection)
@@ -137,6 +165,14 @@ def url_of(engine: Engine) -> str:
     return engine.url.render_as_string(hide_password=False)
 
 
+def left_over(connection: Connection) -> list[Any]:
+    """Tables and functions in the database."""
+    found: list[Any] = list(inspect(connection).get_table_names())
+    if connection.dialect.name == "postgresql":
+        found += connection.scalars(text("SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace"))
+    return found
+
+
 def downgrade(connection: Connection, *, to: int) -> None:
     migrations.downgrade(Operations(MigrationContext.configure(connection)), to=to, since=migrations.LATEST)
 
@@ -165,6 +201,11 @@ def described(connection: Connection) -> dict[str, Any]:
             "indexes": "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY indexname",
             "constraints": "SELECT conrelid::regclass || ' ' || pg_get_constraintdef(oid) FROM pg_constraint "
             "WHERE connamespace = 'public'::regnamespace ORDER BY 1",
+            "tables": "SELECT concat(relname, ' ', relkind, relpersistence) || coalesce(pg_get_partkeydef(oid), '') || "
+            "coalesce(pg_get_expr(relpartbound, oid), '') FROM pg_class "
+            "WHERE relnamespace = 'public'::regnamespace ORDER BY relname",
+            "functions": "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
+            "triggers": "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
             "comments": "SELECT description FROM pg_description WHERE objoid IN "
             "(SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace) ORDER BY 1",
         }

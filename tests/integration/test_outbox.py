@@ -156,11 +156,12 @@ def test_a_thousand_rows_are_one_statement(pg_engine: Engine):
 
 
 async def test_a_thousand_rows_of_an_async_session_are_one_statement(async_pg_engine: AsyncEngine):
-    sent: list[str] = []
-    event.listen(
-        async_pg_engine.sync_engine, "before_cursor_execute", lambda _, __, statement, *___: sent.append(statement)
-    )
+    sent: list[tuple[int, bool]] = []
+
+    @event.listens_for(async_pg_engine.sync_engine, "before_cursor_execute")
+    def _listen(*given: Any) -> None:
+        sent.append((len(given[3]["message_id"]), given[5]))
+
     async with AsyncSession(async_pg_engine) as session, session.begin():
         outbox.add_all(session, [Ordered(number) for number in range(1000)])
-    assert len(sent) == 1
-    assert sent[0].count("::VARCHAR") > 1000  # many rows of values in it
+    assert sent == [(1000, False)]

@@ -1,6 +1,7 @@
-"""Kept published messages on PostgreSQL: a partition for each day, made ahead and dropped whole, beside running relays."""
+"""Kept messages on PostgreSQL: a partition for each day, made ahead and dropped whole, beside running relays."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -103,7 +104,7 @@ async def test_many_processes_may_make_them_at_once(async_pg_engine: AsyncEngine
 
 async def test_inserts_go_on_while_their_day_is_made(connection: AsyncConnection, pg_engine: Engine):
     """A relay that has found the default partition already would be refused there once the day has its own."""
-    stop, inserted = asyncio.Event(), [0]
+    stop, inserted = threading.Event(), [0]
 
     def settle(first: int) -> int:
         with pg_engine.connect() as other:
@@ -116,21 +117,26 @@ async def test_inserts_go_on_while_their_day_is_made(connection: AsyncConnection
         raise AssertionError("it never ended")
 
     relays = [asyncio.ensure_future(asyncio.to_thread(settle, first)) for first in range(4)]
-    for number in range(1, 20):
-        while inserted[0] < number * 20:
-            await asyncio.sleep(0.001)
-        assert (await make_ahead(connection, NOW)).problem is None
-        with pg_engine.begin() as other:
-            other.execute(text("ALTER TABLE outboxkit_published DETACH PARTITION outboxkit_published_20260301"))
-            other.execute(
-                text(
-                    "WITH gone AS (DELETE FROM outboxkit_published_20260301 RETURNING *) "
-                    "INSERT INTO outboxkit_published SELECT * FROM gone"
+    try:
+        for number in range(1, 20):
+            while inserted[0] < number * 20:
+                assert not any(relay.done() for relay in relays), [
+                    relay.exception() for relay in relays if relay.done()
+                ]
+                await asyncio.sleep(0.001)
+            assert (await make_ahead(connection, NOW)).problem is None
+            with pg_engine.begin() as other:
+                other.execute(text("ALTER TABLE outboxkit_published DETACH PARTITION outboxkit_published_20260301"))
+                other.execute(
+                    text(
+                        "WITH gone AS (DELETE FROM outboxkit_published_20260301 RETURNING *) "
+                        "INSERT INTO outboxkit_published SELECT * FROM gone"
+                    )
                 )
-            )
-            other.execute(text("DROP TABLE outboxkit_published_20260301"))
-    stop.set()
-    await asyncio.gather(*relays)
+                other.execute(text("DROP TABLE outboxkit_published_20260301"))
+    finally:
+        stop.set()
+        await asyncio.wait(relays)
     assert len(places(pg_engine)) == inserted[0]
 
 

@@ -12,6 +12,8 @@ from outboxkit import BrokerUnavailable, Message, ids
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from tests.plain_client import QUORUM, PlainClient
+from tests.polling import eventually_async
+from tests.servers.ports import free_ports
 from tests.tcp_proxy import TcpProxy
 
 CLASSIC = {"x-queue-type": "classic"}
@@ -157,6 +159,83 @@ async def test_a_connection_lost_in_the_middle_leaves_it_unknown(broker: PlainCl
     assert broker.depth() == 0
 
 
+async def test_a_large_batch_is_confirmed_whole_and_in_order(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    batch = [made(str(number), key=f"key-{number % 100}") for number in range(10_000)]
+    assert set(verdicts(await publisher.publish(batch))) == {"confirmed"}
+    assert [received.properties.message_id for received in broker.take_all()] == [sent.id for sent in batch]
+
+
+async def test_a_new_connection_probes_each_key_before_more_of_it_leaves(
+    publisher: RabbitPublisher, broker: PlainClient
+):
+    broker.bind("other", arguments=CLASSIC)
+    batch = [made("1", key="a"), made("2", key="a", topic="other"), made("3", topic="other"), made("4", key="a")]
+    assert verdicts(await publisher.publish(batch)) == ["unroutable", "held", "confirmed", "held"]
+    assert [received.properties.message_id for received in broker.take_all()] == ["3"]
+
+
+async def test_a_queue_that_is_deleted_meanwhile_costs_order_once_at_most(
+    publisher: RabbitPublisher, broker: PlainClient
+):
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    assert verdicts(await publisher.publish([made("0", key="a")])) == ["confirmed"]
+    broker.delete_queue()
+    batch = [made(str(number), key="a") for number in range(1, 4)]
+    assert verdicts(await publisher.publish(batch)) == ["unroutable"] * 3, "all were on their way"
+    for _ in range(2):
+        assert verdicts(await publisher.publish(batch)) == ["unroutable", "held", "held"]
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    assert verdicts(await publisher.publish(batch)) == ["confirmed"] * 3
+    assert [received.properties.message_id for received in broker.take_all()] == ["1", "2", "3"]
+
+
+async def test_what_cannot_be_written_is_rejected_alone(publisher: RabbitPublisher, broker: PlainClient):
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    huge = {f"header-{number}": "x" * 1000 for number in range(200)}
+    batch = [made("1", key="a"), made("2", key="a", headers=huge), made("3", key="a"), made("4", key="b")]
+    receipts = await publisher.publish(batch)
+    assert verdicts(receipts) == ["confirmed", "rejected", "held", "confirmed"]
+    assert "a frame holds" in str(receipts[1].reason)
+    assert [received.properties.message_id for received in broker.take_all()] == ["1", "4"]
+
+
+async def test_the_second_broker_of_two_is_taken_where_the_first_is_away(broker: PlainClient):
+    (closed,) = free_ports(1)
+    broker.bind("OrderConfirmed", arguments=CLASSIC)
+    publisher = RabbitPublisher(f"amqp://127.0.0.1:{closed}/,{broker.url}", exchange=broker.exchange)
+    await publisher.connect()
+    assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
+    await publisher.close()
+
+
+async def test_a_vhost_that_is_gone_is_away(broker: PlainClient):
+    url = make_url(broker.url).set(database="no-such-vhost").render_as_string(hide_password=False)
+    publisher = RabbitPublisher(url, exchange=broker.exchange)
+    with pytest.raises(BrokerUnavailable, match="no-such-vhost"):
+        await publisher.connect()
+
+
+async def test_a_peer_that_falls_silent_is_noticed_without_a_publish(broker: PlainClient, proxy: TcpProxy):
+    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port, query={"heartbeat": "1"})
+    publisher = RabbitPublisher(url.render_as_string(hide_password=False), exchange=broker.exchange)
+    await publisher.connect()
+    proxy.hold_server()
+
+    async def is_gone() -> bool:
+        try:
+            await publisher.publish([])
+        except BrokerUnavailable:
+            return True
+        return False
+
+    await eventually_async(is_gone)
+    proxy.release()
+    await publisher.connect()
+    assert await publisher.publish([]) == []
+    await publisher.close()
+
+
 async def test_a_broker_that_refuses_is_away_and_its_password_is_not_shown(broker: PlainClient):
     url = make_url(broker.url).set(password="hunter2").render_as_string(hide_password=False)
     publisher = RabbitPublisher(url, exchange=broker.exchange)
@@ -165,8 +244,8 @@ async def test_a_broker_that_refuses_is_away_and_its_password_is_not_shown(broke
     assert "hunter2" not in str(raised.value)
 
 
-def made(id_: str, *, topic: str | None = None) -> Message:
-    return Message(id=id_, type="OrderConfirmed", payload=b"{}", topic=topic)
+def made(id_: str, **more: Any) -> Message:
+    return Message(id=id_, type="OrderConfirmed", payload=b"{}", **more)
 
 
 def verdicts(receipts: Any) -> list[str]:

@@ -4,17 +4,26 @@
 """
 
 from tests.servers.postgresql import create_database, drop_database
-from tests.servers.provision import POSTGRESQL, RABBITMQ, provide_own, provide_postgresql, provide_rabbitmq
-from tests.servers.server import Server, ServersUnavailable
+from tests.servers.provision import (
+    POSTGRESQL,
+    RABBITMQ,
+    provide_own,
+    provide_own_rabbitmq,
+    provide_postgresql,
+    provide_rabbitmq,
+)
+from tests.servers.server import OwnServer, Server, ServersUnavailable
 
 __all__ = [
     "POSTGRESQL",
     "RABBITMQ",
+    "OwnServer",
     "Server",
     "ServersUnavailable",
     "create_database",
     "drop_database",
     "provide_own",
+    "provide_own_rabbitmq",
     "provide_postgresql",
     "provide_rabbitmq",
 ]

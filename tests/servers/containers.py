@@ -93,6 +93,12 @@ class Container:
             self._container.get_wrapped_container().kill()
             self._container.get_wrapped_container().wait(timeout=STOP_SECONDS)
 
+    def execute(self, program: str, *arguments: str) -> None:
+        """Run a program inside the container."""
+        done = self._container.exec([program, *arguments])
+        if done.exit_code:
+            raise RuntimeError(f"{program} failed with status {done.exit_code}: {done.output.decode(errors='replace')}")
+
     def close(self) -> None:
         """Remove the container and its data."""
         atexit.unregister(self.close)

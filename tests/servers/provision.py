@@ -4,11 +4,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from tests.servers import apt, containers, postgresql, rabbitmq
 from tests.servers.external import External
-from tests.servers.server import Server, ServersUnavailable
+from tests.servers.server import OwnServer, Server, ServersUnavailable
 
 P = TypeVar("P")
 
@@ -108,3 +108,13 @@ def provide_rabbitmq() -> Server:
 def provide_own(kind: Kind[P]) -> Server:
     """A server that tests may stop and kill, even where the environment names another one."""
     return choose(kind, replace(this_machine(), environment={})).build()
+
+
+def provide_own_rabbitmq(**settings: str) -> OwnServer:
+    """A RabbitMQ for tests that stop it, block it, or need these settings of its Erlang application `rabbit`."""
+    kind = replace(
+        RABBITMQ,
+        private=partial(rabbitmq.PrivateRabbitmq, settings=settings),
+        container=partial(rabbitmq.rabbitmq_container, settings=settings),
+    )
+    return cast("OwnServer", provide_own(kind))

@@ -5,8 +5,10 @@ import secrets
 import shutil
 import signal
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pika  # type: ignore[import-untyped]
 import pika.exceptions  # type: ignore[import-untyped]
@@ -21,6 +23,7 @@ PORT = 5672
 START_SECONDS = 120
 STOP_SECONDS = 60
 LOG = "rabbitmq.log"
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,18 @@ class Programs:
 
 
 class PrivateRabbitmq:
-    """A node of our own, from programs on this machine, with a name server and a cookie of its own."""
+    """A node of our own, from programs on this machine, with a name server and a cookie of its own.
+
+    Args:
+        programs: what it is run with.
+        settings: of the Erlang application `rabbit`, such as `max_message_size`.
+    """
 
     controllable = True
 
-    def __init__(self, programs: Programs) -> None:
+    def __init__(self, programs: Programs, *, settings: Mapping[str, str] = NO_SETTINGS) -> None:
         self._programs = programs
+        self._settings = settings
         self._home = Home("rabbitmq")
         self._port, self._epmd_port, self._distribution_port = free_ports(3)
         self._user, self._password = "outboxkit", secrets.token_hex(12)
@@ -78,6 +87,10 @@ class PrivateRabbitmq:
         self.kill()
         self._home.close()
 
+    def execute(self, program: str, *arguments: str) -> None:
+        """Run one of RabbitMQ's own programs, such as `rabbitmqctl`, against this node."""
+        self._home.run((self._programs.rabbitmq_server.with_name(program), *arguments), self._environment())
+
     def _end(self, signum: signal.Signals) -> None:
         if self._node is not None:
             self._home.end(self._node, signum, STOP_SECONDS)
@@ -105,7 +118,9 @@ class PrivateRabbitmq:
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self._port),
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(
+                ("-kernel inet_dist_use_interface {127,0,0,1}", *_erlang(self._settings))
+            ),
             "ERL_EPMD_PORT": str(self._epmd_port),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
@@ -123,13 +138,16 @@ class PrivateRabbitmq:
         }
 
 
-def rabbitmq_container() -> Container:
-    """RabbitMQ in a container."""
+def rabbitmq_container(*, settings: Mapping[str, str] = NO_SETTINGS) -> Container:
+    """RabbitMQ in a container, with these settings of the Erlang application `rabbit`."""
     password = secrets.token_hex(12)
+    environment = {"RABBITMQ_DEFAULT_USER": "outboxkit", "RABBITMQ_DEFAULT_PASS": password}
+    if settings:
+        environment["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"] = " ".join(_erlang(settings))
     return Container(
         image=IMAGE,
         port=PORT,
-        environment={"RABBITMQ_DEFAULT_USER": "outboxkit", "RABBITMQ_DEFAULT_PASS": password},
+        environment=environment,
         command=(),
         make_url=lambda host, port: _url(host, port, password),
         answers=answers,
@@ -177,6 +195,10 @@ def _greets(host: str, port: int) -> bool:
             return connection.recv(1) == b"\x01"
     except OSError:
         return False
+
+
+def _erlang(settings: Mapping[str, str]) -> list[str]:
+    return [f"-rabbit {name} {value}" for name, value in settings.items()]
 
 
 def _url(host: str, port: int, password: str) -> str:

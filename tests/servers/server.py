@@ -29,3 +29,10 @@ class Server(Protocol):
 
     def close(self) -> None:
         """Stop and remove everything, the data too."""
+
+
+class OwnServer(Server, Protocol):
+    """One in which a test may also run the server's own programs."""
+
+    def execute(self, program: str, *arguments: str) -> None:
+        """Run it to its end; an error if it fails."""

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from outboxkit import ConfigurationError, event
-from outboxkit.events import is_event, is_model, is_pydantic, name_of
+from outboxkit.events import Declaration, declaration_of, is_event, is_model, is_pydantic, name_of
 from tests.unit.shop import CustomerMoved, OrderConfirmed, ParcelSent, StockChanged
 
 
@@ -47,6 +47,23 @@ def test_the_mark_is_no_field():
 def test_the_name_is_a_short_text(name: object):
     with pytest.raises(ConfigurationError, match="@event takes a name of 1 to 255 bytes"):
         event(name)
+
+
+def test_what_is_said_of_a_class_is_written_on_it():
+    @event("Moved", strict_order=True, unroutable="discard")
+    @dataclass
+    class Moved:
+        a: int
+
+    assert declaration_of(Moved) == Declaration("Moved", strict_order=True, discard_unroutable=True)
+    assert declaration_of(OrderConfirmed) == Declaration("OrderConfirmed", strict_order=False, discard_unroutable=False)
+    assert name_of(Moved) == "Moved"
+
+
+@pytest.mark.parametrize("wrong", ["bury", "", True, 1])
+def test_only_discard_is_accepted_for_what_is_unroutable(wrong: object):
+    with pytest.raises(ConfigurationError, match=f'takes unroutable="discard" or None; found {wrong!r}'):
+        event("Moved", unroutable=wrong)
 
 
 def test_forgotten_parentheses_are_explained():

@@ -5,6 +5,7 @@ import re
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
+from typing import Unpack
 
 import click
 import pytest
@@ -91,6 +92,13 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
 def test_every_attribute_is_in_its_table(name: str, title: str) -> None:
     documented = first_cells(section(read("api"), title))
     assert documented == list({"Message": outboxkit.Message, "Handler": inbox.Handler}[name].__dataclass_fields__)
+
+
+@pytest.mark.parametrize("title", [title for title in headings() if headings()[title].endswith(", **options)")])
+def test_every_option_of_a_message_is_in_its_table(title: str) -> None:
+    assert inspect.signature(resolve(title)).parameters["options"].annotation == Unpack[outbox.Options]
+    documented = first_cells(section(read("api"), "`outbox.add(session, event, **options)`"))
+    assert documented == ["session", "event", *outbox.Options.__annotations__]
 
 
 def test_every_outcome_is_in_its_table() -> None:

@@ -36,7 +36,7 @@ async def retention(async_engine: AsyncEngine) -> AsyncIterator[Retention]:
 async def test_only_what_is_old_enough_is_forgotten(retention: Retention, engine: Engine, database_url: str):
     limit = NOW - DAY - MARGIN
     remember(engine, limit - SECOND, limit, limit + SECOND, NOW - DAY, NOW, NOW + DAY)
-    assert await retention.prune() == 1
+    assert (await retention.prune()).inbox == 1
     assert [row["message_id"] for row in rows(database_url, tables.inbox)] == [f"m-{number}" for number in range(1, 6)]
 
 
@@ -45,7 +45,7 @@ async def test_a_forgotten_message_is_stale_to_every_consumer(retention: Retenti
         with engine.begin() as connection:
             connection.execute(tables.inbox.delete())
         remember(engine, NOW - age)
-        forgotten = await retention.prune() == 1
+        forgotten = (await retention.prune()).inbox == 1
         handled = message(id="foreign", created_at=NOW - age)
         assert not forgotten or inbox.is_stale(handled, now=NOW, retention=DAY)
 
@@ -58,7 +58,7 @@ async def test_batches_go_on_until_all_is_forgotten(
         remember(engine, *[NOW - 3 * DAY] * found)
     commits: list[object] = []
     event.listen(async_engine.sync_engine, "commit", commits.append)
-    assert await retention.prune() == found
+    assert (await retention.prune()).inbox == found
     assert count(database_url, tables.inbox) == 0
     assert len(commits) == 1 + found // 3 + 1, "the check, and a transaction for each batch"
 
@@ -77,6 +77,47 @@ async def test_the_other_tables_are_left_alone(retention: Retention, engine: Eng
         connection.execute(insert(tables.dead_letter), [row])
     await retention.prune()
     assert count(database_url, tables.dead_letter) == 1
+
+
+def keep(engine: Engine, *published_at: datetime) -> None:
+    row = {"message_id": "m", "type": "T", "payload": b"", "headers": b"{}", "content_type": "application/json"}
+    with engine.begin() as connection:
+        rows = [row | {"published_at": moment, "position": number} for number, moment in enumerate(published_at)]
+        connection.execute(insert(tables.published), rows)
+
+
+async def test_kept_messages_go_when_they_are_old_enough(async_engine: AsyncEngine, engine: Engine, database_url: str):
+    keep(engine, *[NOW - 3 * DAY] * 7, NOW - 2 * DAY - SECOND, NOW - 2 * DAY, NOW)
+    retention = Retention(async_engine, inbox_retention=DAY, keep_published=2 * DAY, batch_size=3, clock=lambda: NOW)
+    done = await retention.prune()
+    assert (done.published, done.untouched, done.problems) == (8, False, [])
+    assert [row["position"] for row in rows(database_url, tables.published)] == [8, 9]
+
+
+async def test_the_oldest_go_first(async_engine: AsyncEngine, engine: Engine, database_url: str):
+    keep(engine, *(NOW - days * DAY for days in (3, 9, 5, 7, 4)))
+
+    class Stopped(Exception):
+        pass
+
+    def stop_after_the_first_batch(_: object) -> None:
+        if count(database_url, tables.published) < 5:
+            raise Stopped
+
+    event.listen(async_engine.sync_engine, "begin", stop_after_the_first_batch, insert=True)
+    retention = Retention(async_engine, inbox_retention=DAY, keep_published=DAY, batch_size=2, clock=lambda: NOW)
+    with pytest.raises(Stopped):
+        await retention.prune()
+    assert [row["position"] for row in rows(database_url, tables.published)] == [2, 4, 0]
+
+
+async def test_without_a_retention_kept_messages_are_left_alone(
+    retention: Retention, engine: Engine, database_url: str
+):
+    assert not (await retention.prune()).untouched
+    keep(engine, NOW - 900 * DAY)
+    assert (await retention.prune()).untouched
+    assert count(database_url, tables.published) == 1
 
 
 async def test_missing_tables_are_said(empty_url: str):
@@ -101,3 +142,18 @@ async def test_it_runs_until_it_is_stopped(async_engine: AsyncEngine, engine: En
         await worker.run(stop, interval=timedelta(milliseconds=1))
     assert [line["rows"] for line in said if line["event"] == "inbox pruned"] == [1, 0, 0]
     assert count(database_url, tables.inbox) == 0
+
+
+async def test_what_it_did_with_kept_messages_is_logged(async_engine: AsyncEngine, engine: Engine):
+    keep(engine, NOW - 3 * DAY)
+    stop = asyncio.Event()
+
+    def clock() -> datetime:
+        stop.set()
+        return NOW
+
+    worker = Retention(async_engine, inbox_retention=DAY, keep_published=DAY, clock=clock)
+    with capture_logs() as said:
+        await worker.run(stop, interval=timedelta(milliseconds=1))
+    (line,) = [line for line in said if line["event"] == "published pruned"]
+    assert (line["rows"], line["days_dropped"], line["days_made"]) == (1, [], [])

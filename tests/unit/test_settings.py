@@ -17,7 +17,19 @@ SECRET = "hunter2"
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 BAD = {
     "database_url": ["", "shop.db", f"mysql://shop:{SECRET}@db/shop", f"postgresql://u:p@{SECRET}:{SECRET}@db/shop"],
-    "broker_url": ["", "mq", f"http://shop:{SECRET}@mq/", f"shop:{SECRET}@mq", f"amqp:/shop:{SECRET}@mq"],
+    "broker_url": [
+        "",
+        "mq",
+        f"http://shop:{SECRET}@mq/",
+        f"shop:{SECRET}@mq",
+        f"amqp:/shop:{SECRET}@mq",
+        f"amqp://a:{SECRET}@mq,",
+        f"amqp://mq,http://a:{SECRET}@mq",
+        "memory://,memory://",
+        "amqp://mq,memory://",
+        f"amqp://a:x,{SECRET}@mq/",
+        f"amqp://a:x,{SECRET}://@mq/",
+    ],
     "exchange": ["", "x" * 256],
     "queue": ["", "x" * 201],
     "app_id": ["x" * 256],
@@ -28,6 +40,9 @@ BAD = {
     "concurrency": ["0", "1001", "x"],
     "prefetch": ["0", "65536", "x"],
     "max_attempts": ["0", "x"],
+    "unroutable": ["", "keep"],
+    "dead_key": ["", "stop"],
+    "keep_published": ["", "0d", "7", "for ever"],
     "inbox_retention": ["0d", "14", "14 days"],
     "prune_interval": ["0s", "hourly"],
     "retry_ladder": ["", "1s,", "10s,1s", "1s,1s", "0s,1s", "1s;2s", "1s,x"],
@@ -107,6 +122,7 @@ def test_the_defaults():
     assert found.broker_url.get_secret_value() == "amqp://guest:guest@localhost:5672/"
     assert (found.exchange, found.queue, found.batch_size) == ("outboxkit", None, 500)
     assert (found.publish_timeout, found.inbox_retention) == (timedelta(seconds=10), timedelta(days=14))
+    assert (found.max_attempts, found.unroutable, found.dead_key, found.keep_published) == (10, "bury", "park", None)
     assert (found.retry_ladder, found.max_payload_bytes) == (DEFAULT_LADDER, codec.MAX_PAYLOAD_BYTES)
 
 
@@ -121,6 +137,9 @@ def test_the_defaults():
         ("retry_ladder", "1s, 10s,2m", (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=2))),
         ("retry_ladder", "5m", (timedelta(minutes=5),)),
         ("log_level", "WARNING", "warning"),
+        ("keep_published", "7d", timedelta(days=7)),
+        ("unroutable", "discard", "discard"),
+        ("dead_key", "continue", "continue"),
     ],
 )
 def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object):
@@ -143,7 +162,10 @@ def test_any_driver_of_a_known_database_is_accepted(url: str):
     assert load({"database_url": url}).database_url.get_secret_value() == url
 
 
-@pytest.mark.parametrize("url", ["amqp://mq", "amqps://a:b@mq:5671/v", "memory://"])
+@pytest.mark.parametrize(
+    "url",
+    ["amqp://mq", "amqps://a:b@mq:5671/v", "memory://", "amqp://a:b@one/v, amqps://two:5671", "amqp://a:x%2Cy@mq/"],
+)
 def test_brokers(url: str):
     assert load({"broker_url": url}).broker_url.get_secret_value() == url
 

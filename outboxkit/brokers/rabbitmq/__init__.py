@@ -2,5 +2,6 @@
 
 from outboxkit.brokers.rabbitmq.publisher import RabbitPublisher
 from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber
+from outboxkit.brokers.rabbitmq.to_queue import QueuePublisher
 
-__all__ = ["RabbitPublisher", "RabbitSubscriber"]
+__all__ = ["QueuePublisher", "RabbitPublisher", "RabbitSubscriber"]

@@ -34,7 +34,7 @@ class Listener(Protocol):
     def returned(self, message_id: str, reason: str) -> None:
         """No queue wants it; its ack follows."""
 
-    def closed(self, code: int, text: str) -> None:
+    def closed(self, code: int, text: str, *, connection_too: bool) -> None:
         """The broker closes the channel or the whole connection."""
 
     def blocked(self, reason: str | None) -> None:
@@ -42,21 +42,19 @@ class Listener(Protocol):
 
 
 class Answers:
-    """What arrives on one connection.
+    """What arrives on one connection."""
 
-    Args:
-        listener: hears of the publishes on `channel`.
-    """
-
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
+    def __init__(self) -> None:
+        self._listener: Listener | None = None
+        self._channel = 0
         self._rest = b""
         self._returned: commands.Basic.Return | None = None
         self._returned_id = ""
         self._returned_body = 0
-        self.channel = -1
-        self.swallowed = 0
-        """Frames that were not passed on, since the start."""
+
+    def hand_to(self, listener: Listener, *, channel: int) -> None:
+        """From now on `listener` hears of the publishes on this channel."""
+        self._listener, self._channel, self._returned = listener, channel, None
 
     def feed(self, arrived: bytes) -> bytes:
         """What of the bytes is for others, whole frames only; the beginning of one is kept until its end arrives."""
@@ -73,7 +71,6 @@ class Answers:
             if self._take(kind, channel, size, data, position):
                 kept.append(data[passed:position])
                 passed = after
-                self.swallowed += 1
             position = after
         kept.append(data[passed:position])
         self._rest = data[position:]
@@ -81,27 +78,31 @@ class Answers:
 
     def _take(self, kind: int, channel: int, size: int, data: bytes, start: int) -> bool:
         """Whether the frame is an answer to a publish; the listener has heard of it then."""
+        listener = self._listener
+        if listener is None:
+            return False
         if kind == METHOD:
-            if channel == self.channel and size == CONFIRM_SIZE:
+            if channel == self._channel and size == CONFIRM_SIZE:
                 class_, method, tag, bits = _CONFIRM.unpack_from(data, start + 7)
                 if (class_, method) == _ACK:
-                    self._listener.ack(tag, multiple=bool(bits & 1))
+                    listener.ack(tag, multiple=bool(bits & 1))
                     return True
                 if (class_, method) == _NACK:
-                    self._listener.nack(tag, multiple=bool(bits & 1))
+                    listener.nack(tag, multiple=bool(bits & 1))
                     return True
-            return channel in (0, self.channel) and self._take_method(data[start : start + size + FRAME_OVERHEAD])
-        if channel != self.channel or self._returned is None:
+            ours = channel in (0, self._channel)
+            return ours and self._take_method(listener, data[start : start + size + FRAME_OVERHEAD])
+        if channel != self._channel or self._returned is None:
             return False
         if kind == HEADER:
             self._open_return(data[start : start + size + FRAME_OVERHEAD])
         else:
             self._returned_body -= size
         if self._returned_body <= 0:
-            self._end_return()
+            self._end_return(listener)
         return True
 
-    def _take_method(self, data: bytes) -> bool:
+    def _take_method(self, listener: Listener, data: bytes) -> bool:
         (method,) = _METHOD.unpack_from(data, 7)
         if method not in (_RETURN, _CHANNEL_CLOSE, _CONNECTION_CLOSE, _BLOCKED, _UNBLOCKED):
             return False
@@ -110,12 +111,14 @@ class Answers:
             case commands.Basic.Return():
                 self._returned = found
                 return True
-            case commands.Channel.Close() | commands.Connection.Close():
-                self._listener.closed(found.reply_code or 0, found.reply_text or "")
+            case commands.Channel.Close():
+                listener.closed(found.reply_code or 0, found.reply_text or "", connection_too=False)
+            case commands.Connection.Close():
+                listener.closed(found.reply_code or 0, found.reply_text or "", connection_too=True)
             case commands.Connection.Blocked():
-                self._listener.blocked(found.reason or "")
+                listener.blocked(found.reason or "")
             case commands.Connection.Unblocked():
-                self._listener.blocked(None)
+                listener.blocked(None)
         return False
 
     def _open_return(self, data: bytes) -> None:
@@ -123,10 +126,10 @@ class Answers:
         if isinstance(header, ContentHeader):
             self._returned_body, self._returned_id = header.body_size, header.properties.message_id or ""
 
-    def _end_return(self) -> None:
+    def _end_return(self, listener: Listener) -> None:
         found, self._returned = self._returned, None
         if found is not None:
-            self._listener.returned(
+            listener.returned(
                 self._returned_id,
                 f"{found.reply_text}: no queue is bound to exchange {found.exchange!r} "
                 f"for routing key {found.routing_key!r}",

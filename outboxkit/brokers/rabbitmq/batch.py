@@ -1,4 +1,4 @@
-"""The plan of one batch: what may leave together, what is held, and which message a broken channel is blamed on. Pure."""
+"""The plan of one batch: what leaves together, what is held, which message a broken channel is blamed on. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,27 +38,33 @@ NOBODY = Suspects()
 class Caution:
     """Of which messages the next one of their key waits for the answer, because they may well be refused.
 
-    Those of a routing key that reached no queue lately; all, for as long after a nack, which names no queue.
+    Those of a routing key that reached no queue lately; all, for as long after a nack, which names no queue; and all of
+    the first wave of a connection, since a broker that is back may lack its queues.
     """
 
     clock: Callable[[], float]
-    _until: float = 0.0
+    _first: bool = False
+    _until: float = float("-inf")
     _routes: dict[str, float] = field(default_factory=dict)
 
     def refused(self, message: Message, verdict: Verdict) -> None:
-        """The broker did not take this message; that of one without a key disorders nothing."""
-        if message.key is not None:
-            until = self.clock() + CAREFUL_SECONDS
-            if verdict is Verdict.UNROUTABLE:
-                self._routes[message.routing_key] = until
-            else:
-                self._until = until
+        """The broker did not take this message."""
+        until = self.clock() + CAREFUL_SECONDS
+        if verdict is Verdict.UNROUTABLE:
+            self._routes[message.routing_key] = until
+        else:
+            self._until = until
 
-    def asked_for(self) -> Callable[[Message], bool] | None:
-        """What is to be careful with now; None where it is nothing."""
+    def connected(self) -> None:
+        """A connection is new: its first wave is a probe."""
+        self._first = True
+
+    def for_next_wave(self) -> Callable[[Message], bool] | None:
+        """What is to be careful with in the next wave; None where it is nothing."""
+        first, self._first = self._first, False
         now = self.clock()
         self._routes = {route: until for route, until in self._routes.items() if until > now}
-        if self._until > now:
+        if first or self._until > now:
             return lambda _: True
         routes = self._routes
         return (lambda message: message.routing_key in routes) if routes else None
@@ -72,12 +78,14 @@ class Batch:
 
     Args:
         messages: in order.
+        caution: of the publisher, for longer than one batch.
         suspects: what an earlier batch has found out and could not finish.
     """
 
-    def __init__(self, messages: Sequence[Message], suspects: Suspects = NOBODY) -> None:
+    def __init__(self, messages: Sequence[Message], caution: Caution, suspects: Suspects = NOBODY) -> None:
         self.messages = messages
         self.receipts: Receipts = [None] * len(messages)
+        self._caution = caution
         self._suspects = suspects
         self._failed: set[str] = set()
         self._waves = 0
@@ -89,26 +97,31 @@ class Batch:
             first, stop = found[0], found[-1] + 1
             self._groups = [every[stop:], *_halves(every[first:stop]), every[:first]]
 
-    def next_wave(self, careful: Callable[[Message], bool] | None) -> list[int]:
+    def next_wave(self) -> list[int]:
         """The indexes of what is to be sent now, in order; none where everything is decided."""
+        careful = self._caution.for_next_wave()
+        self._waves += 1
         wave: list[int] = []
         while self._groups and not wave:
             wave, later = self._split(self._groups.pop(), careful)
             if later:
                 self._groups.append(later)
-        self._waves += 1
         return wave
 
     def refuse(self, index: int, receipt: Receipt) -> None:
         """This message failed by itself: what is behind it, of its key, is held."""
         self.receipts[index] = receipt
-        self.failed(index)
-
-    def failed(self, index: int) -> None:
-        """The receipt of this message says that it failed."""
         key = self.messages[index].key
         if key is not None:
             self._failed.add(key)
+
+    def refused_by_broker(self, indexes: Sequence[int]) -> None:
+        """The broker returned or nacked these."""
+        for index in indexes:
+            receipt = self.receipts[index]
+            if receipt is not None:
+                self.refuse(index, receipt)
+                self._caution.refused(self.messages[index], receipt.verdict)
 
     def is_held(self, index: int) -> bool:
         """Whether an earlier message of its key has failed; it has its receipt then."""
@@ -148,9 +161,7 @@ class Batch:
         unknown = Receipt(Verdict.UNKNOWN, reason)
         return [unknown if receipt is None else receipt for receipt in self.receipts]
 
-    def _split(
-        self, group: Sequence[int], careful: Callable[[Message], bool] | None
-    ) -> tuple[list[int], list[int]]:
+    def _split(self, group: Sequence[int], careful: Callable[[Message], bool] | None) -> tuple[list[int], list[int]]:
         messages = self.messages
         ids = {messages[index].id for index in group}
         if len(ids) == len(group) and careful is None and not self._failed:

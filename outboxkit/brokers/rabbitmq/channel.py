@@ -1,6 +1,7 @@
 """A channel in confirm mode on which whole batches are written: the part that speaks to the client library."""
 
 import asyncio
+from collections.abc import Callable
 
 import aio_pika
 import aiormq
@@ -10,15 +11,18 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.answers import Answers
 from outboxkit.brokers.rabbitmq.batch import Batch
-from outboxkit.brokers.rabbitmq.confirms import Loss, Tracker
+from outboxkit.brokers.rabbitmq.confirms import Tracker
 from outboxkit.brokers.rabbitmq.frames import Encoder, Unwritable
 
 WINDOW_BYTES = 256 * 1024
 """Written at once; the next waits until the socket has taken most of it."""
-UNCONFIRMED = 4096
-"""Messages on their way at the same time, at most."""
+WINDOW_MESSAGES = 1024
+UNCONFIRMED_MESSAGES = 4096
+"""On their way at the same time, at most."""
 UNCONFIRMED_BYTES = 4 * 1024 * 1024
 """The same in bytes, judged by the average message; a single larger one goes alone."""
+FRAME_MAX = 131_072
+"""Where the broker sets no limit."""
 
 
 class ConfirmChannel:
@@ -28,11 +32,12 @@ class ConfirmChannel:
         tracker: what was answered, and whether the channel still works.
     """
 
-    def __init__(self, wire: aiormq.abc.AbstractChannel, encoder: Encoder, tracker: Tracker, news: asyncio.Event) -> None:
+    def __init__(self, wire: aiormq.abc.AbstractChannel, *, exchange: str, app_id: str) -> None:
         self._wire = wire
-        self._encoder = encoder
-        self.tracker = tracker
-        self._news = news
+        self._news = asyncio.Event()
+        self.tracker = Tracker(self._news.set)
+        frame_max = wire.connection.connection_tune.frame_max or FRAME_MAX
+        self._encoder = Encoder(exchange, app_id=app_id, channel=wire.number, frame_max=frame_max)
 
     @property
     def is_open(self) -> bool:
@@ -40,21 +45,84 @@ class ConfirmChannel:
         return self.tracker.lost is None and not self._wire.is_closed
 
     async def send(self, batch: Batch, wave: list[int]) -> list[int]:
-        """Write a wave in windows and await all answers; what was not written when the channel was lost."""
-        position, sent_bytes = 0, 0
+        """Write a wave in windows and await all answers; returns what was not written when the channel was lost."""
+        self.tracker.begin(batch.receipts)
+        position, written = 0, 0
         while position < len(wave):
-            average = sent_bytes / position if position else 0.0
-            await self._until(lambda: self._has_room(average))
-            if self.tracker.lost is not None:
+            average = written / position if position else 0.0
+            if not await self._until(lambda average=average: self._has_room(average)):
                 break
-            self.note_failures(batch)
-            written, size = await self._write_window(batch, wave, position)
-            position, sent_bytes = written, sent_bytes + size
+            batch.refused_by_broker(self.tracker.refused())
+            position, size = await self._write_window(batch, wave, position)
+            written += size
         await self._until(lambda: not self.tracker.waiting)
-        self.note_failures(batch)
+        batch.refused_by_broker(self.tracker.refused())
         return wave[position:]
 
     def _has_room(self, average: float) -> bool:
         waiting = self.tracker.waiting
-        roomy = waiting < UNCONFIRMED and waiting * average < UNCONFIRMED_BYTES
+        roomy = waiting < UNCONFIRMED_MESSAGES and waiting * average < UNCONFIRMED_BYTES
         return roomy and self.tracker.blocked_by is None
+
+    async def _write_window(self, batch: Batch, wave: list[int], position: int) -> tuple[int, int]:
+        """One buffer from this position on; returns the position behind it and its bytes."""
+        pieces: list[bytes] = []
+        ids: list[str] = []
+        indexes: list[int] = []
+        size = 0
+        while position < len(wave) and size < WINDOW_BYTES and len(ids) < WINDOW_MESSAGES:
+            index = wave[position]
+            position += 1
+            if batch.is_held(index):
+                continue
+            message = batch.messages[index]
+            try:
+                size += self._encoder.write(message, pieces)
+            except Unwritable as error:
+                batch.refuse(index, Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {error}"))
+                continue
+            ids.append(message.id)
+            indexes.append(index)
+        if ids:
+            await self._write(b"".join(pieces), ids, indexes)
+        return position, size
+
+    async def _write(self, buffer: bytes, ids: list[str], indexes: list[int]) -> None:
+        drained = asyncio.get_running_loop().create_future()
+        drained.add_done_callback(lambda _: self._news.set())
+        await self._wire.write_queue.put(ChannelFrame(payload=buffer, should_close=False, drain_future=drained))
+        # Nothing may come between: a tag that is not counted makes every later answer one of another message.
+        self.tracker.sent(ids, indexes)
+        await self._until(drained.done)
+
+    async def _until(self, condition: Callable[[], bool]) -> bool:
+        """Wait for the condition; False where the channel was lost before."""
+        while self.tracker.lost is None:
+            if condition():
+                return True
+            self._news.clear()
+            await self._news.wait()
+        return False
+
+
+async def open_channel(
+    on: aio_pika.abc.AbstractConnection, answers: Answers, *, exchange: str, app_id: str, timeout: float
+) -> ConfirmChannel:
+    """Open a channel for publishing to this exchange, which is declared unless it is the nameless one, within `timeout` seconds.
+
+    Raises:
+        BrokerUnavailable: the connection was lost, or the exchange cannot be declared.
+    """
+    with connection.converted(f"cannot declare exchange {exchange!r}"):
+        async with asyncio.timeout(timeout):
+            channel, wire = await connection.open_channel(on)
+            if exchange:  # the one without a name is there, and must not be declared
+                await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=True)
+    opened = ConfirmChannel(wire, exchange=exchange, app_id=app_id)
+    answers.hand_to(opened.tracker, channel=wire.number)
+
+    def on_closed(_: object, error: BaseException | None) -> None:
+        opened.tracker.closed(0, connection.describe(error), connection_too=True)
+
+    channel.close_callbacks.add(on_closed)
+    return opened

@@ -10,10 +10,14 @@ Receipts = list[Receipt | None]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a channel is of no use any more. The code is AMQP's, 0 where the broker did not send one."""
+    """Why a channel is of no use any more, and whether its connection is not either.
+
+    The code is AMQP's, 0 where the broker did not send one.
+    """
 
     code: int
     reason: str
+    connection_too: bool
 
 
 class Tracker:
@@ -29,7 +33,7 @@ class Tracker:
         self._tags: dict[str, int] = {}
         self._next, self._lowest = 1, 1
         self._receipts: Receipts = []
-        self.refused: list[int] = []
+        self._refused: list[int] = []
         self.lost: Loss | None = None
         self.blocked_by: str | None = None
 
@@ -43,7 +47,7 @@ class Tracker:
         self._receipts = receipts
         self._waiting.clear()
         self._tags.clear()
-        self.refused = []
+        self._refused = []
 
     def sent(self, ids: Sequence[str], indexes: Sequence[int]) -> None:
         """These messages, in this order, are on their way. No id may be on its way twice."""
@@ -58,26 +62,31 @@ class Tracker:
         self._waiting.clear()
         return found
 
+    def refused(self) -> list[int]:
+        """The indexes of what was returned or nacked since this was last asked."""
+        found, self._refused = self._refused, []
+        return found
+
     def ack(self, tag: int, *, multiple: bool) -> None:
         """The broker has it."""
-        self._answer(tag, multiple, CONFIRMED)
+        self._answer(tag, CONFIRMED, multiple=multiple)
 
     def nack(self, tag: int, *, multiple: bool) -> None:
         """The broker does not take it: a queue is full, or failed."""
-        self._answer(tag, multiple, Receipt(Verdict.REJECTED, "nacked by the broker: is a queue full?"))
+        self._answer(tag, Receipt(Verdict.REJECTED, "nacked by the broker: is a queue full?"), multiple=multiple)
 
     def returned(self, message_id: str, reason: str) -> None:
         """It reached no queue. RabbitMQ says so before it acks, and that ack says nothing any more."""
         index = self._waiting.pop(self._tags.get(message_id, 0), None)
         if index is not None:
             self._receipts[index] = Receipt(Verdict.UNROUTABLE, reason)
-            self.refused.append(index)
+            self._refused.append(index)
             self._on_news()
 
-    def closed(self, code: int, text: str) -> None:
-        """The channel or the connection ended; the first reason is the true one."""
+    def closed(self, code: int, text: str, *, connection_too: bool) -> None:
+        """The channel, or the whole connection, ended; the first reason is the true one."""
         if self.lost is None:
-            self.lost = Loss(code, text)
+            self.lost = Loss(code, text, connection_too)
             self._on_news()
 
     def blocked(self, reason: str | None) -> None:
@@ -85,16 +94,18 @@ class Tracker:
         self.blocked_by = reason
         self._on_news()
 
-    def _answer(self, tag: int, multiple: bool, receipt: Receipt) -> None:
+    def _answer(self, tag: int, receipt: Receipt, *, multiple: bool) -> None:
         last = self._next - 1
-        tag = min(tag, last) or last  # 0 with `multiple` stands for all (section 1.8.3.13)
-        first = self._lowest if multiple else tag
-        for each in range(first, tag + 1):
+        if multiple:
+            first, tag = self._lowest, min(tag, last) or last  # 0 stands for all (section 1.8.3.13)
+        else:
+            first = tag
+        for each in range(first, min(tag, last) + 1):
             index = self._waiting.pop(each, None)
             if index is not None:
                 self._receipts[index] = receipt
                 if receipt is not CONFIRMED:
-                    self.refused.append(index)
-        if first <= self._lowest <= tag:
+                    self._refused.append(index)
+        if first <= self._lowest <= min(tag, last):
             self._lowest = tag + 1
         self._on_news()

@@ -3,36 +3,89 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import aio_pika
 import aiormq
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
+from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from yarl import URL
 
+from outboxkit.brokers.rabbitmq.answers import HEARTBEAT, Answers
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 
 HEARTBEAT_SECONDS = 20
 """Asked of the broker where the URL says nothing: a peer that is silent for two is gone (AMQP 0-9-1, 4.2.7)."""
+
+SIGN_OF_LIFE_SECONDS = 1.0
+"""How often the client is told that the broker lives, where it does not see what arrives."""
 
 AWAY = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
 """What aio-pika and the network raise where a broker is not there, or no longer."""
 
 
 async def connect(
-    url: str, *, name: str, timeout: float, on_lost: Callable[[str], None] | None = None
+    url: str,
+    *,
+    name: str,
+    timeout: float,
+    on_lost: Callable[[str], None] | None = None,
+    answers: Answers | None = None,
 ) -> aio_pika.abc.AbstractConnection:
     """Open a connection, shown under `name` in RabbitMQ's own listings; `on_lost` hears why it closed.
 
+    Of several URLs, separated by commas, each is tried in turn. Where `answers` are given, the answers to publishes are
+    taken out of what arrives.
+
     Raises:
         BrokerUnavailable: refused, no such vhost, wrong password, or no answer within `timeout` seconds.
-        ConfigurationError: the URL is no AMQP URL.
+        ConfigurationError: a URL is no AMQP URL.
     """
-    target = _parse(url)
-    with converted(f"cannot connect to {shown(url)}"):
-        connection = await aio_pika.connect(target, timeout=timeout, client_properties={"connection_name": name})
-    if on_lost is not None:
-        connection.close_callbacks.add(lambda _, error: on_lost(describe(error)))
-    return connection
+    targets = {each: _parse(each) for each in map(str.strip, url.split(","))}
+    failures: list[BrokerUnavailable] = []
+    for each, target in targets.items():
+        try:
+            with converted(f"cannot connect to {shown(each)}"):
+                connection = aio_pika.Connection(target, client_properties={"connection_name": name})
+                if answers is not None:
+                    connection.kwargs["transport_factory"] = Tapped(target.scheme, answers)
+                await connection.connect(timeout=timeout / len(targets))
+        except BrokerUnavailable as error:
+            failures.append(error)
+            continue
+        if on_lost is not None:
+            connection.close_callbacks.add(lambda _, error: on_lost(describe(error)))
+        return connection
+    raise BrokerUnavailable("; ".join(map(str, failures))) from failures[-1].__cause__
+
+
+class Tapped(TransportFactory):
+    """Makes the client's own transports, and takes answers to publishes out of what arrives on them.
+
+    The client sees a heartbeat instead where nothing but answers arrives: they are a sign of life, too.
+    """
+
+    def __init__(self, scheme: str, answers: Answers) -> None:
+        self._transports = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
+        self._answers = answers
+
+    async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A reader that is fed what is left, and a writer."""
+        reader, writer = await self._transports.create(url, **options)
+        feed, clock = reader.feed_data, asyncio.get_running_loop().time
+        last = clock()
+
+        def feed_the_rest(arrived: bytes) -> None:
+            nonlocal last
+            rest = self._answers.feed(arrived)
+            if not rest and clock() - last > SIGN_OF_LIFE_SECONDS:
+                rest = HEARTBEAT
+            if rest:
+                last = clock()
+                feed(rest)
+
+        reader.feed_data = feed_the_rest  # type: ignore[method-assign]
+        return reader, writer
 
 
 async def open_channel(
@@ -83,7 +136,7 @@ def _parse(url: str) -> URL:
         target = URL(url)
     except ValueError as error:
         raise ConfigurationError(
-            "OUTBOXKIT_BROKER_URL is no URL; amqp://user:password@host:5672/vhost is accepted"
+            "OUTBOXKIT_BROKER_URL is no URL; amqp://user:password@host:5672/vhost is accepted, or several with commas"
         ) from error
     if target.scheme not in ("amqp", "amqps") or not target.host:
         raise ConfigurationError(

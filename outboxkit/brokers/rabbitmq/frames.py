@@ -74,7 +74,7 @@ class Encoder:
             properties.append(after)
             written = b"".join(properties)
         except (IndexError, ValueError, TypeError, OverflowError, error) as cause:
-            raise Unwritable(_explain(message, cause)) from cause
+            raise Unwritable(_explain(cause)) from cause
         size = len(written) + HEADER_OVERHEAD
         if size > self._room:
             raise Unwritable(f"its properties and headers are {len(written)} bytes long; a frame holds {self._room}")
@@ -97,7 +97,7 @@ class Encoder:
         """The headers: the user's, then ours (section 4.2.5.5)."""
         fields: list[bytes] = []
         for name, value in message.headers.items():
-            if name != KEY and name != CAUSATION:
+            if name not in (KEY, CAUSATION):
                 self._write_field(name, value, fields)
         if message.key is not None:
             self._write_field(KEY, message.key, fields)
@@ -149,7 +149,7 @@ def _short(text: str) -> bytes:
     return b"".join(_pair(text))
 
 
-def _explain(message: Message, cause: Exception) -> str:
+def _explain(cause: Exception) -> str:
     if isinstance(cause, IndexError):
         return f"one of its properties or header names is over {NAME_LIMIT} bytes long"
     return " ".join(str(cause).split()) or type(cause).__name__

@@ -1,15 +1,18 @@
 """The relay's side of RabbitMQ: persistent, mandatory, confirmed. None of the three can be turned off."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import aio_pika
-import aiormq
-from aio_pika.exceptions import DeliveryError, PublishError
 
-from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.rabbitmq import connection, wire
+from outboxkit.brokers import Receipt
+from outboxkit.brokers.rabbitmq import connection
+from outboxkit.brokers.rabbitmq.answers import Answers
+from outboxkit.brokers.rabbitmq.batch import NOBODY, Batch, Caution, blames_a_message
+from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_channel
+from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 
@@ -18,93 +21,114 @@ class RabbitPublisher:
     """Publishes to one durable topic exchange, which it declares.
 
     Args:
-        url: `amqp://` or `amqps://`.
+        url: `amqp://` or `amqps://`; several, separated by commas, are tried in turn.
         exchange: its name.
         timeout: how long a batch may wait for its confirms, and a connection for its handshake.
         app_id: AMQP's `app_id` property of every message.
+        clock: seconds that only grow, for tests.
     """
 
     def __init__(
-        self, url: str, *, exchange: str, timeout: timedelta = timedelta(seconds=10), app_id: str = "outboxkit"
+        self,
+        url: str,
+        *,
+        exchange: str,
+        timeout: timedelta = timedelta(seconds=10),
+        app_id: str = "outboxkit",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = url
         self._exchange = exchange
         self._timeout = timeout.total_seconds()
         self._app_id = app_id
         self._connection: aio_pika.abc.AbstractConnection | None = None
-        self._channel: aiormq.abc.AbstractChannel | None = None
+        self._answers = Answers()
+        self._channel: ConfirmChannel | None = None
+        self._caution = Caution(clock)
+        self._suspects = NOBODY
 
     async def connect(self) -> None:
-        """Open the connection and declare the exchange, unless that is done."""
-        if self._channel is not None and not self._channel.is_closed:
+        """Open the connection and declare the exchange, unless that is done.
+
+        Raises:
+            BrokerUnavailable: not reachable, or it takes no publishes now, for lack of memory or disk.
+        """
+        if self._channel is not None and self._channel.is_open:
+            self._raise_if_blocked(self._channel)
             return
-        await self.close()
-        self._connection = await connection.connect(self._url, name="outboxkit relay", timeout=self._timeout)
-        channel, wire_channel = await connection.open_channel(self._connection)
-        with connection.converted(f"cannot declare exchange {self._exchange!r}"):
-            await channel.declare_exchange(
-                self._exchange, aio_pika.ExchangeType.TOPIC, durable=True, timeout=self._timeout
-            )
-        self._channel = wire_channel
+        await self._open_anew()
+        self._caution.connected()
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms; after a timeout the connection is given up: its state is unknown."""
-        channel = self._channel
-        if channel is None or channel.is_closed:
-            raise BrokerUnavailable("the connection to the broker is closed")
-        receipts: list[Receipt] = [Receipt(Verdict.UNKNOWN, "the broker did not answer in time")] * len(batch)
+        self._raise_if_blocked(self._working_channel())
+        plan = Batch(batch, self._caution, self._suspects)
         try:
             async with asyncio.timeout(self._timeout):
-                for wave in _waves(batch):
-                    await asyncio.gather(*(self._publish_one(channel, batch, index, receipts) for index in wave))
+                reason = await self._send(plan)
+        except BrokerUnavailable as error:
+            reason = str(error)
         except TimeoutError:
-            await self.close()
-        return receipts
+            reason = await self._out_of_time()
+        self._suspects = plan.still_suspect()
+        return plan.give_up(reason)
 
     async def close(self) -> None:
         """Disconnect; a later `connect` opens anew."""
         gone, self._connection, self._channel = self._connection, None, None
         await connection.close(gone)
 
-    async def _publish_one(
-        self, channel: aiormq.abc.AbstractChannel, batch: Sequence[Message], index: int, receipts: list[Receipt]
-    ) -> None:
-        message = batch[index]
-        try:
-            await channel.basic_publish(
-                message.payload,
-                exchange=self._exchange,
-                routing_key=message.routing_key,
-                properties=wire.to_properties(message, app_id=self._app_id),
-                mandatory=True,
-            )
-        except PublishError as error:
-            reply = getattr(error.frame, "reply_text", None) or "NO_ROUTE"
-            reason = (
-                f"{reply}: no queue is bound to exchange {self._exchange!r} for routing key {message.routing_key!r}"
-            )
-            receipts[index] = Receipt(Verdict.UNROUTABLE, reason)
-        except DeliveryError as error:
-            receipts[index] = Receipt(Verdict.REJECTED, f"nacked by the broker: {connection.describe(error)}")
-        except connection.AWAY as error:
-            receipts[index] = Receipt(Verdict.UNKNOWN, connection.describe(error))
-        except Exception as error:  # noqa: BLE001 - it never reached the wire, so it is about this message alone
-            receipts[index] = Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {connection.describe(error)}")
+    async def _send(self, plan: Batch) -> str:
+        """Send wave after wave; returns why it ended before all was decided."""
+        while wave := plan.next_wave():
+            channel = self._working_channel()
+            unsent = await channel.send(plan, wave)
+            loss = channel.tracker.lost
+            if loss is None:
+                continue
+            if not blames_a_message(loss):
+                return loss.reason
+            plan.broke(loss, channel.tracker.unanswered(), unsent)
+            await self._replace(loss)
+        return ""
+
+    def _working_channel(self) -> ConfirmChannel:
+        if self._channel is None or not self._channel.is_open:
+            raise BrokerUnavailable("the connection to the broker is closed")
+        return self._channel
+
+    async def _replace(self, lost: Loss) -> None:
+        """Open what the broker has closed because of a message."""
+        if lost.connection_too or self._connection is None:
+            await self._open_anew()
         else:
-            receipts[index] = CONFIRMED
+            self._channel = await self._open_channel(self._connection)
+
+    async def _open_anew(self) -> None:
+        await self.close()
+        self._answers = Answers()
+        self._connection = await connection.connect(
+            self._url, name="outboxkit relay", timeout=self._timeout, answers=self._answers
+        )
+        self._channel = await self._open_channel(self._connection)
+
+    async def _open_channel(self, on: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
+        return await open_channel(
+            on, self._answers, exchange=self._exchange, app_id=self._app_id, timeout=self._timeout
+        )
+
+    async def _out_of_time(self) -> str:
+        """Leave the connection, unless the broker only holds it: it says when it goes on, and keeps what it has."""
+        channel = self._channel
+        if channel is not None and channel.is_open and channel.tracker.blocked_by is not None:
+            return _blocked(channel.tracker.blocked_by)
+        await self.close()
+        return "the broker did not answer in time"
+
+    def _raise_if_blocked(self, channel: ConfirmChannel) -> None:
+        if channel.tracker.blocked_by is not None:
+            raise BrokerUnavailable(_blocked(channel.tracker.blocked_by))
 
 
-def _waves(batch: Sequence[Message]) -> Iterator[list[int]]:
-    """The batch's indexes, split so that no id is twice in one wave, in order for each id.
-
-    A returned message is told apart by its id alone: with two of one id in flight, a return of the first could be
-    taken for one of the second, and the first, which reached no queue, for confirmed.
-    """
-    waves: list[list[int]] = []
-    seen: dict[str, int] = {}
-    for index, message in enumerate(batch):
-        number = seen[message.id] = seen.get(message.id, -1) + 1
-        if number == len(waves):
-            waves.append([])
-        waves[number].append(index)
-    yield from waves
+def _blocked(reason: str) -> str:
+    return f"the broker has blocked publishers: {reason or 'it does not say why'}"

@@ -1,4 +1,7 @@
-"""A message as AMQP properties and headers, and back. Pure."""
+"""What of a message is where in AMQP's properties and headers, and how it is read again. Pure.
+
+`frames` writes them.
+"""
 
 import struct
 from collections.abc import Mapping
@@ -21,23 +24,6 @@ ATTEMPT, TOPIC = "outboxkit-attempt", "outboxkit-topic"
 OWN = "outboxkit-"
 BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 """Headers that RabbitMQ itself adds on the way: they say something about the delivery, not about the message."""
-
-
-def to_properties(message: Message, *, app_id: str) -> Basic.Properties:
-    """The AMQP properties of a message: persistent, and with the same id on every publish."""
-    own = {KEY: message.key, CAUSATION: message.causation_id}
-    headers: dict[str, Any] = {**message.headers, **{name: value for name, value in own.items() if value is not None}}
-    return Basic.Properties(
-        message_id=message.id,
-        message_type=message.type,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-        correlation_id=message.correlation_id,
-        timestamp=message.created_at if message.created_at and message.created_at >= EPOCH else None,
-        app_id=app_id,
-        delivery_mode=PERSISTENT,
-        headers=headers,
-    )
 
 
 def to_message(arrived: DeliveredMessage) -> Message | Malformed:

@@ -9,7 +9,7 @@ import msgspec
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import migrations, process
+from outboxkit import migrations, process, statements
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, messages, server, show
 from outboxkit.cli.status.report import Status
@@ -25,7 +25,7 @@ def status(chosen: Settings, *, as_json: AsJson = False) -> None:
 
     Example: outboxkit status --json
     """
-    found = asyncio.run(_read(chosen.database_url.get_secret_value()))
+    found = asyncio.run(read_url(chosen.database_url.get_secret_value()))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
@@ -33,11 +33,12 @@ def status(chosen: Settings, *, as_json: AsJson = False) -> None:
             typer.echo(line)
 
 
-async def _read(url: str) -> Status:
+async def read_url(url: str) -> Status:
+    """The report on the database of this URL, from one snapshot, so that what is moved meanwhile is counted once."""
     engine = process.engine(url, name="outboxkit status")
     try:
         async with engine.connect() as connection:
-            if connection.dialect.name == "postgresql":  # one snapshot: what is moved meanwhile is counted once
+            if connection.dialect.name == "postgresql":
                 await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
             return await connection.run_sync(read, utc_now())
     finally:
@@ -51,6 +52,8 @@ def read(connection: Connection, now: datetime) -> Status:
         SchemaError: the tables are missing or old.
     """
     migrations.check(connection)
+    if connection.dialect.name == "postgresql":
+        connection.execute(statements.status.by_index())
     found = Status(
         schema_version=migrations.installed(connection),
         outbox=messages.read_outbox(connection, now),

@@ -33,8 +33,12 @@ def advise(found: Status) -> Iterator[str]:
 
 def is_held_back(vacuum: Vacuum) -> bool:
     """Whether an old transaction keeps vacuum from removing more dead rows than a busy relay leaves anyway."""
-    holder = vacuum.oldest_transaction
-    if holder is None or vacuum.dead_rows < MANY_DEAD_ROWS:
+    return is_old(vacuum.oldest_transaction) and vacuum.dead_rows >= MANY_DEAD_ROWS
+
+
+def is_old(holder: Holder | None) -> bool:
+    """Whether the oldest transaction is open for longer than one that does its work."""
+    if holder is None:
         return False
     return holder.transactions >= FAR_BEHIND if holder.seconds is None else holder.seconds >= PATIENCE
 

@@ -1,9 +1,8 @@
 """Reads outbox, inbox, dead letters and published messages: exactly while they are few, from samples beyond that."""
 
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from outboxkit import tables
 from outboxkit.cli.status.report import (
@@ -32,7 +31,7 @@ def read_outbox(connection: Connection, now: datetime) -> Outbox:
     delayed, next_delayed, _ = waiting[False][1:] if False in waiting else (0, None, None)
     parked = connection.execute(statements.parked(), LIMIT).scalar_one()
     is_exact = max(ready, held + delayed, parked) <= EXACT_UP_TO
-    sample = _all_rows(connection) if is_exact else take(connection, tables.outbox, _sampled_by_type(connection))
+    sample = _all_rows(connection) if is_exact else _some_rows(connection)
     states = {
         "ready": _state(sample, "ready", ready, ready),
         "delayed": _state(sample, "delayed", delayed, held + delayed),
@@ -44,9 +43,9 @@ def read_outbox(connection: Connection, now: datetime) -> Outbox:
     return Outbox(
         pending=total(states.values()),
         **states,
-        oldest_age_seconds=None if oldest is None else max(round((now - oldest).total_seconds(), 1), 0),
+        oldest_age_seconds=None if oldest is None else max(0.0, round((now - oldest).total_seconds(), 1)),
         next_due=min((moment for moment in (next_retry, next_delayed) if moment is not None), default=None),
-        by_type={kind: _of_type(sample, kind) for kind in sorted({row[0] for row in sample.rows})},
+        by_type={kind: _of_type(sample, kind) for kind in sorted({row.type for row in sample.rows})},
         parked_keys=_parked_keys(connection, parked=states["parked"]),
     )
 
@@ -55,20 +54,17 @@ def read_inbox(connection: Connection) -> Inbox:
     """What was processed, by handler."""
     query = statements.sampled_processed(connection.dialect.name)
     sample = take(connection, tables.inbox, query)
-    by_handler = {row[0]: Count(round(row[1] * sample.factor), sample.factor > 1) for row in sample.rows}
-    return Inbox(sample.count(), by_handler)
+    return Inbox(sample.count(), {row.handler: sample.whole(row.rows) for row in sample.rows})
 
 
 def read_dead_letters(connection: Connection) -> DeadLetters:
     """Open ones by side and reason, and how many are resolved."""
     sample = take(connection, tables.dead_letter, statements.sampled_dead(connection.dialect.name))
     first = Sample(connection.execute(statements.dead_open(), LIMIT).all(), 1)
-    if first.count().value <= EXACT_UP_TO:
-        found, factor = first.rows, 1.0
-    else:
-        found, factor = [row for row in sample.rows if row.resolution is None], sample.factor
-    reasons = tuple(OfReason(row[0], row[1], Count(round(row[-1] * factor), factor > 1)) for row in found)
-    resolved = sample.count(where=lambda row: row.resolution is not None)
+    if first.count().value > EXACT_UP_TO:
+        first = Sample([row for row in sample.rows if row.resolution is None], sample.factor)
+    reasons = tuple(OfReason(row.side, row.reason, first.whole(row.rows)) for row in first.rows)
+    resolved = sample.count(lambda row: row.resolution is not None)
     return DeadLetters(total(reason.count for reason in reasons), reasons, resolved)
 
 
@@ -83,23 +79,21 @@ def _all_rows(connection: Connection) -> Sample:
     return Sample(connection.execute(statements.oldest_by_type(), {"limit": 3 * EXACT_UP_TO}).all(), 1)
 
 
-def _sampled_by_type(connection: Connection) -> Any:
-    return statements.sampled_by_type(connection.dialect.name)
+def _some_rows(connection: Connection) -> Sample:
+    return take(connection, tables.outbox, statements.sampled_by_type(connection.dialect.name))
 
 
 def _state(sample: Sample, state: str, found: int, read: int) -> Count:
     """The rows that were found, or where the reading ended before they did, the sample's word."""
     if read <= EXACT_UP_TO:
         return Count(found)
-    estimate = sample.count(where=lambda row: row.state == state)
+    estimate = sample.count(lambda row: row.state == state)
     return Count(max(estimate.value, found), estimate.estimate)
 
 
 def _of_type(sample: Sample, kind: str) -> OfType:
-    def of_kind(row: Row[Any]) -> bool:
-        return bool(row[0] == kind)
-
-    return OfType(pending=sample.count(where=of_kind), failed_before=sample.count(where=of_kind, column=2))
+    rows = [row for row in sample.rows if row.type == kind]
+    return OfType(sample.whole(sum(row.rows for row in rows)), sample.whole(sum(row.failed for row in rows)))
 
 
 def _parked_keys(connection: Connection, *, parked: Count) -> ParkedKeys:

@@ -19,24 +19,27 @@ LIMIT = {"limit": EXACT_UP_TO + 1}
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows that were counted in a part of a table, the count at the end of each, and how often that part fits."""
+    """Rows with counts (`rows`) of a part of a table, and how often that part fits into it."""
 
     rows: Sequence[Row[Any]]
     factor: float
 
-    def count(self, *, where: Callable[[Row[Any]], bool] = lambda _: True, column: int = -1) -> Count:
+    def count(self, where: Callable[[Row[Any]], bool] = lambda _: True) -> Count:
         """How many rows there are in the whole table."""
-        found = sum(row[column] for row in self.rows if where(row))
+        return self.whole(sum(row.rows for row in self.rows if where(row)))
+
+    def whole(self, found: int) -> Count:
+        """What so many rows in the part say of the whole table."""
         return Count(round(found * self.factor), estimate=self.factor > 1)
 
 
 def take(connection: Connection, table: Table, query: Select[Any]) -> Sample:
-    """Execute a statement on a sample of the table; its last column counts."""
+    """Execute a statement on a sample of the table; its `rows` are counts."""
     dialect = connection.dialect.name
     size = float(connection.execute(statements.status.size(dialect, table)).scalar_one())
     if dialect == "sqlite":
         rows = connection.execute(query, {"limit": EXACT_UP_TO}).all()
-        is_whole = sum(row[-1] for row in rows) < EXACT_UP_TO
+        is_whole = sum(row.rows for row in rows) < EXACT_UP_TO
         return Sample(rows, 1 if is_whole else max(size / EXACT_UP_TO, 1))
     share = min(1, SAMPLED_PAGES / size) if size else 1
     return Sample(connection.execute(query, {"percent": 100 * share}).all(), 1 / share)

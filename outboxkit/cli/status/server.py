@@ -29,7 +29,7 @@ def read_vacuum(connection: Connection, now: datetime) -> Vacuum:
     row = connection.execute(activity.oldest_transaction()).one_or_none()
     if row is None:
         return Vacuum(dead_rows, last_vacuum, None)
-    seconds = None if row.since is None else max(round((now - row.since).total_seconds(), 1), 0)
+    seconds = None if row.since is None else max(0.0, round((now - row.since).total_seconds(), 1))
     holder = Holder(row.kind, row.pid, row.name, row.state, row.since, row.query_start, seconds, row.behind)
     return Vacuum(dead_rows, last_vacuum, holder)
 

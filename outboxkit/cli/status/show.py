@@ -3,11 +3,12 @@
 import textwrap
 from collections.abc import Iterator
 
-from outboxkit.cli.status.advice import is_held_back
+from outboxkit.cli.status.advice import is_held_back, is_old
 from outboxkit.cli.status.report import DeadLetters, Holder, Inbox, Outbox, Published, Session, Sessions, Status, Vacuum
 from outboxkit.cli.status.wording import many, number, plain, span
 
 LABEL = 14
+NARROWEST = 60
 SHOWN_SESSIONS = 10
 
 
@@ -20,16 +21,16 @@ def lines(found: Status, *, width: int) -> Iterator[str]:
         ("published", _published(found.published)),
     ]
     if found.sessions is not None and found.vacuum is not None:
-        parts += _sessions(found, found.sessions)
+        parts += _sessions(found.sessions)
         parts.append(("vacuum", _vacuum(found.vacuum)))
     parts += [("tables", iter([f"version {found.schema_version}"])), ("advice", iter(found.advice))]
     for label, texts in parts:
         for index, text in enumerate(texts):
-            start = label.ljust(LABEL) if index == 0 or label == "advice" else " " * LABEL
+            start = (label if index == 0 else "").ljust(LABEL)
             inner = len(text) - len(text.lstrip())
             yield from textwrap.wrap(
                 start + text,
-                max(width, 40),
+                max(width, NARROWEST),
                 subsequent_indent=" " * (LABEL + inner + 2),
                 break_long_words=False,
                 break_on_hyphens=False,
@@ -41,8 +42,9 @@ def _outbox(found: Outbox) -> Iterator[str]:
     yield f"{number(found.pending)} pending{age}"
     if found.pending.value > found.ready.value:
         states = {"ready": found.ready, "delayed": found.delayed, "held": found.held, "parked": found.parked}
-        due = "" if found.next_due is None else f"; the next due {found.next_due:%Y-%m-%d %H:%M:%S} UTC"
-        yield "  " + ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value) + due
+        yield "  " + ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value)
+    if found.next_due is not None:
+        yield f"  next due: {found.next_due:%Y-%m-%d %H:%M:%S} UTC"
     for kind, of_type in found.by_type.items():
         failed = f", {number(of_type.failed_before)} failed before" if of_type.failed_before.value else ""
         yield f"  {plain(kind)}: {number(of_type.pending)}{failed}"
@@ -73,15 +75,15 @@ def _published(found: Published) -> Iterator[str]:
         yield f"{number(found.kept)} kept, the oldest of {found.oldest:%Y-%m-%d %H:%M} UTC"
 
 
-def _sessions(found: Status, sessions: Sessions) -> list[tuple[str, Iterator[str]]]:
+def _sessions(sessions: Sessions) -> list[tuple[str, Iterator[str]]]:
     named = (("consumers", sessions.consumers), ("others", sessions.others))
     return [
-        ("relays", _connections(found, sessions.relays)),
-        *((label, _connections(found, ours)) for label, ours in named if ours),
+        ("relays", _connections(sessions.relays)),
+        *((label, _connections(ours)) for label, ours in named if ours),
     ]
 
 
-def _connections(found: Status, sessions: tuple[Session, ...]) -> Iterator[str]:
+def _connections(sessions: tuple[Session, ...]) -> Iterator[str]:
     yield many(len(sessions), "connection") if sessions else "none connected"
     for session in sessions[:SHOWN_SESSIONS]:
         since = f"since {session.since:%Y-%m-%d %H:%M} UTC" if session.since else "hidden from this role"
@@ -92,20 +94,18 @@ def _connections(found: Status, sessions: tuple[Session, ...]) -> Iterator[str]:
 
 
 def _vacuum(found: Vacuum) -> Iterator[str]:
-    last = f"{found.last_vacuum:%Y-%m-%d %H:%M:%S} UTC" if found.last_vacuum else "never"
-    yield f"{many(found.dead_rows, 'dead row')} in the outbox, last vacuumed: {last}"
+    last = f"{found.last_vacuum:%Y-%m-%d %H:%M} UTC" if found.last_vacuum else "never"
+    yield f"{many(found.dead_rows, 'dead row')} in the outbox, last vacuum {last}"
     holder = found.oldest_transaction
-    if holder is not None:
-        yield f"{'held back by' if is_held_back(found) else 'oldest transaction:'} {_holder(holder)}"
+    if holder is not None and is_old(holder):
+        yield f"  {'held back by' if is_held_back(found) else 'oldest transaction:'} {_holder(holder)}"
 
 
 def _holder(holder: Holder) -> str:
-    what = {"session": "session", "standby": "standby", "slot": "replication slot", "prepared": "prepared transaction"}
-    named = [what[holder.kind], "" if holder.pid is None else str(holder.pid), f"({plain(holder.name)})"]
+    what = {"slot": "replication slot", "prepared": "prepared transaction"}.get(holder.kind, holder.kind)
+    name = plain(holder.name)
+    who = f"{what} {name}" if holder.pid is None else f"{what} {holder.pid} ({name})"
     state = f", {holder.state}" if holder.state else ""
-    age = (
-        f", for {span(holder.seconds)}"
-        if holder.seconds is not None
-        else f", {many(holder.transactions, 'transaction')} behind"
-    )
-    return " ".join(part for part in named if part) + state + age
+    far = f", {many(holder.transactions, 'transaction')} ago"
+    query = f", last query at {holder.query_start:%Y-%m-%d %H:%M:%S} UTC" if holder.query_start else ""
+    return who + state + (far if holder.seconds is None else f" for {span(holder.seconds)}") + query

@@ -21,7 +21,7 @@ def many(count: Count | int, one: str, several: str | None = None) -> str:
 
 def span(seconds: float) -> str:
     """`0.4 s`, `12 s`, `3 min 10 s`, `2 h 3 min` or `5 d 2 h`."""
-    if seconds < 10:
+    if seconds < 9.95:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     for name, unit, smaller, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outboxkit import Message
 from outboxkit.brokers import CONFIRMED, Malformed, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber, matches
 from tests.unit.shop import message
@@ -163,3 +164,22 @@ async def test_something_that_is_no_message_travels_too():
     subscriber.queue.put(Malformed("no id", b"?"), 1)
     await (await subscriber.receive()).retry()
     assert (await subscriber.receive()).message == Malformed("no id", b"?")
+
+
+async def test_what_is_behind_a_failed_message_of_its_key_is_held():
+    broker = MemoryBroker()
+    queue = broker.queue("billing", ["OrderConfirmed"])
+    batch = [
+        message(id="a", key="one"),
+        message(id="b", key="one", topic="lost"),
+        message(id="c", key="one"),
+        message(id="d", key="two"),
+        message(id="e", topic="lost"),
+        message(id="f"),
+    ]
+    receipts = await MemoryPublisher(broker).publish(batch)
+    assert [receipt.verdict for receipt in receipts] == [
+        "confirmed", "unroutable", "held", "confirmed", "unroutable", "confirmed"
+    ]  # fmt: skip
+    assert [each.id for each, _ in queue.ready if isinstance(each, Message)] == ["a", "d", "f"]
+    assert [receipt.verdict for receipt in await MemoryPublisher(broker).publish(batch[2:3])] == ["confirmed"]

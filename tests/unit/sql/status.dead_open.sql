@@ -1,4 +1,4 @@
-SELECT first.side, first.reason, count(*) AS count_1
+SELECT first.side, first.reason, count(*) AS rows
 FROM (SELECT outboxkit_dead_letter.side AS side, outboxkit_dead_letter.reason AS reason
     FROM outboxkit_dead_letter
     WHERE outboxkit_dead_letter.resolution IS NULL

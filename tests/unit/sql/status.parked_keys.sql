@@ -14,7 +14,8 @@ behind AS
         ORDER BY outboxkit_outbox.position
         LIMIT :limit) AS first
     GROUP BY first.key)
-SELECT dead.key, coalesce(behind.rows, 0) AS coalesce_1, dead.rows, count(*) OVER () AS anon_1
+SELECT dead.key, coalesce(behind.rows, 0) AS coalesce_1, dead.rows, count(*) OVER () AS anon_1,
+    sum(dead.rows) OVER () AS anon_2
 FROM dead LEFT OUTER JOIN behind ON behind.key = dead.key
 ORDER BY coalesce(behind.rows, 0) DESC, dead.key
 LIMIT :top;

@@ -1,6 +1,6 @@
 SELECT sample.type, CASE WHEN (sample.due_at IS NULL) THEN 'ready' WHEN (sample.due_at =
     :parked_until) THEN 'parked' WHEN sample.held THEN 'held' ELSE 'delayed' END AS state, count(*)
-    FILTER (WHERE sample.attempts > 0) AS anon_1, count(*) AS count_1
+    FILTER (WHERE sample.attempts > 0) AS failed, count(*) AS rows
 FROM (SELECT outboxkit_outbox.position AS position, outboxkit_outbox.message_id AS message_id,
     outboxkit_outbox.type AS type, outboxkit_outbox.topic AS topic, outboxkit_outbox."key" AS "key",
     outboxkit_outbox.payload AS payload, outboxkit_outbox.headers AS headers,

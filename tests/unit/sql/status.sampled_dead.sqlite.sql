@@ -1,4 +1,4 @@
-SELECT sample.side, sample.reason, sample.resolution, count(*) AS count_1
+SELECT sample.side, sample.reason, sample.resolution, count(*) AS rows
 FROM (SELECT outboxkit_dead_letter.id AS id, outboxkit_dead_letter.side AS side,
     outboxkit_dead_letter.queue AS queue, outboxkit_dead_letter.handler AS handler,
     outboxkit_dead_letter.message_id AS message_id, outboxkit_dead_letter.type AS type,

@@ -1,4 +1,4 @@
-SELECT sample.handler, count(*) AS count_1
+SELECT sample.handler, count(*) AS rows
 FROM (SELECT outboxkit_inbox.handler AS handler, outboxkit_inbox.message_id AS message_id,
     outboxkit_inbox.type AS type, outboxkit_inbox.processed_at AS processed_at
     FROM outboxkit_inbox

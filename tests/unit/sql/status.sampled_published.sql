@@ -1,2 +1,2 @@
-SELECT count(*) AS count_1
+SELECT count(*) AS rows
 FROM outboxkit_published AS sample TABLESAMPLE system(:percent);

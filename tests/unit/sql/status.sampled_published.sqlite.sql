@@ -1,4 +1,4 @@
-SELECT count(*) AS count_1
+SELECT count(*) AS rows
 FROM (SELECT outboxkit_published.published_at AS published_at, outboxkit_published.position AS
     position, outboxkit_published.message_id AS message_id, outboxkit_published.type AS type,
     outboxkit_published.topic AS topic, outboxkit_published."key" AS "key",

@@ -47,6 +47,22 @@ class ConfirmsEverything(MemoryPublisher):
         return [CONFIRMED] * len(batch)
 
 
+class HoldsNothingBack(MemoryPublisher):
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        return [receipt for message in batch for receipt in await super(HoldsNothingBack, self).publish([message])]
+
+
+class AnswersById(MemoryPublisher):
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        by_id = dict(zip((message.id for message in batch), await super().publish(batch), strict=True))
+        return [by_id[message.id] for message in batch]
+
+
+class CutsBodies(MemoryPublisher):
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        return await super().publish([replace(message, payload=message.payload[:131_064]) for message in batch])
+
+
 class CannotBeClosedTwice(MemoryPublisher):
     closed = False
 
@@ -90,6 +106,10 @@ class NeverClimbs(MemorySubscriber):
 FAULTS = {
     conformance.a_confirmed_message_arrives_as_it_was: Memory(ForgetsTheKey),
     conformance.messages_arrive_in_the_order_of_their_batch: Memory(MixesUpTheOrder),
+    conformance.messages_of_a_key_arrive_in_order_among_others: Memory(MixesUpTheOrder),
+    conformance.a_failed_message_holds_back_the_rest_of_its_key_only: Memory(HoldsNothingBack),
+    conformance.the_same_message_twice_in_a_batch_has_two_receipts: Memory(AnswersById),
+    conformance.a_large_batch_of_large_messages_arrives_whole: Memory(CutsBodies),
     conformance.an_unroutable_message_is_no_confirmed_one: Memory(ConfirmsEverything),
     conformance.every_queue_gets_its_copy: Memory(subscriber=SharesOneQueue),
     conformance.an_empty_queue_says_so: Memory(subscriber=NeverLooks),

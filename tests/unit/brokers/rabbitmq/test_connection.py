@@ -1,13 +1,21 @@
 """URLs, errors and what of them may be shown. No connection is opened."""
 
 import asyncio
+import inspect
+import socket
 
+import aio_pika
 import aiormq
 import pytest
+from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
+from pamqp import commands, frame
 from yarl import URL
 
 from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import connection
+from outboxkit.brokers.rabbitmq.answers import HEARTBEAT, Answers
+from outboxkit.brokers.rabbitmq.confirms import Tracker
+from tests.servers.ports import free_ports
 
 SECRET = "hunter2"  # the tests look for it in every text
 
@@ -96,3 +104,90 @@ def test_an_error_is_described_in_one_line(error: BaseException | None, text: st
 
 async def test_closing_nothing_is_no_error():
     await connection.close(None)
+
+
+@pytest.mark.parametrize("url", ["amqp://mq/,http://mq/", "amqp://mq/,", "amqp://shop:hunter2@mq/,shop:hunter2@two"])
+async def test_each_of_several_urls_must_be_one(url: str):
+    with pytest.raises(ConfigurationError, match="OUTBOXKIT_BROKER_URL") as raised:
+        await connection.connect(url, name="unit test", timeout=1)
+    assert SECRET not in str(raised.value)
+
+
+async def test_of_several_brokers_each_is_tried_and_each_failure_is_shown_without_its_password():
+    one, two = free_ports(2)
+    url = f"amqp://shop:{SECRET}@127.0.0.1:{one}/, amqp://shop:{SECRET}@127.0.0.1:{two}/"
+    with pytest.raises(BrokerUnavailable) as raised:
+        await connection.connect(url, name="unit test", timeout=5)
+    for port in (one, two):
+        assert f"cannot connect to amqp://shop:***@127.0.0.1:{port}/: " in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert isinstance(raised.value.__cause__, aiormq.exceptions.AMQPConnectionError)
+
+
+async def test_a_broker_that_does_not_answer_leaves_time_for_the_next():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        (closed,) = free_ports(1)
+        with pytest.raises(BrokerUnavailable, match=rf"{port}/: TimeoutError; cannot connect to .*{closed}/: "):
+            await connection.connect(f"amqp://127.0.0.1:{port}/,amqp://127.0.0.1:{closed}/", name="test", timeout=0.4)
+
+
+class Silent(TransportFactory):
+    """Makes a reader that nobody feeds but the test."""
+
+    async def create(self, url: URL, **_: object) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return asyncio.StreamReader(), None  # type: ignore[return-value]
+
+
+async def tapped() -> tuple[asyncio.StreamReader, Tracker]:
+    answers, tracker = Answers(), Tracker(lambda: None)
+    tracker.begin([None] * 9)
+    tracker.sent([str(n) for n in range(9)], range(9))
+    answers.hand_to(tracker, channel=1)
+    factory = connection.Tapped("amqp", answers)
+    factory._transports = Silent()
+    reader, _ = await factory.create(URL("amqp://mq/"))
+    return reader, tracker
+
+
+ACK = frame.marshal(commands.Basic.Ack(1, multiple=False), 1)
+OTHER = frame.marshal(commands.Channel.OpenOk(), 2)
+
+
+async def test_the_client_gets_everything_but_the_answers():
+    reader, tracker = await tapped()
+    reader.feed_data(ACK + OTHER[:5])
+    reader.feed_data(OTHER[5:] + ACK)
+    reader.feed_eof()
+    assert await reader.read() == OTHER
+    assert tracker.waiting == 8
+
+
+async def test_answers_alone_are_a_sign_of_life(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(connection, "SIGN_OF_LIFE_SECONDS", 0)
+    reader, _ = await tapped()
+    for _ in range(3):
+        reader.feed_data(ACK)
+    reader.feed_data(OTHER)
+    reader.feed_eof()
+    assert await reader.read() == HEARTBEAT * 3 + OTHER
+
+
+async def test_a_burst_of_answers_is_no_burst_of_heartbeats():
+    reader, _ = await tapped()
+    for _ in range(100):
+        reader.feed_data(ACK)
+    reader.feed_eof()
+    assert await reader.read() == b""
+
+
+def test_the_client_library_still_has_what_is_built_upon():
+    """If this fails after an upgrade, docs/decisions/0013-one-buffer-for-a-batch.md says what to look at."""
+    assert "transport_factory" in inspect.signature(aiormq.Connection.__init__).parameters
+    assert {"url", "kwargs"} <= set(inspect.signature(TCPTransportFactory.create).parameters)
+    for factory in (TCPTransportFactory, TLSTransportFactory):
+        assert issubclass(factory, TransportFactory)
+        assert inspect.iscoroutinefunction(factory.create)
+    protocol = inspect.getsource(asyncio.StreamReaderProtocol.data_received)
+    assert "reader.feed_data(data)" in protocol
+    assert "**self.kwargs" in inspect.getsource(aio_pika.Connection.connect)

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +14,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit import EncodeError, Message, ids, outbox, tables
 from outboxkit.outbox import AnySession
-from tests.unit.shop import OrderConfirmed, StockChanged, count, effects, message, rows
+from tests.unit.shop import NOW, OrderConfirmed, StockChanged, count, effects, message, rows
 
 KINDS = ["Session", "scoped_session", "AsyncSession", "async_scoped_session"]
 
@@ -143,13 +144,14 @@ async def test_add_all_of_nothing_is_nothing(session: AnySession, database_url: 
     assert count(database_url, tables.outbox) == 0
 
 
-def test_add_all_of_one_may_have_an_id(engine: Engine):
+def test_add_all_of_one_may_have_an_id(engine: Engine, database_url: str):
     with Session(engine) as session:
         given = ids.derive("order", 1)
         assert outbox.add_all(session, [order(1)], message_id=given)[0].id == given
         with pytest.raises(EncodeError, match="message_id names one message, and 2 events were given"):
             outbox.add_all(session, [order(1), order(2)], message_id=given)
-        assert len(session.new) == 1
+        session.commit()
+    assert ids_in(database_url) == [given]
 
 
 @pytest.mark.parametrize("wrong", [None, "session", object(), Session, sessionmaker()])
@@ -178,3 +180,71 @@ def test_the_message_survives_the_session_and_its_row(engine: Engine):
         added = outbox.add(session, order(1))
     assert isinstance(added, Message)
     assert added.type == "OrderConfirmed"
+
+
+def test_a_message_is_cancelled_in_the_transaction(engine: Engine, database_url: str):
+    with Session(engine) as session, session.begin():
+        kept, taken = outbox.add(session, order(1)), outbox.add(session, order(2))
+    with Session(engine) as session:
+        assert outbox.cancel(session, taken.id)
+        assert not outbox.cancel(session, taken.id)
+        session.rollback()
+        assert ids_in(database_url) == [kept.id, taken.id]
+        assert outbox.cancel(session, taken.id)
+        session.commit()
+    assert ids_in(database_url) == [kept.id]
+
+
+@pytest.mark.parametrize("deliver_at", [None, NOW, datetime.now(UTC) + timedelta(days=1)])
+def test_a_message_that_is_still_in_the_session_is_cancelled(
+    engine: Engine, database_url: str, deliver_at: datetime | None
+):
+    with Session(engine) as session, session.begin():
+        added = [outbox.add(session, order(number), deliver_at=deliver_at) for number in range(3)]
+        assert outbox.cancel(session, added[1].id)
+    assert ids_in(database_url) == [added[0].id, added[2].id]
+
+
+def test_what_is_not_in_the_outbox_cannot_be_cancelled(engine: Engine):
+    with scoped_session(sessionmaker(engine))() as session:
+        assert outbox.cancel(session, ids.new()) is False
+
+
+async def test_a_message_of_an_async_session_is_cancelled(async_engine: AsyncEngine, database_url: str):
+    async with AsyncSession(async_engine) as session, session.begin():
+        kept, taken = outbox.add(session, order(1)), outbox.add(session, order(2))
+        assert await session.run_sync(outbox.cancel, taken.id)
+    assert ids_in(database_url) == [kept.id]
+
+
+async def test_an_async_session_is_told_how_to_cancel(async_engine: AsyncEngine):
+    scoped = async_scoped_session(async_sessionmaker(async_engine), scopefunc=asyncio.current_task)
+    for wrong in (AsyncSession(async_engine), scoped):
+        with pytest.raises(TypeError, match=r"await session\.run_sync\(outbox\.cancel, message_id\)"):
+            outbox.cancel(wrong, "m-1")
+    with pytest.raises(TypeError, match="found Engine"):
+        outbox.cancel(async_engine.sync_engine, "m-1")
+
+
+def test_an_id_is_in_the_outbox_once_at_a_time(engine: Engine, database_url: str):
+    given = ids.derive("order", 1)
+    for _ in range(2):
+        with Session(engine) as session, session.begin():
+            outbox.add(session, order(1), message_id=given, dedup=True)
+            outbox.add(session, order(1), message_id=given, dedup=True)
+    assert ids_in(database_url) == [given]
+    with Session(engine) as session, session.begin():
+        assert outbox.cancel(session, given)
+        outbox.add(session, order(1), message_id=given, dedup=True)
+    assert ids_in(database_url) == [given]
+
+
+def test_dedup_leaves_others_alone(engine: Engine, database_url: str):
+    first, second = ids.derive("order", 1), ids.derive("order", 2)
+    with Session(engine) as session, session.begin():
+        outbox.add(session, order(1), message_id=first)
+        outbox.add(session, order(1), message_id=first, dedup=True)
+        outbox.add(session, order(2), message_id=second)
+        outbox.add(session, order(1), message_id=first, dedup=True)
+        outbox.add(session, order(2), message_id=second)
+    assert ids_in(database_url) == [first, first, second, second]

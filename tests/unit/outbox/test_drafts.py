@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from outboxkit import ConfigurationError, EncodeError, Message, ids, outbox, tables
+from outboxkit import ConfigurationError, EncodeError, Message, event, ids, outbox, tables
 from outboxkit.message import handling
+from outboxkit.outbox.drafts import Drafts
 from tests.unit.shop import NOW, CustomerMoved, Line, OrderConfirmed, ParcelSent, StockChanged, message, rows
 
 ORDER = OrderConfirmed(7, Decimal("9.50"))
@@ -87,14 +89,46 @@ def test_a_later_delivery_with_an_id_of_its_own_is_not_old_by_then(session: Sess
     assert sent.created_at >= LATER
 
 
-def test_a_moment_in_the_past_is_due_at_once(session: Session):
-    assert outbox.add(session, ORDER, deliver_at=datetime(1960, 1, 1, tzinfo=UTC)).id
+@pytest.mark.parametrize("past", [datetime(1960, 1, 1, tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC)])
+def test_a_moment_in_the_past_is_due_at_once_and_the_message_is_new(session: Session, past: datetime):
+    sent = outbox.add(session, ORDER, deliver_at=past)
+    made = ids.time_of(sent.id)
+    assert made is not None
+    assert sent.created_at is not None
+    for moment in (made, sent.created_at):
+        assert abs(moment - datetime.now(UTC)) < timedelta(days=1)
 
 
-@pytest.mark.parametrize("wrong", [NOW.replace(tzinfo=None), "tomorrow", 5, timedelta(days=1), NOW.date()])
-def test_a_moment_without_zone_is_refused(session: Session, wrong: Any):
-    with pytest.raises(EncodeError, match=r"deliver_at is .* must be a datetime with a time zone"):
-        outbox.add(session, ORDER, deliver_at=wrong)
+@event("OrderMoved", strict_order=True, unroutable="discard")
+@dataclass(frozen=True)
+class OrderMoved:
+    order_id: int
+
+
+def test_an_event_of_strict_order_needs_a_key(session: Session):
+    with pytest.raises(EncodeError, match="OrderMoved is an event of strict_order, which needs a key; give key="):
+        outbox.add(session, OrderMoved(7))
+    assert not session.new
+    assert outbox.add(session, OrderMoved(7), key="order-7").key == "order-7"
+
+
+def test_only_events_of_strict_order_have_their_writers_queue():
+    assert Drafts({"key": "order-7"}).of(OrderMoved(7)).strict_key == "order-7"
+    assert Drafts({"key": "order-7"}).of(ORDER).strict_key is None
+    assert Drafts({"key": "order-7"}).of(message()).strict_key is None
+
+
+def test_strict_order_changes_nothing_on_sqlite(session: Session, database_url: str):
+    sent = outbox.add(session, OrderMoved(7), key="order-7")
+    assert stored(session, database_url)["message_id"] == sent.id
+
+
+def test_what_may_be_discarded_says_so_in_its_row(session: Session, database_url: str):
+    outbox.add(session, OrderMoved(7), key="order-7")
+    outbox.add(session, ORDER)
+    outbox.add(session, message(type="OrderMoved"))
+    session.commit()
+    assert [row["discard_unroutable"] for row in rows(database_url, tables.outbox)] == [True, False, False]
 
 
 def test_a_message_of_ones_own_is_sent_as_it_is(session: Session, database_url: str):
@@ -203,7 +237,9 @@ def test_an_argument_that_cannot_be_sent_is_refused_at_once(session: Session, wr
 
 
 @pytest.mark.parametrize("event", [ORDER, message()])
-def test_the_largest_payload_is_a_setting(session: Session, monkeypatch: pytest.MonkeyPatch, event: object):
+def test_the_largest_payload_is_a_setting(
+    session: Session, database_url: str, monkeypatch: pytest.MonkeyPatch, event: object
+):
     size = len(outbox.add(session, event).payload)
     monkeypatch.setenv(VARIABLE, str(size))
     outbox.add(session, event)
@@ -212,7 +248,8 @@ def test_the_largest_payload_is_a_setting(session: Session, monkeypatch: pytest.
         outbox.add(session, event)
     with pytest.raises(EncodeError, match=VARIABLE):
         outbox.add_all(session, [event])
-    assert len(session.new) == 2
+    session.commit()
+    assert len(rows(database_url, tables.outbox)) == 2
 
 
 @pytest.mark.parametrize("found", ["", "0", "-1", "1MiB", "1.5", "x"])

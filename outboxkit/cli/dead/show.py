@@ -1,0 +1,141 @@
+"""Dead letters as people read them: a list, and one with all that is known about it. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy import Row
+
+from outboxkit import codec
+from outboxkit.cli.status.wording import many, number, plain, span
+from outboxkit.deadletters import Survey
+
+HEX_BYTES = 64
+LABEL = 16
+SIGNS = 60
+HIDDEN = ("payload", "headers")
+CONTENT = ("content_type", "content_encoding", "created_at", "topic", "correlation_id", "causation_id")
+
+
+def table(rows: Sequence[Row[Any]], now: datetime, *, resolved: bool) -> Table:
+    """The list, a line each."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    made.add_column("no.", justify="right", no_wrap=True)
+    for name in ("message id", "type", "key", "side", "reason"):
+        made.add_column(name, overflow="fold")
+    for name in ("attempts", "age"):
+        made.add_column(name, justify="right")
+    made.add_column("state" if resolved else "parked")
+    for row in rows:
+        state = ("parked" if row.parked else row.resolution or "open") if resolved else ("yes" if row.parked else "")
+        age = span(max((now - row.dead_at).total_seconds(), 0))
+        texts = [row.message_id, row.type, row.key, row.side, row.reason]
+        shown = [str(row.id), *(_cut(text) for text in texts), str(row.attempts), age, state]
+        made.add_row(*(Text(text) for text in shown))
+    return made
+
+
+def one(row: Row[Any], now: datetime) -> Iterator[str]:
+    """All about one dead letter, a line for each thing that is known."""
+    yield f"dead letter {row.id} of the {row.side}: {plain(row.reason)}"
+    for label, text in (
+        ("message id", row.message_id),
+        ("type", row.type),
+        ("key", row.key),
+        ("queue", row.queue),
+        ("handler", row.handler),
+        ("error", row.error),
+    ):
+        if text is not None:
+            yield _line(label, plain(text))
+    yield _line("attempts", number(row.attempts))
+    if row.first_failed_at is not None:
+        yield _line("first failed", _moment(row.first_failed_at))
+    yield _line("dead since", f"{_moment(row.dead_at)}, {span(max((now - row.dead_at).total_seconds(), 0))} ago")
+    if row.position is not None:
+        yield _line("position", str(row.position))
+    if row.parked:
+        yield _line("parked", "yes: later messages of its key wait until it is replayed or discarded")
+    yield _line("audit", audit(row) or "open: neither replayed nor discarded")
+    for name in CONTENT:
+        if (value := getattr(row, name)) is not None:
+            yield _line(name.replace("_", " "), _moment(value) if isinstance(value, datetime) else plain(value))
+    for name, value in headers(row.headers).items():
+        yield _line("header", f"{plain(name)}: {plain(str(value))}")
+    yield _line("payload", f"{number(len(row.payload))} bytes")
+    yield from (f"  {line}" for line in _payload(row.payload))
+
+
+def audit(row: Row[Any]) -> str | None:
+    """Who resolved it, how and when; None for one that is open."""
+    if row.resolution is None:
+        return None
+    return f"{row.resolution} by {plain(row.resolved_by)} at {_moment(row.resolved_at)}"
+
+
+def listed(row: Row[Any]) -> dict[str, Any]:
+    """The columns of the list, for JSON."""
+    return {name: value for name, value in row._mapping.items() if name not in HIDDEN}  # noqa: SLF001 - its public view
+
+
+def shown(row: Row[Any]) -> dict[str, Any]:
+    """All columns, for JSON; the payload as `payload` where it is text, as `payload_base64` where it is not."""
+    text = _text(row.payload)
+    payload = {"payload_base64": row.payload} if text is None else {"payload": text}
+    return listed(row) | {"headers": headers(row.headers), "payload_bytes": len(row.payload)} | payload
+
+
+def kinds(survey: Survey) -> Iterator[str]:
+    """What a selection has, a line for each kind."""
+    for side, kind, reason, count in survey.kinds:
+        yield f"  {number(count)} {plain(kind)} ({side}, {plain(reason)})"
+
+
+def behind(survey: Survey) -> str | None:
+    """What the selection parks; None where nothing."""
+    if not survey.keys:
+        return None
+    return f"parked by them: {many(survey.keys, 'key')}, with {many(survey.waiting, 'waiting message')}"
+
+
+def headers(stored: bytes) -> Mapping[str, object]:
+    """The headers, whatever is stored for them."""
+    try:
+        return codec.decode_headers(stored)
+    except ValueError:
+        return {"(unreadable)": repr(stored[:HEX_BYTES])}
+
+
+def _payload(payload: bytes) -> Iterator[str]:
+    text = _text(payload)
+    if text is None:
+        yield payload[:HEX_BYTES].hex(" ") + (" …" if len(payload) > HEX_BYTES else "")
+        return
+    try:
+        text = msgspec.json.format(payload, indent=2).decode()
+    except msgspec.DecodeError:
+        pass
+    yield from (plain(line) for line in text.split("\n"))
+
+
+def _text(payload: bytes) -> str | None:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _line(label: str, text: str) -> str:
+    return label.ljust(LABEL) + text
+
+
+def _cut(text: str | None) -> str:
+    found = plain(text)
+    return found if len(found) <= SIGNS else found[: SIGNS - 1] + "…"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,182 @@
+"""`outboxkit replay`: messages that were kept, once more for one queue."""
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import process
+from outboxkit.brokers import Publisher
+from outboxkit.cli.options import DATABASE, PROCESS, with_settings
+from outboxkit.errors import ConfigurationError
+from outboxkit.outage import utc_now
+from outboxkit.replay import Found, Replay, Replayed, Selection
+from outboxkit.settings import Settings, parse_duration
+
+FAILED, INCOMPLETE = 1, 3
+"""Exit codes: the broker refused a message; it was stopped before the end."""
+SAY_EVERY = 10_000
+
+Queue = Annotated[str, typer.Option("--to-queue", metavar="NAME", help="The queue to publish to. It must exist.")]
+Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
+Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since", metavar="WHEN", help="Only what was published since: 2026-03-01T12:00Z, or 2h for 2 h ago."
+    ),
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="WHEN", help="Only what was published before. As --since.")
+]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="N", min=0.01, help="Messages a second, at most.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be published.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+def _selecting(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn `command(chosen, selection, ...)` into one that takes the options of a selection instead."""
+
+    def with_options(
+        chosen: Settings, *, type_: Type = None, key: Key = None, since: Since = None, until: Until = None, **own: Any
+    ) -> None:
+        now = utc_now()
+        selection = Selection(type_, key, _moment("--since", since, now), _moment("--until", until, now))
+        command(chosen, selection, **own)
+
+    first, _, *own = inspect.signature(command).parameters.values()
+    options = list(inspect.signature(with_options).parameters.values())[1:-1]
+    with_options.__signature__ = inspect.Signature([first, *options, *own])  # type: ignore[attr-defined]
+    with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+    return with_options
+
+
+@with_settings(*DATABASE, "broker_url", "app_id", "publish_timeout", *PROCESS)
+@_selecting
+def replay(
+    chosen: Settings,
+    selection: Selection,
+    *,
+    to_queue: Queue,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Publish kept messages again, same ids, to one queue: to rebuild a read model.
+
+    Needs OUTBOXKIT_KEEP_PUBLISHED at the relay. Exit 3 where it was stopped before the end; it says how to go on.
+
+    Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
+    """
+    process.configure_log(level=chosen.log_level, format=chosen.log_format)
+    found = asyncio.run(_find(chosen, selection))
+    typer.echo(_described(found, to_queue))
+    if dry_run or not found.count:
+        return
+    if not yes:
+        typer.confirm("Publish them again?", abort=True)
+    sys.exit(_replay(chosen, replace(selection, until=found.until), to_queue, rate, found.count))
+
+
+def _described(found: Found, queue: str) -> str:
+    if found.first is None or found.last is None:
+        return "no such message is kept"
+    between = f"published from {_written(found.first)} to {_written(found.last)}"
+    return f"{found.count} messages for queue {queue}, {between}"
+
+
+async def _find(chosen: Settings, selection: Selection) -> Found:
+    engine, publisher = _connections(chosen, "")
+    try:
+        return await Replay(engine, publisher, selection).find()
+    finally:
+        await engine.dispose()
+
+
+def _replay(chosen: Settings, selection: Selection, queue: str, rate: float | None, total: int) -> int:
+    done = Replayed()
+
+    async def work(stop: asyncio.Event) -> int:
+        engine, publisher = _connections(chosen, queue)
+        try:
+            with _shown(total) as show:
+                worker = Replay(engine, publisher, selection, rate=rate, patience=chosen.publish_timeout)
+                await worker.run(stop, done, show)
+        finally:
+            await publisher.close()
+            await engine.dispose()
+        return 0
+
+    try:
+        process.run(work, shutdown_timeout=chosen.shutdown_timeout)
+    finally:
+        typer.echo(f"replayed {done.count} of {total}")
+        if not done.complete and done.upto is not None:
+            typer.echo(f"to go on: --since {_written(done.upto)}", err=True)
+    if done.refused is not None:
+        typer.echo(f"outboxkit: not published: {done.refused}", err=True)
+        return FAILED
+    return 0 if done.complete else INCOMPLETE
+
+
+def _connections(chosen: Settings, queue: str) -> tuple[AsyncEngine, Publisher]:
+    engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit replay", pool_size=1)
+    url, timeout = chosen.broker_url.get_secret_value(), chosen.publish_timeout
+    return engine, process.queue_publisher(url, queue, timeout=timeout, app_id=chosen.app_id)
+
+
+@contextmanager
+def _shown(total: int) -> Iterator[Callable[[Replayed], None]]:
+    """A bar on a terminal; elsewhere a line now and then. Both say how far it is, for whom it is killed."""
+    if not sys.stderr.isatty():
+        yield _say_now_and_then(total)
+        return
+    columns = (*Progress.get_default_columns(), TextColumn("{task.completed} of {task.total}, {task.fields[upto]}"))
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("replayed", total=total, upto="")
+
+        def show(done: Replayed) -> None:
+            bar.update(task, completed=done.count, upto=_written(done.upto))
+
+        yield show
+
+
+def _say_now_and_then(total: int) -> Callable[[Replayed], None]:
+    said = 0
+
+    def show(done: Replayed) -> None:
+        nonlocal said
+        if done.count >= said + SAY_EVERY:
+            said = done.count
+            typer.echo(f"replayed {done.count} of {total}, up to {_written(done.upto)}", err=True)
+
+    return show
+
+
+def _moment(option: str, text: str | None, now: datetime) -> datetime | None:
+    """A moment in ISO 8601, in UTC where it names no zone, or a duration before now."""
+    if text is None:
+        return None
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        accepted = "a moment such as 2026-03-01T12:00Z, or a duration such as 2h or 7d"
+        raise ConfigurationError(f"{option} is {text!r}: {accepted} is accepted") from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _written(moment: datetime | None) -> str:
+    return "" if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,143 @@
+"""From events to messages and their rows."""
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from outboxkit import codec, ids
+from outboxkit.errors import ConfigurationError, EncodeError
+from outboxkit.events import Declaration, declaration_of
+from outboxkit.message import Message, being_handled
+from outboxkit.outbox.options import Options
+
+_TRACE_HEADERS = ("traceparent", "tracestate")
+
+
+class Row(NamedTuple):
+    """A new row of the outbox, in the columns of `statements.write.WRITTEN`."""
+
+    message_id: str
+    type: str
+    payload: bytes
+    key: str | None
+    topic: str | None
+    headers: bytes
+    correlation_id: str | None
+    causation_id: str | None
+    created_at: datetime | None
+    content_type: str
+    content_encoding: str | None
+    due_at: datetime | None
+    expires_at: datetime | None
+    discard_unroutable: bool
+    dedup: bool
+
+
+class Draft(NamedTuple):
+    """A message, its row, and the key that its writers have to queue for, if they have to."""
+
+    message: Message
+    row: Row
+    strict_key: str | None
+
+
+class Drafts:
+    """Makes the messages of one call, which have the same options and are made at the same time."""
+
+    def __init__(self, options: Options) -> None:
+        now = datetime.now(UTC)
+        self._options = options
+        self._id: str | None = options.get("message_id")
+        self._due_at = options.get("deliver_at")
+        self._later = self._due_at if self._due_at is not None and self._due_at > now else None
+        self._created_at = self._later or now
+        self._dedup = bool(options.get("dedup"))
+        self._limit = _payload_limit()
+        chosen = {name: options.get(name) for name in ("key", "headers", "topic", "correlation_id")}
+        self._chosen: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+
+    def of(self, event: object) -> Draft:
+        """The draft of an event, or of a ready-made message.
+
+        Raises:
+            EncodeError: it cannot be stored and sent.
+            ConfigurationError: the class is no `@event`.
+        """
+        if isinstance(event, Message):
+            declaration, message = Declaration(event.type), self._given(event)
+        else:
+            declaration = declaration_of(type(event))
+            message = self._made(event, declaration.name)
+        if declaration.strict_order and message.key is None:
+            raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")
+        message = _inherit(message)
+        return Draft(message, self._row(message, declaration), message.key if declaration.strict_order else None)
+
+    def _made(self, event: object, name: str) -> Message:
+        if self._dedup and self._id is None:
+            raise EncodeError(
+                "dedup compares message ids, and a new one is like no other; give message_id=ids.derive(...)"
+            )
+        return Message(
+            id=ids.new(at=self._later) if self._id is None else self._id,
+            type=name,
+            payload=codec.encode(event, limit=self._limit),
+            created_at=self._created_at,
+            **self._chosen,
+        )
+
+    def _given(self, message: Message) -> Message:
+        if len(message.payload) > self._limit:
+            raise EncodeError(
+                f"the payload of {message.type} is {len(message.payload)} bytes long; at most {self._limit} are "
+                "accepted (OUTBOXKIT_MAX_PAYLOAD_BYTES)"
+            )
+        chosen = self._chosen if self._id is None else {**self._chosen, "id": self._id}
+        return replace(message, created_at=message.created_at or self._created_at, **chosen)
+
+    def _row(self, message: Message, declaration: Declaration) -> Row:
+        return Row(
+            message.id,
+            message.type,
+            message.payload,
+            message.key,
+            message.topic,
+            codec.encode_headers(message.headers),
+            message.correlation_id,
+            message.causation_id,
+            message.created_at,
+            message.content_type,
+            message.content_encoding,
+            self._due_at,
+            self._options.get("expires_at"),
+            declaration.discard_unroutable,
+            self._dedup,
+        )
+
+
+def _inherit(message: Message) -> Message:
+    """Fill what the message did not say from the message whose handler is running."""
+    cause = being_handled()
+    if cause is None:
+        return message
+    trace = {name: cause.headers[name] for name in _TRACE_HEADERS if isinstance(cause.headers.get(name), str)}
+    if "traceparent" in message.headers:
+        trace = {}
+    return replace(
+        message,
+        correlation_id=message.correlation_id or cause.correlation_id or cause.id,
+        causation_id=message.causation_id or cause.id,
+        headers={**trace, **message.headers},
+    )
+
+
+def _payload_limit() -> int:
+    found = os.environ.get("OUTBOXKIT_MAX_PAYLOAD_BYTES")
+    if found is None:
+        return codec.MAX_PAYLOAD_BYTES
+    if not found.isdecimal() or int(found) < 1:
+        raise ConfigurationError(
+            f"OUTBOXKIT_MAX_PAYLOAD_BYTES is {found!r}; a whole number of bytes from 1 is accepted"
+        )
+    return int(found)

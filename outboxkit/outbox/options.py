@@ -1,0 +1,53 @@
+"""What a call of `outbox.add` may say of its message."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TypedDict
+
+from outboxkit.errors import EncodeError
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments of `outbox.add` and `outbox.add_all`; None is the same as not given.
+
+    Attributes:
+        key: the ordering key, usually the aggregate's id: messages of one key stay in order.
+        headers: str, int, bool or None values, sent as AMQP headers.
+        message_id: a new UUIDv7 where None; `ids.derive(...)` for a producer that may run twice.
+        deliver_at: publish not before this moment (aware datetime), by the relay's clock.
+        expires_at: publish not after this moment (aware datetime), by the relay's clock; the message then goes to the
+            dead letters as expired.
+        dedup: write nothing where the outbox has a message of this id that was added with `dedup` too.
+        topic: the routing key, where it is not the event's name.
+        correlation_id: shared by all messages of one story.
+    """
+
+    key: str | None
+    headers: Mapping[str, object] | None
+    message_id: str | None
+    deliver_at: datetime | None
+    expires_at: datetime | None
+    dedup: bool
+    topic: str | None
+    correlation_id: str | None
+
+
+def check_options(caller: str, options: Options) -> None:
+    """Refuse what no message can have.
+
+    Raises:
+        TypeError: a name is none of `Options`.
+        EncodeError: a moment has no time zone.
+    """
+    for name in options:
+        if name not in Options.__annotations__:
+            raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
+    _check_moment("deliver_at", options.get("deliver_at"))
+    _check_moment("expires_at", options.get("expires_at"))
+
+
+def _check_moment(name: str, moment: object) -> None:
+    if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
+        raise EncodeError(
+            f"{name} is {moment!r}; it must be a datetime with a time zone, such as datetime.now(UTC) + delay"
+        )

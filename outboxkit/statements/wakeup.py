@@ -1,0 +1,83 @@
+"""Waking up: the sleepers' rows, which make inserts ring the bell, and a look at whether there is something to do."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Delete,
+    Interval,
+    Select,
+    String,
+    TextClause,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    not_,
+    select,
+    text,
+    type_coerce,
+)
+from sqlalchemy.dialects import postgresql
+
+from outboxkit.tables import UtcDateTime, outbox, sleeper
+
+_FLOOR = bindparam("floor", type_=BigInteger)
+_NAME = bindparam("name", type_=String)
+
+
+def channel() -> Select[str, bool]:
+    """The channel that inserts notify, and whether they do: where transactions can be prepared they must not.
+
+    PostgreSQL only. Index: the catalogue's own. Locks: none.
+    """
+    name = literal_column(f"'outboxkit_' || '{outbox.name}'::regclass::oid", type_=String)
+    can_prepare = func.current_setting(literal_column("'max_prepared_transactions'")) != literal_column("'0'")
+    return select(name.label("channel"), not_(can_prepare).label("rings"))
+
+
+def listen(channel: str) -> TextClause:
+    """Have this connection told what is notified. PostgreSQL only. Locks: none on tables."""
+    return text(f'LISTEN "{channel}"')
+
+
+def stop_listening() -> TextClause:
+    """Have this connection told nothing any more. PostgreSQL only. Locks: none on tables."""
+    return text("UNLISTEN *")
+
+
+def notify() -> Select[Any]:
+    """Notify a channel. PostgreSQL only. Parameters: channel, payload. Locks: one for the whole server, at commit."""
+    return select(func.pg_notify(bindparam("channel", type_=String), bindparam("payload", type_=String)))
+
+
+def go_to_sleep() -> postgresql.Insert:
+    """Record a sleeper, or go on doing so, for so many seconds from now by the database's clock. PostgreSQL only.
+
+    Parameters: name, seconds. Index: the primary key. Locks: the sleeper's own row.
+    """
+    seconds = bindparam("seconds", type_=postgresql.DOUBLE_PRECISION)
+    until = func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
+    row = postgresql.insert(sleeper).values(name=_NAME, until=type_coerce(until, UtcDateTime))
+    return row.on_conflict_do_update(index_elements=[sleeper.c.name], set_={"until": row.excluded.until})
+
+
+def wake_up() -> Delete:
+    """Take a sleeper's row back. Parameters: name. Index: the primary key. Locks: the row."""
+    return delete(sleeper).where(sleeper.c.name == _NAME)
+
+
+def forget_the_gone() -> Delete:
+    """Forget sleepers that went without a word. PostgreSQL only. Index: outboxkit_sleeper_until. Locks: their rows."""
+    return delete(sleeper).where(sleeper.c.until < type_coerce(func.statement_timestamp(), UtcDateTime))
+
+
+def something_to_do() -> Select[Any]:
+    """The lowest position of a ready row above the floor, and the earliest due time; null where there is none.
+
+    Parameters: floor. Indexes: outboxkit_outbox_ready from the floor on, and outboxkit_outbox_due. Locks: none, and
+    rows that others have locked are seen.
+    """
+    ready = select(func.min(outbox.c.position)).where(outbox.c.due_at.is_(None), outbox.c.position > _FLOOR)
+    due = select(func.min(outbox.c.due_at)).where(outbox.c.due_at.is_not(None))
+    return select(ready.scalar_subquery().label("position"), due.scalar_subquery().label("due_at"))

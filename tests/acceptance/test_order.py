@@ -1,0 +1,134 @@
+"""Order by key with many relays, while messages fail, connections are cut and a relay is killed."""
+
+import itertools
+import random
+import signal
+from collections.abc import Callable, Iterator
+from threading import Event, Thread
+
+import pytest
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, outbox
+from tests.acceptance.deployment import Deployment
+from tests.plain_client import PlainClient, Received
+from tests.polling import eventually
+
+RELAYS = 4
+MESSAGES = 20_000
+TAKEN, UNDONE = "StepTaken", "StepUndone"
+FLAPS = 6
+"""How often the binding of one of the two types comes and goes, while messages of both are on their way."""
+SEED = 33
+QUIET = {"OUTBOXKIT_LOG_LEVEL": "info", "OUTBOXKIT_MAX_ATTEMPTS": "1000"}
+
+
+@pytest.mark.parametrize("keys", [50, 1, 1000])
+def test_no_key_is_ever_inverted_and_nothing_is_missing(deployment: Deployment, keys: int):
+    """Four relays, of which one is killed and one loses its connection again and again; one message in twenty fails."""
+    chance = random.Random(SEED)
+    deployment.broker.bind(TAKEN)
+    written = write(deployment, 2000, keys, chance)
+    with deployment.broker_behind_proxy() as (proxy, through):
+        cut_off = deployment.relay(OUTBOXKIT_BROKER_URL=through, OUTBOXKIT_BATCH_SIZE="100", **QUIET)
+        relays = [deployment.relay(OUTBOXKIT_BATCH_SIZE="200", **QUIET) for _ in range(RELAYS - 1)]
+        for relay in (cut_off, *relays):
+            relay.wait_for("relay started")
+        with flapping(deployment.broker.url, deployment.broker, proxy.cut):
+            for _ in range(9):
+                written += write(deployment, (MESSAGES - 2000) // 9, keys, chance)
+                if relays[0].is_running:
+                    relays[0].kill()
+        deployment.wait_for_empty_outbox()
+        assert [relay.stop() for relay in (cut_off, *relays[1:])] == [0] * (RELAYS - 1)
+    assert relays[0].wait() == -signal.SIGKILL
+    first = first_appearances(deployment.broker.take_all())
+    assert inversions(first) == []
+    assert sorted((key, number) for key, numbers in first.items() for number in numbers) == sorted(written)
+    assert deployment.dead_letters() == []
+
+
+_NUMBERS: dict[str, Iterator[int]] = {}
+
+
+def write(deployment: Deployment, messages: int, keys: int, chance: random.Random) -> list[tuple[str, int]]:
+    """Messages in small transactions, numbered by key in the order in which they are added."""
+    written: list[tuple[str, int]] = []
+    with Session(deployment.engine) as session:
+        while len(written) < messages:
+            for _ in range(min(chance.randint(1, 40), messages - len(written))):
+                key = f"{deployment.broker.queue}-{chance.randrange(keys)}"
+                number = next(_NUMBERS.setdefault(key, itertools.count(1)))
+                kind = UNDONE if chance.random() < 0.05 else TAKEN
+                outbox.add(session, Message(f"{key}:{number}", kind, b"%d" % number, key=key))
+                written.append((key, number))
+            session.commit()
+    return written
+
+
+class flapping:  # noqa: N801 - reads as what it does
+    """Meanwhile the binding of one type comes and goes, and connections are cut; at the end it is there for good."""
+
+    def __init__(self, url: str, broker: PlainClient, cut: Callable[[], None]) -> None:
+        self._client = PlainClient(url)
+        self._client.exchange, self._client.queue = broker.exchange, broker.queue
+        self._cut = cut
+        self._end = Event()
+        self._thread = Thread(target=self._flap)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self._client.bind(UNDONE)
+        self._client.disconnect()
+
+    def _flap(self) -> None:
+        for _ in range(FLAPS):
+            self._end.wait(0.7)
+            self._client.bind(UNDONE)
+            self._cut()
+            self._end.wait(0.3)
+            self._client.unbind(UNDONE)
+
+
+def first_appearances(received: list[Received]) -> dict[str, list[int]]:
+    """For each key the numbers in the order in which each was first seen in the queue."""
+    seen: dict[str, list[int]] = {}
+    known: set[str] = set()
+    for message in received:
+        if message.properties.message_id not in known:
+            known.add(message.properties.message_id)
+            seen.setdefault(message.properties.headers["outboxkit-key"], []).append(int(message.body))
+    return seen
+
+
+def inversions(first: dict[str, list[int]]) -> list[tuple[str, int, int]]:
+    """Each key with a number that came after a higher one."""
+    return [
+        (key, before, after)
+        for key, numbers in first.items()
+        for before, after in itertools.pairwise(numbers)
+        if after < before
+    ]
+
+
+def test_a_key_that_waits_holds_back_nobody_else(deployment: Deployment):
+    """Thousands of messages stand behind one that has no queue yet; other keys go on, and it all ends in order."""
+    deployment.broker.bind(TAKEN)
+    with Session(deployment.engine) as session:
+        outbox.add(session, Message("stuck:1", UNDONE, b"1", key="stuck"))
+        outbox.add_all(
+            session, [Message(f"stuck:{n}", TAKEN, b"%d" % n, key="stuck") for n in range(2, 5002)]
+        )
+        outbox.add_all(session, [Message(f"free:{n}", TAKEN, b"%d" % n, key="free") for n in range(1, 101)])
+        session.commit()
+    relays = [deployment.relay(**QUIET) for _ in range(2)]
+    eventually(deployment.broker.depth, lambda found: found == 100)
+    deployment.broker.bind(UNDONE)
+    deployment.wait_for_empty_outbox()
+    assert [relay.stop() for relay in relays] == [0, 0]
+    first = first_appearances(deployment.broker.take_all())
+    assert first == {"free": list(range(1, 101)), "stuck": list(range(1, 5002))}

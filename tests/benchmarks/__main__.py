@@ -1,0 +1,85 @@
+"""`make bench`: how fast outboxkit is here, beside what it is compared with, in one run.
+
+Starts servers of its own. Prints a JSON line for each case, and at the end a table: every ratio is the median over
+interleaved rounds, and rounds in which the host took more than 5 % of the machine's time are dropped.
+"""
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.benchmarks import adding, draining, publishing, rounds, waking
+from tests.benchmarks.machine import Share, Ticks
+from tests.benchmarks.place import Case, Place
+from tests.benchmarks.table import table
+from tests.databases import migrate
+from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
+
+CASES: dict[str, Case] = {
+    case.name: case for case in (*publishing.CASES, *waking.CASES, *draining.CASES, *adding.CASES)
+}
+
+
+def main() -> None:
+    """Run the cases that are wanted."""
+    listing = "\n".join(f"  {case.name:<11} {case.about}" for case in CASES.values())
+    options = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description=f"{__doc__}\ncases:\n{listing}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument(
+        "--quick", action="store_true", help="one round and small counts: whether it runs, not how fast"
+    )
+    options.add_argument("--case", action="append", choices=CASES, help="only this one; may be repeated")
+    options.add_argument("--rounds", type=int, help="quiet rounds of each case (5; 1 with --quick)")
+    options.add_argument("--memory-rows", type=int, help="rows of the case memory (1 000 000; 40 000 with --quick)")
+    args = options.parse_args()
+    wanted = args.rounds or (1 if args.quick else 5)
+    with place(quick=args.quick, memory_rows=args.memory_rows or (40_000 if args.quick else 1_000_000)) as here:
+        outcomes = [run(CASES[name], here, wanted) for name in args.case or CASES]
+    print(f"\n{table(outcomes)}\n{platform.platform()}, Python {platform.python_version()}")
+
+
+@contextmanager
+def place(*, quick: bool, memory_rows: int) -> Iterator[Place]:
+    """Servers that nobody else uses."""
+    postgresql, rabbitmq = provide_own(POSTGRESQL), provide_own(RABBITMQ)
+    try:
+        postgresql.start()
+        rabbitmq.start()
+        url = create_database(postgresql.url, "benchmarks")
+        migrate(url)
+        yield Place(url, rabbitmq.url, quick, memory_rows)
+    finally:
+        rabbitmq.close()
+        postgresql.close()
+
+
+def run(case: Case, here: Place, wanted: int) -> rounds.Outcome:
+    """One case, with its JSON line."""
+    with case.prepare(here) as variants:
+        outcome = rounds.run(
+            case.name, variants, case.lines, wanted=min(wanted, case.most_rounds or wanted), watch=watch, tell=tell
+        )
+    print(json.dumps(outcome.record()), flush=True)
+    return outcome
+
+
+def watch(measure: rounds.Measure) -> tuple[rounds.Figures, Share]:
+    """A measurement, and what the machine gave to it."""
+    before = Ticks.now()
+    figures = measure()
+    return figures, Ticks.now().since(before)
+
+
+def tell(line: str) -> None:
+    """Progress, for who watches."""
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""How fast a relay publishes, beside a raw publisher on the same queue."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from statistics import mean
+
+from tests.benchmarks.place import Case, Place, slices, speed
+from tests.benchmarks.raw_publisher import RawPublisher
+from tests.benchmarks.rounds import Figures, Line, Measure
+
+RAW = ("raw", "rate")
+SLICE = 20_000
+BODIES = ("classic 100", "classic 65536", "quorum 100", "quorum 65536")
+
+
+@contextmanager
+def classic(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """Everything that is compared at 1 KiB on a classic queue."""
+    count = 4_000 if place.quick else 20_000
+    with place.queue("classic") as raw:
+        yield {
+            "raw": lambda: raw_rate(raw, count, 1024),
+            "relay": lambda: speed(place.drain(raw, count=count)),
+            "2 relays": lambda: speed(place.drain(raw, count=count, relays=2)),
+            "1000 keys": lambda: speed(place.drain(raw, count=count, keys=1000)),
+            "1000 keys, 2 relays": lambda: speed(place.drain(raw, count=count, keys=1000, relays=2)),
+            "1 key": lambda: speed(place.drain(raw, count=count, keys=1)),
+            "1 key, 2 relays": lambda: speed(place.drain(raw, count=count, keys=1, relays=2)),
+        }
+
+
+@contextmanager
+def quorum(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """A quorum queue, 1 KiB."""
+    count = 4_000 if place.quick else 20_000
+    with place.queue("quorum") as raw:
+        yield {
+            "raw": lambda: raw_rate(raw, count, 1024),
+            "relay": lambda: speed(place.drain(raw, count=count)),
+            "2 relays": lambda: speed(place.drain(raw, count=count, relays=2)),
+            "1000 keys": lambda: speed(place.drain(raw, count=count, keys=1000)),
+        }
+
+
+@contextmanager
+def bodies(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """Small and large bodies, on both kinds of queue."""
+    counts = {100: 4_000 if place.quick else 20_000, 65_536: 500 if place.quick else 2_000}
+    with place.queue("classic") as classic_queue, place.queue("quorum") as quorum_queue:
+        variants: dict[str, Measure] = {}
+        for kind, raw in (("classic", classic_queue), ("quorum", quorum_queue)):
+            for size, count in counts.items():
+                variants |= _pair(place, f"{kind} {size}", raw, count, size)
+        yield variants
+
+
+@contextmanager
+def vacuum(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """A long backlog, with and without a transaction elsewhere that holds vacuum back."""
+    count = 40_000 if place.quick else 200_000
+    with place.queue("classic", **{"x-max-length": 20_000}) as raw:
+        yield {
+            "free": lambda: _long(place, raw, count, blocked=False),
+            "blocked": lambda: _long(place, raw, count, blocked=True),
+        }
+
+
+def raw_rate(raw: RawPublisher, count: int, size: int) -> Figures:
+    """What the broker takes from pre-built frames."""
+    raw.purge()
+    pieces = raw.build(count, size)
+    return {"rate": count / raw.publish(pieces, count)}
+
+
+def _pair(place: Place, name: str, raw: RawPublisher, count: int, size: int) -> dict[str, Measure]:
+    return {
+        f"raw {name}": lambda: raw_rate(raw, count, size),
+        f"relay {name}": lambda: speed(place.drain(raw, count=count, size=size)),
+    }
+
+
+def _long(place: Place, raw: RawPublisher, count: int, *, blocked: bool) -> Figures:
+    reports = place.drain(raw, count=count, blocked=blocked)
+    rates = slices(reports[0], SLICE)
+    third = max(len(rates) // 3, 1)
+    each = {f"slice {number:02}": rate for number, rate in enumerate(rates, start=1)}
+    return {**speed(reports), "flat": mean(rates[-third:]) / mean(rates[:third]), **each}
+
+
+def _ratio(name: str, to: str = "raw", **target: float) -> Line:
+    return Line(f"{name} / {to}", (name, "rate"), (to, "rate"), unit="/s", **target)
+
+
+CASES = (
+    Case(
+        "classic",
+        "relays and a raw publisher, classic queue, 1 KiB: 1 and 2 relays, with keys and without",
+        classic,
+        (
+            _ratio("relay", at_least=0.85),
+            _ratio("2 relays"),
+            _ratio("1000 keys", "relay", at_least=0.85),
+            _ratio("1 key", "relay", at_least=0.5),
+            _ratio("1000 keys, 2 relays", "relay"),
+            _ratio("1 key, 2 relays", "relay"),
+            Line("client CPU a message, no keys", ("relay", "cpu"), at_most=25, unit="us"),
+            Line("client CPU a message, 1000 keys", ("1000 keys", "cpu"), unit="us"),
+            Line("client CPU a message, 1 key", ("1 key", "cpu"), unit="us"),
+        ),
+    ),
+    Case(
+        "quorum",
+        "the same on a quorum queue",
+        quorum,
+        (_ratio("relay", at_least=0.65), _ratio("2 relays"), _ratio("1000 keys", "relay")),
+    ),
+    Case(
+        "bodies",
+        "bodies of 100 bytes and of 64 KiB, both kinds of queue",
+        bodies,
+        (
+            *(_ratio(f"relay {one}", f"raw {one}") for one in BODIES),
+            Line("memory at 64 KiB", ("relay classic 65536", "resident"), unit="MiB"),
+        ),
+    ),
+    Case(
+        "vacuum",
+        "200 000 rows while a transaction elsewhere holds vacuum back",
+        vacuum,
+        (
+            _ratio("blocked", "free", at_least=0.9),
+            Line("blocked: last third / first third", ("blocked", "flat"), at_least=0.9),
+            Line("free: last third / first third", ("free", "flat")),
+        ),
+    ),
+)

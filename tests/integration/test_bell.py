@@ -1,0 +1,142 @@
+"""The bell that an insert rings: only while somebody sleeps, whoever inserts, and never to the cost of the insert."""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, make_url, text
+
+from outboxkit import metadata
+from tests.databases import migrate
+from tests.pages import libpq
+
+INSERT = (
+    "INSERT INTO {}outboxkit_outbox (message_id, type, payload, headers, content_type) VALUES ('m', 'T', '', '', '')"
+)
+SLEEP = "INSERT INTO {}outboxkit_sleeper VALUES ('relay', clock_timestamp() + interval '{}')"
+
+Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture
+def ear(postgresql_url: str) -> Iterator[Connection]:
+    """A connection that hears what is notified about the outbox."""
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
+        listen(connection)
+        yield connection
+
+
+@pytest.fixture
+def writer(postgresql_url: str) -> Iterator[Connection]:
+    """A connection of an application."""
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
+        yield connection
+
+
+def listen(connection: Connection) -> None:
+    (channel,) = connection.execute("SELECT 'outboxkit_' || 'outboxkit_outbox'::regclass::oid").fetchone() or ("",)
+    connection.execute(f'LISTEN "{channel}"; LISTEN the_end')
+
+
+def heard(ear: Connection, writer: Connection) -> int:
+    """How often the bell has rung. Notifications arrive in the order of the commits: behind the last one is nothing."""
+    writer.execute("NOTIFY the_end")
+    for rings, notification in enumerate(ear.notifies(timeout=30)):
+        if notification.channel == "the_end":
+            return rings
+    raise AssertionError("notifications do not arrive")
+
+
+def test_nothing_is_notified_while_nobody_sleeps(ear: Connection, writer: Connection):
+    for _ in range(3):
+        writer.execute(INSERT.format(""))
+    assert heard(ear, writer) == 0
+
+
+def test_a_commit_rings_once_while_somebody_sleeps(ear: Connection, writer: Connection):
+    writer.execute(SLEEP.format("", "1 hour"))
+    with writer.transaction():
+        for _ in range(3):
+            writer.execute(INSERT.format(""))
+    assert heard(ear, writer) == 1
+    with writer.transaction(force_rollback=True):
+        writer.execute(INSERT.format(""))
+    assert heard(ear, writer) == 0
+
+
+def test_nobody_rings_for_a_sleeper_that_has_gone(ear: Connection, writer: Connection):
+    writer.execute(SLEEP.format("", "-1 millisecond"))
+    writer.execute(INSERT.format(""))
+    assert heard(ear, writer) == 0
+
+
+def test_a_writer_needs_no_rights_on_the_sleepers_and_no_search_path(empty_postgresql_url: str):
+    role = f"writer_{secrets.token_hex(6)}"
+    within = make_url(empty_postgresql_url).set(query={"options": "-csearch_path=messages"})
+    with psycopg.connect(libpq(empty_postgresql_url), autocommit=True) as owner:
+        owner.execute(f"CREATE SCHEMA messages; CREATE ROLE {role}; GRANT USAGE ON SCHEMA messages TO {role}")
+        try:
+            migrate(within.render_as_string(hide_password=False))
+            owner.execute(f"GRANT INSERT ON messages.outboxkit_outbox TO {role}")
+            owner.execute(SLEEP.format("messages.", "1 hour"))
+            with psycopg.connect(libpq(within.render_as_string(hide_password=False)), autocommit=True) as ear:
+                listen(ear)
+                owner.execute(f"SET ROLE {role}; SET search_path = pg_temp")
+                owner.execute("CREATE TEMP TABLE outboxkit_sleeper (until timestamptz)")
+                owner.execute(INSERT.format("messages."))
+                assert heard(ear, owner) == 1
+        finally:
+            owner.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "DROP TABLE outboxkit_sleeper",
+        "ALTER TABLE outboxkit_sleeper RENAME COLUMN until TO till",
+        "REVOKE ALL ON outboxkit_sleeper FROM CURRENT_USER",
+        "CREATE SCHEMA moved; ALTER TABLE outboxkit_outbox SET SCHEMA moved; SET search_path = moved",
+    ],
+)
+def test_an_insert_succeeds_whatever_has_become_of_the_sleepers(writer: Connection, harm: str):
+    writer.execute(SLEEP.format("", "1 hour"))
+    writer.execute(harm)
+    writer.execute(INSERT.format(""))
+    assert writer.execute("SELECT count(*) FROM outboxkit_outbox").fetchone() == (1,)
+
+
+def test_dead_versions_of_sleepers_are_not_walked_over(postgresql_url: str, writer: Connection):
+    """However long vacuum has been held back, an insert reads no more than what has been recorded of late."""
+    with psycopg.connect(libpq(postgresql_url)) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT 1")
+        writer.execute(
+            "INSERT INTO outboxkit_sleeper SELECT i::text, now() - interval '1 day' FROM generate_series(1, 20000) i"
+        )
+        writer.execute("DELETE FROM outboxkit_sleeper")
+        writer.execute(INSERT.format(""))  # what is read at first, the plan for one
+        before = pages_read(writer)
+        for _ in range(10):
+            writer.execute(INSERT.format(""))
+        assert pages_read(writer) - before <= 50
+
+
+def pages_read(connection: Connection) -> int:
+    """Pages of the sleepers' table and its indexes that have been read."""
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    found = connection.execute(
+        "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables "
+        "WHERE relname = 'outboxkit_sleeper'"
+    ).fetchone()
+    return int(found[0]) if found else -1
+
+
+def test_the_tables_of_create_all_have_the_bell_too(empty_postgresql_url: str):
+    engine = create_engine(empty_postgresql_url)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        found = connection.execute(text("SELECT tgname FROM pg_trigger WHERE tgrelid = 'outboxkit_outbox'::regclass"))
+        assert found.scalars().all() == ["outboxkit_ring"]
+    engine.dispose()

@@ -1,0 +1,111 @@
+"""Messages survive the steps: version 1 with rows in it becomes version 2, and goes back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from sqlalchemy import Connection, Engine, Select, create_engine, func, insert, inspect, select, text, update
+
+from outboxkit import metadata, migrations, tables
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """A database without any table."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("empty_postgresql_url")
+    else:
+        url = f"sqlite:///{tmp_path / 'empty.db'}"
+    made = create_engine(url)
+    yield made
+    made.dispose()
+
+
+def test_rows_of_version_1_are_all_there_in_version_2(engine: Engine):
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        migrations.upgrade(operations, to=1)
+        fill_version_1(connection)
+        old = contents(connection)
+        assert migrations.migrate(connection) == (1, migrations.LATEST)
+
+        assert {name: [row[: len(old[name][0])] for row in rows] for name, rows in contents(connection).items()} == old
+        outbox = metadata.tables["outboxkit_outbox"]
+        held = connection.execute(select(outbox.c.message_id, outbox.c.held).order_by(outbox.c.position)).all()
+        assert held == [("ready", False), ("delayed", False), ("retried", True)]
+        dead_letter = metadata.tables["outboxkit_dead_letter"]
+        assert connection.scalars(select(dead_letter.c.message_id).where(dead_letter.c.resolution.is_(None))).all() == [
+            "dead"
+        ]
+
+
+def test_back_to_version_1_with_everything_in_the_tables(engine: Engine):
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        migrations.upgrade(operations, to=1)
+        fill_version_1(connection)
+        described_1, old = described(connection), contents(connection)
+        migrations.upgrade(operations, since=1, to=2)
+        outbox = metadata.tables["outboxkit_outbox"]
+        connection.execute(
+            update(outbox).where(outbox.c.message_id == "ready").values(held=True, due_at=tables.PARKED, dedup=True)
+        )
+        connection.execute(insert(metadata.tables["outboxkit_published"]).from_select(*kept()))
+        migrations.downgrade(operations, since=2, to=1)
+
+        assert described(connection) == described_1
+        found = contents(connection)
+        assert [row[:2] for row in found["outboxkit_outbox"]] == [row[:2] for row in old["outboxkit_outbox"]]
+        assert found["outboxkit_dead_letter"] == old["outboxkit_dead_letter"]
+        due = connection.scalars(text("SELECT message_id FROM outboxkit_outbox WHERE due_at IS NULL ORDER BY 1")).all()
+        assert due == ["ready", "retried"]  # both were held: a relay of version 1 does not know that they wait
+
+
+def fill_version_1(connection: Connection) -> None:
+    """A row of each kind that a database of version 1 can hold."""
+    message = "'T', :payload, :payload, 'application/json'"
+    columns = "message_id, type, payload, headers, content_type"
+    for values in ("'ready', {}, NULL, 0", "'delayed', {}, :due, 0", "'retried', {}, :due, 3"):
+        connection.execute(
+            text(f"INSERT INTO outboxkit_outbox ({columns}, due_at, attempts) VALUES ({values.format(message)})"),
+            {"payload": b"{}"} | ({"due": "2030-01-01 00:00:00+00"} if ":due" in values else {}),
+        )
+    connection.execute(
+        text(
+            f"INSERT INTO outboxkit_dead_letter ({columns}, side, reason, attempts) "
+            f"VALUES ('dead', {message}, 'inbox', 'failed', 10)"
+        ),
+        {"payload": b"{}"},
+    )
+    connection.execute(text("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('h', 'm', 'T')"))
+
+
+def contents(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of the tables that version 1 has."""
+    return {
+        name: [tuple(row) for row in connection.execute(text(f"SELECT * FROM {name} ORDER BY 1"))]
+        for name in ("outboxkit_outbox", "outboxkit_inbox", "outboxkit_dead_letter")
+    }
+
+
+def kept() -> tuple[list[str], Select[Any]]:
+    """What moves the outbox's rows to those that were published."""
+    outbox = metadata.tables["outboxkit_outbox"]
+    names = [column.name for column in metadata.tables["outboxkit_published"].columns if column.name != "published_at"]
+    return ["published_at", *names], select(func.current_timestamp(), *(outbox.c[name] for name in names))
+
+
+def described(connection: Connection) -> list[Any]:
+    """The columns and indexes of the outbox and the dead letters."""
+    found = inspect(connection)
+    return [
+        described
+        for name in ("outboxkit_outbox", "outboxkit_dead_letter")
+        for described in (
+            *(column | {"type": str(column["type"])} for column in found.get_columns(name)),
+            *sorted((str(index["name"]), index["column_names"]) for index in found.get_indexes(name)),
+        )
+    ]

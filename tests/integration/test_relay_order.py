@@ -1,0 +1,76 @@
+"""Order by key on PostgreSQL, with several relays at once and a broker that fails."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import Message, tables
+from outboxkit.brokers import Verdict
+from outboxkit.relay import Policy
+from outboxkit.retry import Backoff
+from tests.integration.recording import PATIENT, Recorder, at_random, count, fill, number, relay, rows, running
+from tests.polling import eventually_async
+
+READY = tables.outbox.c.due_at.is_(None)
+
+
+@pytest.mark.parametrize(("messages", "keys", "batch_size"), [(5000, 50, 100), (1000, 1, 25), (5000, 1000, 100)])
+async def test_each_key_is_in_order_with_four_relays_and_a_broker_that_fails(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, messages: int, keys: int, batch_size: int
+):
+    fill(pg_engine, messages, keys=keys)
+    recorder = Recorder()
+    recorder.answer = at_random(messages + keys, 0.02, [recorder])
+    async with running(*(relay(async_pg_engine, recorder, batch_size=batch_size) for _ in range(4))):
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
+    recorder.assert_in_order()
+    assert len(set(recorder.arrived)) == messages
+    assert {Verdict.UNROUTABLE, Verdict.REJECTED, Verdict.UNKNOWN} <= recorder.verdicts.keys()
+    assert rows(pg_engine, tables.dead_letter) == []
+    assert async_pg_engine.pool.checkedout() == 0
+
+
+async def test_what_stands_behind_a_failure_of_the_batch_before_is_settled_at_once(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """The next batch, claimed already, is of this key alone: nothing of it is sent, and nothing keeps a row locked."""
+    fill(pg_engine, 20, keys=1)
+    hour = Backoff(base=timedelta(hours=1), cap=timedelta(hours=1), jitter=lambda: 1.0)
+    policy = Policy(backoffs={Verdict.REJECTED: hour})
+    recorder = Recorder(lambda message: Verdict.REJECTED if message.id == "m6" else Verdict.CONFIRMED)
+    async with running(relay(async_pg_engine, recorder, batch_size=10, policy=policy)):
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine, READY), lambda left: left == 0)
+    assert recorder.arrived == ["m1", "m2", "m3", "m4", "m5"]
+    assert [(row.message_id, row.attempts) for row in rows(pg_engine)][:2] == [("m6", 1), ("m7", 0)]
+    assert len({row.due_at for row in rows(pg_engine)}) == 1
+
+
+async def test_other_keys_flow_past_a_deep_backlog_that_waits_and_comes_back_in_order(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, 3000, keys=1)
+    fill(pg_engine, 3200, first=3001, keys=100)
+    with pg_engine.begin() as connection:
+        connection.execute(
+            tables.outbox.update()
+            .where(tables.outbox.c.position > 3000, tables.outbox.c.key == "k0")
+            .values(key="other")
+        )
+    works = asyncio.Event()
+
+    def answer(message: Message) -> Verdict:
+        return Verdict.UNROUTABLE if message.id == "m1" and not works.is_set() else Verdict.CONFIRMED
+
+    recorder = Recorder(answer)
+    async with running(relay(async_pg_engine, recorder), relay(async_pg_engine, recorder)):
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine, tables.outbox.c.key != "k0"), lambda n: n == 0)
+        assert len(recorder.arrived) == 200
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine, READY), lambda left: left == 0)
+        assert count(pg_engine) == 3000
+        assert recorder.verdicts[Verdict.UNROUTABLE] > 0
+        works.set()
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
+    assert [found for found in recorder.arrived if number(found) <= 3000] == [f"m{n}" for n in range(1, 3001)]

@@ -1,0 +1,269 @@
+"""`outboxkit status` on PostgreSQL: its plans and estimates for a large outbox, and what the server knows."""
+
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, text
+
+from outboxkit import statements, tables
+from outboxkit.cli import status
+from outboxkit.cli.status import show
+from outboxkit.cli.status.report import Status
+from outboxkit.cli.status.sample import EXACT_UP_TO, LIMIT, SAMPLED_PAGES
+from outboxkit.outage import utc_now
+from tests.pages import libpq
+from tests.polling import eventually
+from tests.servers import Server, create_database, drop_database
+
+ROWS = 200_000
+OUTBOX = """
+    INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, due_at, held)
+    SELECT 'm' || n, 'T' || n % 4, 'k' || n % 100, convert_to(repeat('x', 200), 'UTF8'), '{}', 'x', now(), :due, :held
+    FROM generate_series(1, :rows) n
+"""
+DEAD = """
+    INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked)
+    SELECT 'outbox', 'T', 'k' || n, '', '{}', 'x', 'refused', 10, true FROM generate_series(1, :rows) n
+"""
+INBOX = """
+    INSERT INTO outboxkit_inbox (handler, message_id, type)
+    SELECT 'H' || n % 2, 'm' || n, 'T' FROM generate_series(1, :rows) n
+"""
+
+
+@contextmanager
+def database(server: Server, template: str) -> Iterator[Engine]:
+    name = f"outboxkit_{secrets.token_hex(6)}"
+    engine = create_engine(create_database(server.url, name, template=template))
+    yield engine
+    engine.dispose()
+    drop_database(server.url, name)
+
+
+@pytest.fixture(scope="module", params=["without statistics", "with statistics"])
+def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
+    """Many ready rows, 40 delayed, 30 held and 20 parked ones, and as many inbox rows."""
+    with database(postgresql, template) as engine:
+        with engine.begin() as connection:
+            for table in ("outbox", "inbox", "dead_letter"):
+                connection.execute(text(f"ALTER TABLE outboxkit_{table} SET (autovacuum_enabled = false)"))
+            soon = utc_now() + timedelta(hours=1)
+            for rows, due, held in (
+                (ROWS, None, False),
+                (40, soon, False),
+                (30, soon, True),
+                (20, tables.PARKED, True),
+            ):
+                connection.execute(text(OUTBOX), {"rows": rows, "due": due, "held": held})
+            connection.execute(text(DEAD), {"rows": 20})
+            connection.execute(text(INBOX), {"rows": ROWS})
+        if request.param == "with statistics":
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.execute(text("VACUUM ANALYZE"))
+        yield engine
+
+
+def read(engine: Engine, *, later: timedelta = timedelta(0)) -> Status:
+    with engine.connect() as connection:
+        return status.read(connection, utc_now() + later)
+
+
+def test_many_rows_are_estimated_and_few_are_counted(large: Engine) -> None:
+    found = read(large)
+    assert found.outbox.pending.estimate
+    assert found.outbox.ready.estimate
+    assert found.outbox.ready.value == pytest.approx(ROWS, rel=0.3)
+    counted = (found.outbox.delayed, found.outbox.held, found.outbox.parked, found.outbox.parked_keys.count)
+    assert [(count.value, count.estimate) for count in counted] == [(40, False), (30, False), (20, False), (20, False)]
+    assert sorted(found.outbox.by_type) == ["T0", "T1", "T2", "T3"]
+    for of_type in found.outbox.by_type.values():
+        assert of_type.pending.estimate
+        assert of_type.pending.value == pytest.approx(ROWS / 4, rel=0.3)
+    assert found.inbox.processed.value == pytest.approx(ROWS, rel=0.3)
+
+
+READS: dict[str, Callable[[], Any]] = {
+    "ready": statements.status.ready,
+    "waiting": statements.status.waiting,
+    "parked": statements.status.parked,
+    "parked_keys": statements.status.parked_keys,
+    "oldest_by_type": statements.status.oldest_by_type,
+    "dead_open": statements.status.dead_open,
+    "oldest_published": statements.status.oldest_published,
+    **{
+        name: lambda name=name: getattr(statements.status, name)("postgresql")
+        for name in ("sampled_by_type", "sampled_dead", "sampled_processed", "sampled_published")
+    },
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_no_table_is_read_from_end_to_end(large: Engine, name: str) -> None:
+    with large.connect() as connection:
+        status.read(connection, utc_now())
+        nodes = list(walk(explain(connection, READS[name]())))
+    assert not [node for node in nodes if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")]
+    scans = [node for node in nodes if "Scan" in node["Node Type"] and "Relation Name" in node]
+    assert scans
+    for scan in scans:
+        if scan["Node Type"] == "Sample Scan":
+            assert scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] < 2 * SAMPLED_PAGES
+        else:
+            assert scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) <= EXACT_UP_TO + 1
+            for index in index_names(name):
+                assert index in {node.get("Index Name") for node in nodes}
+
+
+def index_names(name: str) -> list[str]:
+    """The indexes that the statement's docstring names."""
+    doc = getattr(statements.status, name).__doc__
+    return [word.strip(".,:") for word in doc.split() if word.startswith("outboxkit_")]
+
+
+def explain(connection: Connection, statement: Any) -> dict[str, Any]:
+    made = statement.compile(connection)
+    values = made.params | LIMIT | {"top": 10, "percent": 10.0}
+    given = {name: values[name] for name in made.params}
+    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {made}"
+    plan: dict[str, Any] = connection.exec_driver_sql(query, given).scalar_one()[0]["Plan"]
+    return plan
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", []):
+        yield from walk(child)
+
+
+def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgresql_url: str) -> None:
+    with pg_engine.begin() as connection:
+        connection.execute(text(OUTBOX), {"rows": 1, "due": None, "held": False})
+    mover = psycopg.connect(libpq(postgresql_url), autocommit=True)
+    executed = []
+
+    def move(*arguments: Any) -> None:
+        if "due_at IS NULL" in arguments[2]:
+            executed.append(mover.execute("UPDATE outboxkit_outbox SET held = true, due_at = '9999-12-31 00:00+00'"))
+
+    event.listen(Engine, "after_cursor_execute", move)
+    try:
+        found = asyncio.run(status.read_url(postgresql_url))
+    finally:
+        event.remove(Engine, "after_cursor_execute", move)
+        mover.close()
+    assert executed
+    assert (found.outbox.ready.value, found.outbox.parked.value, found.outbox.pending.value) == (1, 0, 1)
+
+
+def test_sessions_are_those_of_outboxkit_in_this_database(
+    pg_engine: Engine, postgresql: Server, postgresql_url: str
+) -> None:
+    names = ("outboxkit relay", "outboxkit consumer billing", "outboxkit prune", "psql", "my outboxkit relay")
+    connections = [psycopg.connect(libpq(postgresql_url), application_name=name, autocommit=True) for name in names]
+    elsewhere = psycopg.connect(libpq(postgresql.url), application_name="outboxkit relay")
+    found = read(pg_engine)
+    assert found.sessions is not None
+    relay, consumer, other = found.sessions.relays, found.sessions.consumers, found.sessions.others
+    pids = [connection.info.backend_pid for connection in connections[:3]]
+    assert [[session.pid for session in ours] for ours in (relay, consumer, other)] == [[pid] for pid in pids]
+    (session,) = relay
+    assert (session.name, session.state) == ("outboxkit relay", "idle")
+    assert session.since is not None
+    assert abs(utc_now() - session.since) < timedelta(minutes=5)
+    for connection in (*connections, elsewhere):
+        connection.close()
+
+
+def test_status_itself_is_no_session(postgresql_url: str) -> None:
+    assert said(postgresql_url)["sessions"] == {"relays": [], "consumers": [], "others": []}
+
+
+def test_who_holds_back_vacuum_is_named_without_its_query(pg_engine: Engine, postgresql_url: str) -> None:
+    with pg_engine.begin() as connection:
+        connection.execute(text(OUTBOX), {"rows": 3000, "due": None, "held": False})
+    with psycopg.connect(libpq(postgresql_url), application_name="nightly report") as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("SELECT 'hunter2'")
+        with pg_engine.begin() as connection:
+            connection.execute(text("DELETE FROM outboxkit_outbox"))
+        vacuum = eventually(lambda: read(pg_engine, later=timedelta(minutes=2)).vacuum, lambda it: it.dead_rows >= 3000)
+        holder = vacuum.oldest_transaction
+        assert (holder.kind, holder.pid, holder.name) == ("session", reader.info.backend_pid, "nightly report")
+        assert holder.state == "idle in transaction"
+        assert holder.since <= holder.query_start
+        assert 120 <= holder.seconds < 600
+        found = read(pg_engine, later=timedelta(minutes=2))
+        (line,) = found.advice
+        assert line.startswith("3 000 dead rows cannot be removed")
+        assert f"pg_terminate_backend({holder.pid})" in line
+        shown = "\n".join(show.lines(found, width=200))
+        assert f"held back by session {holder.pid} (nightly report), idle in transaction for" in shown
+        printed = run(postgresql_url, "--json")
+        assert "nightly report" in printed
+        assert "hunter2" not in shown + printed
+    assert read(pg_engine).vacuum.oldest_transaction is None
+
+
+def test_an_open_writer_holds_back_vacuum_too(pg_engine: Engine, postgresql_url: str) -> None:
+    with psycopg.connect(libpq(postgresql_url)) as writer:
+        writer.execute("SELECT pg_current_xact_id()")
+        holder = read(pg_engine).vacuum.oldest_transaction
+        assert holder.pid == writer.info.backend_pid
+
+
+def test_a_prepared_transaction_holds_back_vacuum(pg_engine: Engine, postgresql_url: str) -> None:
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
+        if connection.execute("SHOW max_prepared_transactions").fetchone() == ("0",):
+            pytest.skip("this server takes no prepared transactions")
+        name = f"left-{secrets.token_hex(4)}"
+        connection.execute(f"BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'")
+        holder = read(pg_engine).vacuum.oldest_transaction
+        connection.execute(f"ROLLBACK PREPARED '{name}'")
+    assert (holder.kind, holder.pid, holder.name) == ("prepared", None, name)
+
+
+def test_a_role_that_may_not_see_others_is_told_which_right_it_lacks(pg_engine: Engine, postgresql_url: str) -> None:
+    role = f"operator_{secrets.token_hex(6)}"
+    url = f"{postgresql_url}?options=-crole%3D{role}"
+    with psycopg.connect(libpq(postgresql_url), autocommit=True, application_name="outboxkit relay") as connection:
+        pid = connection.info.backend_pid
+        connection.execute(f"CREATE ROLE {role}; GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")
+        found = said(url)
+        connection.execute(f"GRANT pg_read_all_stats TO {role}")
+        granted = said(url)
+        connection.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    (relay,) = found["sessions"]["relays"]
+    assert (relay["pid"], relay["state"], relay["since"]) == (pid, None, None)
+    assert found["missing_right"] == "pg_read_all_stats"
+    assert found["advice"] == ["PostgreSQL hides other roles' sessions from this one: GRANT pg_read_all_stats to it"]
+    assert granted["missing_right"] is None
+    assert granted["sessions"]["relays"][0]["state"] == "idle"
+
+
+def test_it_writes_nothing(postgresql_url: str) -> None:
+    """So that it runs on a server that is read-only after a failover."""
+    said(f"{postgresql_url}?options=-cdefault_transaction_read_only%3Don")
+
+
+def said(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(url, "--json"))
+    return found
+
+
+def run(url: str, *arguments: str) -> str:
+    command = [Path(sys.executable).parent / "outboxkit", "status", *arguments]
+    environment = os.environ | {"OUTBOXKIT_DATABASE_URL": url}
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout

@@ -1,0 +1,240 @@
+"""An idle relay is woken by a commit, costs next to nothing, and finds by itself what no bell announced.
+
+Where a test is about the bell, every look is an hour away: a relay that wakes was woken.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+import structlog
+from sqlalchemy import Engine, event, make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import process, wakeup
+from outboxkit.outage import what_is_away
+from outboxkit.wakeup import Wakeup
+from tests.deaf_proxy import DeafProxy
+from tests.pages import libpq
+from tests.polling import eventually, eventually_async
+
+HOUR = timedelta(hours=1)
+INSERT = (
+    "INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type{}) VALUES ('m', 'T', '', '', ''{})"
+)
+SLEEPERS = "SELECT count(*) FROM outboxkit_sleeper"
+
+Writer = psycopg.Connection[Any]
+
+
+@pytest.fixture
+async def relay_engine(postgresql_url: str) -> AsyncIterator[AsyncEngine]:
+    made = process.engine(postgresql_url, name="relay")
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture
+async def asleep(relay_engine: AsyncEngine) -> AsyncIterator[Wakeup]:
+    """Sleeps for an hour unless somebody rings."""
+    made = Wakeup(relay_engine, poll_interval=HOUR, net=HOUR)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def writer(postgresql_url: str) -> Iterator[Writer]:
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
+        yield connection
+
+
+def ask(engine: Engine, query: str) -> Any:
+    with engine.connect() as connection:
+        return connection.execute(text(query)).scalar()
+
+
+async def is_asleep(engine: Engine, count: int = 1) -> None:
+    """Wait until so many relays are recorded, and have looked after that."""
+    looked = f"SELECT count(*) {BELLS} AND state = 'idle' AND query LIKE 'SELECT (SELECT min(%'"
+
+    def read() -> tuple[int, int]:
+        return ask(engine, SLEEPERS), ask(engine, looked)
+
+    await eventually_async(lambda: asyncio.to_thread(read), lambda found: found == (count, count))
+
+
+async def sleeping(wake: Wakeup, engine: Engine) -> tuple[asyncio.Task[None], asyncio.Event]:
+    """A wait that has begun."""
+    stop = asyncio.Event()
+    waiting = asyncio.create_task(wake.wait(stop))
+    await is_asleep(engine)
+    assert not waiting.done()
+    return waiting, stop
+
+
+async def test_a_commit_wakes_a_sleeping_relay(asleep: Wakeup, pg_engine: Engine, writer: Writer):
+    for _ in range(3):
+        waiting, _ = await sleeping(asleep, pg_engine)
+        writer.execute(INSERT.format("", ""))
+        async with asyncio.timeout(60):
+            await waiting
+        writer.execute("DELETE FROM outboxkit_outbox")
+
+
+async def test_a_commit_wakes_all_who_sleep(
+    asleep: Wakeup, relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
+):
+    another = Wakeup(relay_engine, poll_interval=HOUR, net=HOUR)
+    stop = asyncio.Event()
+    waiting = [asyncio.create_task(wake.wait(stop)) for wake in (asleep, another)]
+    await is_asleep(pg_engine, 2)
+    writer.execute(INSERT.format("", ""))
+    async with asyncio.timeout(60):
+        await asyncio.gather(*waiting)
+    await another.close()
+    assert ask(pg_engine, SLEEPERS) == 1
+
+
+async def test_stop_ends_the_sleep_and_close_takes_the_row_back(asleep: Wakeup, pg_engine: Engine):
+    waiting, stop = await sleeping(asleep, pg_engine)
+    stop.set()
+    async with asyncio.timeout(60):
+        await waiting
+    await asleep.close()
+    assert ask(pg_engine, SLEEPERS) == 0
+    eventually(lambda: ask(pg_engine, f"SELECT count(*) {BELLS}"), lambda count: count == 0)
+
+
+async def test_what_was_committed_before_the_sleep_is_seen(asleep: Wakeup, writer: Writer):
+    writer.execute(INSERT.format("", ""))
+    async with asyncio.timeout(60):
+        await asleep.wait(asyncio.Event())
+
+
+async def test_what_another_relay_holds_is_reported_once(asleep: Wakeup, pg_engine: Engine, writer: Writer):
+    writer.execute(INSERT.format("", ""))
+    async with asyncio.timeout(60):
+        await asleep.wait(asyncio.Event())
+    waiting, stop = await sleeping(asleep, pg_engine)  # the turn in between found nothing: no second report
+    stop.set()
+    await waiting
+
+
+async def test_a_delayed_message_wakes_the_relay_when_it_is_due(
+    relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
+):
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    wake = Wakeup(relay_engine, poll_interval=HOUR, net=HOUR, clock=lambda: now)
+    writer.execute(INSERT.format(", due_at", ", %s"), (now + timedelta(seconds=1),))
+    waiting = asyncio.create_task(wake.wait(asyncio.Event()))
+    await is_asleep(pg_engine)
+    now += timedelta(seconds=1)
+    async with asyncio.timeout(60):
+        await waiting
+    await wake.close()
+
+
+async def test_a_row_whose_trigger_ran_before_the_sleep_is_found_by_the_net(
+    relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
+):
+    wake = Wakeup(relay_engine, poll_interval=HOUR, net=timedelta(milliseconds=100))
+    with writer.transaction():
+        writer.execute(INSERT.format("", ""))
+        waiting, _ = await sleeping(wake, pg_engine)
+    async with asyncio.timeout(60):
+        await waiting
+    await wake.close()
+
+
+async def test_an_idle_relay_costs_less_than_two_statements_a_second(relay_engine: AsyncEngine):
+    """By the clock that is injected: an hour of sleep, of which every look ends at once."""
+    executed: list[str] = []
+
+    @event.listens_for(relay_engine.sync_engine, "before_cursor_execute")
+    def _count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        executed.append(statement)
+
+    slept = 0.0
+
+    class Hurried(wakeup.Bell):
+        async def hears(self, stop: asyncio.Event, seconds: float) -> bool:
+            nonlocal slept
+            slept += seconds
+            return False
+
+    wake = Wakeup(relay_engine, poll_interval=HOUR, monotonic=lambda: slept)
+    wake._bell = Hurried(relay_engine, monotonic=lambda: slept)
+    turns = 0
+    while slept < 3600:
+        await wake.wait(asyncio.Event())
+        turns += 1
+    await wake.close()
+    per_turn = 8  # what a relay's own turn costs, generously
+    assert 1800 < len(executed) + turns * per_turn < 2 * 3600
+
+
+async def test_a_rush_is_not_rung_for(relay_engine: AsyncEngine, pg_engine: Engine):
+    now = 0.0
+    wake = Wakeup(relay_engine, poll_interval=HOUR, net=HOUR, monotonic=lambda: now)
+    waiting, stop = await sleeping(wake, pg_engine)
+    stop.set()
+    await waiting
+    for _ in range(wakeup.RUSH_TURNS):
+        assert ask(pg_engine, SLEEPERS) == 1
+        await wake.busy()
+    assert ask(pg_engine, SLEEPERS) == 0
+    await wake.wait(asyncio.Event())  # a short pause
+    assert ask(pg_engine, SLEEPERS) == 0
+    now += wakeup.RUSH_SECONDS
+    waiting, stop = await sleeping(wake, pg_engine)
+    stop.set()
+    await waiting
+    await wake.close()
+
+
+async def test_a_lost_connection_ends_the_sleep_and_is_made_anew(asleep: Wakeup, pg_engine: Engine, writer: Writer):
+    for _ in range(2):
+        waiting, _ = await sleeping(asleep, pg_engine)
+        writer.execute(f"SELECT pg_terminate_backend(pid) {BELLS}")
+        async with asyncio.timeout(60):
+            await waiting
+    waiting, _ = await sleeping(asleep, pg_engine)
+    writer.execute(INSERT.format("", ""))
+    async with asyncio.timeout(60):
+        await waiting
+
+
+async def test_a_database_that_is_away_is_an_outage():
+    engine = process.engine("postgresql+psycopg://nobody@127.0.0.1:1/nowhere", name="relay")
+    wake = Wakeup(engine, poll_interval=HOUR)
+    with pytest.raises(Exception) as raised:
+        await wake.wait(asyncio.Event())
+    assert what_is_away(raised.value) == "database"
+    await wake.busy()
+    await wake.close()
+    await engine.dispose()
+
+
+async def test_where_notifications_are_swallowed_it_polls(postgresql_url: str, pg_engine: Engine, writer: Writer):
+    target = make_url(postgresql_url)
+    proxy = DeafProxy(str(target.host), int(target.port or 5432))
+    through = target.set(host="127.0.0.1", port=proxy.port).update_query_dict({"sslmode": "disable"})
+    engine = process.engine(through.render_as_string(hide_password=False), name="relay")
+    wake = Wakeup(engine, poll_interval=timedelta(milliseconds=50), net=HOUR)
+    with structlog.testing.capture_logs() as logged:
+        waiting = asyncio.create_task(wake.wait(asyncio.Event()))
+        await eventually_async(lambda: asyncio.sleep(0, bool(logged)))
+        assert ask(pg_engine, SLEEPERS) == 0
+        assert not waiting.done()
+        writer.execute(INSERT.format("", ""))
+        async with asyncio.timeout(60):
+            await waiting
+        await wake.wait(asyncio.Event())
+    await wake.close()
+    await engine.dispose()
+    proxy.close()
+    assert [line["log_level"] for line in logged] == ["warning"]
+    assert "notifications do not arrive" in logged[0]["reason"]

@@ -1,0 +1,265 @@
+"""The plan of a batch, played against a broker that is a few lines long: order, holding back, blame."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outboxkit import Message
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers.rabbitmq import batch
+from outboxkit.brokers.rabbitmq.batch import NOBODY, Batch, Caution, Suspects, blames_a_message
+from outboxkit.brokers.rabbitmq.confirms import Loss
+from tests.unit.shop import message
+
+TOO_LARGE = Loss(406, "PRECONDITION_FAILED - too large", connection_too=False)
+CRASH = Loss(541, "INTERNAL_ERROR", connection_too=True)
+FORCED = Loss(320, "CONNECTION_FORCED", connection_too=True)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Broker:
+    """Handles what is on its way in order; some of what it has accepted is confirmed when it closes.
+
+    Attributes:
+        poison: ids at which it closes.
+        refused: ids that it returns.
+        accepted: ids, in order of their arrival.
+    """
+
+    poison: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    loss: Loss = TOO_LARGE
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    accepted: list[str] = field(default_factory=list)
+
+    def take(self, plan: Batch, wave: Sequence[int]) -> None:
+        cut = next((n for n, index in enumerate(wave) if plan.messages[index].id in self.poison), None)
+        arrived = wave if cut is None else wave[:cut]
+        for index in arrived:
+            if plan.messages[index].id not in self.refused:
+                self.accepted.append(plan.messages[index].id)
+        answered = arrived if cut is None else [index for index in arrived if self.chance.random() < 0.3]
+        for index in answered:
+            if plan.messages[index].id in self.refused:
+                plan.receipts[index] = Receipt(Verdict.UNROUTABLE)
+                plan.refused_by_broker([index])
+            else:
+                plan.receipts[index] = CONFIRMED
+        if cut is not None:
+            plan.broke(self.loss, [index for index in wave if plan.receipts[index] is None], [])
+
+    def play(self, plan: Batch, *, waves: int = 1000) -> list[Receipt]:
+        for _ in range(waves):
+            if not (wave := plan.next_wave()):
+                break
+            self.take(plan, wave)
+        return plan.give_up("out of time")
+
+
+def cautious(*, probing: bool = False) -> Caution:
+    made = Caution(Clock())
+    if probing:
+        made.connected()
+    return made
+
+
+KEYS = st.sampled_from([None, "a", "b", "c"])
+MESSAGES = st.lists(st.tuples(KEYS, st.sampled_from(["fine", "fine", "fine", "poison", "refused"])), max_size=40)
+IDS = st.lists(st.sampled_from("abcd"), max_size=12)
+
+
+def messages_of(kinds: Sequence[tuple[str | None, str]]) -> tuple[list[Message], Broker]:
+    found = [message(id=str(n), key=key) for n, (key, _) in enumerate(kinds)]
+    broker = Broker(
+        {str(n) for n, (_, kind) in enumerate(kinds) if kind == "poison"},
+        {str(n) for n, (_, kind) in enumerate(kinds) if kind == "refused"},
+    )
+    return found, broker
+
+
+def first_arrivals(broker: Broker) -> list[str]:
+    return list(dict.fromkeys(broker.accepted))
+
+
+@given(MESSAGES, st.booleans())
+def test_every_message_gets_the_verdict_that_it_deserves(kinds: list[tuple[str | None, str]], probing: bool):
+    messages, broker = messages_of(kinds)
+    receipts = broker.play(Batch(messages, cautious(probing=probing)))
+    deserved = {"fine": Verdict.CONFIRMED, "poison": Verdict.REJECTED, "refused": Verdict.UNROUTABLE}
+    failed: set[str | None] = set()
+    for (key, kind), receipt in zip(kinds, receipts, strict=True):
+        if receipt.verdict is Verdict.HELD:
+            assert key in failed, "held for no reason"
+        else:
+            assert receipt.verdict is deserved[kind]
+        if kind != "fine" and key is not None:
+            failed.add(key)
+
+
+@given(MESSAGES)
+def test_what_is_accepted_of_a_key_is_accepted_in_order(kinds: list[tuple[str | None, str]]):
+    messages, broker = messages_of(kinds)
+    broker.play(Batch(messages, cautious()))
+    for key in ("a", "b", "c"):
+        arrived = [int(id_) for id_ in first_arrivals(broker) if kinds[int(id_)][0] == key]
+        assert arrived == sorted(arrived)
+
+
+@given(MESSAGES)
+def test_with_care_nothing_of_a_key_is_accepted_behind_what_failed(kinds: list[tuple[str | None, str]]):
+    messages, broker = messages_of(kinds)
+    caution = cautious()
+    caution.refused(message(), Verdict.REJECTED)  # a nack: care with everything
+    broker.play(Batch(messages, caution))
+    failed: set[str | None] = set()
+    for number, (key, kind) in enumerate(kinds):
+        assert key not in failed or str(number) not in broker.accepted
+        if kind != "fine" and key is not None:
+            failed.add(key)
+
+
+@given(MESSAGES, st.integers(1, 3))
+def test_calls_that_run_out_of_time_find_the_poison_together(kinds: list[tuple[str | None, str]], waves: int):
+    kinds = [(None, kind) for _, kind in kinds]
+    todo, broker = messages_of(kinds)
+    caution, suspects = cautious(), NOBODY
+    verdicts: dict[str, Verdict] = {}
+    for _ in range(200):
+        plan = Batch(todo, caution, suspects)
+        receipts, suspects = broker.play(plan, waves=waves), plan.still_suspect()
+        verdicts |= {sent.id: receipt.verdict for sent, receipt in zip(todo, receipts, strict=True)}
+        todo = [sent for sent in todo if verdicts[sent.id] is Verdict.UNKNOWN]
+    assert not todo, "it never ends"
+    assert {id_ for id_, verdict in verdicts.items() if verdict is Verdict.REJECTED} == broker.poison
+
+
+def test_one_poisonous_message_costs_a_few_channels_only():
+    messages, broker = [message(id=str(number)) for number in range(1024)], Broker({"777"})
+    plan, waves = Batch(messages, cautious()), 0
+    while wave := plan.next_wave():
+        broker.take(plan, wave)
+        waves += 1
+    assert waves <= 2 * 10 + 1
+    assert [number for number, receipt in enumerate(plan.receipts) if receipt is not CONFIRMED] == [777]
+
+
+def test_a_crash_of_the_broker_is_blamed_on_a_message_only_if_others_pass():
+    broker = Broker({"bad"}, loss=CRASH)
+    alone = Batch([message(id="bad")], cautious())
+    assert [receipt.verdict for receipt in broker.play(alone)] == [Verdict.UNKNOWN]
+    assert alone.still_suspect() == NOBODY, (
+        "one message alone is no suspicion: it is the first of the next batch anyway"
+    )
+    among = Batch([message(id="good"), message(id="bad"), message(id="fine")], cautious())
+    assert [receipt.verdict for receipt in broker.play(among)] == ["confirmed", "rejected", "confirmed"]
+
+
+def test_a_crash_at_the_head_of_a_batch_is_decided_by_the_next():
+    broker, caution = Broker({"bad"}, loss=CRASH), cautious()
+    messages = [message(id="bad"), message(id="fine")]
+    first = Batch(messages, caution)
+    assert [receipt.verdict for receipt in broker.play(first)] == ["unknown", "confirmed"]
+    assert first.still_suspect() == Suspects(frozenset({"bad"}), others_pass=True)
+    second = Batch(messages[:1], caution, first.still_suspect())
+    assert [receipt.verdict for receipt in broker.play(second)] == ["rejected"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "blamed"),
+    [
+        (TOO_LARGE, True),
+        (CRASH, True),
+        (FORCED, False),
+        *((Loss(code, "", connection_too=True), True) for code in (501, 502, 503, 505, 540)),
+        (Loss(404, "NOT_FOUND - no exchange 'outboxkit'", connection_too=False), False),
+        (Loss(0, "the socket is gone", connection_too=True), False),
+        (Loss(403, "ACCESS_REFUSED - access to exchange 'outboxkit' refused", connection_too=False), False),
+        (Loss(403, "ACCESS_REFUSED - write access to topic 'x' refused", connection_too=False), True),
+    ],
+)
+def test_who_is_to_blame(loss: Loss, blamed: bool):
+    assert blames_a_message(loss) is blamed
+
+
+@given(IDS)
+def test_no_wave_has_an_id_twice_and_the_waves_keep_the_order_of_an_id(ids: list[str]):
+    plan, waves = Batch([message(id=id_) for id_ in ids], cautious()), []
+    while wave := plan.next_wave():
+        waves.append(wave)
+        for index in wave:
+            plan.receipts[index] = CONFIRMED
+    assert sorted(index for wave in waves for index in wave) == list(range(len(ids)))
+    assert len(waves) == max(map(ids.count, ids), default=0)
+    for wave in waves:
+        assert len({ids[index] for index in wave}) == len(wave)
+        assert wave == sorted(wave)
+    for id_ in set(ids):
+        order = [index for wave in waves for index in wave if ids[index] == id_]
+        assert order == sorted(order)
+
+
+def test_without_a_reason_for_care_a_batch_is_one_wave():
+    keyed = [message(id=str(number), key="one") for number in range(10)]
+    assert Batch(keyed, cautious()).next_wave() == list(range(10))
+
+
+def test_the_first_wave_of_a_connection_is_a_probe():
+    keyed = [message(id=str(number), key="one" if number % 2 else None) for number in range(10)]
+    plan = Batch(keyed, cautious(probing=True))
+    first = plan.next_wave()
+    assert first == [0, 1, 2, 4, 6, 8]
+    for index in first:
+        plan.receipts[index] = CONFIRMED
+    assert plan.next_wave() == [3, 5, 7, 9]
+
+
+def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while():
+    clock = Clock()
+    caution = Caution(clock)
+    caution.refused(message(topic="lost"), Verdict.UNROUTABLE)
+    batch_ = [message(id=str(n), key="one", topic=topic) for n, topic in enumerate(["good", "good", "lost", "good"])]
+    assert Batch(batch_, caution).next_wave() == [0, 1, 2]
+    clock.now += batch.CAREFUL_SECONDS - 1
+    assert Batch(batch_, caution).next_wave() == [0, 1, 2]
+    clock.now += 2
+    assert Batch(batch_, caution).next_wave() == [0, 1, 2, 3]
+
+
+def test_care_with_a_single_key_is_limited():
+    clock = Clock()
+    caution = Caution(clock)
+    caution.refused(message(), Verdict.REJECTED)
+    messages = [message(id=str(n), key="one") for n in range(500)]
+    broker = Broker()
+    receipts = broker.play(Batch([*messages, message(id="other")], caution))
+    assert [receipt.verdict for receipt in receipts] == [
+        *[Verdict.CONFIRMED] * batch.CAREFUL_WAVES, *[Verdict.HELD] * (500 - batch.CAREFUL_WAVES), Verdict.CONFIRMED
+    ]  # fmt: skip
+
+
+def test_what_became_known_meanwhile_holds_back_what_has_not_left():
+    messages = [message(id=str(n), key=key) for n, key in enumerate(["one", "one", "two", None])]
+    plan = Batch(messages, cautious())
+    plan.next_wave()
+    plan.refuse(0, Receipt(Verdict.REJECTED, "cannot be written"))
+    assert [plan.is_held(index) for index in range(1, 4)] == [True, False, False]
+    assert plan.receipts[1] == Receipt(Verdict.HELD, "an earlier message of key 'one' has failed")
+
+
+def test_what_was_not_written_is_sent_after_the_suspects():
+    messages = [message(id=str(number)) for number in range(8)]
+    plan = Batch(messages, cautious())
+    plan.next_wave()
+    plan.broke(TOO_LARGE, [0, 1, 2], [3, 4, 5, 6, 7])
+    assert [plan.next_wave() for _ in range(4)] == [[0, 1], [2], [3, 4, 5, 6, 7], []]

@@ -1,0 +1,182 @@
+"""How a wave is written: windows, room, and what stops it; against a wire that is a queue."""
+
+import asyncio
+import dataclasses
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import aiormq
+import pytest
+from aiormq.abc import ChannelFrame
+from pamqp import commands, frame
+
+from outboxkit.brokers import CONFIRMED
+from outboxkit.brokers.rabbitmq import channel
+from outboxkit.brokers.rabbitmq.batch import Batch, Caution
+from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
+from tests.unit.shop import message
+
+
+class Wire:
+    """What `ConfirmChannel` uses of aiormq's channel."""
+
+    number = 1
+    is_closed = False
+    connection: Any = SimpleNamespace(connection_tune=SimpleNamespace(frame_max=131_072))
+
+    def __init__(self) -> None:
+        self.write_queue: asyncio.Queue[ChannelFrame] = asyncio.Queue(maxsize=10)
+
+    async def next_ids(self) -> list[str]:
+        """The ids in the next buffer; it is written to the socket then."""
+        buffer, ids = await self.next_buffer(), []
+        while buffer:
+            size, _, found = frame.unmarshal(buffer)
+            buffer = buffer[size:]
+            if not isinstance(found, commands.Basic.Publish) and hasattr(found, "properties"):
+                ids.append(found.properties.message_id)
+        return ids
+
+    async def next_buffer(self) -> bytes:
+        written = await asyncio.wait_for(self.write_queue.get(), 5)
+        written.drain()
+        return written.payload
+
+
+@pytest.fixture
+def wire() -> Wire:
+    return Wire()
+
+
+@pytest.fixture
+def opened(wire: Wire) -> ConfirmChannel:
+    return ConfirmChannel(wire, exchange="shop-events", app_id="shop")  # type: ignore[arg-type]
+
+
+def batch_of(*sizes: int, **more: Any) -> Batch:
+    messages = [message(id=str(number), payload=b"x" * size, **more) for number, size in enumerate(sizes)]
+    return Batch(messages, Caution(lambda: 0.0))
+
+
+async def settled(task: asyncio.Task[Any]) -> None:
+    """Let the task go as far as it can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not task.done()
+
+
+async def test_a_wave_is_one_buffer_and_ends_with_the_last_answer(wire: Wire, opened: ConfirmChannel):
+    batch = batch_of(1, 2, 3)
+    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    assert await wire.next_ids() == ["0", "1", "2"]
+    opened.tracker.ack(2, multiple=True)
+    await settled(sending)
+    opened.tracker.ack(3, multiple=False)
+    assert await sending == []
+    assert batch.receipts == [CONFIRMED] * 3
+    assert wire.write_queue.empty()
+
+
+async def test_the_next_window_waits_until_the_socket_has_taken_the_last(
+    wire: Wire, opened: ConfirmChannel, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(channel, "WINDOW_MESSAGES", 2)
+    batch = batch_of(1, 1, 1)
+    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    await settled(sending)
+    assert wire.write_queue.qsize() == 1
+    assert await wire.next_ids() == ["0", "1"]
+    assert await wire.next_ids() == ["2"]
+    opened.tracker.ack(3, multiple=True)
+    assert await sending == []
+
+
+@pytest.mark.parametrize("limit", [("UNCONFIRMED_MESSAGES", 2), ("UNCONFIRMED_BYTES", 200_000)])
+async def test_no_more_than_so_much_is_on_its_way(
+    wire: Wire, opened: ConfirmChannel, monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]
+):
+    monkeypatch.setattr(channel, *limit)
+    monkeypatch.setattr(channel, "WINDOW_MESSAGES", 1)
+    batch = batch_of(*[100_000] * 5)
+    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    for tag in range(1, 4):
+        assert await wire.next_ids() == [str(tag - 1)]
+        if tag >= 2:
+            await settled(sending)
+            assert wire.write_queue.empty(), "too much is on its way"
+            opened.tracker.ack(tag - 1, multiple=False)
+    for id_ in ("3", "4"):
+        opened.tracker.ack(5, multiple=True)
+        assert await wire.next_ids() == [id_]
+    opened.tracker.ack(5, multiple=True)
+    assert await sending == []
+
+
+async def test_a_message_larger_than_all_limits_goes_alone(wire: Wire, opened: ConfirmChannel):
+    batch = batch_of(5_000_000, 10)
+    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    assert await wire.next_ids() == ["0"]
+    await settled(sending)
+    opened.tracker.ack(1, multiple=False)
+    assert await wire.next_ids() == ["1"]
+    opened.tracker.ack(2, multiple=False)
+    assert await sending == []
+
+
+async def test_nothing_is_written_while_the_broker_blocks(wire: Wire, opened: ConfirmChannel):
+    opened.tracker.blocked("low on disk")
+    batch = batch_of(1)
+    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    await settled(sending)
+    assert wire.write_queue.empty()
+    opened.tracker.blocked(None)
+    assert await wire.next_ids() == ["0"]
+    opened.tracker.ack(1, multiple=False)
+    assert await sending == []
+
+
+async def test_a_lost_channel_ends_it_and_says_what_has_not_left(
+    wire: Wire, opened: ConfirmChannel, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(channel, "WINDOW_MESSAGES", 2)
+    batch = batch_of(1, 1, 1, 1)
+    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    await settled(sending)
+    opened.tracker.closed(0, "the socket is gone", connection_too=True)
+    assert await sending == [2, 3]
+    assert opened.tracker.unanswered() == [0, 1]
+    assert not opened.is_open
+
+
+async def test_what_cannot_be_written_is_rejected_and_takes_no_tag(wire: Wire, opened: ConfirmChannel):
+    messages = [message(id="0", headers={"a": object()}, key="k"), message(id="1", key="k"), message(id="2")]
+    batch = Batch(messages, Caution(lambda: 0.0))
+    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    assert await wire.next_ids() == ["2"]
+    opened.tracker.ack(1, multiple=False)
+    assert await sending == []
+    assert [receipt and receipt.verdict for receipt in batch.receipts] == ["rejected", "held", "confirmed"]
+
+
+async def test_a_cancelled_wait_for_the_writer_counts_no_tag(wire: Wire, opened: ConfirmChannel):
+    while not wire.write_queue.full():
+        wire.write_queue.put_nowait(ChannelFrame(payload=b"", should_close=False))
+    batch = batch_of(1)
+    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    await settled(sending)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    assert opened.tracker.waiting == 0
+
+
+def test_the_client_library_still_has_what_is_built_upon():
+    """If this fails after an upgrade, docs/decisions/0013-one-buffer-for-a-batch.md says what to look at."""
+    assert [each.name for each in dataclasses.fields(ChannelFrame)] == ["payload", "should_close", "drain_future"]
+    source = inspect.getsource(aiormq.channel.Channel.__init__)
+    assert "self.write_queue = connector.write_queue" in source
+    assert "self.number: int = number" in source
+    writer = inspect.getsource(aiormq.Connection._Connection__writer)  # type: ignore[attr-defined]
+    assert "writer.write(channel_frame.payload)" in writer
+    assert writer.index("await writer.drain()") < writer.index("channel_frame.drain()")

@@ -1,0 +1,74 @@
+"""What is worth a line, and what is not."""
+
+from dataclasses import replace
+
+import pytest
+
+from outboxkit.cli.status.advice import advise, is_held_back
+from outboxkit.cli.status.report import Count, ParkedKeys, Sessions, Vacuum
+from tests.unit.cli.status.reports import CALM, NOW, RELAY, holder, outbox, status
+
+
+def test_nothing_is_wrong():
+    assert list(advise(status())) == []
+    assert list(advise(status(sessions=None, vacuum=None))) == []
+
+
+def test_messages_wait_and_no_relay_is_there():
+    found = status(outbox=outbox(pending=Count(3), age=190))
+    assert list(advise(found)) == ["no relay is connected, and messages wait for 3 min 10 s: start `outboxkit relay`"]
+
+
+def test_messages_wait_though_a_relay_is_there():
+    found = status(outbox=outbox(pending=Count(3), age=190), sessions=Sessions((RELAY,), (), ()))
+    assert list(advise(found)) == ["messages wait for 3 min 10 s though a relay is connected: read its log"]
+
+
+@pytest.mark.parametrize("age", [None, 0, 59.9])
+def test_messages_that_came_just_now_are_no_matter(age: float | None):
+    assert list(advise(status(outbox=outbox(pending=Count(3), age=age)))) == []
+
+
+def test_on_sqlite_nobody_knows_whether_a_relay_is_there():
+    assert list(advise(status(outbox=outbox(age=190), sessions=None, vacuum=None))) == []
+
+
+def test_parked_keys_and_dead_letters_are_one_line():
+    assert list(advise(status(open_=2))) == ["2 dead letters to decide on: see `outboxkit dead list`"]
+    found = status(outbox=outbox(keys=ParkedKeys(Count(1))), open_=2)
+    assert list(advise(found)) == ["1 key is parked: see `outboxkit dead list`, then replay or discard"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cure"),
+    [
+        ("session", "end that transaction, or SELECT pg_terminate_backend(99)"),
+        ("standby", "a query on the standby psql is old; end it there"),
+        ("slot", "have the slot's reader catch up, or SELECT pg_drop_replication_slot('psql')"),
+        ("prepared", "COMMIT PREPARED or ROLLBACK PREPARED 'psql'"),
+    ],
+)
+def test_each_way_to_hold_back_vacuum_has_its_cure(kind: str, cure: str):
+    found = status(vacuum=Vacuum(54_321, None, holder(kind)))
+    assert list(advise(found)) == [f"54 321 dead rows cannot be removed: {cure}"]
+
+
+@pytest.mark.parametrize(
+    ("vacuum", "held_back"),
+    [
+        (CALM, False),
+        (Vacuum(1_000_000, NOW, None), False),
+        (Vacuum(1_000, NOW, holder(seconds=60)), True),
+        (Vacuum(1_000, NOW, holder(seconds=59)), False),
+        (Vacuum(999, NOW, holder(seconds=7200)), False),
+        (Vacuum(1_000, NOW, holder(seconds=None, transactions=9_999)), False),
+        (Vacuum(1_000, NOW, holder(seconds=None, transactions=10_000)), True),
+    ],
+)
+def test_held_back_is_a_long_time_and_many_rows(vacuum: Vacuum, held_back: bool):
+    assert is_held_back(vacuum) is held_back
+
+
+def test_the_missing_right_is_named():
+    (line,) = advise(replace(status(), missing_right="pg_read_all_stats"))
+    assert line == "PostgreSQL hides other roles' sessions from this one: GRANT pg_read_all_stats to it"

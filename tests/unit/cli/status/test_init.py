@@ -1,0 +1,121 @@
+"""`outboxkit status` on SQLite; tests/integration/test_status.py has what only PostgreSQL knows."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.status.rows import HOUR, NOW, add_rows, fill
+
+
+@pytest.fixture
+def filled(engine: Engine, database_url: str) -> str:
+    with engine.begin() as connection:
+        fill(connection)
+    return database_url
+
+
+def exactly(value: int) -> dict[str, Any]:
+    return {"value": value, "estimate": False}
+
+
+def test_json_says_everything(run: Run, filled: str):
+    ended = run("status", "--json", "--database-url", filled)
+    assert (ended.code, ended.err) == (0, "")
+    said = json.loads(ended.out)
+    assert 7200 <= said["outbox"].pop("oldest_age_seconds") < 9 * 3600
+    assert datetime.fromisoformat(said["outbox"].pop("next_due")) == NOW + HOUR
+    assert datetime.fromisoformat(said["published"].pop("oldest")) == NOW - 48 * HOUR
+    assert said == {
+        "schema_version": 2,
+        "outbox": {
+            "pending": exactly(8),
+            "ready": exactly(2),
+            "delayed": exactly(1),
+            "held": exactly(2),
+            "parked": exactly(3),
+            "by_type": {
+                "OrderConfirmed": {"pending": exactly(7), "failed_before": exactly(1)},
+                "StockChanged": {"pending": exactly(1), "failed_before": exactly(0)},
+            },
+            "parked_keys": {
+                "count": exactly(3),
+                "top": [
+                    {"key": "b", "waiting": exactly(2), "dead": exactly(1)},
+                    {"key": "c", "waiting": exactly(1), "dead": exactly(1)},
+                    {"key": "d", "waiting": exactly(0), "dead": exactly(1)},
+                ],
+                "more": exactly(0),
+            },
+        },
+        "inbox": {"processed": exactly(3), "by_handler": {"A": exactly(2), "B": exactly(1)}},
+        "dead_letters": {
+            "open": exactly(5),
+            "by_reason": [
+                {"side": "inbox", "reason": "rejected", "count": exactly(2)},
+                {"side": "outbox", "reason": "refused", "count": exactly(3)},
+            ],
+            "resolved": exactly(1),
+        },
+        "published": {"kept": exactly(1)},
+        "sessions": None,
+        "vacuum": None,
+        "missing_right": None,
+        "advice": ["3 keys are parked: see `outboxkit dead list`, then replay or discard"],
+    }
+
+
+def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    ended = run("status", "--database-url", filled)
+    assert ended.code == 0
+    assert ended.out.splitlines() == [
+        "outbox        8 pending, the oldest for 2 h 0 min",
+        "                2 ready, 1 delayed, 2 held, 3 parked",
+        f"                next due: {NOW + HOUR:%Y-%m-%d %H:%M:%S} UTC",
+        "                OrderConfirmed: 7, 1 failed before",
+        "                StockChanged: 1",
+        "              3 keys parked",
+        "                b: 2 waiting behind 1 dead letter",
+        "                c: 1 waiting behind 1 dead letter",
+        "                d: 0 waiting behind 1 dead letter",
+        "inbox         3 processed",
+        "                A: 2",
+        "                B: 1",
+        "dead letters  5 open, 1 resolved",
+        "                inbox, rejected: 2",
+        "                outbox, refused: 3",
+        f"published     1 kept, the oldest of {NOW - 48 * HOUR:%Y-%m-%d %H:%M} UTC",
+        "tables        version 2",
+        "advice        3 keys are parked: see `outboxkit dead list`, then replay or",
+        "                discard",
+    ]
+
+
+def test_nothing_at_all(run: Run, database_url: str):
+    said = json.loads(run("status", "--json", "--database-url", database_url).out)
+    assert said["outbox"] == {
+        **dict.fromkeys(("pending", "ready", "delayed", "held", "parked"), exactly(0)),
+        "oldest_age_seconds": None,
+        "next_due": None,
+        "by_type": {},
+        "parked_keys": {"count": exactly(0), "top": [], "more": exactly(0)},
+    }
+    assert (said["inbox"]["processed"], said["dead_letters"]["open"], said["advice"]) == (exactly(0), exactly(0), [])
+    assert run("status", "--database-url", database_url).out.splitlines() == [
+        "outbox        0 pending",
+        "inbox         0 processed",
+        "dead letters  0 open",
+        "tables        version 2",
+    ]
+
+
+def test_a_type_cannot_steer_the_terminal(run: Run, engine: Engine, database_url: str):
+    with engine.begin() as connection:
+        add_rows(connection, type="[bold]x[/nonsense]\x1b[31m")
+    ended = run("status", "--database-url", database_url)
+    assert ended.code == 0
+    assert r"[bold]x[/nonsense]\x1b[31m: 1" in ended.out

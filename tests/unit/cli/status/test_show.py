@@ -1,0 +1,86 @@
+"""The lines of what only PostgreSQL knows, and their width."""
+
+from dataclasses import replace
+
+import pytest
+
+from outboxkit.cli.status import show
+from outboxkit.cli.status.report import Count, OfType, Sessions, Vacuum
+from tests.unit.cli.status.reports import NOBODY, NOW, RELAY, SECRETIVE, holder, outbox, status
+
+
+def test_who_is_connected_and_what_holds_back_vacuum():
+    sessions = Sessions((RELAY,), (SECRETIVE,), ())
+    found = replace(status(sessions=sessions, vacuum=Vacuum(54_321, NOW, holder())), advice=("do this", "do that"))
+    assert list(show.lines(found, width=80)) == [
+        "outbox        0 pending",
+        "inbox         0 processed",
+        "dead letters  0 open",
+        "relays        1 connection",
+        "                4711 outboxkit relay: idle, from 10.0.0.3, since 2026-03-01",
+        "                  10:00 UTC",
+        "consumers     1 connection",
+        "                4712 outboxkit consumer billing: hidden from this role",
+        "vacuum        54 321 dead rows in the outbox, last vacuum 2026-03-01 12:00 UTC",
+        "                held back by session 99 (psql), idle in transaction for 2 h 0",
+        "                  min, last query at 2026-03-01 10:00:00 UTC",
+        "tables        version 2",
+        "advice        do this",
+        "              do that",
+    ]
+
+
+LATELY = "2026-03-01 11:58:30"
+
+
+@pytest.mark.parametrize(
+    ("vacuum", "line"),
+    [
+        (
+            Vacuum(5, None, holder(seconds=90)),
+            f"oldest transaction: session 99 (psql), idle in transaction for 1 min 30 s, last query at {LATELY} UTC",
+        ),
+        (Vacuum(5000, None, holder("prepared")), "held back by prepared transaction psql for 2 h 0 min"),
+        (
+            Vacuum(5000, None, holder("slot", seconds=None, transactions=54_321)),
+            "held back by replication slot psql, 54 321 transactions ago",
+        ),
+        (Vacuum(5000, None, holder("standby")), "held back by standby 99 (psql), idle in transaction for 2 h 0 min"),
+    ],
+)
+def test_what_holds_the_oldest_transaction(vacuum: Vacuum, line: str):
+    assert f"                {line}" in list(show.lines(status(vacuum=vacuum), width=200))
+
+
+def test_a_young_transaction_is_not_worth_a_line():
+    young = Vacuum(5000, NOW, holder(seconds=59))
+    assert not any("psql" in line for line in show.lines(status(vacuum=young), width=80))
+
+
+def test_many_connections_are_cut_short():
+    relays = tuple(replace(RELAY, pid=number) for number in range(15))
+    lines = list(show.lines(status(sessions=replace(NOBODY, relays=relays)), width=120))
+    at = lines.index("relays        15 connections")
+    assert len([line for line in lines if "outboxkit relay" in line]) == 10
+    assert lines[at + 11] == "                and 5 more"
+
+
+def test_no_relay_is_said_and_no_consumer_is_not():
+    lines = list(show.lines(status(), width=80))
+    assert "relays        none connected" in lines
+    assert not any(line.startswith(("consumers", "others")) for line in lines)
+
+
+def test_an_estimate_is_seen_as_one():
+    many = Count(987_654, estimate=True)
+    found = replace(outbox(pending=many, age=0.4), by_type={"OrderConfirmed": OfType(many, Count(0, estimate=True))})
+    assert list(show.lines(status(outbox=found), width=80))[:2] == [
+        "outbox        ~990 000 pending, the oldest for 0.4 s",
+        "                OrderConfirmed: ~990 000",
+    ]
+
+
+@pytest.mark.parametrize("width", [20, 60, 80])
+def test_lines_are_folded_to_the_width(width: int):
+    found = status(sessions=Sessions((RELAY,), (SECRETIVE,), ()), vacuum=Vacuum(54_321, NOW, holder()))
+    assert all(len(line) <= max(width, 60) for line in show.lines(found, width=width))

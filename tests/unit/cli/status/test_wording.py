@@ -1,0 +1,50 @@
+"""Numbers, times and names as people read them."""
+
+import pytest
+
+from outboxkit.cli.status.report import Count
+from outboxkit.cli.status.wording import many, number, plain, span
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0"),
+        (12345, "12 345"),
+        (Count(1234567), "1 234 567"),
+        (Count(987_654, estimate=True), "~990 000"),
+        (Count(999_999, estimate=True), "~1 000 000"),
+        (Count(7, estimate=True), "~7"),
+        (Count(0, estimate=True), "~0"),
+    ],
+)
+def test_number(count: Count | int, text: str):
+    assert number(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.6, "1 min 0 s"),
+        (190, "3 min 10 s"),
+        (3599.6, "1 h 0 min"),
+        (7380, "2 h 3 min"),
+        (86_400 * 5 + 7300, "5 d 2 h"),
+    ],
+)
+def test_span(seconds: float, text: str):
+    assert span(seconds) == text
+
+
+def test_many():
+    assert many(1, "key") == "1 key"
+    assert many(Count(12_345, estimate=True), "key is", "keys are") == "~12 000 keys are"
+
+
+def test_plain():
+    assert plain("Größe 1") == "Größe 1"
+    assert plain("a\x1b[2J\n\u202eb") == r"a\x1b[2J\n\u202eb"
+    assert plain(None) == plain("") == "-"

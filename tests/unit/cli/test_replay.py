@@ -1,0 +1,95 @@
+"""`outboxkit replay`, up to the broker: see tests/integration/test_replay.py for what it publishes."""
+
+import io
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, insert
+
+from outboxkit import ConfigurationError, tables
+from outboxkit.cli.replay import _moment
+from tests.unit.cli.conftest import Run
+from tests.unit.shop import NOW
+
+NOBODY = ("--broker-url", "amqp://127.0.0.1:1/", "--publish-timeout", "10ms")
+
+
+def keep(engine: Engine, *moments: datetime) -> None:
+    row = {"message_id": "m", "type": "T", "payload": b"", "headers": b"{}", "content_type": "application/json"}
+    with engine.begin() as connection:
+        rows = [row | {"published_at": moment, "position": number} for number, moment in enumerate(moments)]
+        connection.execute(insert(tables.published), rows)
+
+
+@pytest.fixture
+def kept(engine: Engine) -> None:
+    keep(engine, NOW - timedelta(hours=3), NOW, NOW + timedelta(microseconds=250_000))
+
+
+def test_a_dry_run_says_what_would_happen_and_needs_no_broker(run: Run, kept: None, database_url: str):
+    ended = run("replay", "--to-queue", "q", "--since", "2026-03-01", "--dry-run", "--database-url", database_url)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == ("3 messages for queue q, published from 2026-03-01T09:00:00Z to 2026-03-01T12:00:00.250000Z\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        (("--since", "2026-03-01T12:00Z"), 2),
+        (("--since", "2026-03-01T14:00+02:00"), 2),
+        (("--until", "2026-03-01 12:00:00.25"), 2),
+        (("--type", "T"), 3),
+    ],
+)
+def test_what_is_wanted(run: Run, kept: None, database_url: str, options: tuple[str, ...], count: int):
+    ended = run("replay", "--to-queue", "q", *options, "--dry-run", "--database-url", database_url)
+    assert ended.out.startswith(f"{count} messages for queue q, ")
+
+
+@pytest.mark.parametrize("options", [("--type", "X"), ("--key", "k"), ("--since", "2h"), ("--until", "2020-01-01")])
+def test_nothing_to_do_is_no_failure(run: Run, kept: None, database_url: str, options: tuple[str, ...]):
+    ended = run("replay", "--to-queue", "q", *options, "--database-url", database_url)
+    assert (ended.code, ended.out) == (0, "no such message is kept\n")
+
+
+def test_it_asks_first(run: Run, kept: None, database_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    ended = run("replay", "--to-queue", "q", "--database-url", database_url, *NOBODY)
+    assert ended.code == 1
+    assert "Publish them again? [y/N]" in ended.out
+    assert "replayed" not in ended.out
+
+
+def test_a_broker_that_is_away_is_said(run: Run, kept: None, database_url: str):
+    ended = run("replay", "--to-queue", "q", "--yes", "--database-url", database_url, *NOBODY)
+    assert ended.code == 1
+    assert ended.out.splitlines()[1:] == ["replayed 0 of 3"]
+    assert "the broker is away" in ended.err
+
+
+def test_memory_is_refused(run: Run, kept: None, database_url: str):
+    ended = run("replay", "--to-queue", "q", "--yes", "--database-url", database_url, "--broker-url", "memory://")
+    assert ended.code == 2
+    assert "amqp://… is accepted" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        (None, None),
+        ("2h", NOW - timedelta(hours=2)),
+        ("7d", NOW - timedelta(days=7)),
+        ("2026-02-01", datetime(2026, 2, 1, tzinfo=UTC)),
+        ("2026-02-01T10:00", datetime(2026, 2, 1, 10, tzinfo=UTC)),
+        ("2026-02-01T10:00:00.5+01:00", datetime(2026, 2, 1, 9, 0, 0, 500_000, tzinfo=UTC)),
+    ],
+)
+def test_moments(text: str | None, moment: datetime | None):
+    assert _moment("--since", text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12:00", "2 weeks", "-2h"])
+def test_what_is_no_moment(text: str):
+    with pytest.raises(ConfigurationError, match=f"--since is {text!r}: a moment such as .* or 7d is accepted"):
+        _moment("--since", text, NOW)

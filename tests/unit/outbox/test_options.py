@@ -1,0 +1,97 @@
+"""What `outbox.add` may be given, and what the options mean for the row."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outboxkit import EncodeError, ids, outbox, tables
+from outboxkit.outbox import Options
+from outboxkit.outbox.options import check_options
+from tests.unit.shop import NOW, OrderConfirmed, message, rows
+
+ORDER = OrderConfirmed(7, Decimal("9.50"))
+LATER = datetime.now(UTC) + timedelta(days=1)
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as opened:
+        yield opened
+
+
+def stored(session: Session, database_url: str) -> list[dict[str, Any]]:
+    session.commit()
+    return rows(database_url, tables.outbox)
+
+
+@pytest.mark.parametrize(("add", "given"), [(outbox.add, ORDER), (outbox.add_all, [ORDER])])
+def test_an_option_that_does_not_exist_is_refused_as_python_does(
+    session: Session, add: Callable[..., object], given: object
+):
+    with pytest.raises(TypeError, match=rf"^{add.__name__}\(\) got an unexpected keyword argument 'keey'$"):
+        add(session, given, keey="order-7")
+    assert not session.new
+
+
+@pytest.mark.parametrize("name", Options.__annotations__)
+def test_none_is_the_same_as_not_given(session: Session, database_url: str, name: str):
+    outbox.add(session, ORDER, **{name: None})
+    outbox.add(session, ORDER)
+    with_none, without = stored(session, database_url)
+    for own in ("position", "message_id", "created_at"):
+        assert with_none.pop(own) != without.pop(own) or own == "created_at"
+    assert with_none == without
+
+
+@pytest.mark.parametrize("documented", [outbox.add, Options])
+def test_every_option_is_documented_where_people_look(documented: object):
+    text = inspect.getdoc(documented) or ""
+    assert [name for name in Options.__annotations__ if f"\n    {name}: " not in text] == []
+
+
+@pytest.mark.parametrize("name", ["deliver_at", "expires_at"])
+@pytest.mark.parametrize("wrong", [NOW.replace(tzinfo=None), "tomorrow", 5, timedelta(days=1), NOW.date()])
+def test_a_moment_without_zone_is_refused(session: Session, name: str, wrong: Any):
+    with pytest.raises(EncodeError, match=rf"{name} is .* must be a datetime with a time zone"):
+        outbox.add(session, ORDER, **{name: wrong})
+    assert not session.new
+
+
+def test_every_option_passes():
+    check_options("add", dict.fromkeys(Options.__annotations__))
+
+
+@pytest.mark.parametrize("moment", [LATER, NOW, datetime(1960, 1, 1, tzinfo=UTC)])
+def test_a_message_may_expire_also_at_once(session: Session, database_url: str, moment: datetime):
+    outbox.add(session, ORDER, expires_at=moment)
+    assert [row["expires_at"] for row in stored(session, database_url)] == [moment]
+
+
+def test_a_message_does_not_expire_by_itself(session: Session, database_url: str):
+    outbox.add(session, ORDER)
+    (row,) = stored(session, database_url)
+    assert (row["expires_at"], row["dedup"], row["discard_unroutable"], row["held"]) == (None, False, False, False)
+
+
+@pytest.mark.parametrize("add", [outbox.add, outbox.add_all])
+def test_dedup_needs_an_id_to_compare(session: Session, add: Callable[..., object]):
+    given: object = [ORDER] if add is outbox.add_all else ORDER
+    with pytest.raises(EncodeError, match=r"dedup compares message ids.*give message_id=ids\.derive"):
+        add(session, given, dedup=True)
+    assert not session.new
+
+
+def test_a_ready_made_message_has_an_id_to_compare(session: Session, database_url: str):
+    outbox.add_all(session, [message(id="a"), message(id="b"), message(id="a")], dedup=True)
+    assert [row["message_id"] for row in stored(session, database_url)] == ["a", "b"]
+
+
+def test_dedup_is_stored(session: Session, database_url: str):
+    outbox.add(session, ORDER, message_id=ids.derive("order", 7), dedup=True)
+    assert [row["dedup"] for row in stored(session, database_url)] == [True]

@@ -1,0 +1,294 @@
+"""Messages between `add` and the flush: a session keeps them, and forgets them, as it does with its own objects."""
+
+import warnings
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, ForeignKey, create_engine, event, insert, text
+from sqlalchemy.exc import OperationalError, PendingRollbackError, SAWarning
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, object_session, relationship, sessionmaker
+
+from outboxkit import Message, outbox, tables
+from outboxkit.outbox import pending
+from outboxkit.outbox.drafts import Row
+from outboxkit.statements.write import WRITTEN
+from tests.unit.shop import OrderConfirmed, count, effects, message, rows
+
+
+class Rows(DeclarativeBase):
+    pass
+
+
+class Order(Rows):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    what: Mapped[str] = mapped_column(default="")
+    lines: Mapped[list["OrderLine"]] = relationship(cascade="all, delete-orphan")
+
+
+class OrderLine(Rows):
+    __tablename__ = "order_lines"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order_id: Mapped[int] = mapped_column(ForeignKey(Order.id))
+
+
+@pytest.fixture
+def engine(engine: Engine) -> Engine:
+    Rows.metadata.create_all(engine)
+    return engine
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as opened:
+        yield opened
+
+
+@pytest.fixture
+def said(engine: Engine) -> list[str]:
+    """The tables that are inserted into, in their order."""
+    found: list[str] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def _listen(*given: Any) -> None:
+        if given[2].startswith("INSERT INTO "):
+            found.append(given[2].split()[2])
+
+    return found
+
+
+def order(number: int) -> OrderConfirmed:
+    return OrderConfirmed(number, Decimal("9.50"))
+
+
+def sent(database_url: str) -> list[object]:
+    return [row["message_id"] for row in rows(database_url, tables.outbox)]
+
+
+def test_a_row_has_the_columns_that_are_written():
+    assert Row._fields == tuple(column.name for column in WRITTEN)
+
+
+def test_expire_all_loses_nothing(session: Session, database_url: str):
+    added = outbox.add(session, order(1))
+    session.expire_all()
+    session.commit()
+    assert sent(database_url) == [added.id]
+
+
+@pytest.mark.parametrize("forget", ["expunge_all", "close", "rollback", "reset", "invalidate"])
+def test_what_the_session_forgets_is_forgotten_and_it_can_be_used_again(
+    session: Session, database_url: str, forget: str
+):
+    outbox.add(session, order(1))
+    getattr(session, forget)()
+    session.add(Order())
+    session.commit()
+    assert sent(database_url) == []
+    added = [outbox.add(session, order(2)), outbox.add(session, order(3))]
+    session.commit()
+    assert sent(database_url) == [message.id for message in added]
+
+
+def test_an_object_that_is_expunged_takes_its_messages_along(session: Session, database_url: str):
+    outbox.add(session, order(1))
+    for waiting in list(session.new):
+        session.expunge(waiting)
+    added = outbox.add(session, order(2))
+    session.commit()
+    assert sent(database_url) == [added.id]
+
+
+def test_without_autoflush(engine: Engine, database_url: str):
+    with Session(engine, autoflush=False) as session:
+        added = outbox.add(session, order(1))
+        session.execute(insert(effects).values(what="order 1"))
+        assert session.new
+        session.commit()
+    assert sent(database_url) == [added.id]
+
+
+def test_nothing_is_left_in_the_session(session: Session):
+    outbox.add(session, order(1))
+    session.flush()
+    assert (list(session), list(session.new), list(session.dirty)) == ([], [], [])
+    assert not session.info
+
+
+def test_a_session_may_be_used_for_many_transactions(session: Session, database_url: str):
+    added: list[Message] = []
+    for number in range(3):
+        added.append(outbox.add(session, order(number)))
+        session.flush()
+        added.append(outbox.add(session, order(number)))
+        session.commit()
+    assert sent(database_url) == [message.id for message in added]
+
+
+def test_two_sessions_do_not_see_each_other_s_messages(engine: Engine, database_url: str):
+    with Session(engine) as one, Session(engine) as other:
+        added = outbox.add(one, order(1))
+        outbox.add(other, order(2))
+        other.rollback()
+        one.commit()
+    assert sent(database_url) == [added.id]
+
+
+def test_messages_are_written_behind_the_business_rows(session: Session, said: list[str]):
+    """So that the row locks of the business come first, and positions are given in the order of the locks."""
+    outbox.add(session, order(1))
+    session.add(Order(lines=[OrderLine()]))
+    outbox.add(session, order(2))
+    session.commit()
+    assert said == ["orders", "order_lines", "outboxkit_outbox"]
+
+
+def test_a_message_goes_with_a_flush_that_has_nothing_else_to_do(session: Session, database_url: str):
+    """The line belongs to no order any more, which the session finds out in its flush, and then has no work."""
+    line = OrderLine()
+    parent = Order(lines=[line])
+    session.add(line)
+    session.expunge(parent) if parent in session else None
+    parent.lines.remove(line)
+    added = outbox.add(session, order(1))
+    session.commit()
+    assert sent(database_url) == [added.id]
+    assert count(database_url, OrderLine.__table__) == 0
+
+
+def test_any_number_of_messages_are_flushed_together(session: Session, said: list[str]):
+    for number in range(5):
+        outbox.add(session, order(number))
+    outbox.add_all(session, [order(number) for number in range(1000)])
+    session.commit()
+    assert said == ["outboxkit_outbox", "outboxkit_outbox"]
+
+
+@pytest.mark.parametrize("name", ["before_flush", "after_flush", "before_commit"])
+def test_a_listener_of_the_session_may_add(session: Session, database_url: str, name: str):
+    added: list[Message] = []
+
+    @event.listens_for(session, name)
+    def _add(*_: object) -> None:
+        if not added:
+            added.append(outbox.add(session, order(2)))
+
+    session.add(Order())
+    first = outbox.add(session, order(1))
+    session.commit()
+    assert sorted(sent(database_url)) == sorted([message.id for message in [first, *added]])
+    assert added
+
+
+def test_an_event_of_a_mapper_may_add_to_what_is_pending(session: Session, database_url: str):
+    added: list[Message] = []
+
+    def add(_mapper: object, _connection: object, target: Order) -> None:
+        opened = object_session(target)
+        assert opened is not None
+        added.append(outbox.add(opened, order(2)))
+
+    event.listen(Order, "after_insert", add)
+    try:
+        session.add_all([Order(), Order()])
+        first = outbox.add(session, order(1))
+        session.commit()
+        session.add(Order())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SAWarning)  # SQLAlchemy warns of any object that is added at this point
+            session.commit()
+    finally:
+        event.remove(Order, "after_insert", add)
+    assert sent(database_url) == [first.id, *(message.id for message in added)]
+    assert len(added) == 3
+
+
+def test_a_session_that_has_an_engine_for_each_table(engine: Engine, database_url: str):
+    with Session(binds={tables.outbox: engine}) as session:
+        added = outbox.add(session, order(1))
+        session.commit()
+    assert sent(database_url) == [added.id]
+
+
+def test_a_session_that_chooses_its_engine(engine: Engine, database_url: str):
+    class Routed(Session):
+        def get_bind(self, mapper: Any = None, **_: Any) -> Engine:
+            return engine if self._flushing and mapper is not None else create_engine("sqlite://")
+
+    with sessionmaker(class_=Routed)() as session:
+        added = outbox.add(session, order(1))
+        session.commit()
+    assert sent(database_url) == [added.id]
+
+
+def test_a_session_on_a_connection_of_ones_own(engine: Engine, database_url: str):
+    with engine.connect() as connection, connection.begin() as outer:
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            outbox.add(session, order(1))
+            session.commit()
+        outer.rollback()
+    assert sent(database_url) == []
+
+
+def test_a_flush_of_chosen_objects_loses_nothing(session: Session, database_url: str):
+    chosen = Order()
+    session.add(chosen)
+    added = [outbox.add(session, order(1))]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session.flush([chosen])
+    added.append(outbox.add(session, order(2)))
+    session.commit()
+    assert sent(database_url) == [message.id for message in added]
+
+
+def test_a_write_that_fails_is_a_flush_that_fails(session: Session, database_url: str):
+    session.add(Order())
+    session.flush()
+    session.execute(text("ALTER TABLE outboxkit_outbox RENAME TO elsewhere"))
+    outbox.add(session, order(1))
+    with pytest.raises(OperationalError, match="no such table: outboxkit_outbox"):
+        session.flush()
+    with pytest.raises(PendingRollbackError):
+        session.commit()
+    session.rollback()
+    session.commit()
+    assert (count(database_url, Order.__table__), sent(database_url)) == (0, [])
+
+
+def test_what_is_no_message_is_flushed_as_ever(session: Session, database_url: str):
+    session.add(Order())
+    session.commit()
+    assert (count(database_url, Order.__table__), count(database_url, tables.outbox)) == (1, 0)
+
+
+def row(payload: bytes) -> Row:
+    drafted = message(payload=payload)
+    return Row(*[getattr(drafted, name, None) for name in Row._fields])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "portions"),
+    [
+        ([], []),
+        ([1], [1]),
+        ([1] * 1000, [1000]),
+        ([1] * 1001, [1000, 1]),
+        ([1] * 2500, [1000, 1000, 500]),
+        ([6, 6, 6, 6], [2, 2]),
+        ([6, 10, 1], [2, 1]),
+        ([20], [1]),
+        ([20, 20, 1, 1], [1, 1, 2]),
+        ([1, 20, 1], [1, 1, 1]),
+    ],
+)
+def test_a_statement_carries_a_thousand_rows_and_sixteen_units_at_most(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], portions: list[int]
+):
+    monkeypatch.setattr(pending, "_BYTES_AT_ONCE", 16 if sizes and max(sizes) > 1 else 10_000)
+    given = [row(b"x" * size) for size in sizes]
+    made = list(pending._portions(given))
+    assert [len(portion) for portion in made] == portions
+    assert [one for portion in made for one in portion] == given

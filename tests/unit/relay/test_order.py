@@ -1,0 +1,146 @@
+"""Order by key: which claimed rows may go, and which must wait for whom."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outboxkit.relay.order import Before, Lineup, drop_behind, line_up
+from outboxkit.relay.rows import Claimed
+from outboxkit.tables import PARKED
+from tests.unit.relay.conftest import SECOND, Bench
+from tests.unit.shop import NOW, message
+
+PAST, FUTURE = NOW - SECOND, NOW + 60 * SECOND
+MOMENTS = st.sampled_from([NOW - 2 * SECOND, PAST, NOW, FUTURE, PARKED])
+KEYS = st.sampled_from([None, "a", "b"])
+PLACES = st.none() | st.integers(0, 12)
+
+
+def row(position: int, key: str | None = "k", due_at: datetime | None = None, **more: datetime) -> Claimed:
+    return Claimed(position, 0, message(id=f"m-{position}", key=key), due_at=due_at, **more)
+
+
+@st.composite
+def claims(draw: st.DrawFn) -> list[Claimed]:
+    positions = draw(st.lists(st.integers(1, 12), unique=True, max_size=8).map(sorted))
+    dues, ends = st.none() | MOMENTS, st.sampled_from([None, PAST, FUTURE])
+    return [row(position, draw(KEYS), draw(dues), expires_at=draw(ends)) for position in positions]
+
+
+@st.composite
+def befores(draw: st.DrawFn) -> dict[str, Before]:
+    found = {}
+    for key in draw(st.sets(st.sampled_from(["a", "b"]))):
+        held_at = draw(PLACES)
+        due_at = draw(MOMENTS) if held_at is not None else None
+        found[key] = Before(draw(PLACES), held_at, due_at, draw(PLACES))
+    return found
+
+
+def stands_behind(row: Claimed, found: Before | None) -> bool:
+    places = (found.ready_at, found.held_at, found.parked_at) if found is not None else ()
+    return any(place is not None and place < row.position for place in places)
+
+
+def told(lineup: Lineup) -> Counter[int]:
+    """How often each position is in a list."""
+    waiting = [position for positions in lineup.waiting.values() for position in positions]
+    return Counter([*waiting, *lineup.parked, *(row.position for row in [*lineup.send, *lineup.expired])])
+
+
+@given(claims(), befores())
+def test_a_row_goes_exactly_where_nothing_of_its_key_stands_before_it(rows: list[Claimed], before: dict[str, Before]):
+    lineup = line_up(rows, before, now=NOW)
+    free = [row for row in rows if not stands_behind(row, before.get(row.message.key or ""))]
+    assert lineup.send == [row for row in free if row.expires_at != PAST]
+    assert lineup.expired == [row for row in free if row.expires_at == PAST]
+
+
+@given(claims(), befores())
+def test_every_row_is_in_one_list_or_given_back(rows: list[Claimed], before: dict[str, Before]):
+    lineup = line_up(rows, before, now=NOW)
+    found = told(lineup)
+    assert set(found.values()) <= {1}
+    assert len(found) + lineup.given_back == len(rows)
+    assert lineup.moves is bool(found)
+
+
+@given(claims(), befores())
+def test_only_rows_behind_a_parked_key_are_parked_and_nobody_waits_for_ever(
+    rows: list[Claimed], before: dict[str, Before]
+):
+    lineup = line_up(rows, before, now=NOW)
+    assert PARKED not in lineup.waiting
+    for claimed in rows:
+        found = before.get(claimed.message.key or "")
+        waits = [due for due, positions in lineup.waiting.items() if claimed.position in positions]
+        if found is None or found.parked_at is None or found.parked_at >= claimed.position:
+            assert claimed.position not in lineup.parked or (found is not None and found.due_at == PARKED)
+        if waits:
+            assert waits == [found.due_at]
+            assert claimed.due_at is None or claimed.due_at < found.due_at, "it would come back before the first"
+
+
+@pytest.mark.parametrize(
+    ("found", "due_at", "what"),
+    [
+        (Before(), None, "send"),
+        (Before(ready_at=6, held_at=6, due_at=FUTURE, parked_at=6), None, "send"),
+        (Before(ready_at=4), None, "back"),
+        (Before(held_at=4, due_at=FUTURE), None, "wait"),
+        (Before(held_at=4, due_at=PAST), None, "wait"),
+        (Before(held_at=4, due_at=PAST), PAST - SECOND, "wait"),
+        (Before(held_at=4, due_at=PAST), PAST, "back"),
+        (Before(held_at=4, due_at=PARKED), None, "park"),
+        (Before(parked_at=4), None, "park"),
+        (Before(ready_at=4, held_at=4, due_at=FUTURE, parked_at=4), None, "park"),
+        (Before(ready_at=4, held_at=6, due_at=FUTURE), None, "back"),
+    ],
+)
+def test_what_stands_before_a_row_says_what_it_waits_for(found: Before, due_at: datetime | None, what: str):
+    lineup = line_up([row(5, due_at=due_at)], {"k": found}, now=NOW)
+    wanted = {
+        "send": ([5], {}, [], 0),
+        "wait": ([], {found.due_at: [5]}, [], 0),
+        "park": ([], {}, [5], 0),
+        "back": ([], {}, [], 1),
+    }
+    assert ([row.position for row in lineup.send], lineup.waiting, lineup.parked, lineup.given_back) == wanted[what]
+
+
+STUCK = st.dictionaries(st.sampled_from(["a", "b"]), st.none() | MOMENTS)
+
+
+@given(claims(), STUCK)
+def test_what_stands_behind_a_stuck_key_is_taken_out_and_the_rest_stays_in_order(
+    rows: list[Claimed], stuck: dict[str, datetime | None]
+):
+    lineup = line_up(rows, {}, now=NOW)
+    sent = list(lineup.send)
+    drop_behind(lineup, stuck, now=NOW)
+    assert lineup.send == [row for row in sent if row.message.key not in stuck]
+    found = told(lineup)
+    assert set(found.values()) <= {1}
+    assert len(found) + lineup.given_back == len(rows)
+    for due, positions in lineup.waiting.items():
+        assert NOW < due < PARKED
+        assert {stuck[row.message.key] for row in sent if row.position in positions} == {due}
+    assert {stuck[row.message.key] for row in sent if row.position in lineup.parked} <= {PARKED}
+
+
+def test_rows_without_a_key_are_never_in_the_way():
+    rows = [row(1, None), row(2, None)]
+    lineup = line_up(rows, {"k": Before(parked_at=0)}, now=NOW)
+    drop_behind(lineup, {"k": PARKED}, now=NOW)
+    assert lineup.send == rows
+
+
+async def test_followers_that_are_due_before_their_first_do_not_stand_in_its_way_for_ever(bench: Bench):
+    """So it is after an outage: the first was put off again, and not all of the others could be told in time."""
+    bench.add("first", key="k", columns={"held": True, "due_at": PAST})
+    bench.add(*"bcdefgh", key="k", columns={"held": True, "due_at": PAST - timedelta(seconds=1)})
+    await bench.drain(batch_size=3)
+    assert bench.arrived() == ["first", *"bcdefgh"]

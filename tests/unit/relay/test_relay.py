@@ -1,0 +1,209 @@
+"""`run` and `drain` on SQLite: what is published, kept and counted, what is waited out, and how they end."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select, update
+from structlog.testing import capture_logs
+
+from outboxkit import BrokerUnavailable, Message, SchemaError, process, tables
+from outboxkit.brokers import Verdict
+from outboxkit.brokers.memory import MemorySubscriber
+from outboxkit.relay import Drained, Relay
+from outboxkit.relay.settlement import Settlement
+from tests.unit.relay.conftest import SECOND, Bench
+from tests.unit.shop import NOW
+
+EVENTS = ("info", "warning")
+
+
+async def test_a_drain_publishes_what_is_due_in_the_order_of_the_positions(bench: Bench):
+    bench.add(*"abcdefg")
+    done = await bench.drain(batch_size=3)
+    assert bench.publisher.batches == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+    assert done == Drained(published=7)
+    assert done.is_complete
+    assert bench.left() == []
+    assert bench.publisher.closed == 1
+
+
+async def test_nothing_to_do_is_complete(bench: Bench):
+    assert (await bench.drain()) == Drained()
+    assert bench.publisher.batches == []
+
+
+async def test_a_drain_tries_a_failing_message_once_and_says_why(bench: Bench):
+    bench.add("good")
+    bench.add(*"abcd", type="Unknown")
+    with capture_logs() as said:
+        done = await bench.drain(batch_size=3)
+    assert bench.publisher.batches == [["good", "a", "b"], ["c", "d"]]
+    assert (done.published, done.held, done.later, done.is_complete) == (1, 0, 4, False)
+    assert done.failed == {"Unknown": (4, "unroutable: no queue is bound to 'Unknown'")}
+    lines = [line for line in said if line["log_level"] == "warning"]
+    assert [(line["message_id"], line["type"], line["attempts"]) for line in lines] == [
+        (id_, "Unknown", 1) for id_ in "abcd"
+    ]
+
+
+async def test_a_delayed_message_waits_for_its_time(bench: Bench):
+    bench.add("later", deliver_at=NOW + SECOND)
+    done = await bench.drain()
+    assert (done.published, done.later, done.is_complete) == (0, 1, True)
+    bench.clock.now += SECOND
+    assert (await bench.drain()).published == 1
+
+
+async def test_an_outage_is_waited_out_without_counting(bench: Bench):
+    bench.add("a")
+    bench.publisher.refuse_to_connect = 2
+    with capture_logs() as said:
+        assert (await bench.drain()).published == 1
+    assert [line["event"] for line in said if line["log_level"] in EVENTS] == [
+        "broker is away, waiting",
+        "broker is back, work goes on",
+    ]
+    assert bench.left() == []
+
+
+async def test_a_drain_without_patience_raises_the_outage(bench: Bench):
+    bench.add("a")
+    bench.publisher.refuse_to_connect = 10**6
+    before = bench.rows()
+    with pytest.raises(BrokerUnavailable):
+        await bench.relay().drain(bench.stop, patience=timedelta(0))
+    assert bench.rows() == before
+
+
+async def test_a_drain_that_waits_for_others_gives_up_after_its_patience(bench: Bench):
+    """Something that is due and cannot be claimed: here because of the broker, which holds everything back."""
+    bench.add("a", "b", key="k")
+    start = bench.clock.now
+
+    def answer(message: Message) -> Verdict:
+        bench.clock.now += SECOND
+        return Verdict.HELD
+
+    bench.publisher.answer = answer
+    done = await bench.relay().drain(bench.stop, patience=5 * SECOND)
+    assert (done.published, done.held, done.is_complete) == (0, 2, False)
+    assert bench.clock.now - start > 5 * SECOND
+    assert not bench.stop.is_set()
+
+
+async def test_running_publishes_until_it_is_stopped(bench: Bench):
+    running = asyncio.create_task(bench.relay().run(bench.stop))
+    subscriber = MemorySubscriber(bench.publisher.broker, "billing", [])
+    for id_ in "abcde":
+        await asyncio.to_thread(bench.add, id_)  # SQLite has one writer: the relay may have to end first
+        assert (await subscriber.receive()).message.id == id_
+    bench.stop.set()
+    await running
+    assert bench.left() == []
+    assert bench.publisher.closed == 1
+
+
+@pytest.mark.parametrize("way", ["run", "drain"])
+async def test_the_batch_in_flight_is_settled_before_it_stops(bench: Bench, way: str):
+    bench.publisher.answer = lambda message: bench.stop.set()
+    bench.add(*"abcd")
+    done = await getattr(bench.relay(), way)(bench.stop)
+    assert bench.publisher.batches == [["a", "b", "c"]]
+    assert bench.left() == ["d"]
+    if way == "drain":
+        assert (done.published, done.held, done.is_complete) == (3, 1, False)
+
+
+async def test_a_drain_that_is_stopped_during_an_outage_does_not_say_that_it_is_complete(bench: Bench):
+    bench.add("a")
+    bench.publisher.refuse_to_connect = 10**6
+    asyncio.get_running_loop().call_later(0.3, bench.stop.set)
+    done = await bench.relay().drain(bench.stop)
+    assert (done.published, done.held, done.is_complete) == (0, 1, False)
+
+
+async def test_a_cancelled_relay_gives_everything_back(bench: Bench):
+    started = asyncio.Event()
+
+    async def connect() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    bench.publisher.connect = connect
+    bench.add("a")
+    running = asyncio.create_task(bench.relay().run(bench.stop))
+    await started.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    bench.publisher.connect = bench.publisher.close
+    assert (await bench.drain()).published == 1
+
+
+@pytest.mark.parametrize("way", ["run", "drain"])
+async def test_missing_tables_are_said_at_the_start(empty_url: str, bench: Bench, way: str):
+    engine = process.engine(empty_url, name="unit tests")
+    with pytest.raises(SchemaError, match="outboxkit migrate"):
+        await getattr(Relay(engine, bench.publisher), way)(bench.stop)
+    await engine.dispose()
+
+
+async def test_an_error_of_the_publisher_is_raised_and_takes_everything_back(bench: Bench):
+    def fail(message: Message) -> None:
+        raise ZeroDivisionError
+
+    bench.add("a")
+    before = bench.rows()
+    bench.publisher.answer = fail
+    for way in (bench.relay().run, bench.relay().drain):
+        with pytest.raises(ZeroDivisionError):
+            await way(bench.stop)
+    assert bench.rows() == before
+
+
+async def test_a_running_relay_retries_when_the_time_has_come(bench: Bench):
+    bench.add("a", type="Unknown")
+    running = asyncio.create_task(bench.relay().run(bench.stop))
+    subscriber = MemorySubscriber(bench.publisher.broker, "late", [])
+    while not any(row["attempts"] for row in await asyncio.to_thread(bench.rows)):
+        await asyncio.sleep(0.01)
+    bench.publisher.broker.queue("late", ["Unknown"])
+    bench.clock.now += 10 * SECOND
+    assert (await subscriber.receive()).message.id == "a"
+    bench.stop.set()
+    await running
+    assert bench.left() == []
+
+
+@pytest.mark.parametrize(
+    ("done", "complete"),
+    [
+        (Drained(published=3, discarded=2, later=4), True),
+        (Drained(failed={"T": (1, "why")}), False),
+        (Drained(dead={"T": (1, "why")}), False),
+        (Drained(held=1), False),
+        (Drained(held=None), False),
+    ],
+)
+def test_a_drain_is_complete_where_nothing_that_was_due_is_left(done: Drained, complete: bool):
+    assert done.is_complete is complete
+
+
+def test_what_was_settled_is_counted():
+    done = Drained()
+    for _ in range(2):
+        done.add(Settlement(published=[1, 2], discarded=[3]))
+    assert (done.published, done.discarded) == (4, 2)
+
+
+async def test_old_rows_with_many_attempts_are_tried_once_more_and_then_dead(bench: Bench):
+    """Rows of version 1 had no limit."""
+    bench.add("a", type="Unknown")
+    with bench.engine.begin() as connection:
+        connection.execute(update(tables.outbox).values(attempts=10_000))
+    done = await bench.drain()
+    assert done.dead == {"Unknown": (1, "unroutable: no queue is bound to 'Unknown'")}
+    assert [(row["attempts"], row["reason"]) for row in bench.dead()] == [(10_001, "unroutable")]
+    with bench.engine.connect() as connection:
+        assert connection.execute(select(func.count()).select_from(tables.outbox)).scalar_one() == 0

@@ -1,0 +1,179 @@
+"""`settle`: from the broker's answers to what becomes of the rows, and nothing else."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outboxkit.brokers import Receipt, Verdict
+from outboxkit.relay.rows import Claimed
+from outboxkit.relay.settlement import BACKOFFS, Policy, Reason, Settlement, expire, settle
+from outboxkit.retry import Backoff
+from outboxkit.tables import PARKED
+from tests.unit.shop import NOW, message
+
+SECOND = timedelta(seconds=1)
+SLOW, FAST = Backoff(base=60 * SECOND, jitter=lambda: 1.0), Backoff(base=SECOND, jitter=lambda: 1.0)
+DELAYS = {Verdict.UNROUTABLE: SLOW, Verdict.REJECTED: FAST}
+FAILURES = (Verdict.UNROUTABLE, Verdict.REJECTED)
+POLICIES = st.builds(
+    Policy,
+    max_attempts=st.integers(1, 4),
+    unroutable=st.sampled_from(["bury", "discard"]),
+    dead_key=st.sampled_from(["park", "continue"]),
+    backoffs=st.just(DELAYS),
+)
+ANSWERED = st.tuples(
+    st.builds(Receipt, st.sampled_from(Verdict), st.none() | st.text(max_size=9)),
+    st.integers(0, 4),
+    st.sampled_from([None, "a", "b"]),
+    st.booleans(),
+)
+Answered = tuple[Receipt, int, str | None, bool]
+
+
+def claimed(answers: Sequence[Answered]) -> list[Claimed]:
+    return [
+        Claimed(position, attempts, message(id=f"m-{position}", key=key), discard_unroutable=discard)
+        for position, (_, attempts, key, discard) in enumerate(answers, 1)
+    ]
+
+
+def settled(answers: Sequence[Answered], policy: Policy) -> tuple[list[Claimed], Settlement]:
+    rows = claimed(answers)
+    return rows, settle(rows, [answer[0] for answer in answers], now=NOW, policy=policy)
+
+
+def answers(*verdicts: Verdict, attempts: int = 0) -> list[Answered]:
+    """One key's answers."""
+    return [(Receipt(verdict, "why"), attempts, "k", False) for verdict in verdicts]
+
+
+def fates(settlement: Settlement) -> Counter[int]:
+    """How often each position is in a list."""
+    waiting = [position for positions in settlement.waiting.values() for position in positions]
+    lost = [row.position for row in [*settlement.failed, *settlement.dead]]
+    return Counter([*settlement.published, *settlement.discarded, *settlement.parked, *waiting, *lost])
+
+
+@given(st.lists(ANSWERED, max_size=20), POLICIES)
+def test_only_a_confirm_lets_a_row_go_as_published(given_: list[Answered], policy: Policy):
+    rows, settlement = settled(given_, policy)
+    confirmed = [
+        row.position for row, (receipt, *_) in zip(rows, given_, strict=True) if receipt.verdict == "confirmed"
+    ]
+    assert settlement.published == confirmed
+
+
+@given(st.lists(ANSWERED, max_size=20), POLICIES)
+def test_every_row_has_one_fate_at_most_and_is_otherwise_as_it_was(given_: list[Answered], policy: Policy):
+    rows, settlement = settled(given_, policy)
+    found = fates(settlement)
+    assert set(found.values()) <= {1}
+    for row, (receipt, *_) in zip(rows, given_, strict=True):
+        if receipt.verdict is Verdict.UNKNOWN:
+            assert row.position not in found
+        elif receipt.verdict is not Verdict.HELD:
+            assert row.position in found
+    assert len(settlement.unknown) == sum(receipt.verdict is Verdict.UNKNOWN for receipt, *_ in given_)
+    assert settlement.settled == sum(receipt.verdict not in (Verdict.UNKNOWN, Verdict.HELD) for receipt, *_ in given_)
+
+
+@given(st.lists(ANSWERED, max_size=20), POLICIES)
+def test_only_what_the_broker_refused_counts_an_attempt_until_there_are_too_many(
+    given_: list[Answered], policy: Policy
+):
+    rows, settlement = settled(given_, policy)
+    failed, dead = ({row.position: row for row in rows_} for rows_ in (settlement.failed, settlement.dead))
+    for row, (receipt, attempts, key, discard) in zip(rows, given_, strict=True):
+        unwanted = receipt.verdict is Verdict.UNROUTABLE and (discard or policy.unroutable == "discard")
+        counts = receipt.verdict in FAILURES and not unwanted
+        assert (row.position in settlement.discarded) is unwanted
+        assert (row.position in failed) is (counts and attempts + 1 < policy.max_attempts)
+        assert (row.position in dead) is (counts and attempts + 1 >= policy.max_attempts)
+        if found := failed.get(row.position):
+            assert (found.attempts, found.message) == (attempts + 1, row.message)
+            assert found.due_at == NOW + DELAYS[receipt.verdict].after(attempts + 1) > NOW
+            assert found.reason == f"{receipt.verdict}: {receipt.reason}"
+        if gone := dead.get(row.position):
+            rejected = receipt.verdict is Verdict.REJECTED
+            assert (gone.failures, gone.message) == (1, row.message)
+            assert gone.reason is (Reason.REJECTED if rejected else Reason.UNROUTABLE)
+            assert gone.parked is (rejected and key is not None and policy.dead_key == "park")
+
+
+@given(st.lists(ANSWERED, max_size=20), POLICIES)
+def test_a_key_is_stuck_from_its_first_row_that_stays(given_: list[Answered], policy: Policy):
+    rows, settlement = settled(given_, policy)
+    out_of_the_way = {*settlement.published, *settlement.discarded} | {
+        row.position for row in settlement.dead if not row.parked
+    }
+    stay = {row.message.key for row in rows if row.position not in out_of_the_way} - {None}
+    assert settlement.stuck.keys() == stay
+    for key, until in settlement.stuck.items():
+        first = next(row for row in rows if row.message.key == key and row.position not in out_of_the_way)
+        due = {row.position: row.due_at for row in settlement.failed} | {row.position: PARKED for row in settlement.dead}
+        assert until == due.get(first.position)
+
+
+@pytest.mark.parametrize(
+    ("first", "attempts", "waiting", "parked"),
+    [
+        (Verdict.UNROUTABLE, 0, {NOW + 60 * SECOND: [2, 3]}, []),
+        (Verdict.REJECTED, 2, {NOW + 4 * SECOND: [2, 3]}, []),
+        (Verdict.REJECTED, 9, {}, [2, 3]),
+        (Verdict.UNROUTABLE, 9, {}, []),
+        (Verdict.UNKNOWN, 0, {}, []),
+    ],
+    ids=["behind a retry", "behind a later retry", "behind a parked one", "behind a dead one", "behind an unknown one"],
+)
+def test_what_was_held_back_waits_as_long_as_what_it_stands_behind(first, attempts, waiting, parked):
+    given_ = answers(first, Verdict.HELD, Verdict.HELD, attempts=attempts)
+    _, settlement = settled(given_, Policy(backoffs=DELAYS))
+    assert (settlement.waiting, settlement.parked) == (waiting, parked)
+
+
+def test_a_discarded_or_continuing_key_is_not_stuck_but_what_was_held_back_keeps_its_place():
+    for policy, verdict in ((Policy(unroutable="discard"), FAILURES[0]), (Policy(1, dead_key="continue"), FAILURES[1])):
+        assert settled(answers(verdict), policy)[1].stuck == {}
+        held = settled(answers(verdict, Verdict.HELD), policy)[1]
+        assert (held.stuck, held.waiting, held.parked) == ({"k": None}, {}, [])
+
+
+def test_rows_without_a_key_wait_for_nobody():
+    rows = [Claimed(position, 0, message(id=f"m-{position}")) for position in (1, 2)]
+    settlement = settle(rows, [Receipt(Verdict.REJECTED), Receipt(Verdict.HELD)], now=NOW, policy=Policy())
+    assert (settlement.stuck, settlement.waiting, settlement.parked) == ({}, {}, [])
+
+
+def test_a_missing_answer_is_an_error_and_settles_nothing():
+    rows = claimed(answers(Verdict.CONFIRMED, Verdict.CONFIRMED))
+    with pytest.raises(ValueError, match="shorter"):
+        settle(rows, [Receipt(Verdict.CONFIRMED)], now=NOW, policy=Policy())
+    with pytest.raises(ValueError, match="longer"):
+        settle(rows[:1], [Receipt(Verdict.CONFIRMED)] * 2, now=NOW, policy=Policy())
+
+
+def test_an_unanswered_row_always_has_a_reason():
+    _, settlement = settled([(Receipt(Verdict.UNKNOWN), 0, None, False)], Policy())
+    assert settlement.unknown == ["the broker did not answer"]
+
+
+def test_what_is_too_late_is_dead_without_an_attempt_and_its_key_goes_on():
+    settlement = Settlement()
+    local = NOW.astimezone(timezone(timedelta(hours=5)))
+    expire([Claimed(1, 3, message(key="k"), expires_at=local)], settlement)
+    (dead,) = settlement.dead
+    assert (dead.position, dead.reason, dead.failures, dead.parked) == (1, Reason.EXPIRED, 0, False)
+    assert "2026-03-01 12:00:00 UTC" in dead.error
+    assert (settlement.settled, settlement.stuck) == (1, {})
+
+
+@pytest.mark.parametrize("verdict", FAILURES)
+def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict: Verdict):
+    assert Policy().backoffs is BACKOFFS
+    assert min(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) >= timedelta(milliseconds=100)
+    assert max(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) <= 60 * SECOND

@@ -1,0 +1,1 @@
+DROP TABLE "messages"."outboxkit_published_20260301";

@@ -1,0 +1,1 @@
+LOCK TABLE "messages"."outboxkit_published" IN ACCESS EXCLUSIVE MODE;

@@ -1,0 +1,2 @@
+CREATE TABLE "messages"."outboxkit_published_20260301" (LIKE "messages"."outboxkit_published"
+    INCLUDING ALL);

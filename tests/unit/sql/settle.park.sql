@@ -1,0 +1,12 @@
+WITH parking AS
+(SELECT outboxkit_dead_letter.key AS key
+    FROM outboxkit_dead_letter
+    WHERE outboxkit_dead_letter.parked AND outboxkit_dead_letter.key IN (SELECT outboxkit_outbox.key
+        FROM outboxkit_outbox
+        WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[]))
+    ORDER BY outboxkit_dead_letter.id FOR SHARE)
+UPDATE outboxkit_outbox
+SET due_at=:due_at, held=:held
+WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[]) AND outboxkit_outbox.key IN (SELECT
+    parking.key
+    FROM parking);

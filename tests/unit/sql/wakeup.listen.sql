@@ -1,0 +1,1 @@
+LISTEN "outboxkit_1";

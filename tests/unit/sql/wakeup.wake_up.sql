@@ -1,0 +1,2 @@
+DELETE FROM outboxkit_sleeper
+WHERE outboxkit_sleeper.name = :name;
