@@ -29,7 +29,7 @@ NAME = "outboxkit relay bell"
 """The `application_name` of a relay's connection for waiting."""
 NET = timedelta(seconds=1.2)
 """How often a sleeping relay looks although nothing rang."""
-TURN_SECONDS = 10.0
+TURN_SECONDS = 15.0
 """How long it sleeps at most: the caller's own look sees more, what is below the floor for one."""
 LASTS_SECONDS, RENEW_SECONDS = 15.0, 5.0
 """How long a sleeper that was killed is still rung for, and how often a living one says that it is there."""

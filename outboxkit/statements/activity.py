@@ -38,7 +38,7 @@ WHERE relid = to_regclass('outboxkit_outbox')
 
 
 def sessions() -> TextClause:
-    """The sessions of outboxkit's own processes in this database, but this one. PostgreSQL only, as all of these.
+    """The sessions of outboxkit's own processes in this database, but this one. PostgreSQL only.
 
     Where the role may not see another's sessions their times, states and addresses are null. Index: none, it reads
     pg_stat_activity. Locks: none.
@@ -47,7 +47,7 @@ def sessions() -> TextClause:
 
 
 def oldest_transaction() -> TextClause:
-    """What holds the oldest transaction id that vacuum must spare in this database: one row, or none.
+    """What holds the oldest transaction id that vacuum must spare in this database: one row, or none. PostgreSQL only.
 
     A session, a standby's feedback, a replication slot or a prepared transaction; vacuum itself does not count.
     Index: none, it reads catalogs. Locks: none.
@@ -56,5 +56,8 @@ def oldest_transaction() -> TextClause:
 
 
 def vacuum() -> TextClause:
-    """How many rows of the outbox are dead and not yet removed, and when they last were. Index: none. Locks: none."""
+    """How many rows of the outbox are dead and not yet removed, and when they last were. PostgreSQL only.
+
+    Index: none, it reads statistics. Locks: none.
+    """
     return _VACUUM

@@ -1,31 +1,25 @@
 """What the write side costs: `outbox.add_all` beside a plain insert of the same rows, and many writers at once."""
 
-import multiprocessing
-import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import psycopg
 from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 
 from outboxkit import event, outbox, tables
 from tests.benchmarks import backlog
 from tests.benchmarks.place import Case, Place
-from tests.benchmarks.raw_publisher import TYPE
 from tests.benchmarks.relays import Relays
 from tests.benchmarks.rounds import Figures, Line, Measure
 
 EVENTS, WRITERS = 1_000, 16
 BUSINESS = "CREATE TABLE IF NOT EXISTS benchmark_order (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, state text)"
 TRIGGERS = "SELECT tgname FROM pg_trigger WHERE tgrelid = 'outboxkit_outbox'::regclass AND NOT tgisinternal"
-ADD = """
-INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type, created_at)
-VALUES (%s, %s, %s, '{}', 'application/json', now())
-"""
 
 
 @event("BenchmarkPlaced")
@@ -108,7 +102,8 @@ def _transactions(place: Place, *, trigger: bool, relays: int) -> Figures:
     """Transactions a second of all writers. A backlog keeps the relays, where there are any, from falling asleep."""
     seconds = 1.0 if place.quick else 4.0
     backlog.fill(place.database_url, count=200_000 if relays else 0, size=100)
-    found = backlog.ask(place.database_url, TRIGGERS)
+    if not backlog.ask(place.database_url, TRIGGERS):
+        raise RuntimeError("the outbox has no trigger to compare with")
     backlog.ask(place.database_url, f"ALTER TABLE outboxkit_outbox {'ENABLE' if trigger else 'DISABLE'} TRIGGER USER")
     try:
         with Relays(place.orders(), relays) as running:
@@ -119,33 +114,27 @@ def _transactions(place: Place, *, trigger: bool, relays: int) -> Figures:
             running.stop()
     finally:
         backlog.ask(place.database_url, "ALTER TABLE outboxkit_outbox ENABLE TRIGGER USER")
-    return {"rate": done / seconds, "triggers": len(found)}
+    return {"rate": done / seconds}
 
 
-def _write(url: str, seconds: float) -> float:
-    context = multiprocessing.get_context("spawn")
-    ready, results = context.Barrier(WRITERS), context.SimpleQueue()
-    processes = [context.Process(target=write, args=(url, seconds, ready, results)) for _ in range(WRITERS)]
-    for process in processes:
-        process.start()
-    done: float = sum(results.get() for _ in processes)
-    for process in processes:
-        process.join()
-    return done
-
-
-def write(url: str, seconds: float, ready: Any, results: Any) -> None:
-    """One writer, in a process of its own."""
-    payload, done = b'{"pad":"' + b"x" * 90 + b'"}', 0
-    with psycopg.connect(url, prepare_threshold=0) as connection:
-        ready.wait()
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            connection.execute("INSERT INTO benchmark_order (state) VALUES ('placed')")
-            connection.execute(ADD, (secrets.token_hex(16), TYPE, payload))
-            connection.commit()
-            done += 1
-    results.put(done)
+def _write(url: str, seconds: float) -> int:
+    """How many transactions the writers commit together in so many seconds."""
+    command = (sys.executable, "-m", "tests.benchmarks.running_writer", url, str(seconds))
+    pipe = subprocess.PIPE
+    writing = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(WRITERS)]
+    try:
+        for process in writing:
+            if process.stdout is None or process.stdout.readline() != "ready\n":
+                raise RuntimeError("a writer did not get ready; what it said is above")
+        for process in writing:
+            if process.stdin is not None:
+                process.stdin.write("begin\n")
+                process.stdin.flush()
+        return sum(int(process.communicate()[0]) for process in writing)
+    finally:
+        for process in writing:
+            process.kill()
+            process.wait()
 
 
 CASES = (

@@ -5,22 +5,24 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Engine, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
 
-from outboxkit import Message, tables
+from outboxkit import Message, event, outbox, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.relay import Policy, Relay
+from outboxkit.relay.pipeline import Pipeline
 from outboxkit.retry import Backoff
 
 MILLISECOND = timedelta(milliseconds=1)
 QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, floor=MILLISECOND)
-PATIENT = Policy(
-    max_attempts=1_000_000, backoffs=dict.fromkeys((Verdict.UNROUTABLE, Verdict.REJECTED), QUICK)
-)
+PATIENT = Policy(max_attempts=1_000_000, backoffs=dict.fromkeys((Verdict.UNROUTABLE, Verdict.REJECTED), QUICK))
+NOW = datetime.now(UTC)
 FILL = """
 INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at)
 SELECT 'm' || n, 'T', CASE WHEN CAST(:keys AS int) > 0 THEN 'k' || n % CAST(:keys AS int) END, '{}', '{}', 'application/json', now()
@@ -125,3 +127,34 @@ def count(engine: Engine, *where: Any) -> int:
 def rows(engine: Engine, table: Any = tables.outbox) -> Sequence[Any]:
     with engine.connect() as connection:
         return connection.execute(select(table).order_by(*table.primary_key.columns)).all()
+
+
+@event("Ordered")
+@dataclass(frozen=True)
+class Ordered:
+    number: int
+
+
+def add(engine: Engine, *numbers: int, **options: Any) -> list[str]:
+    with Session(engine) as session, session.begin():
+        return [message.id for message in outbox.add_all(session, [Ordered(n) for n in numbers], **options)]
+
+
+async def turn(engine: AsyncEngine, publisher: Any, *, as_of: datetime = NOW, policy: Policy | None = None) -> list[Any]:
+    """One batch; returns what was settled."""
+    settled: list[Any] = []
+    async with Pipeline(
+        engine,
+        publisher,
+        batch_size=500,
+        policy=policy or Policy(),
+        keep_published=False,
+        on_settled=settled.append,
+        clock=lambda: NOW,
+    ) as pipeline:
+        await pipeline.turn(as_of, asyncio.Event())
+    return settled
+
+
+async def published(engine: AsyncEngine, publisher: Any) -> int:
+    return sum(len(settlement.published) for settlement in await turn(engine, publisher))

@@ -12,10 +12,16 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
+from sqlalchemy import create_engine
+from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.orm import Session
 
+from outboxkit import Message, outbox
+from tests.acceptance.worker_process import COMMAND, WorkerProcess
 from tests.ladder import LADDER_TEXT
 from tests.pages import blocks, libpq
 from tests.plain_client import PlainClient
+from tests.polling import eventually
 
 PAGE = "docs/how-to/grant-least-privileges.md"
 Run = Callable[..., str]
@@ -112,14 +118,62 @@ def test_the_operator_drops_what_the_operator_has_made(run: Run, roles: dict[str
     assert "published: 1 days dropped, 2020-01-01" in run("shop_operator", "outboxkit prune --keep-published 7d")
 
 
-def test_a_message_that_nobody_wants_is_seen_and_brought_back(run: Run, broker: PlainClient):
+def test_dead_letters_are_buried_listed_and_brought_back(run: Run, broker: PlainClient):
     broker.declare_exchange()
     run("shop_writer", "python -m shop.orders")
     run("shop_relay", "outboxkit relay --drain", code=3)
     assert "OrderConfirmed" in run("shop_operator", "outboxkit status")
     run("shop_writer", "python -m shop.orders")
     run("shop_relay", "outboxkit relay --drain", code=3, MAX_ATTEMPTS="1")
-    assert "unroutable" in run("shop_operator", "outboxkit status")
+    assert "unroutable" in run("shop_operator", "outboxkit dead list")
+    run("shop_operator", "outboxkit dead replay --all")
+    broker.bind("OrderConfirmed")
+    assert run("shop_relay", "outboxkit relay --drain").startswith("published")
+
+
+def test_a_parked_key_is_released(run: Run, broker: PlainClient, roles: dict[str, str], postgresql_url: str):
+    broker.bind("T", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    broker.publish(b"fills it", message_id="first", type="T")
+    add = f"INSERT INTO outboxkit_outbox ({COLUMNS}, key) VALUES (%s, 'T', '{{}}', '{{}}', 'application/json', 'k')"
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as writer:
+        writer.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(roles["shop_writer"])))
+        writer.execute(add, ["one"])
+        writer.execute(add, ["two"])
+        run("shop_relay", "outboxkit relay --drain", code=3, MAX_ATTEMPTS="1")
+        assert "parked" in run("shop_operator", "outboxkit status")
+        run("shop_operator", "outboxkit dead discard --all --yes")
+        assert broker.take() is not None
+        run("shop_relay", "outboxkit relay --drain")
+    assert [one.properties.message_id for one in broker.take_all()] == ["two"]
+
+
+def test_a_relay_sleeps_and_is_woken(
+    run: Run, roles: dict[str, str], postgresql_url: str, broker: PlainClient, tmp_path: Path
+):
+    broker.bind("T")
+    environment = {
+        "OUTBOXKIT_DATABASE_URL": f"{postgresql_url}?options=-crole%3D{roles['shop_relay']}",
+        "OUTBOXKIT_BROKER_URL": broker.url,
+        "OUTBOXKIT_EXCHANGE": broker.exchange,
+        "OUTBOXKIT_LOG_FORMAT": "json",
+    }
+    relay = WorkerProcess([COMMAND, "relay", "--keep-published", "7d"], environment, tmp_path / "relay.log")
+    try:
+        with psycopg.connect(libpq(postgresql_url), autocommit=True) as writer:
+
+            def asleep() -> int:
+                return writer.execute("SELECT count(*) FROM outboxkit_sleeper").fetchone()[0]
+
+            eventually(asleep, lambda count: count == 1)
+            writer.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(roles["shop_writer"])))
+            writer.execute(ADD)
+            writer.execute("RESET ROLE")
+        eventually(broker.depth, lambda depth: depth == 1)
+        assert relay.stop() == 0
+    finally:
+        relay.kill()
+    (warning,) = [line for line in relay.entries() if line["level"] == "warning"]
+    assert warning["event"] == "partition not made, rows go to the default one"
 
 
 COLUMNS = "message_id, type, payload, headers, content_type"
@@ -169,6 +223,7 @@ REFUSED = {
         "UPDATE outboxkit_outbox SET payload = ''",
         "INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('h', 'm', 't')",
         "UPDATE outboxkit_inbox SET processed_at = now()",
+        "UPDATE outboxkit_dead_letter SET payload = ''",
         "DELETE FROM outboxkit_dead_letter",
         "UPDATE outboxkit_schema_version SET version = 1",
         "ALTER TABLE outboxkit_outbox ADD COLUMN c int",
@@ -198,3 +253,27 @@ def test_a_writer_adds_without_reading(roles: dict[str, str], postgresql_url: st
         connection.execute(ADD)
         connection.execute("RESET ROLE")
         assert connection.execute("SELECT message_id FROM outboxkit_outbox").fetchall() == [("m",)]
+
+
+def test_what_needs_more_is_named(roles: dict[str, str], postgresql_url: str):
+    more = [block.body for block in blocks(PAGE) if block.language == "sql"][1]
+    _, dedup, cancel = (line.replace("shop_writer", roles["shop_writer"]) for line in more.splitlines())
+    engine = create_engine(f"{postgresql_url}?options=-crole%3D{roles['shop_writer']}")
+    message = Message("m", "T", b"{}")
+
+    def add_once() -> None:
+        with Session(engine) as session, session.begin():
+            outbox.add(session, message, dedup=True)
+
+    def take_back() -> bool:
+        with Session(engine) as session, session.begin():
+            return outbox.cancel(session, "m")
+
+    with psycopg.connect(libpq(postgresql_url), autocommit=True) as owner:
+        for work, grant in ((add_once, dedup), (take_back, cancel)):
+            with pytest.raises(ProgrammingError, match="permission denied"):
+                work()
+            owner.execute(grant)
+            work()
+        assert owner.execute("SELECT count(*) FROM outboxkit_outbox").fetchone() == (0,)
+    engine.dispose()

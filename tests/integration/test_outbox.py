@@ -83,6 +83,39 @@ async def test_a_savepoint_rollback_forgets_its_own_rows(session: Any, engine: E
     assert numbers(engine) == [b'{"number":1}', b'{"number":4}']
 
 
+@pytest.mark.parametrize("name", ["expunge_all", "close", "rollback"])
+async def test_what_a_session_forgets_is_forgotten_and_it_can_be_used_again(session: Any, engine: Engine, name: str):
+    outbox.add(session, Ordered(1))
+    await done(getattr(session, name)())
+    await done(session.execute(text("SELECT 1")))
+    await done(session.commit())
+    outbox.add(session, Ordered(2))
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":2}']
+
+
+async def test_expire_all_loses_nothing(session: Any, engine: Engine):
+    outbox.add(session, Ordered(1))
+    session.expire_all()
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":1}']
+
+
+async def test_positions_follow_the_calls_whatever_is_added(session: Any, engine: Engine):
+    later = datetime.now(UTC) + timedelta(days=1)
+    outbox.add(session, Ordered(0))
+    outbox.add_all(session, [Ordered(number) for number in range(1, 1200)], deliver_at=later)
+    outbox.add(session, Ordered(1200), message_id=ids.derive(1200), dedup=True)
+    await done(session.flush())
+    outbox.add(session, Ordered(1201), expires_at=later)
+    savepoint = await done(session.begin_nested())
+    outbox.add_all(session, [Ordered(number) for number in range(1202, 1205)])
+    await done(savepoint.commit())
+    outbox.add(session, Ordered(1205))
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":%d}' % number for number in range(1206)]
+
+
 async def test_add_all_keeps_the_order(session: Any, engine: Engine):
     outbox.add_all(session, [Ordered(number) for number in range(2500)])
     await done(session.commit())

@@ -257,7 +257,7 @@ def test_a_delayed_message_is_cancelled_by_its_index(pg_engine: Engine):
 
 
 def test_one_writer_may_insert_and_nothing_else(pg_engine: Engine):
-    """The right to insert is enough for `add` and `add_all`; `dedup` reads two columns of the index besides."""
+    """The right to insert is enough for `add` and `add_all`; `dedup` and `cancel` need a little more."""
     with pg_engine.connect() as connection:
         connection.execute(text("CREATE ROLE writer_of_this_test"))
         connection.execute(text("GRANT INSERT ON outboxkit_outbox TO writer_of_this_test"))
@@ -275,4 +275,10 @@ def test_one_writer_may_insert_and_nothing_else(pg_engine: Engine):
             outbox.add(session, Ordered(1), message_id="m-1", dedup=True)
             outbox.add(session, Ordered(1), message_id="m-1", dedup=True)
             session.commit()
+        connection.execute(text("RESET ROLE"))
+        connection.execute(text("GRANT SELECT (message_id, due_at), DELETE ON outboxkit_outbox TO writer_of_this_test"))
+        connection.execute(text("SET LOCAL ROLE writer_of_this_test"))
+        with Session(connection, join_transaction_mode="create_savepoint") as session:
+            assert outbox.cancel(session, "m-1")
+            assert not outbox.cancel(session, "m-1")
         connection.rollback()

@@ -1,11 +1,13 @@
 """Each statement uses the index that its docstring names, by PostgreSQL's own plan for tables of some size."""
 
 import inspect
+import re
 import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
@@ -16,9 +18,15 @@ ROWS = 20_000
 NOW = datetime.now(UTC)
 FILL = (
     """
-    INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type, created_at, due_at)
-    SELECT 'm' || n, 'T' || n % 5, '{}', '{}', 'application/json', now(),
-           CASE WHEN n % 2 = 0 THEN now() + (n - :rows / 2) * interval '1 second' END
+    INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, due_at, held)
+    SELECT 'm' || n, 'T' || n % 5, 'k' || n % 1000, '{}', '{}', 'application/json', now(),
+           CASE WHEN n % 2 = 0 THEN now() + (n - :rows / 2) * interval '1 second' END, n % 4 = 0
+    FROM generate_series(1, :rows) n
+    """,
+    """
+    INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, attempts,
+                                       position, parked)
+    SELECT 'outbox', 'd' || n, 'T', 'k' || n, '{}', '{}', 'application/json', 'rejected', 10, n, n % 10 = 0
     FROM generate_series(1, :rows) n
     """,
     """
@@ -27,21 +35,41 @@ FILL = (
     """,
 )
 
-READY, DUE, PRIMARY, INBOX = (
-    "outboxkit_outbox_ready", "outboxkit_outbox_due", "outboxkit_outbox_pkey", "outboxkit_inbox_pkey",
-)  # fmt: skip
-PLANS = {
-    "claim_ready": (statements.claim_ready(500), {READY}),
-    "claim_due": (statements.claim_due(NOW, 500), {DUE}),
-    "delete_published": (statements.delete_published(range(5000, 5500)), {PRIMARY}),
-    "reschedule": (statements.reschedule(), {PRIMARY}),
-    "count_due": (statements.count_due(NOW - timedelta(hours=2)), {READY, DUE}),
-    "count_later": (statements.count_later(NOW + timedelta(hours=2)), {DUE}),
-    "record_processed": (
-        statements.record_processed("postgresql", handler="H1", message_id="m1", type_="T"),
+READY, DUE, KEY, HELD = (f"outboxkit_outbox_{name}" for name in ("ready", "due", "key", "held"))
+PRIMARY, INBOX, PARKED = "outboxkit_outbox_pkey", "outboxkit_inbox_pkey", "outboxkit_dead_letter_parked"
+POSITIONS = list(range(5000, 5500))
+BURIED = {"reason": "rejected", "error": "no", "failures": 1, "parked": True, "now": NOW}
+BATCH = {
+    "keys": [f"k{n}" for n in range(100)],
+    "uptos": [10_000] * 100,
+    "mine": list(range(9900, 10_000)),
+    "floor": 5000,
+}
+PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
+    "claim.claim_ready": (statements.claim.claim_ready(), {"floor": 5000, "limit": 500}, {READY}),
+    "claim.claim_due": (statements.claim.claim_due(), {"now": NOW, "limit": 500}, {DUE}),
+    "claim.oldest_ready": (statements.claim.oldest_ready(), {"floor": 5000}, {READY}),
+    "claim.standing_before": (statements.claim.standing_before("postgresql"), BATCH, {KEY, HELD, PARKED}),
+    "settle.forget": (statements.settle.forget("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
+    "settle.keep_published": (statements.settle.keep_published("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
+    "settle.reschedule": (
+        statements.settle.reschedule(),
+        {"at_position": 5000, "error": "no", "due": NOW, "now": NOW},
+        {PRIMARY},
+    ),
+    "settle.hold": (statements.settle.hold("postgresql"), {"positions": POSITIONS, "due": NOW}, {PRIMARY}),
+    "settle.park": (statements.settle.park("postgresql"), {"positions": POSITIONS[:20]}, {PRIMARY, PARKED}),
+    "settle.bury": (statements.settle.bury("postgresql"), {"positions": POSITIONS} | BURIED, {PRIMARY}),
+    "status.count_due": (statements.status.count_due(NOW - timedelta(hours=2)), {}, {READY, DUE}),
+    "status.count_later": (statements.status.count_later(NOW + timedelta(hours=2)), {}, {DUE}),
+    "inbox.record_processed": (
+        statements.inbox.record_processed("postgresql", handler="H1", message_id="m1", type_="T"),
+        {},
         {INBOX},
     ),
 }
+SORTS = {"settle.park": {"Sort"}}
+"""Of the keys of one batch."""
 
 
 @pytest.fixture(scope="module")
@@ -59,40 +87,88 @@ def filled(postgresql: Server, template: str) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_statement_uses_its_indexes_and_nothing_else(filled: Engine, name: str):
-    statement, indexes = PLANS[name]
-    nodes = list(walk(explain(filled, statement)))
+@pytest.mark.parametrize("prepared", [False, True], ids=["for these values", "for all values"])
+def test_a_statement_uses_its_indexes_and_nothing_else(filled: Engine, name: str, prepared: bool):
+    """Also by the plan that is made once for all batches: the driver prepares what it runs often."""
+    statement, given, indexes = PLANS[name]
+    nodes = list(walk((explain_prepared if prepared else explain)(filled, statement, given)))
     used = {index for node in nodes for index in [node.get("Index Name"), *node.get("Conflict Arbiter Indexes", [])]}
     assert used - {None} == indexes
-    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in nodes}
+    assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in nodes} - SORTS.get(name, set())
 
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_docstring_names_these_indexes(name: str):
-    doc = inspect.getdoc(getattr(statements, name)) or ""
-    for index in PLANS[name][1]:
+    module, _, function = name.partition(".")
+    doc = inspect.getdoc(getattr(getattr(statements, module), function)) or ""
+    for index in PLANS[name][2]:
         assert ("primary key" if index.endswith("_pkey") else index) in doc
 
 
 def test_a_claim_stays_short_however_many_rows_wait_for_later(filled: Engine):
     """`claim_ready` reads no rows but those that it returns."""
-    with filled.begin() as connection:
-        query, values = compiled(filled, statements.claim_ready(100))
-        found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {query}", values).scalar_one()
-    (scan,) = [node for node in walk(found[0]["Plan"]) if "Index Name" in node]
+    found = run(filled, PLANS["claim.claim_ready"][0], {"floor": 0, "limit": 100})
+    (scan,) = [node for node in walk(found) if "Index Name" in node]
     assert (scan["Actual Rows"], scan.get("Rows Removed by Filter", 0)) == (100, 0)
 
 
-def explain(engine: Engine, statement: Any) -> dict[str, Any]:
-    query, values = compiled(engine, statement)
+def test_what_stands_before_is_found_by_one_probe_for_each_key(filled: Engine):
+    found = run(filled, PLANS["claim.standing_before"][0], BATCH)
+    scans = [node for node in walk(found) if "Index Name" in node]
+    assert {node["Index Name"] for node in scans} == {KEY, HELD, PARKED}
+    assert max(node["Actual Loops"] for node in scans) <= 100
+    assert max(node["Actual Rows"] for node in scans) <= 1
+
+
+def test_the_writers_are_those_of_this_database(filled: Engine, pg_engine: Engine):
+    """Databases that were made from one template share the number of the table."""
+    with filled.connect() as here, pg_engine.connect() as there, filled.connect() as reader:
+        query = statements.claim.writers()
+        there.execute(text("DELETE FROM outboxkit_outbox WHERE position = 0"))
+        reader.execute(text("DELETE FROM outboxkit_outbox WHERE position = 0"))
+        assert reader.execute(query).all() == []
+        here.execute(text("SELECT FROM outboxkit_outbox LIMIT 1 FOR UPDATE"))
+        assert reader.execute(query).all() == []
+        here.execute(text("DELETE FROM outboxkit_outbox WHERE position = 0"))
+        assert len(reader.execute(query).all()) == 1
+
+
+def explain(engine: Engine, statement: Any, given: dict[str, Any]) -> dict[str, Any]:
+    query, values = compiled(engine, statement, given)
     with engine.connect() as connection:
         plan: dict[str, Any] = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {query}", values).scalar_one()[0]
     return plan["Plan"]
 
 
-def compiled(engine: Engine, statement: Any) -> tuple[str, dict[str, Any]]:
+def explain_prepared(engine: Engine, statement: Any, given: dict[str, Any]) -> dict[str, Any]:
+    query, values = compiled(engine, statement, given)
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", query)))
+    for number, name in enumerate(names, 1):
+        query = query.replace(f"%({name})s", f"${number}")
+    with engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        cursor = psycopg.ClientCursor(driver)
+        cursor.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+        cursor.execute("PREPARE prepared AS " + query.replace("%%", "%"))
+        arguments = f"({', '.join(['%s'] * len(names))})" if names else ""
+        execute = f"EXPLAIN (FORMAT JSON) EXECUTE prepared{arguments}"
+        plan: dict[str, Any] = cursor.execute(execute, [values[name] for name in names]).fetchall()[0][0][0]
+        cursor.execute("DEALLOCATE prepared")
+    return plan["Plan"]
+
+
+def run(engine: Engine, statement: Any, given: dict[str, Any]) -> dict[str, Any]:
+    query, values = compiled(engine, statement, given)
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", values).scalar_one()
+        connection.rollback()
+    plan: dict[str, Any] = found[0]["Plan"]
+    return plan
+
+
+def compiled(engine: Engine, statement: Any, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     made = statement.compile(engine, compile_kwargs={"render_postcompile": True})
-    return str(made), made.params | ({"at_position": 5000, "due": NOW} if "at_position" in made.params else {})
+    return str(made), made.params | given
 
 
 def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

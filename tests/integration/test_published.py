@@ -303,3 +303,19 @@ async def test_an_outage_is_an_error(async_pg_engine: AsyncEngine, pg_engine: En
         await connection.commit()
         with pytest.raises(DBAPIError, match="read-only"):
             await make_ahead(connection, NOW)
+
+
+async def test_a_page_is_read_from_the_index(connection: AsyncConnection, pg_engine: Engine):
+    await make_ahead(connection, NOW)
+    keep(pg_engine, *(row(number, NOW + number * timedelta(minutes=1)) for number in range(5_000)))
+    page = statements.published.kept_page(type_="OrderConfirmed", key=None)
+    given = {"since": NOW, "until": NOW + 9 * DAY, "after_at": NOW + DAY, "after_position": 1440, "limit": 500}
+    with pg_engine.connect() as other:
+        other.execute(text("ANALYZE outboxkit_published"))
+        compiled = page.compile(pg_engine)
+        values = compiled.construct_params(given)
+        plan = "\n".join(other.exec_driver_sql(f"EXPLAIN {compiled}", values).scalars())
+    assert "Index Scan using outboxkit_published_20260302_pkey" in plan, plan
+    assert "outboxkit_published_20260301" not in plan, "days before the place are not read"
+    assert "Seq Scan" not in plan
+    assert "Sort " not in plan

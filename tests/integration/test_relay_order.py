@@ -11,7 +11,7 @@ from outboxkit import Message, tables
 from outboxkit.brokers import Verdict
 from outboxkit.relay import Policy
 from outboxkit.retry import Backoff
-from tests.integration.recording import PATIENT, Recorder, at_random, count, fill, number, relay, rows, running
+from tests.integration.recording import Recorder, at_random, count, fill, number, relay, rows, running
 from tests.polling import eventually_async
 
 READY = tables.outbox.c.due_at.is_(None)
@@ -66,7 +66,9 @@ async def test_other_keys_flow_past_a_deep_backlog_that_waits_and_comes_back_in_
 
     recorder = Recorder(answer)
     async with running(relay(async_pg_engine, recorder), relay(async_pg_engine, recorder)):
-        await eventually_async(lambda: asyncio.to_thread(count, pg_engine, tables.outbox.c.key != "k0"), lambda n: n == 0)
+        await eventually_async(
+            lambda: asyncio.to_thread(count, pg_engine, tables.outbox.c.key != "k0"), lambda n: n == 0
+        )
         assert len(recorder.arrived) == 200
         await eventually_async(lambda: asyncio.to_thread(count, pg_engine, READY), lambda left: left == 0)
         assert count(pg_engine) == 3000

@@ -26,6 +26,7 @@ INSERT = (
     "INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type{}) VALUES ('m', 'T', '', '', ''{})"
 )
 SLEEPERS = "SELECT count(*) FROM outboxkit_sleeper"
+BELLS = f"FROM pg_stat_activity WHERE application_name = '{wakeup.NAME}' AND datname = current_database()"
 
 Writer = psycopg.Connection[Any]
 

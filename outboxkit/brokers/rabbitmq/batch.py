@@ -11,8 +11,8 @@ CAREFUL_WAVES = 64
 """How many messages of one key a batch publishes one by one, at most; the others come with a later batch."""
 CAREFUL_SECONDS = 60.0
 """How long one by one after the broker refused a message."""
-
-
+PROVEN_ROUTES = 10_000
+"""Routing keys that are remembered as reaching a queue; where there are more, each is proven anew."""
 INTERNAL_ERROR = 541
 BLAMED_ON_CONTENT = frozenset({311, 406, 501, 502, 503, 505, 540, INTERNAL_ERROR})
 """With which the broker closes a channel or a connection because of what it was sent (section 1.2)."""
@@ -38,36 +38,42 @@ NOBODY = Suspects()
 class Caution:
     """Of which messages the next one of their key waits for the answer, because they may well be refused.
 
-    Those of a routing key that reached no queue lately; all, for as long after a nack, which names no queue; and all of
-    the first wave of a connection, since a broker that is back may lack its queues.
+    Those of a routing key that no confirm on this connection has proven to reach a queue, or that reached none lately;
+    and all, for as long after a nack, which names no queue.
     """
 
     clock: Callable[[], float]
-    _first: bool = False
     _until: float = float("-inf")
-    _routes: dict[str, float] = field(default_factory=dict)
+    _refused: dict[str, float] = field(default_factory=dict)
+    _proven: set[str] = field(default_factory=set)
 
     def refused(self, message: Message, verdict: Verdict) -> None:
         """The broker did not take this message."""
         until = self.clock() + CAREFUL_SECONDS
         if verdict is Verdict.UNROUTABLE:
-            self._routes[message.routing_key] = until
+            self._refused[message.routing_key] = until
+            self._proven.discard(message.routing_key)
         else:
             self._until = until
 
-    def connected(self) -> None:
-        """A connection is new: its first wave is a probe."""
-        self._first = True
+    def proven(self, route: str) -> None:
+        """A message of this routing key has reached a queue."""
+        if len(self._proven) >= PROVEN_ROUTES:
+            self._proven.clear()
+        self._proven.add(route)
 
-    def for_next_wave(self) -> Callable[[Message], bool] | None:
-        """What is to be careful with in the next wave; None where it is nothing."""
-        first, self._first = self._first, False
+    def connected(self) -> None:
+        """A connection is new: nothing is proven, since a broker that is back may lack its queues."""
+        self._proven.clear()
+
+    def doubts(self, routes: set[str]) -> set[str]:
+        """Those of the routing keys whose messages are handled with care now."""
         now = self.clock()
-        self._routes = {route: until for route, until in self._routes.items() if until > now}
-        if first or self._until > now:
-            return lambda _: True
-        routes = self._routes
-        return (lambda message: message.routing_key in routes) if routes else None
+        if self._until > now:
+            return routes
+        if self._refused:
+            self._refused = {route: until for route, until in self._refused.items() if until > now}
+        return {route for route in routes if route not in self._proven or route in self._refused}
 
 
 class Batch:
@@ -88,6 +94,9 @@ class Batch:
         self._caution = caution
         self._suspects = suspects
         self._failed: set[str] = set()
+        self._routes = {message.routing_key for message in messages if message.key is not None}
+        self._careful: set[str] = set()
+        self._wave: list[int] = []
         self._waves = 0
         every = range(len(messages))
         found = [index for index in every if messages[index].id in self._suspects.ids] if suspects.ids else []
@@ -99,13 +108,15 @@ class Batch:
 
     def next_wave(self) -> list[int]:
         """The indexes of what is to be sent now, in order; none where everything is decided."""
-        careful = self._caution.for_next_wave()
+        self._learn()
+        self._careful = self._caution.doubts(self._routes)
         self._waves += 1
         wave: list[int] = []
         while self._groups and not wave:
-            wave, later = self._split(self._groups.pop(), careful)
+            wave, later = self._split(self._groups.pop())
             if later:
                 self._groups.append(later)
+        self._wave = wave
         return wave
 
     def refuse(self, index: int, receipt: Receipt) -> None:
@@ -161,10 +172,16 @@ class Batch:
         unknown = Receipt(Verdict.UNKNOWN, reason)
         return [unknown if receipt is None else receipt for receipt in self.receipts]
 
-    def _split(self, group: Sequence[int], careful: Callable[[Message], bool] | None) -> tuple[list[int], list[int]]:
+    def _learn(self) -> None:
+        """Every routing key of which the last wave has brought a message into a queue is proven."""
+        for index in self._wave if self._careful else ():
+            if self.receipts[index] is CONFIRMED and self.messages[index].routing_key in self._careful:
+                self._caution.proven(self.messages[index].routing_key)
+
+    def _split(self, group: Sequence[int]) -> tuple[list[int], list[int]]:
         messages = self.messages
         ids = {messages[index].id for index in group}
-        if len(ids) == len(group) and careful is None and not self._failed:
+        if len(ids) == len(group) and not self._careful and not self._failed:
             return list(group), []
         wave: list[int] = []
         later: list[int] = []
@@ -181,7 +198,7 @@ class Batch:
                 continue
             seen.add(message.id)
             wave.append(index)
-            if careful is not None and message.key is not None and careful(message):
+            if message.key is not None and message.routing_key in self._careful:
                 waiting.add(message.key)
         return wave, later if self._waves < CAREFUL_WAVES else self._put_off(later)
 

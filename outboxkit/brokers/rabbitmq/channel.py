@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 import aio_pika
-import aiormq
+from aiormq import Channel
 from aiormq.abc import ChannelFrame
 
 from outboxkit.brokers import Receipt, Verdict
@@ -32,7 +34,7 @@ class ConfirmChannel:
         tracker: what was answered, and whether the channel still works.
     """
 
-    def __init__(self, wire: aiormq.abc.AbstractChannel, *, exchange: str, app_id: str) -> None:
+    def __init__(self, wire: Channel, *, exchange: str, app_id: str) -> None:
         self._wire = wire
         self._news = asyncio.Event()
         self.tracker = Tracker(self._news.set)
@@ -50,7 +52,7 @@ class ConfirmChannel:
         position, written = 0, 0
         while position < len(wave):
             average = written / position if position else 0.0
-            if not await self._until(lambda average=average: self._has_room(average)):
+            if not await self._until(partial(self._has_room, average)):
                 break
             batch.refused_by_broker(self.tracker.refused())
             position, size = await self._write_window(batch, wave, position)
@@ -108,7 +110,7 @@ class ConfirmChannel:
 async def open_channel(
     on: aio_pika.abc.AbstractConnection, answers: Answers, *, exchange: str, app_id: str, timeout: float
 ) -> ConfirmChannel:
-    """Open a channel for publishing to this exchange, which is declared unless it is the nameless one, within `timeout` seconds.
+    """Open a channel for publishing to this exchange within `timeout` seconds; it is declared if it has a name.
 
     Raises:
         BrokerUnavailable: the connection was lost, or the exchange cannot be declared.
@@ -118,7 +120,7 @@ async def open_channel(
             channel, wire = await connection.open_channel(on)
             if exchange:  # the one without a name is there, and must not be declared
                 await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=True)
-    opened = ConfirmChannel(wire, exchange=exchange, app_id=app_id)
+    opened = ConfirmChannel(cast("Channel", wire), exchange=exchange, app_id=app_id)
     answers.hand_to(opened.tracker, channel=wire.number)
 
     def on_closed(_: object, error: BaseException | None) -> None:

@@ -32,6 +32,7 @@ class Tracker:
         self._waiting: dict[int, int] = {}
         self._tags: dict[str, int] = {}
         self._next, self._lowest = 1, 1
+        self._forgotten = 0
         self._receipts: Receipts = []
         self._refused: list[int] = []
         self.lost: Loss | None = None
@@ -42,8 +43,15 @@ class Tracker:
         """How many messages have no answer yet."""
         return len(self._waiting)
 
+    @property
+    def may_blame(self) -> bool:
+        """Whether a loss can be about what is waiting: not while something of an earlier batch is on its way, too."""
+        return self._forgotten == 0
+
     def begin(self, receipts: Receipts) -> None:
         """From now on answers are written here, and indexes mean its places; what was before is forgotten."""
+        if self._waiting:
+            self._forgotten = self._next - 1
         self._receipts = receipts
         self._waiting.clear()
         self._tags.clear()
@@ -106,6 +114,8 @@ class Tracker:
                 self._receipts[index] = receipt
                 if receipt is not CONFIRMED:
                     self._refused.append(index)
+        if tag > self._forgotten:  # a channel is handled in order: the broker is past all that was before
+            self._forgotten = 0
         if first <= self._lowest <= min(tag, last):
             self._lowest = tag + 1
         self._on_news()

@@ -84,7 +84,7 @@ class Tapped(TransportFactory):
                 last = clock()
                 feed(rest)
 
-        reader.feed_data = feed_the_rest  # type: ignore[method-assign]
+        reader.feed_data = feed_the_rest  # type: ignore[method-assign,assignment]
         return reader, writer
 
 

@@ -86,7 +86,7 @@ class RabbitPublisher:
             loss = channel.tracker.lost
             if loss is None:
                 continue
-            if not blames_a_message(loss):
+            if not (blames_a_message(loss) and channel.tracker.may_blame):
                 return loss.reason
             plan.broke(loss, channel.tracker.unanswered(), unsent)
             await self._replace(loss)

@@ -16,7 +16,7 @@ from outboxkit import process
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.wanted import Wanted, with_filters
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
-from outboxkit.cli.status.wording import many, number
+from outboxkit.cli.status.wording import number
 from outboxkit.deadletters import DeadLetters, Found
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings
@@ -26,7 +26,7 @@ PIPED_WIDTH = 160
 
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="The newest N.", show_default=True)]
 All = Annotated[bool, typer.Option("--all", help="Also those that were replayed or discarded.")]
-Named = Annotated[list[str], typer.Argument(metavar="ID...", help="Numbers of dead letters (digits), or message ids.")]
+Named = Annotated[list[str], typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")]
 
 
 @with_settings(*DATABASE)

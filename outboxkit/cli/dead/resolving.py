@@ -25,7 +25,7 @@ SAY_EVERY = 10_000
 MOST_NAMED = 1000
 
 Named = Annotated[
-    list[str] | None, typer.Argument(metavar="[ID]...", help="Numbers of dead letters (digits), or message ids.")
+    list[str] | None, typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All that are open, where nothing else says which.")]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="N", min=0.01, help="Messages a second, at most.")]
@@ -48,8 +48,8 @@ class Plan:
 def replay(
     chosen: Settings,
     wanted: Wanted,
-    given: Named = None,
     *,
+    given: Named = None,
     all_: All = False,
     rate: Rate = None,
     dry_run: DryRun = False,
@@ -82,8 +82,8 @@ def replay(
 def discard(
     chosen: Settings,
     wanted: Wanted,
-    given: Named = None,
     *,
+    given: Named = None,
     all_: All = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -156,8 +156,8 @@ async def _already(letters: DeadLetters, selection: Selection, given: tuple[str,
 def _announce(what: str, plan: Plan, count: int) -> None:
     for line in plan.already:
         typer.echo(line)
-    typer.echo(f"{many(count, 'dead letter')} to {what}" + (":" if plan.survey.kinds else ""))
-    for line in shown.kinds(plan.survey):
+    typer.echo(f"{many(count, 'dead letter')} to {what}" + (":" if count else ""))
+    for line in shown.kinds(plan.survey, outbox_only=what == "replay"):
         typer.echo(line)
     if (behind := shown.behind(plan.survey)) is not None:
         typer.echo(behind)

@@ -1,6 +1,7 @@
 """Dead letters as people read them: a list, and one with all that is known about it. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -88,10 +89,11 @@ def shown(row: Row[Any]) -> dict[str, Any]:
     return listed(row) | {"headers": headers(row.headers), "payload_bytes": len(row.payload)} | payload
 
 
-def kinds(survey: Survey) -> Iterator[str]:
+def kinds(survey: Survey, *, outbox_only: bool) -> Iterator[str]:
     """What a selection has, a line for each kind."""
     for side, kind, reason, count in survey.kinds:
-        yield f"  {number(count)} {plain(kind)} ({side}, {plain(reason)})"
+        if side == "outbox" or not outbox_only:
+            yield f"  {number(count)} {plain(kind)} ({side}, {plain(reason)})"
 
 
 def behind(survey: Survey) -> str | None:
@@ -114,10 +116,8 @@ def _payload(payload: bytes) -> Iterator[str]:
     if text is None:
         yield payload[:HEX_BYTES].hex(" ") + (" …" if len(payload) > HEX_BYTES else "")
         return
-    try:
+    with suppress(msgspec.DecodeError):
         text = msgspec.json.format(payload, indent=2).decode()
-    except msgspec.DecodeError:
-        pass
     yield from (plain(line) for line in text.split("\n"))
 
 

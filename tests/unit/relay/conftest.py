@@ -15,6 +15,7 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
 from outboxkit.relay import Drained, Policy, Relay
 from outboxkit.relay.pipeline import Pipeline
+from outboxkit.relay.settlement import Settlement
 from outboxkit.retry import Backoff
 from tests.unit.shop import NOW, message, rows
 
@@ -50,16 +51,16 @@ class Publisher(MemoryPublisher):
             raise BrokerUnavailable("refused")
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        self.batches.append([message.id for message in batch])
+        self.batches.append([sent.id for sent in batch])
         receipts, stuck = [], set()
-        for message in batch:
-            if message.key in stuck:
+        for sent in batch:
+            if sent.key in stuck:
                 receipts.append(Receipt(Verdict.HELD))
                 continue
-            chosen = self.answer(message)
-            receipt = self.broker.route(message) if chosen is None else Receipt(chosen, f"told to be {chosen}")
-            if receipt.verdict is not Verdict.CONFIRMED and message.key is not None:
-                stuck.add(message.key)
+            chosen = self.answer(sent)
+            receipt = self.broker.route(sent) if chosen is None else Receipt(chosen, "told so")
+            if receipt.verdict is not Verdict.CONFIRMED and sent.key is not None:
+                stuck.add(sent.key)
             receipts.append(receipt)
         return receipts
 
@@ -78,6 +79,7 @@ class Bench:
         self.publisher = Publisher(broker)
         self.policy = POLICY
         self.keep_published = False
+        self.settled: list[Settlement] = []
         self.stop = asyncio.Event()
 
     def relay(self, batch_size: int = 3) -> Relay:
@@ -98,6 +100,7 @@ class Bench:
             batch_size=batch_size,
             policy=self.policy,
             keep_published=self.keep_published,
+            on_settled=self.settled.append,
             clock=self.clock,
         )
 
@@ -113,6 +116,10 @@ class Bench:
             if columns:
                 session.flush()
                 session.execute(update(tables.outbox).where(tables.outbox.c.message_id.in_(ids)).values(columns))
+
+    def add_messages(self, *messages: Message) -> None:
+        with Session(self.engine) as session, session.begin():
+            outbox.add_all(session, messages)
 
     def rows(self) -> list[dict[str, Any]]:
         return rows(self.url, tables.outbox)

@@ -8,10 +8,8 @@ from sqlalchemy import func, select, update
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message, SchemaError, process, tables
-from outboxkit.brokers import Verdict
 from outboxkit.brokers.memory import MemorySubscriber
 from outboxkit.relay import Drained, Relay
-from outboxkit.relay.settlement import Settlement
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 
@@ -74,22 +72,6 @@ async def test_a_drain_without_patience_raises_the_outage(bench: Bench):
     with pytest.raises(BrokerUnavailable):
         await bench.relay().drain(bench.stop, patience=timedelta(0))
     assert bench.rows() == before
-
-
-async def test_a_drain_that_waits_for_others_gives_up_after_its_patience(bench: Bench):
-    """Something that is due and cannot be claimed: here because of the broker, which holds everything back."""
-    bench.add("a", "b", key="k")
-    start = bench.clock.now
-
-    def answer(message: Message) -> Verdict:
-        bench.clock.now += SECOND
-        return Verdict.HELD
-
-    bench.publisher.answer = answer
-    done = await bench.relay().drain(bench.stop, patience=5 * SECOND)
-    assert (done.published, done.held, done.is_complete) == (0, 2, False)
-    assert bench.clock.now - start > 5 * SECOND
-    assert not bench.stop.is_set()
 
 
 async def test_running_publishes_until_it_is_stopped(bench: Bench):
@@ -174,27 +156,6 @@ async def test_a_running_relay_retries_when_the_time_has_come(bench: Bench):
     bench.stop.set()
     await running
     assert bench.left() == []
-
-
-@pytest.mark.parametrize(
-    ("done", "complete"),
-    [
-        (Drained(published=3, discarded=2, later=4), True),
-        (Drained(failed={"T": (1, "why")}), False),
-        (Drained(dead={"T": (1, "why")}), False),
-        (Drained(held=1), False),
-        (Drained(held=None), False),
-    ],
-)
-def test_a_drain_is_complete_where_nothing_that_was_due_is_left(done: Drained, complete: bool):
-    assert done.is_complete is complete
-
-
-def test_what_was_settled_is_counted():
-    done = Drained()
-    for _ in range(2):
-        done.add(Settlement(published=[1, 2], discarded=[3]))
-    assert (done.published, done.discarded) == (4, 2)
 
 
 async def test_old_rows_with_many_attempts_are_tried_once_more_and_then_dead(bench: Bench):

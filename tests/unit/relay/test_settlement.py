@@ -2,15 +2,16 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta, timezone
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import Receipt, Verdict
+from outboxkit.relay.order import Lineup
 from outboxkit.relay.rows import Claimed
-from outboxkit.relay.settlement import BACKOFFS, Policy, Reason, Settlement, expire, settle
+from outboxkit.relay.settlement import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 from tests.unit.shop import NOW, message
@@ -79,7 +80,7 @@ def test_every_row_has_one_fate_at_most_and_is_otherwise_as_it_was(given_: list[
         elif receipt.verdict is not Verdict.HELD:
             assert row.position in found
     assert len(settlement.unknown) == sum(receipt.verdict is Verdict.UNKNOWN for receipt, *_ in given_)
-    assert settlement.settled == sum(receipt.verdict not in (Verdict.UNKNOWN, Verdict.HELD) for receipt, *_ in given_)
+    assert settlement.answered is any(receipt.verdict not in (Verdict.UNKNOWN, Verdict.HELD) for receipt, *_ in given_)
 
 
 @given(st.lists(ANSWERED, max_size=20), POLICIES)
@@ -115,7 +116,9 @@ def test_a_key_is_stuck_from_its_first_row_that_stays(given_: list[Answered], po
     assert settlement.stuck.keys() == stay
     for key, until in settlement.stuck.items():
         first = next(row for row in rows if row.message.key == key and row.position not in out_of_the_way)
-        due = {row.position: row.due_at for row in settlement.failed} | {row.position: PARKED for row in settlement.dead}
+        due = {row.position: row.due_at for row in settlement.failed} | {
+            row.position: PARKED for row in settlement.dead
+        }
         assert until == due.get(first.position)
 
 
@@ -162,14 +165,34 @@ def test_an_unanswered_row_always_has_a_reason():
     assert settlement.unknown == ["the broker did not answer"]
 
 
-def test_what_is_too_late_is_dead_without_an_attempt_and_its_key_goes_on():
-    settlement = Settlement()
-    local = NOW.astimezone(timezone(timedelta(hours=5)))
-    expire([Claimed(1, 3, message(key="k"), expires_at=local)], settlement)
-    (dead,) = settlement.dead
-    assert (dead.position, dead.reason, dead.failures, dead.parked) == (1, Reason.EXPIRED, 0, False)
-    assert "2026-03-01 12:00:00 UTC" in dead.error
-    assert (settlement.settled, settlement.stuck) == (1, {})
+def test_what_was_decided_before_is_taken_over():
+    soon = NOW + SECOND
+    late = [Claimed(position, 3, message(key="k"), expires_at=NOW) for position in (8, 9)]
+    settlement = Settlement(waiting={soon: [1]}, parked=[2])
+    take_over(Lineup(expired=late, waiting={soon: [3], NOW: [4]}, parked=[5], given_back=1), settlement)
+    assert settlement.waiting == {soon: [1, 3], NOW: [4]}
+    assert settlement.parked == [2, 5]
+    assert [(dead.position, dead.reason, dead.error) for dead in settlement.dead] == [
+        (8, Reason.EXPIRED, TOO_LATE),
+        (9, Reason.EXPIRED, TOO_LATE),
+    ]
+    assert {(dead.failures, dead.parked) for dead in settlement.dead} == {(0, False)}
+    assert settlement.stuck == {}, "their keys go on"
+
+
+@pytest.mark.parametrize(
+    ("settlement", "answered", "moves"),
+    [
+        (Settlement(), False, False),
+        (Settlement(unknown=["?"], stuck={"k": None}), False, False),
+        (Settlement(waiting={NOW: [1]}), False, True),
+        (Settlement(parked=[1]), False, True),
+        (Settlement(published=[1]), True, True),
+        (Settlement(discarded=[1]), True, True),
+    ],
+)
+def test_whether_there_is_anything_to_write(settlement: Settlement, answered: bool, moves: bool):
+    assert (settlement.answered, settlement.moves) == (answered, moves)
 
 
 @pytest.mark.parametrize("verdict", FAILURES)

@@ -151,7 +151,9 @@ async def test_a_lost_channel_ends_it_and_says_what_has_not_left(
 
 async def test_what_cannot_be_written_is_rejected_and_takes_no_tag(wire: Wire, opened: ConfirmChannel):
     messages = [message(id="0", headers={"a": object()}, key="k"), message(id="1", key="k"), message(id="2")]
-    batch = Batch(messages, Caution(lambda: 0.0))
+    caution = Caution(lambda: 0.0)
+    caution.proven(messages[0].routing_key)
+    batch = Batch(messages, caution)
     sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
     assert await wire.next_ids() == ["2"]
     opened.tracker.ack(1, multiple=False)

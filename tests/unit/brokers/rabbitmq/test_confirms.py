@@ -105,6 +105,20 @@ def test_an_answer_to_an_earlier_batch_is_not_taken_for_one_to_this():
     assert receipts == [CONFIRMED, None]
 
 
+def test_a_loss_is_about_this_batch_only_once_the_broker_is_past_the_last():
+    tracker, _ = tracking(2)
+    assert tracker.may_blame
+    tracker.begin([None])  # the batch before was given up
+    assert not tracker.may_blame
+    tracker.sent(["new"], [0])
+    tracker.ack(2, multiple=True)
+    assert not tracker.may_blame
+    tracker.ack(3, multiple=False)
+    assert tracker.may_blame
+    tracker.begin([None])
+    assert tracker.may_blame
+
+
 def test_a_tag_that_was_never_given_takes_no_time():
     tracker, receipts = tracking(2)
     tracker.ack(2**64 - 1, multiple=False)

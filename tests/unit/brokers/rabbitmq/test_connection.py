@@ -124,12 +124,21 @@ async def test_of_several_brokers_each_is_tried_and_each_failure_is_shown_withou
     assert isinstance(raised.value.__cause__, aiormq.exceptions.AMQPConnectionError)
 
 
-async def test_a_broker_that_does_not_answer_leaves_time_for_the_next():
+async def test_a_broker_that_does_not_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch):
+    waited: list[float | None] = []
+
+    class Impatient(aio_pika.Connection):
+        async def connect(self, timeout: float | None = None) -> None:
+            waited.append(timeout)
+            await super().connect(timeout=0.05)
+
+    monkeypatch.setattr(aio_pika, "Connection", Impatient)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         (closed,) = free_ports(1)
         with pytest.raises(BrokerUnavailable, match=rf"{port}/: TimeoutError; cannot connect to .*{closed}/: "):
-            await connection.connect(f"amqp://127.0.0.1:{port}/,amqp://127.0.0.1:{closed}/", name="test", timeout=0.4)
+            await connection.connect(f"amqp://127.0.0.1:{port}/,amqp://127.0.0.1:{closed}/", name="test", timeout=5)
+    assert waited == [2.5, 2.5]
 
 
 class Silent(TransportFactory):

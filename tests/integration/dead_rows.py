@@ -1,0 +1,61 @@
+"""Dead letters, and what waits behind them, as a relay leaves them."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Engine, insert, select
+
+from outboxkit import tables
+
+LONG_AGO = datetime.now(UTC) - timedelta(hours=3)
+ENVELOPE = {
+    "type": "OrderConfirmed",
+    "payload": b'{"order_id":7}',
+    "headers": b"{}",
+    "content_type": "application/json",
+}
+
+
+def dead(position: int | None, **more: Any) -> dict[str, Any]:
+    """A dead letter of the outbox, which has parked its key where it has one."""
+    key = more.get("key")
+    known = ENVELOPE | {"side": "outbox", "position": position, "message_id": f"m-{position}", "key": key}
+    known |= {"reason": "rejected", "error": "rejected: no", "attempts": 10, "parked": key is not None}
+    return known | {"dead_at": LONG_AGO, "queue": None, "handler": None, "discard_unroutable": False} | more
+
+
+def waiting(position: int, key: str, **more: Any) -> dict[str, Any]:
+    """A row of the outbox that waits for somebody's decision."""
+    return (
+        ENVELOPE
+        | {"position": position, "message_id": f"m-{position}", "key": key, "held": True}
+        | ({"due_at": tables.PARKED} | more)
+    )
+
+
+def fill(engine: Engine, letters: list[dict[str, Any]], rows: list[dict[str, Any]] | None = None) -> None:
+    """Commit them."""
+    with engine.begin() as connection:
+        if letters:
+            connection.execute(insert(tables.dead_letter), letters)
+        if rows:
+            connection.execute(insert(tables.outbox), rows)
+
+
+def outbox_rows(engine: Engine) -> dict[int, Any]:
+    """The outbox by position."""
+    with engine.connect() as connection:
+        return {
+            row.position: row for row in connection.execute(select(tables.outbox).order_by(tables.outbox.c.position))
+        }
+
+
+def letters(engine: Engine) -> dict[int, Any]:
+    """The dead letters by number."""
+    with engine.connect() as connection:
+        return {row.id: row for row in connection.execute(select(tables.dead_letter).order_by(tables.dead_letter.c.id))}
+
+
+def still_parked(engine: Engine) -> set[int]:
+    """Positions of rows that wait for a decision."""
+    return {position for position, row in outbox_rows(engine).items() if row.due_at == tables.PARKED}

@@ -1,0 +1,220 @@
+"""What goes wrong around a batch on PostgreSQL: no row is lost, none is counted, no connection leaks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import BrokerUnavailable, Message, process, tables
+from outboxkit.brokers import Receipt
+from outboxkit.brokers.rabbitmq import RabbitPublisher
+from outboxkit.outage import what_is_away
+from outboxkit.relay import Relay
+from tests.integration.recording import Recorder, add, count, fill, published, relay, rows, running, turn
+from tests.plain_client import PlainClient
+from tests.polling import eventually_async
+from tests.tcp_proxy import behind_proxy
+
+
+@pytest.fixture
+async def publisher(broker: PlainClient) -> AsyncIterator[RabbitPublisher]:
+    made = RabbitPublisher(broker.url, exchange=broker.exchange, timeout=timedelta(seconds=5))
+    await made.connect()
+    yield made
+    await made.close()
+
+
+async def test_a_broker_that_does_not_answer_counts_no_attempt(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient
+):
+    broker.bind("Ordered")
+    add(pg_engine, 1, 2)
+    async with behind_proxy(broker.url) as (proxy, url):
+        publisher = RabbitPublisher(url, exchange=broker.exchange, timeout=timedelta(seconds=2))
+        await publisher.connect()
+        proxy.hold_server()
+        with pytest.raises(BrokerUnavailable, match="did not answer in time"):
+            await turn(async_pg_engine, publisher)
+        await publisher.close()
+    assert [(row.attempts, row.last_error, row.due_at) for row in rows(pg_engine)] == [(0, None, None)] * 2
+    assert broker.depth() == 2  # they had arrived: the inbox will see them twice
+
+
+class FaultyPublisher:
+    """A real publisher with something that happens after its confirms and before they are known."""
+
+    def __init__(self, publisher: RabbitPublisher, happening: Any) -> None:
+        self._publisher = publisher
+        self._happening = happening
+        self.connect, self.close = publisher.connect, publisher.close
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        receipts = await self._publisher.publish(batch)
+        await self._happening()
+        return receipts
+
+
+async def test_a_database_that_goes_away_before_the_settle_keeps_the_rows(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient, publisher: RabbitPublisher
+):
+    broker.bind("Ordered")
+    ids = add(pg_engine, 1, 2)
+
+    async def end_all_others() -> None:
+        with pg_engine.begin() as connection:
+            connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            )
+
+    with pytest.raises(DBAPIError) as raised:
+        await turn(async_pg_engine, FaultyPublisher(publisher, end_all_others))
+    assert what_is_away(raised.value) == "database"
+    assert [row.attempts for row in rows(pg_engine)] == [0, 0]
+    assert (await Relay(async_pg_engine, publisher).drain(asyncio.Event())).published == 2
+    assert [received.properties.message_id for received in broker.take_all()] == ids * 2
+
+
+async def test_the_database_takes_its_rows_back_from_a_relay_that_froze(
+    pg_engine: Engine,
+    postgresql_url: str,
+    async_pg_engine: AsyncEngine,
+    broker: PlainClient,
+    publisher: RabbitPublisher,
+):
+    broker.bind("Ordered")
+    add(pg_engine, 1)
+    thaw = asyncio.Event()
+    limited = process.engine(postgresql_url, name="frozen", idle_in_transaction=timedelta(milliseconds=300))
+    freezing = asyncio.create_task(turn(limited, FaultyPublisher(publisher, thaw.wait)))
+
+    async def publish_elsewhere() -> int:
+        return await published(async_pg_engine, publisher)
+
+    await eventually_async(lambda: asyncio.to_thread(broker.depth))
+    assert await eventually_async(publish_elsewhere) == 1
+    thaw.set()
+    with pytest.raises(DBAPIError) as raised:
+        await freezing
+    assert what_is_away(raised.value) == "database"
+    await limited.dispose()
+    assert rows(pg_engine) == []
+
+
+class Gate(Recorder):
+    """A recorder whose first batch waits until it is let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.publishing, self.let_through = asyncio.Event(), asyncio.Event()
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        self.publishing.set()
+        await self.let_through.wait()
+        return await super().publish(batch)
+
+
+def free(engine: Engine) -> list[int]:
+    """The positions that somebody else could claim now."""
+    with engine.connect() as connection:
+        query = select(tables.outbox.c.position).order_by(tables.outbox.c.position).with_for_update(skip_locked=True)
+        return list(connection.execute(query).scalars())
+
+
+async def test_the_next_batch_is_claimed_while_one_is_published_and_a_cancelled_relay_gives_both_back(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, 30, keys=3)
+    gate = Gate()
+    task = asyncio.create_task(relay(async_pg_engine, gate, batch_size=10).run(asyncio.Event()))
+    await gate.publishing.wait()
+    await eventually_async(lambda: asyncio.to_thread(free, pg_engine), lambda found: found == list(range(21, 31)))
+    assert async_pg_engine.pool.checkedout() == 2
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert async_pg_engine.pool.checkedout() == 0
+    await eventually_async(lambda: asyncio.to_thread(free, pg_engine), lambda found: found == list(range(1, 31)))
+    assert gate.arrived == []
+    assert (await relay(async_pg_engine, Recorder()).drain(asyncio.Event())).published == 30
+
+
+async def test_a_relay_that_is_cancelled_anywhere_leaks_no_connection_and_loses_nothing(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, 600, keys=20)
+    recorder = Recorder()
+    for steps in range(0, 160, 3):
+        task = asyncio.create_task(relay(async_pg_engine, recorder, batch_size=5).run(asyncio.Event()))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        assert async_pg_engine.pool.checkedout() == 0
+    await relay(async_pg_engine, recorder).drain(asyncio.Event())
+    assert len(set(recorder.arrived)) == 600
+    recorder.assert_in_order()
+    assert count(pg_engine) == 0
+
+
+async def test_a_stop_settles_what_is_in_flight_and_gives_back_the_rest(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, 30, keys=3)
+    gate = Gate()
+    async with running(relay(async_pg_engine, gate, batch_size=10)) as stop:
+        await gate.publishing.wait()
+        await eventually_async(lambda: asyncio.to_thread(free, pg_engine), lambda found: len(found) == 10)
+        stop.set()
+        gate.let_through.set()
+    assert len(gate.arrived) == 10
+    assert free(pg_engine) == list(range(11, 31))
+    assert async_pg_engine.pool.checkedout() == 0
+
+
+async def test_connections_that_the_server_ends_at_any_time_lose_nothing_and_keep_the_order(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, 4000, keys=20)
+    recorder = Recorder()
+
+    def end_relays() -> int:
+        with pg_engine.begin() as connection:
+            connection.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND application_name = 'test' AND random() < 0.5"
+                )
+            )
+        return count(pg_engine)
+
+    async with running(*(relay(async_pg_engine, recorder, batch_size=25) for _ in range(3))):
+        for _ in range(6):
+            seen = len(recorder.arrived)
+            if await asyncio.to_thread(end_relays) == 0:
+                break
+            await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda n: n == 0 or len(recorder.arrived) > seen)  # noqa: B023
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
+    assert len(set(recorder.arrived)) == 4000
+    recorder.assert_in_order()
+    assert async_pg_engine.pool.checkedout() == 0
+
+
+async def test_a_drain_gives_up_on_what_somebody_else_holds_after_its_patience(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    fill(pg_engine, 5, keys=1)
+    with pg_engine.begin() as connection:
+        connection.execute(select(tables.outbox).limit(1).with_for_update())
+        done = await Relay(async_pg_engine, Recorder()).drain(asyncio.Event(), patience=timedelta(milliseconds=300))
+    assert (done.published, done.held, done.is_complete) == (0, 5, False)
+    assert async_pg_engine.pool.checkedout() == 0
+    assert (await Relay(async_pg_engine, Recorder()).drain(asyncio.Event())).published == 5

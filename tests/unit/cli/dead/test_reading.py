@@ -1,0 +1,79 @@
+"""`outboxkit dead list` and `outboxkit dead show`."""
+
+import json
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.integration.dead_rows import dead, fill
+from tests.unit.cli.conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def _database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
+
+
+def test_an_empty_list(run: Run):
+    assert run("dead", "list").out == "no open dead letter\n"
+    assert run("dead", "list", "--type", "T").out == "no open dead letter is like that\n"
+
+
+def test_the_newest_first_and_how_many_more(run: Run, engine: Engine):
+    fill(engine, [dead(place, key=f"order-{place}") for place in range(1, 6)])
+    ended = run("dead", "list", "--limit", "2")
+    head, first, second, more = ended.out.splitlines()
+    assert head.split() == ["no.", "message", "id", "type", "key", "side", "reason", "attempts", "age", "parked"]
+    assert first.split() == [
+        "5",
+        "m-5",
+        "OrderConfirmed",
+        "order-5",
+        "outbox",
+        "rejected",
+        "10",
+        "3",
+        "h",
+        "0",
+        "min",
+        "yes",
+    ]
+    assert second.split()[0] == "4"
+    assert more.startswith("and 3 more")
+
+
+def test_names_are_not_markup(run: Run, engine: Engine):
+    fill(engine, [dead(1, type="[bold]x[/nonsense]")])
+    assert "[bold]x[/nonsense]" in run("dead", "list").out
+
+
+def test_resolved_ones_are_listed_where_asked_for(run: Run, engine: Engine):
+    fill(engine, [dead(1, resolution="replayed", resolved_by="alice")])
+    assert run("dead", "list").out == "no open dead letter\n"
+    assert "replayed" in run("dead", "list", "--all").out
+
+
+def test_list_as_json(run: Run, engine: Engine):
+    fill(engine, [dead(1), dead(2)])
+    found = json.loads(run("dead", "list", "--json", "--limit", "1").out)
+    assert found["more"] == 1
+    (letter,) = found["dead_letters"]
+    assert (letter["id"], letter["message_id"], letter["position"]) == (2, "m-2", 2)
+    assert "payload" not in letter
+
+
+def test_show_by_number_and_by_message_id(run: Run, engine: Engine):
+    fill(engine, [dead(1), dead(2, message_id="same"), dead(3, message_id="same")])
+    ended = run("dead", "show", "1", "same")
+    assert [line for line in ended.out.splitlines() if line.startswith("dead letter")] == [
+        f"dead letter {number} of the outbox: rejected" for number in (1, 2, 3)
+    ]
+    assert [one["id"] for one in json.loads(run("dead", "show", "same", "--json").out)] == [2, 3]
+
+
+def test_show_nobody(run: Run, engine: Engine):
+    fill(engine, [dead(1)])
+    ended = run("dead", "show", "1", "99")
+    assert ended.code == 2
+    assert "dead letter 1 of" in ended.out
+    assert ended.err.startswith("outboxkit: no dead letter is '99'; ")

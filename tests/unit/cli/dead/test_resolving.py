@@ -1,0 +1,122 @@
+"""`outboxkit dead replay` and `outboxkit dead discard`: what they refuse, ask and say."""
+
+import io
+import signal
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.integration.dead_rows import dead, fill, letters, outbox_rows, waiting
+from tests.unit.cli.conftest import Run
+
+
+@pytest.fixture(autouse=True)
+def _environment(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
+    monkeypatch.setattr("getpass.getuser", lambda: "alice")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def untouched(engine: Engine) -> bool:
+    return not outbox_rows(engine) and all(row.resolution is None for row in letters(engine).values())
+
+
+@pytest.mark.parametrize("command", ["replay", "discard"])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "which? Neither ids, filters nor --all are given"),
+        (["--all", "1"], "--all stands beside ids"),
+        (["--all", "--type", "T"], "--all stands beside filters"),
+        (["1", "--type", "T"], "ids stand beside filters"),
+        (["99"], "no dead letter is '99'"),
+    ],
+)
+def test_a_command_that_may_mean_too_much_is_refused(
+    run: Run, engine: Engine, command: str, arguments: list[str], said: str
+):
+    fill(engine, [dead(1)])
+    ended = run("dead", command, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+    assert untouched(engine)
+
+
+@pytest.mark.parametrize("arguments", [["2"], ["1", "2"], ["x"], ["--id", "x"], ["--side", "inbox"]])
+def test_the_inbox_cannot_be_replayed_yet(run: Run, engine: Engine, arguments: list[str]):
+    fill(engine, [dead(1), dead(None, side="inbox", message_id="x")])
+    ended = run("dead", "replay", *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert "replay accepts dead letters of the outbox" in ended.err
+    assert untouched(engine)
+
+
+@pytest.mark.parametrize("command", ["replay", "discard"])
+def test_a_dry_run_only_says(run: Run, engine: Engine, command: str):
+    fill(engine, [dead(1, key="a"), dead(2, type="ParcelSent")])
+    ended = run("dead", command, "--all", "--dry-run")
+    assert ended.code == 0
+    assert ended.out.splitlines()[0] == f"2 dead letters to {command}:"
+    assert "parked by them: 1 key, with 0 waiting messages" in ended.out
+    assert untouched(engine)
+
+
+def test_a_replay_says_what_it_did(run: Run, engine: Engine):
+    fill(engine, [dead(1, key="a"), dead(None, side="inbox", message_id="x")], [waiting(9, "a")])
+    ended = run("dead", "replay", "--all")
+    assert ended.code == 0
+    assert ended.out.splitlines()[-2:] == [
+        "left alone: 1 dead letter of the inbox, which cannot be replayed yet",
+        "replayed 1 of 1 by alice; released 1 waiting message",
+    ]
+    assert [row.resolution for row in letters(engine).values()] == ["replayed", None]
+
+
+def test_the_same_again_says_that_it_is_done(run: Run, engine: Engine):
+    fill(engine, [dead(1)])
+    assert run("dead", "replay", "1").code == 0
+    ended = run("dead", "replay", "1")
+    assert ended.code == 0
+    assert ended.out.startswith("dead letter 1 was replayed by alice at ")
+    assert len(outbox_rows(engine)) == 1
+
+
+def test_a_place_that_is_taken(run: Run, engine: Engine):
+    fill(engine, [dead(1), dead(2)], [waiting(1, "a")])
+    ended = run("dead", "replay", "--all")
+    assert ended.code == 3
+    assert ended.out.endswith("replayed 1 of 2 by alice\n")
+    assert ended.err.startswith("outboxkit: not replayed: 1: their places in the outbox are taken")
+
+
+def test_nobody_can_be_asked(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    fill(engine, [dead(1)])
+    ended = run("dead", "discard", "1")
+    assert ended.code == 2
+    assert "add --yes" in ended.err
+    assert untouched(engine)
+
+
+@pytest.mark.parametrize(("answer", "code"), [(True, 0), (False, 1)])
+def test_somebody_is_asked(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch, answer: bool, code: int):
+    monkeypatch.setattr("sys.stdin", Terminal("y\n" if answer else "n\n"))
+    fill(engine, [dead(1)])
+    assert run("dead", "discard", "1").code == code
+    assert [row.resolution for row in letters(engine).values()] == ["discarded" if answer else None]
+
+
+def test_yes_discards_both_sides(run: Run, engine: Engine):
+    fill(engine, [dead(1), dead(None, side="inbox", message_id="x")])
+    ended = run("dead", "discard", "--all", "--yes")
+    assert ended.code == 0
+    assert ended.out.endswith("discarded 2 of 2 by alice\n")

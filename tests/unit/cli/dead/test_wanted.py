@@ -1,0 +1,54 @@
+"""Which dead letters a command is about."""
+
+from datetime import timedelta
+
+import pytest
+
+from outboxkit.cli.dead.wanted import Wanted, is_number
+from outboxkit.deadletters import Selection
+from tests.unit.cli.conftest import Run
+from tests.unit.shop import NOW
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [("7", True), ("0199a-1", False), ("\u0667", False), ("", False), ("-7", False), (str(2**63), False)],
+)
+def test_digits_are_a_number(given: str, number: bool):
+    assert is_number(given) is number
+
+
+def test_arguments_and_filters_are_one_selection():
+    wanted = Wanted(("7",), "T", "k", "expired", "outbox", timedelta(hours=1), timedelta(days=1))
+    assert wanted.selection(NOW, ("8", "m-1"), resolved=True) == Selection(
+        numbers=(8,),
+        message_ids=("7", "m-1"),
+        type="T",
+        key="k",
+        reason="expired",
+        side="outbox",
+        before=NOW - timedelta(hours=1),
+        since=NOW - timedelta(days=1),
+        resolved=True,
+    )
+
+
+def test_nothing_is_said_without_filters():
+    assert Wanted().says_nothing
+    assert not Wanted(key="").says_nothing
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "accepted"),
+    [
+        ("--side", "both", "outbox or inbox"),
+        ("--older-than", "3", "a duration such as"),
+        ("--newer-than", "yesterday", "a duration such as"),
+    ],
+)
+def test_a_bad_filter_is_one_line(run: Run, option: str, value: str, accepted: str):
+    ended = run("dead", "list", option, value)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith(f"outboxkit: {option} is {value!r}: ")
+    assert accepted in line

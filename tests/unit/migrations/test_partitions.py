@@ -1,0 +1,27 @@
+"""What is taken off Alembic's list, and what stays on it. The real list is made in the integration tests."""
+
+from alembic.operations.ops import CreateTableOp, DropIndexOp, DropTableOp, ModifyTableOps, UpgradeOps
+from sqlalchemy import Column, Integer
+
+from outboxkit.migrations.partitions import leave_partitions_alone
+
+
+def test_only_what_is_done_to_partitions_is_taken_off():
+    partition = "outboxkit_published_20260301"
+    stays = [
+        DropTableOp("orders"),
+        DropTableOp("outboxkit_published"),
+        CreateTableOp("receipts", [Column("id", Integer)]),
+        ModifyTableOps("orders", [DropIndexOp("orders_by_day", "orders")]),
+    ]
+    operations = UpgradeOps(
+        [
+            *stays[:2],
+            DropTableOp(partition),
+            *stays[2:],
+            ModifyTableOps(partition, [DropIndexOp("of_a_day", partition)]),
+            DropTableOp("outboxkit_published_default"),
+        ]
+    )
+    leave_partitions_alone(None, operations, {None})
+    assert operations.ops == stays

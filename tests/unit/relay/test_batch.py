@@ -1,0 +1,153 @@
+"""Claiming on SQLite: which rows a batch holds, and when the relay looks where."""
+
+import pytest
+from sqlalchemy import event
+
+from outboxkit.relay import batch as module
+from outboxkit.relay.batch import Batch, Batches, Every
+from tests.unit.relay.conftest import SECOND, Bench
+from tests.unit.shop import NOW
+
+
+class Ticking:
+    """Seconds that pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def seconds() -> Ticking:
+    return Ticking()
+
+
+def ids(batch: Batch) -> list[str]:
+    return [row.message.id for row in batch.rows]
+
+
+async def claimed(batches: Batches) -> list[str]:
+    batch = await batches.claim(NOW, now=NOW)
+    await batch.give_back()
+    return ids(batch)
+
+
+async def test_a_batch_is_in_position_order_whatever_its_rows_waited_for(bench: Bench, seconds: Ticking):
+    bench.add("new-1")
+    bench.add("due-1", "due-2", deliver_at=NOW - SECOND)
+    bench.add("new-2", "new-3")
+    assert await claimed(Batches(bench.async_engine, 4, monotonic=seconds)) == ["new-1", "due-1", "due-2", "new-2"]
+
+
+async def test_half_of_a_batch_is_for_rows_that_wait_for_nothing(bench: Bench, seconds: Ticking):
+    bench.add(*(f"due-{n}" for n in range(9)), deliver_at=NOW - SECOND)
+    bench.add(*(f"new-{n}" for n in range(9)))
+    found = await claimed(Batches(bench.async_engine, 6, monotonic=seconds))
+    assert found == ["due-0", "due-1", "due-2", "new-0", "new-1", "new-2"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 12])
+async def test_due_rows_fill_what_the_others_leave_and_none_comes_twice(bench: Bench, seconds: Ticking, size: int):
+    bench.add(*(f"due-{n}" for n in range(9)), deliver_at=NOW - SECOND)
+    bench.add("new")
+    found = await claimed(Batches(bench.async_engine, size, monotonic=seconds))
+    assert len(found) == len(set(found))
+    assert size <= len(found) <= size + 1 or len(found) == 10
+    assert "new" in found
+
+
+async def test_what_is_not_due_is_not_claimed(bench: Bench, seconds: Ticking):
+    bench.add("later", deliver_at=NOW + SECOND)
+    assert await claimed(Batches(bench.async_engine, 6, monotonic=seconds)) == []
+
+
+async def test_a_busy_relay_looks_for_due_rows_now_and_then(bench: Bench, seconds: Ticking):
+    bench.add(*(f"new-{n}" for n in range(9)))
+    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    await claimed(batches)
+    bench.add("due", deliver_at=NOW - SECOND)
+    assert "due" not in await claimed(batches)
+    seconds.now += module.LOOK_SECONDS
+    assert "due" in await claimed(batches)
+
+
+async def test_a_relay_with_room_in_its_batch_always_looks_for_due_rows(bench: Bench, seconds: Ticking):
+    bench.add("new")
+    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    await claimed(batches)
+    bench.add("due", deliver_at=NOW - SECOND)
+    assert await claimed(batches) == ["new", "due"]
+
+
+async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(bench: Bench, seconds: Ticking):
+    bench.add("low", "high")
+    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    assert await claimed(batches) == ["low", "high"]
+    batches.floor.value = 1
+    assert await claimed(batches) == ["high"]
+    seconds.now += module.SWEEP_SECONDS
+    assert await claimed(batches) == ["low", "high"]
+    assert batches.floor.value == 0, "a floor that was wrong is given up"
+
+
+@pytest.mark.parametrize("way", ["sweep", "start_over"])
+async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds: Ticking, way: str):
+    bench.add("low", "high")
+    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    await claimed(batches)
+    batches.floor.value = 1
+    getattr(batches, way)()
+    assert await claimed(batches) == ["low", "high"]
+
+
+async def test_sweeps_take_a_small_share_of_the_time(bench: Bench, seconds: Ticking):
+    bench.add("low", "high")
+    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+
+    def take_a_second(*_: object) -> None:
+        seconds.now += 1
+
+    event.listen(bench.async_engine.sync_engine, "before_cursor_execute", take_a_second)
+    await claimed(batches)
+    event.remove(bench.async_engine.sync_engine, "before_cursor_execute", take_a_second)
+    batches.floor.value = 1
+    seconds.now += 1 / module.SWEEP_SHARE - 4
+    assert await claimed(batches) == ["high"]
+    seconds.now += 4
+    assert await claimed(batches) == ["low", "high"]
+
+
+async def test_large_messages_make_small_batches(bench: Bench, seconds: Ticking, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "BATCH_BYTES", 1000)
+    bench.add(*(f"m-{n}" for n in range(9)), payload=b"x" * 500)
+    batches = Batches(bench.async_engine, 6, monotonic=seconds)
+    assert len(await claimed(batches)) == 6
+    assert len(await claimed(batches)) == 2
+
+
+async def test_a_huge_message_still_makes_a_batch(bench: Bench, seconds: Ticking, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "BATCH_BYTES", 10)
+    bench.add("a", "b", payload=b"x" * 500)
+    batches = Batches(bench.async_engine, 6, monotonic=seconds)
+    await claimed(batches)
+    assert await claimed(batches) == ["a"]
+
+
+async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Ticking):
+    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    batches._standing_before = None  # type: ignore[assignment]
+    bench.add("a", key="k")
+    with pytest.raises(Exception, match="None"):
+        await batches.claim(NOW, now=NOW)
+    assert bench.async_engine.pool.checkedout() == 0
+
+
+def test_a_reminder_comes_at_once_and_then_after_its_time(seconds: Ticking):
+    every = Every(2.0, seconds)
+    assert [every(), every()] == [True, False]
+    seconds.now += 1.9
+    assert not every()
+    seconds.now += 0.1
+    assert [every(), every()] == [True, False]

@@ -1,0 +1,237 @@
+"""Turns on SQLite: what becomes of messages that fail, of what stands behind them, and of those nobody waits for."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from outboxkit import BrokerUnavailable, Message, tables
+from outboxkit.brokers import Verdict
+from outboxkit.relay.pipeline import Turn
+from outboxkit.tables import PARKED
+from tests.unit.relay.conftest import SECOND, Bench
+from tests.unit.shop import NOW, rows
+
+
+def told(verdict: Verdict, *ids: str):
+    return lambda message: verdict if message.id in ids else None
+
+
+async def turn(bench: Bench, batch_size: int = 10) -> Turn:
+    async with bench.pipeline(batch_size) as pipeline:
+        return await pipeline.turn(bench.clock.now, bench.stop)
+
+
+async def test_what_is_confirmed_is_deleted(bench: Bench):
+    bench.add("a", key="k", headers={"h": 1})
+    assert await turn(bench) is Turn.MOVED
+    assert (bench.left(), bench.arrived()) == ([], ["a"])
+    assert [settlement.published for settlement in bench.settled] == [[1]]
+
+
+async def test_nothing_to_do_is_said_and_publishes_nothing(bench: Bench):
+    assert await turn(bench) is Turn.NOTHING
+    assert (bench.publisher.batches, bench.settled) == ([], [])
+
+
+async def test_a_failed_message_is_tried_again_when_it_is_due_and_not_before(bench: Bench):
+    bench.add("bad", type="Unknown")
+    for attempts, seconds in ((1, 10), (2, 20), (3, 40)):
+        await turn(bench)
+        (row,) = bench.rows()
+        assert (row["attempts"], row["held"], row["due_at"]) == (attempts, True, bench.clock.now + seconds * SECOND)
+        assert row["last_error"] == "unroutable: no queue is bound to 'Unknown'"
+        assert row["first_failed_at"] == NOW
+        bench.clock.now += (seconds - 1) * SECOND
+        assert await turn(bench) is Turn.NOTHING
+        bench.clock.now += SECOND
+    bench.publisher.broker.queue("late", ["Unknown"])
+    assert await turn(bench) is Turn.MOVED
+    assert (bench.left(), bench.dead()) == ([], [])
+
+
+async def test_an_unanswered_message_counts_nothing(bench: Bench):
+    bench.add("a", "b", "c")
+    before = bench.rows()
+    bench.publisher.answer = told(Verdict.UNKNOWN, "b")
+    await turn(bench)
+    assert bench.rows() == [before[1]]
+    assert bench.arrived() == ["a", "c"]
+
+
+async def test_no_answer_at_all_is_an_outage(bench: Bench):
+    bench.add("a", "b", "c")
+    before = bench.rows()
+    bench.publisher.answer = lambda message: Verdict.UNKNOWN
+    with pytest.raises(BrokerUnavailable, match="told so"):
+        await turn(bench)
+    assert bench.rows() == before
+
+
+async def test_a_failed_message_holds_back_its_key_and_nobody_else(bench: Bench):
+    bench.add("a1", key="a")
+    bench.add("b1", key="b")
+    bench.add("free")
+    bench.add("a2", "a3", key="a")
+    bench.add("b2", key="b")
+    bench.publisher.answer = told(Verdict.REJECTED, "a1")
+    await turn(bench)
+    bench.add("a4", key="a")
+    await turn(bench)
+    assert bench.arrived() == ["b1", "free", "b2"]
+    assert [(row["message_id"], row["attempts"], row["due_at"]) for row in bench.rows()] == [
+        ("a1", 1, NOW + 10 * SECOND),
+        ("a2", 0, NOW + 10 * SECOND),
+        ("a3", 0, NOW + 10 * SECOND),
+        ("a4", 0, NOW + 10 * SECOND),
+    ]
+    assert await turn(bench) is Turn.NOTHING
+    bench.publisher.answer = lambda message: None
+    bench.clock.now += 10 * SECOND
+    await turn(bench, batch_size=2)
+    await turn(bench, batch_size=2)
+    assert bench.arrived()[3:] == ["a1", "a2", "a3", "a4"]
+
+
+async def until_dead(bench: Bench) -> None:
+    for _ in range(bench.policy.max_attempts):
+        await turn(bench)
+        bench.clock.now += 100 * SECOND
+
+
+async def test_a_rejected_message_parks_its_key_in_the_end(bench: Bench):
+    bench.add("a1", "a2", key="a")
+    bench.add("b1", key="b")
+    bench.publisher.answer = told(Verdict.REJECTED, "a1")
+    await until_dead(bench)
+    (dead,) = bench.dead()
+    assert (dead["message_id"], dead["reason"], dead["error"]) == ("a1", "rejected", "rejected: told so")
+    assert (dead["attempts"], dead["parked"], dead["position"], dead["first_failed_at"]) == (4, True, 1, NOW)
+    assert dead["dead_at"] == NOW + 300 * SECOND
+    bench.add("a3", key="a")
+    assert await turn(bench) is Turn.MOVED
+    assert await turn(bench) is Turn.NOTHING
+    assert [(row["message_id"], row["held"], row["due_at"]) for row in bench.rows()] == [
+        ("a2", True, PARKED),
+        ("a3", True, PARKED),
+    ]
+    assert bench.arrived() == ["b1"]
+
+
+async def test_a_key_goes_on_behind_a_dead_message_where_that_is_wanted(bench: Bench):
+    bench.policy = replace(bench.policy, dead_key="continue")
+    bench.add("a1", "a2", key="a")
+    bench.publisher.answer = told(Verdict.REJECTED, "a1")
+    await until_dead(bench)
+    await turn(bench)
+    assert [(row["message_id"], row["parked"]) for row in bench.dead()] == [("a1", False)]
+    assert (bench.arrived(), bench.left()) == (["a2"], [])
+
+
+async def test_a_key_goes_on_behind_what_nobody_listened_to(bench: Bench):
+    bench.add("a1", key="a", type="Unknown")
+    bench.add("a2", key="a")
+    await until_dead(bench)
+    await turn(bench)
+    assert [(row["message_id"], row["reason"], row["attempts"], row["parked"]) for row in bench.dead()] == [
+        ("a1", "unroutable", 4, False)
+    ]
+    assert (bench.arrived(), bench.left()) == (["a2"], [])
+
+
+@pytest.mark.parametrize("by", ["policy", "row"])
+async def test_what_nobody_wants_may_be_forgotten_at_once(bench: Bench, by: str):
+    if by == "policy":
+        bench.policy = replace(bench.policy, unroutable="discard")
+    bench.add("a1", key="a", type="Unknown", columns={"discard_unroutable": by == "row"})
+    bench.add("a2", key="a")
+    while await turn(bench) is not Turn.NOTHING:
+        pass
+    assert (bench.arrived(), bench.left(), bench.dead()) == (["a2"], [], [])
+    assert [settlement.discarded for settlement in bench.settled if settlement.discarded] == [[1]]
+
+
+async def test_a_rejected_message_is_never_forgotten(bench: Bench):
+    bench.policy = replace(bench.policy, unroutable="discard")
+    bench.add("a", columns={"discard_unroutable": True})
+    bench.publisher.answer = told(Verdict.REJECTED, "a")
+    await turn(bench)
+    assert bench.left() == ["a"]
+
+
+async def test_what_is_too_late_is_dead_and_its_key_goes_on(bench: Bench):
+    bench.add("late", key="k", columns={"expires_at": NOW, "attempts": 2})
+    bench.add("next", key="k", columns={"expires_at": NOW + SECOND})
+    await turn(bench)
+    assert bench.publisher.batches == [["next"]]
+    assert [(row["message_id"], row["reason"], row["attempts"], row["parked"]) for row in bench.dead()] == [
+        ("late", "expired", 2, False)
+    ]
+    assert bench.left() == []
+
+
+async def test_a_batch_of_nothing_but_what_is_too_late_is_settled(bench: Bench):
+    bench.add("a", "b", columns={"expires_at": NOW})
+    assert await turn(bench) is Turn.MOVED
+    assert (bench.publisher.batches, bench.left(), len(bench.dead())) == ([], [], 2)
+
+
+async def test_a_message_that_waits_for_its_retry_can_be_too_late_then(bench: Bench):
+    bench.add("a", type="Unknown", columns={"expires_at": NOW + 5 * SECOND})
+    await turn(bench)
+    bench.clock.now += 10 * SECOND
+    await turn(bench)
+    assert [(row["reason"], row["attempts"]) for row in bench.dead()] == [("expired", 1)]
+    assert len(bench.publisher.batches) == 1
+
+
+async def test_published_messages_are_kept_where_that_is_wanted(bench: Bench):
+    bench.keep_published = True
+    bench.add("a", "b", key="k")
+    bench.add("bad", type="Unknown")
+    await turn(bench)
+    assert [row["message_id"] for row in rows(bench.url, tables.published)] == ["a", "b"]
+    assert bench.left() == ["bad"]
+
+
+async def test_an_error_of_the_publisher_takes_everything_back(bench: Bench):
+    def fail(message: Message) -> None:
+        raise ZeroDivisionError
+
+    bench.add("a")
+    before = bench.rows()
+    bench.publisher.answer = fail
+    with pytest.raises(ZeroDivisionError):
+        await turn(bench)
+    assert bench.rows() == before
+    assert bench.async_engine.pool.checkedout() == 0
+
+
+async def test_a_publisher_that_answers_for_too_few_settles_nothing(bench: Bench):
+    async def publish(batch: object) -> list[object]:
+        return []
+
+    bench.add("a")
+    bench.publisher.publish = publish
+    with pytest.raises(ValueError, match="shorter"):
+        await turn(bench)
+    assert bench.left() == ["a"]
+    assert bench.async_engine.pool.checkedout() == 0
+
+
+async def test_a_turn_that_is_cancelled_gives_everything_back(bench: Bench):
+    publishing = asyncio.Event()
+
+    async def publish(batch: object) -> None:
+        publishing.set()
+        await asyncio.Event().wait()
+
+    bench.add("a")
+    bench.publisher.publish = publish
+    turning = asyncio.create_task(turn(bench))
+    await publishing.wait()
+    turning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turning
+    assert bench.async_engine.pool.checkedout() == 0
+    assert bench.left() == ["a"]

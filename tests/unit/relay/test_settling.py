@@ -1,0 +1,123 @@
+"""Settlements as they are written, on SQLite: where each row ends up."""
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
+
+from outboxkit import tables
+from outboxkit.relay.batch import Batch, Batches
+from outboxkit.relay.settlement import Dead, Failure, Reason, Settlement
+from outboxkit.relay.settling import Settling
+from outboxkit.tables import PARKED
+from tests.unit.relay.conftest import SECOND, Bench
+from tests.unit.shop import NOW, message, rows
+
+
+async def claim(bench: Bench) -> Batch:
+    return await Batches(bench.async_engine, 20).claim(NOW, now=NOW)
+
+
+async def settled(bench: Bench, settlement: Settlement, *, keep: bool = False) -> None:
+    await Settling("sqlite", keep=keep).commit(await claim(bench), settlement, now=NOW)
+    assert bench.async_engine.pool.checkedout() == 0
+
+
+def dead(position: int, reason: Reason, error: str, *, failures: int = 1, parked: bool = False) -> Dead:
+    return Dead(position, message(), reason, error, failures, parked)
+
+
+async def test_each_row_ends_up_where_the_settlement_says(bench: Bench):
+    bench.add(*"abcdefg")
+    await settled(
+        bench,
+        Settlement(
+            published=[1],
+            discarded=[2],
+            failed=[Failure(3, 1, message(), "rejected: no", NOW + SECOND)],
+            dead=[dead(4, Reason.UNROUTABLE, "unroutable: nobody")],
+            waiting={NOW + SECOND: [5], NOW + 2 * SECOND: [6]},
+        ),
+    )
+    assert [(row["message_id"], row["attempts"], row["held"], row["due_at"]) for row in bench.rows()] == [
+        ("c", 1, True, NOW + SECOND),
+        ("e", 0, True, NOW + SECOND),
+        ("f", 0, True, NOW + 2 * SECOND),
+        ("g", 0, False, None),
+    ]
+    assert [row["message_id"] for row in bench.dead()] == ["d"]
+
+
+async def test_a_failure_keeps_its_reason_and_when_it_first_failed(bench: Bench):
+    bench.add("a", "b")
+    bench.add("c", columns={"first_failed_at": NOW - SECOND})
+    failed = [Failure(position, 1, message(), "a\0b\ud800c", NOW + SECOND) for position in (1, 3)]
+    await settled(bench, Settlement(failed=failed))
+    assert [(row["last_error"], row["first_failed_at"]) for row in bench.rows()] == [
+        ("a\\0b\\ud800c", NOW),
+        (None, None),
+        ("a\\0b\\ud800c", NOW - SECOND),
+    ]
+
+
+async def test_a_dead_letter_keeps_everything(bench: Bench):
+    more = {"key": "k", "topic": "t", "headers": {"h": 1}, "correlation_id": "c", "causation_id": "d"}
+    bench.add("a", "b", "c", "d", columns={"attempts": 9, "discard_unroutable": True}, **more)
+    written = bench.rows()
+    lost = [
+        dead(1, Reason.REJECTED, "rejected: a\0", parked=True),
+        dead(2, Reason.REJECTED, "rejected: b"),
+        dead(3, Reason.REJECTED, "rejected: b"),
+        dead(4, Reason.EXPIRED, "late", failures=0),
+    ]
+    await settled(bench, Settlement(dead=lost))
+    assert bench.rows() == []
+    found = sorted(bench.dead(), key=lambda row: row["position"])
+    assert [(row["reason"], row["error"], row["attempts"], row["parked"]) for row in found] == [
+        ("rejected", "rejected: a\\0", 10, True),
+        ("rejected", "rejected: b", 10, False),
+        ("rejected", "rejected: b", 10, False),
+        ("expired", "late", 9, False),
+    ]
+    kept = set(written[0]) & set(found[0]) - {"attempts", "first_failed_at"}
+    assert kept >= {"payload", "headers", "key", "topic", "correlation_id", "causation_id", "position", "created_at"}
+    assert [{name: row[name] for name in kept} for row in found] == [
+        {name: row[name] for name in kept} for row in written
+    ]
+    assert {(row["side"], row["dead_at"], row["first_failed_at"], row["resolution"]) for row in found} == {
+        ("outbox", NOW, NOW, None)
+    }
+
+
+async def test_rows_are_parked_only_while_their_key_is(bench: Bench):
+    bench.add("a", "b", key="parked")
+    bench.add("c", "d", key="free")
+    await settled(bench, Settlement(dead=[dead(1, Reason.REJECTED, "no", parked=True)], parked=[2, 3, 4]))
+    assert [(row["message_id"], row["held"], row["due_at"]) for row in bench.rows()] == [
+        ("b", True, PARKED),
+        ("c", False, None),
+        ("d", False, None),
+    ]
+
+
+async def test_published_rows_are_kept_where_that_is_wanted_and_no_others(bench: Bench):
+    bench.add("a", "b", "c", key="k", headers={"h": 1})
+    written = bench.rows()
+    await settled(bench, Settlement(published=[1, 2], discarded=[3]), keep=True)
+    assert bench.rows() == []
+    kept = rows(bench.url, tables.published)
+    assert [row["message_id"] for row in kept] == ["a", "b"]
+    for row, before in zip(kept, written, strict=False):
+        assert row.pop("published_at") is not None
+        assert row == {name: before[name] for name in row}
+
+
+async def test_an_error_settles_nothing_and_gives_the_connection_back(bench: Bench):
+    bench.add("a", "b")
+    before = bench.rows()
+    with bench.engine.begin() as connection:
+        connection.execute(text("DROP TABLE outboxkit_dead_letter"))
+    # what is parked is looked up in the table that is gone, after the first row was deleted
+    with pytest.raises(OperationalError):
+        await settled(bench, Settlement(published=[1], parked=[2]))
+    assert bench.async_engine.pool.checkedout() == 0
+    assert bench.rows() == before
