@@ -35,8 +35,8 @@ LASTS_SECONDS, RENEW_SECONDS = 15.0, 5.0
 """How long a sleeper that was killed is still rung for, and how often a living one says that it is there."""
 TEST_SECONDS, RETEST_SECONDS = 1.0, 60.0
 """How long a notification may take to arrive in the test, and when to test again where it did not."""
-QUIET_SECONDS, RUSH_TURNS = 0.005, 10
-"""That many turns without such a sleep between them are a rush."""
+QUIET_SECONDS, RUSH_TURNS, LONG_SECONDS, LONG_TURNS = 0.002, 20, 0.1, 3
+"""Without such a sleep between them that many turns are a rush, and where they take long, fewer are."""
 RUSH_SECONDS, RUSH_PAUSES = 2.0, (0.005, 0.02)
 """How long a rush is taken to last, and the shortest and longest pause in it."""
 
@@ -204,7 +204,7 @@ class Wakeup:
         self._clock = clock
         self._monotonic = monotonic
         self._looked_in_vain = False
-        self._restless_turns = 0
+        self._restless_turns, self._restless_since = 0, 0.0
         self._rush_ends = float("-inf")
         self._rush_pause = RUSH_PAUSES[0]
 
@@ -262,10 +262,14 @@ class Wakeup:
 
     async def _turned(self) -> None:
         """Count a turn that no sleep came before; many are a rush, in which nobody is to ring."""
+        now = self._monotonic()
+        if self._restless_turns == 0:
+            self._restless_since = now
         self._restless_turns += 1
-        if self._restless_turns < RUSH_TURNS or self._bell is None:
+        is_long = now - self._restless_since > LONG_SECONDS
+        if self._bell is None or self._restless_turns < (LONG_TURNS if is_long else RUSH_TURNS):
             return
         self._restless_turns = 0
-        self._rush_ends = self._monotonic() + RUSH_SECONDS
+        self._rush_ends = now + RUSH_SECONDS
         with suppress(DBAPIError):  # the row ends by itself
             await self._bell.withdraw()

@@ -13,6 +13,7 @@ from outboxkit import Message, outbox
 from tests.acceptance.deployment import Deployment
 from tests.plain_client import PlainClient, Received
 from tests.polling import eventually
+from tests.servers import Server
 
 RELAYS = 4
 TAKEN, UNDONE = "StepTaken", "StepUndone"
@@ -63,6 +64,31 @@ def write(deployment: Deployment, messages: int, keys: int, chance: random.Rando
                 written.append((key, number))
             session.commit()
     return written
+
+
+@pytest.mark.parametrize("kind", ["quorum", "classic"])
+def test_order_outlives_restarts_of_the_broker(on_own_rabbitmq: Deployment, own_rabbitmq: Server, kind: str):
+    """Three relays and a thousand keys; the broker is stopped and killed, and each relay is killed once."""
+    deployment, chance = on_own_rabbitmq, random.Random(SEED)
+    deployment.broker.bind(TAKEN, UNDONE, arguments={"x-queue-type": kind})
+    written = write(deployment, 1000, 1000, chance)
+    relays = [deployment.relay(**QUIET) for _ in range(3)]
+    for turn, break_ in enumerate((own_rabbitmq.stop, own_rabbitmq.kill, own_rabbitmq.kill)):
+        relays[turn].wait_for("relay started")
+        written += write(deployment, 1000, 1000, chance)
+        break_()
+        written += write(deployment, 1000, 1000, chance)
+        relays[turn].kill()
+        own_rabbitmq.start()
+        relays.append(deployment.relay(**QUIET))
+        written += write(deployment, 500, 1000, chance)
+    deployment.wait_for_empty_outbox()
+    assert [relay.stop() for relay in relays[3:]] == [0, 0, 0]
+    deployment.broker.disconnect()
+    first = first_appearances(deployment.broker.take_all())
+    assert inversions(first) == []
+    assert sorted((key, number) for key, numbers in first.items() for number in numbers) == sorted(written)
+    assert deployment.dead_letters() == []
 
 
 class flapping:  # noqa: N801 - reads as what it does

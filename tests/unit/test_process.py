@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import ConfigurationError, process
 from outboxkit.brokers.memory import MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
+from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
 from tests.unit.shop import message
 
 SECOND = timedelta(seconds=1)
@@ -70,6 +70,12 @@ async def test_a_broker_url_chooses_the_broker():
         assert isinstance(process.subscriber(url, "q", exchange="e", topics=["T"]), RabbitSubscriber)
     assert isinstance(process.publisher("memory://", exchange="e", timeout=SECOND), MemoryPublisher)
     assert isinstance(process.subscriber("memory://", "q", exchange="e", topics=["T"]), MemorySubscriber)
+
+
+def test_one_queue_is_published_to_on_rabbitmq_alone():
+    assert isinstance(process.queue_publisher("amqp://mq/", "q", timeout=SECOND), QueuePublisher)
+    with pytest.raises(ConfigurationError, match="memory://"):
+        process.queue_publisher("memory://", "q", timeout=SECOND)
 
 
 async def test_who_names_the_same_memory_meets_there():

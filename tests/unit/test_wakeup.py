@@ -130,6 +130,16 @@ async def test_turns_without_a_sleep_are_a_rush_which_ends(engine: AsyncEngine):
     assert bell.recorded > 0
 
 
+async def test_few_long_turns_are_a_rush(engine: AsyncEngine):
+    bell = WrittenBell()
+    wake = made(engine, bell)
+    for _ in range(wakeup.LONG_TURNS):
+        assert bell.withdrawn == 0
+        await wake.busy()
+        bell.now += wakeup.LONG_SECONDS
+    assert bell.withdrawn == 1
+
+
 async def test_rings_in_quick_succession_are_a_rush_too(engine: AsyncEngine):
     bell = WrittenBell()
     bell.heard.extend([True] * wakeup.RUSH_TURNS)

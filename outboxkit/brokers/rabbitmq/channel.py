@@ -16,8 +16,9 @@ from outboxkit.brokers.rabbitmq.batch import Batch
 from outboxkit.brokers.rabbitmq.confirms import Tracker
 from outboxkit.brokers.rabbitmq.frames import Encoder, Unwritable
 
-WINDOW_BYTES = 256 * 1024
-"""Written at once; the next waits until the socket has taken most of it."""
+FIRST_WINDOW_BYTES, WINDOW_BYTES = 32 * 1024, 256 * 1024
+"""Written at once; the next waits until the socket has taken most of it. The first is small: a broker that has nothing
+to do since the last batch begins with it while the next is encoded."""
 WINDOW_MESSAGES = 1024
 UNCONFIRMED_MESSAGES = 4096
 """On their way at the same time, at most."""
@@ -49,14 +50,14 @@ class ConfirmChannel:
     async def send(self, batch: Batch, wave: list[int]) -> list[int]:
         """Write a wave in windows and await all answers; returns what was not written when the channel was lost."""
         self.tracker.begin(batch.receipts)
-        position, written = 0, 0
+        position, written, window = 0, 0, FIRST_WINDOW_BYTES
         while position < len(wave):
             average = written / position if position else 0.0
             if not await self._until(partial(self._has_room, average)):
                 break
             batch.refused_by_broker(self.tracker.refused())
-            position, size = await self._write_window(batch, wave, position)
-            written += size
+            position, size = await self._write_window(batch, wave, position, window)
+            written, window = written + size, WINDOW_BYTES
         await self._until(lambda: not self.tracker.waiting)
         batch.refused_by_broker(self.tracker.refused())
         return wave[position:]
@@ -66,13 +67,13 @@ class ConfirmChannel:
         roomy = waiting < UNCONFIRMED_MESSAGES and waiting * average < UNCONFIRMED_BYTES
         return roomy and self.tracker.blocked_by is None
 
-    async def _write_window(self, batch: Batch, wave: list[int], position: int) -> tuple[int, int]:
+    async def _write_window(self, batch: Batch, wave: list[int], position: int, window: int) -> tuple[int, int]:
         """One buffer from this position on; returns the position behind it and its bytes."""
         pieces: list[bytes] = []
         ids: list[str] = []
         indexes: list[int] = []
         size = 0
-        while position < len(wave) and size < WINDOW_BYTES and len(ids) < WINDOW_MESSAGES:
+        while position < len(wave) and size < window and len(ids) < WINDOW_MESSAGES:
             index = wave[position]
             position += 1
             if batch.is_held(index):

@@ -1,11 +1,17 @@
-SELECT found."key", NULL AS ready_at, min(found.held_at) AS held_at, max(found.due_at) AS due_at,
-    min(found.parked_at) AS parked_at
-FROM (SELECT outboxkit_outbox."key" AS "key", outboxkit_outbox.position AS held_at,
+SELECT found."key", NULL AS ready_at, max(found.held_at) AS held_at, max(found.due_at) AS due_at,
+    max(found.parked_at) AS parked_at
+FROM (SELECT first."key" AS "key", NULL AS ready_at, first.held_at AS held_at,
     outboxkit_outbox.due_at AS due_at, NULL AS parked_at
-    FROM outboxkit_outbox
-    WHERE outboxkit_outbox.held = 1 AND outboxkit_outbox."key" IN (:keys, …) AND
-        (outboxkit_outbox.position NOT IN (:mine, …)) UNION ALL SELECT outboxkit_dead_letter."key"
-        AS "key", NULL AS anon_1, NULL AS anon__1, outboxkit_dead_letter.position AS position
-    FROM outboxkit_dead_letter
-    WHERE outboxkit_dead_letter.parked = 1 AND outboxkit_dead_letter."key" IN (:keys, …)) AS found
+    FROM (SELECT outboxkit_outbox."key" AS "key", min(outboxkit_outbox.position) AS held_at
+        FROM outboxkit_outbox
+        WHERE outboxkit_outbox.held = 1 AND outboxkit_outbox."key" IN (:keys, …) AND
+            (outboxkit_outbox.position NOT IN (:mine, …))
+        GROUP BY outboxkit_outbox."key") AS first JOIN outboxkit_outbox ON outboxkit_outbox.position
+            = first.held_at UNION ALL SELECT parked."key" AS "key", NULL AS anon_1, NULL AS anon__1,
+            NULL AS anon__2, parked.parked_at AS parked_at
+    FROM (SELECT outboxkit_dead_letter."key" AS "key", min(outboxkit_dead_letter.position) AS
+        parked_at
+        FROM outboxkit_dead_letter
+        WHERE outboxkit_dead_letter.parked = 1 AND outboxkit_dead_letter."key" IN (:keys, …)
+        GROUP BY outboxkit_dead_letter."key") AS parked) AS found
 GROUP BY found."key";

@@ -1,4 +1,4 @@
-"""Names of partitions, and the texts that name them. What they do is tested in tests/integration/test_published.py."""
+"""Names of partitions, and the texts that name them. What they do is tested in tests/integration/test_partitions.py."""
 
 from datetime import date
 
