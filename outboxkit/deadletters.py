@@ -236,6 +236,8 @@ class DeadLetters:
 async def _resolve_page(connection: AsyncConnection, as_: Resolution, ids: Sequence[int], by: str) -> Resolved:
     """Resolve these dead letters, those of them that are still open, in the connection's transaction."""
     dialect, wanted = connection.dialect.name, set(ids)
+    if dialect == "postgresql":
+        await connection.execute(statements.dead.by_key())
     locked = (await connection.execute(statements.dead.lock(dialect), {"ids": ids})).all()
     chosen = [row for row in locked if row.id in wanted]
     if not chosen:

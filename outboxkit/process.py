@@ -46,14 +46,33 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     limits = {"application_name": name}
     made = create_async_engine(target, pool_size=pool_size, max_overflow=2, connect_args=limits)
     if idle_in_transaction is not None:
-        milliseconds = round(idle_in_transaction.total_seconds() * 1000)
-
-        @event.listens_for(made.sync_engine, "connect")
-        def _limit(connection: Any, _: Any) -> None:
-            connection.cursor().execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
-            connection.commit()
-
+        _set(made, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
     return made
+
+
+def relay_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
+    """The engine for a relay, which holds its batches by transactions and claims through indexes only.
+
+    A claim is prepared once and planned for good, perhaps when the outbox was empty. A sequential scan is right then,
+    and a disaster with a million rows, so that the relay's sessions do without.
+
+    Raises:
+        ConfigurationError: neither PostgreSQL nor SQLite.
+    """
+    made = engine(url, name="outboxkit relay", idle_in_transaction=publish_timeout * 3)
+    if made.dialect.name == "postgresql":
+        _set(made, enable_seqscan="off", enable_bitmapscan="off")
+    return made
+
+
+def _set(made: AsyncEngine, **parameters: str) -> None:
+    """Set these parameters of PostgreSQL in every session of the engine."""
+
+    @event.listens_for(made.sync_engine, "connect")
+    def _set_all(connection: Any, _: Any) -> None:
+        for name, value in parameters.items():
+            connection.cursor().execute(f"SET {name} = {value}")
+        connection.commit()
 
 
 def _sqlite(target: URL) -> AsyncEngine:

@@ -13,7 +13,7 @@ async def relay(chosen: Settings, stop: asyncio.Event) -> int:
     """Publish until `stop` is set."""
     limit = chosen.publish_timeout
     database, broker = chosen.database_url.get_secret_value(), chosen.broker_url.get_secret_value()
-    engine = process.engine(database, name="outboxkit relay", idle_in_transaction=limit * 3)
+    engine = process.relay_engine(database, publish_timeout=limit)
     publisher = process.publisher(broker, exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id)
     try:
         worker = Relay(

@@ -47,7 +47,7 @@ def relay(chosen: Settings, *, drain: Drain = False) -> None:
 async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
     limit = chosen.publish_timeout
     url = chosen.database_url.get_secret_value()
-    engine = process.engine(url, name="outboxkit relay", idle_in_transaction=limit * 3)
+    engine = process.relay_engine(url, publish_timeout=limit)
     publisher = process.publisher(_broker_url(chosen), exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id)
     worker = Relay(
         engine,

@@ -170,6 +170,19 @@ def lock(dialect: str) -> Select[Any]:
     )
 
 
+def by_key() -> Select[Any]:
+    """Have this transaction find the rows of a page one by one, by their indexes, however many others there are.
+
+    The planner would rather read a whole table once for 500 rows of it, and for the next 500 again. PostgreSQL only.
+    Index: none. Locks: none.
+    """
+    names = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
+    off = (
+        func.set_config(literal_column(f"'{name}'"), literal_column("'off'"), literal_column("true")) for name in names
+    )
+    return select(*off)
+
+
 def put_back(dialect: str) -> ReturningInsert[Any]:
     """Put dead letters back into the outbox at the places that they had; returns these. A place that is taken stays so.
 

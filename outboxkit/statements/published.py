@@ -69,7 +69,11 @@ def day_of(partition: str) -> date | None:
 def moment(dialect: str) -> Select[Any]:
     """The time by the database's clock: the start of the transaction. Locks: none."""
     # SQLite's own current_timestamp has no fraction of a second.
-    now = func.strftime(text("'%Y-%m-%d %H:%M:%f'"), text("'now'")) if dialect == "sqlite" else func.current_timestamp()
+    now = (
+        func.strftime(text("'%Y-%m-%d %H:%M:%f000'"), text("'now'"))
+        if dialect == "sqlite"
+        else func.current_timestamp()
+    )
     return select(type_coerce(now, UtcDateTime))
 
 

@@ -46,7 +46,9 @@ def keep_published(dialect: str) -> Insert:
     differ. Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
     """
     source, rows = _taken(dialect, _MOVED)
-    now = func.current_timestamp() if dialect == "sqlite" else func.statement_timestamp()
+    # SQLite compares texts: with as many digits as a parameter has, or what was published just then is not found.
+    as_text = func.strftime(literal_column("'%Y-%m-%d %H:%M:%f000'"), literal_column("'now'"))
+    now = as_text if dialect == "sqlite" else func.statement_timestamp()
     moved = select(now.label("published_at"), *(source[name] for name in _MOVED))
     return insert(published).from_select(["published_at", *_MOVED], moved.where(*rows))
 

@@ -43,6 +43,7 @@ class Orders:
     listen: bool = True
     ids: bool = False
     trace: bool = False
+    warm_up: float = 0.0
 
 
 @dataclass
@@ -50,7 +51,7 @@ class Report:
     """What a relay has done. Times are nanoseconds of the machine's monotonic clock.
 
     Attributes:
-        started: when it was told to begin.
+        started: when it was told to begin, or had warmed up.
         confirmed: for each batch, when the last confirm had come, and of how many messages.
         cpu: seconds of this process's time until the last confirm.
         stopped: when it was told to stop.
@@ -144,9 +145,9 @@ def swallow_listen(engine: AsyncEngine) -> None:
         return ("SELECT 1" if statement.startswith("LISTEN") else statement), parameters
 
 
-def statements_in(written: IO[bytes]) -> int:
+def statements_in(written: IO[bytes], since: int = 0) -> int:
     """How many statements libpq has sent: simple queries, and executions of prepared and unnamed statements."""
-    written.seek(0)
+    written.seek(since)
     return len(SENT.findall(written.read()))
 
 
@@ -157,7 +158,7 @@ def say(what: object) -> None:
 async def main() -> None:
     orders = Orders(**json.loads(sys.stdin.readline()))
     report = Report()
-    engine = process.engine(orders.database_url, name="outboxkit relay", idle_in_transaction=timedelta(seconds=30))
+    engine = process.relay_engine(orders.database_url, publish_timeout=timedelta(seconds=10))
     written = count_statements(engine) if orders.trace else None
     if not orders.listen:
         swallow_listen(engine)
@@ -174,6 +175,11 @@ async def main() -> None:
     stop = asyncio.Event()
     publisher.begin()
     work = asyncio.ensure_future(relay.run(stop))
+    since = 0
+    if orders.warm_up:
+        await asyncio.sleep(orders.warm_up)
+        publisher.begin()
+        since = os.fstat(written.fileno()).st_size if written is not None else 0
     await asyncio.wait(
         (work, asyncio.ensure_future(asyncio.to_thread(sys.stdin.readline))), return_when="FIRST_COMPLETED"
     )
@@ -184,7 +190,7 @@ async def main() -> None:
     await engine.dispose()
     if written is not None:
         with written:
-            report.statements = statements_in(written)
+            report.statements = statements_in(written, since)
     say(asdict(report))
 
 

@@ -59,11 +59,11 @@ def _latency(place: Place, *, listen: bool) -> Figures:
 def _idle(place: Place) -> Figures:
     seconds = 5.0 if place.quick else 20.0
     backlog.fill(place.database_url, count=0)
-    with Relays(place.orders(trace=True)) as running:
+    with Relays(place.orders(trace=True, warm_up=SETTLE_SECONDS)) as running:
         running.begin()
-        time.sleep(seconds)
+        time.sleep(SETTLE_SECONDS + seconds)
         (report,) = running.stop()
-    return {"statements": report.statements / seconds, "core": _core(report)}
+    return {"statements": report.statements * 1e9 / (report.stopped - report.started), "core": _core(report)}
 
 
 def _core(report: Report) -> float:

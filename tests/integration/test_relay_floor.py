@@ -168,6 +168,6 @@ async def test_a_claim_reads_no_more_the_longer_vacuum_is_held_back(pg_engine: E
             pass
         with_floor.append(buffers(pg_engine, batches.floor.value))
         without.append(buffers(pg_engine, 0))
-    assert max(with_floor) < 2 * min(with_floor)
-    assert without[2] - without[0] > 100, "the dead rows are still there: without a floor all are read"
-    assert max(with_floor) < without[0] / 2, (with_floor, without)
+    assert max(with_floor) - min(with_floor) < 30
+    assert without[1] - without[0] > 30, "the dead rows are still there: without a floor all are read"
+    assert without[2] - without[1] > 30

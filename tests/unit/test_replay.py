@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import BrokerUnavailable, Message, SchemaError, process, tables
+from outboxkit import BrokerUnavailable, Message, SchemaError, process, statements, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.replay import Replay, Replayed, Selection
 from tests.unit.shop import NOW
@@ -135,6 +135,20 @@ async def test_pages_meet_without_a_gap_and_without_an_overlap(
     await replay(async_engine, queue)
     assert queue.ids == [f"m-{position}" for position in range(1, 12)]
     assert queue.batches == [3, 3, 3, 2]
+
+
+async def test_what_a_relay_keeps_is_found_page_by_page(
+    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outboxkit.replay.PAGE", 1)
+    row = {"type": "T", "payload": b"{}", "headers": b"{}", "content_type": "application/json"}
+    with engine.begin() as connection:
+        connection.execute(insert(tables.outbox), [row | {"message_id": f"m-{number}"} for number in (1, 2, 3)])
+        connection.execute(statements.settle.keep_published("sqlite"), {"positions": [1, 2, 3]})
+    queue = Queue()
+    (since,) = {row.published_at for row in engine.connect().execute(tables.published.select())}
+    await replay(async_engine, queue, Selection(since=since, until=since + SECOND))
+    assert queue.ids == ["m-1", "m-2", "m-3"]
 
 
 async def test_what_is_published_later_is_no_part_of_it(engine: Engine, async_engine: AsyncEngine):

@@ -1,18 +1,15 @@
 """The plan of one batch: what leaves together, what is held, which message a broken channel is blamed on. Pure."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers.rabbitmq.caution import Caution
 from outboxkit.brokers.rabbitmq.confirms import Loss, Receipts
 from outboxkit.message import Message
 
 CAREFUL_WAVES = 64
 """How many messages of one key a batch publishes one by one, at most; the others come with a later batch."""
-CAREFUL_SECONDS = 60.0
-"""How long one by one after the broker refused a message."""
-PROVEN_ROUTES = 10_000
-"""Routing keys that are remembered as reaching a queue; where there are more, each is proven anew."""
 INTERNAL_ERROR = 541
 BLAMED_ON_CONTENT = frozenset({311, 406, 501, 502, 503, 505, 540, INTERNAL_ERROR})
 """With which the broker closes a channel or a connection because of what it was sent (section 1.2)."""
@@ -32,48 +29,6 @@ class Suspects:
 
 
 NOBODY = Suspects()
-
-
-@dataclass(slots=True)
-class Caution:
-    """Of which messages the next one of their key waits for the answer, because they may well be refused.
-
-    Those of a routing key that no confirm on this connection has proven to reach a queue, or that reached none lately;
-    and all, for as long after a nack, which names no queue.
-    """
-
-    clock: Callable[[], float]
-    _until: float = float("-inf")
-    _refused: dict[str, float] = field(default_factory=dict)
-    _proven: set[str] = field(default_factory=set)
-
-    def refused(self, message: Message, verdict: Verdict) -> None:
-        """The broker did not take this message."""
-        until = self.clock() + CAREFUL_SECONDS
-        if verdict is Verdict.UNROUTABLE:
-            self._refused[message.routing_key] = until
-            self._proven.discard(message.routing_key)
-        else:
-            self._until = until
-
-    def proven(self, route: str) -> None:
-        """A message of this routing key has reached a queue."""
-        if len(self._proven) >= PROVEN_ROUTES:
-            self._proven.clear()
-        self._proven.add(route)
-
-    def connected(self) -> None:
-        """A connection is new: nothing is proven, since a broker that is back may lack its queues."""
-        self._proven.clear()
-
-    def doubts(self, routes: set[str]) -> set[str]:
-        """Those of the routing keys whose messages are handled with care now."""
-        now = self.clock()
-        if self._until > now:
-            return routes
-        if self._refused:
-            self._refused = {route: until for route, until in self._refused.items() if until > now}
-        return {route for route in routes if route not in self._proven or route in self._refused}
 
 
 class Batch:

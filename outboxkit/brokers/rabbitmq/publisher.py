@@ -10,7 +10,8 @@ import aio_pika
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.answers import Answers
-from outboxkit.brokers.rabbitmq.batch import NOBODY, Batch, Caution, blames_a_message
+from outboxkit.brokers.rabbitmq.batch import NOBODY, Batch, blames_a_message
+from outboxkit.brokers.rabbitmq.caution import Caution
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_channel
 from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.errors import BrokerUnavailable

@@ -1,7 +1,7 @@
 """Which dead letters a command is about: its arguments and filters, as one selection."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -67,31 +67,47 @@ def is_number(given: str) -> bool:
     return given.isascii() and given.isdigit() and int(given) <= LARGEST
 
 
+FILTERS: dict[str, Any] = {
+    "id_": Id,
+    "type_": Type,
+    "key": Key,
+    "reason": Reason,
+    "side": Side,
+    "older_than": Older,
+    "newer_than": Newer,
+}
+"""The options that stand for a `Wanted`, by their parameters."""
+
+
 def with_filters(command: Callable[..., None]) -> Callable[..., None]:
     """Turn `command(chosen, wanted, ...)` into one that takes the filters as options instead."""
 
-    def with_options(
-        chosen: Settings,
-        *,
-        id_: Id = None,
-        type_: Type = None,
-        key: Key = None,
-        reason: Reason = None,
-        side: Side = None,
-        older_than: Older = None,
-        newer_than: Newer = None,
-        **own: Any,
-    ) -> None:
-        if side is not None and side not in SIDES:
-            raise ConfigurationError(f"--side is {side!r}: {' or '.join(SIDES)} is accepted")
-        ages = _age("--older-than", older_than), _age("--newer-than", newer_than)
-        command(chosen, Wanted(tuple(id_ or ()), type_, key, reason, side, *ages), **own)
+    def with_options(chosen: Settings, **given: Any) -> None:
+        filters = {name: given.pop(name) for name in FILTERS}
+        command(chosen, _wanted(**filters), **given)
 
     first, _, *own = inspect.signature(command).parameters.values()
-    filters = list(inspect.signature(with_options).parameters.values())[1:-1]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    filters = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in FILTERS.items()]
     with_options.__signature__ = inspect.Signature([first, *filters, *own])  # type: ignore[attr-defined]
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     return with_options
+
+
+def _wanted(
+    *, id_: Sequence[str] | None, side: str | None, older_than: str | None, newer_than: str | None, **more: str | None
+) -> Wanted:
+    if side is not None and side not in SIDES:
+        raise ConfigurationError(f"--side is {side!r}: {' or '.join(SIDES)} is accepted")
+    return Wanted(
+        message_ids=tuple(id_ or ()),
+        type=more["type_"],
+        key=more["key"],
+        reason=more["reason"],
+        side=side,
+        older=_age("--older-than", older_than),
+        newer=_age("--newer-than", newer_than),
+    )
 
 
 def _age(option: str, text: str | None) -> timedelta | None:

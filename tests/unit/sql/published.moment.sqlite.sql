@@ -1,1 +1,1 @@
-SELECT strftime('%Y-%m-%d %H:%M:%f', 'now') AS strftime_1;
+SELECT strftime('%Y-%m-%d %H:%M:%f000', 'now') AS strftime_1;

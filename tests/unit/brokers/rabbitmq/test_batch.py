@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from outboxkit import Message
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import batch
-from outboxkit.brokers.rabbitmq.batch import NOBODY, Batch, Caution, Suspects, blames_a_message
+from outboxkit.brokers.rabbitmq.batch import NOBODY, Batch, Suspects, blames_a_message
+from outboxkit.brokers.rabbitmq.caution import Caution
 from outboxkit.brokers.rabbitmq.confirms import Loss
 from tests.unit.shop import message
 
@@ -230,63 +231,6 @@ def test_the_first_wave_of_a_connection_is_a_probe():
     assert plan.next_wave() == [3, 5, 7, 9]
 
 
-def test_a_routing_key_that_the_probe_did_not_have_is_probed_itself():
-    caution = Caution(Clock())
-    caution.proven("good")
-    keyed = [message(id=str(n), key="one", topic=topic) for n, topic in enumerate(["good", "lost", "good"])]
-    assert Batch(keyed, caution).next_wave() == [0, 1]
-
-
-def test_a_new_connection_has_proven_nothing():
-    caution = cautious()
-    caution.connected()
-    assert Batch([message(id=str(n), key="one") for n in range(3)], caution).next_wave() == [0]
-
-
-def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while():
-    clock = Clock()
-    caution = Caution(clock)
-    prove(caution)
-    caution.refused(message(topic="lost"), Verdict.UNROUTABLE)
-    batch_ = [message(id=str(n), key="one", topic=topic) for n, topic in enumerate(["good", "good", "lost", "good"])]
-    assert Batch(batch_, caution).next_wave() == [0, 1, 2]
-    clock.now += batch.CAREFUL_SECONDS - 1
-    assert Batch(batch_, caution).next_wave() == [0, 1, 2]
-    clock.now += 2
-    assert Batch(batch_, caution).next_wave() == [0, 1, 2], "it has not been seen to arrive since"
-    caution.proven("lost")
-    assert Batch(batch_, caution).next_wave() == [0, 1, 2, 3]
-
-
-def test_even_a_routing_key_that_arrives_again_is_handled_with_care_for_a_while():
-    clock = Clock()
-    caution = Caution(clock)
-    prove(caution)
-    caution.refused(message(topic="lost"), Verdict.UNROUTABLE)
-    caution.proven("lost")
-    batch_ = [message(id=str(n), key="one", topic="lost") for n in range(3)]
-    clock.now += batch.CAREFUL_SECONDS - 1
-    assert Batch(batch_, caution).next_wave() == [0]
-    clock.now += 2
-    assert Batch(batch_, caution).next_wave() == [0, 1, 2]
-
-
-def test_a_batch_learns_which_routing_keys_reach_a_queue():
-    caution = Caution(Clock())
-    broker = Broker(refused={"lost"})
-    batch_ = [message(id=id_, key="one", topic=id_) for id_ in ("good", "lost")]
-    broker.play(Batch(batch_, caution))
-    assert caution.doubts({"good", "lost"}) == {"lost"}
-
-
-def test_more_routing_keys_than_are_remembered_are_proven_anew(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(batch, "PROVEN_ROUTES", 2)
-    caution = Caution(Clock())
-    for route in "abc":
-        caution.proven(route)
-    assert caution.doubts(set("abc")) == {"a", "b"}
-
-
 def test_care_with_a_single_key_is_limited():
     clock = Clock()
     caution = Caution(clock)
@@ -315,3 +259,11 @@ def test_what_was_not_written_is_sent_after_the_suspects():
     plan.next_wave()
     plan.broke(TOO_LARGE, [0, 1, 2], [3, 4, 5, 6, 7])
     assert [plan.next_wave() for _ in range(4)] == [[0, 1], [2], [3, 4, 5, 6, 7], []]
+
+
+def test_a_batch_learns_which_routing_keys_reach_a_queue():
+    caution = Caution(Clock())
+    broker = Broker(refused={"lost"})
+    batch_ = [message(id=id_, key="one", topic=id_) for id_ in ("good", "lost")]
+    broker.play(Batch(batch_, caution))
+    assert caution.doubts({"good", "lost"}) == {"lost"}
