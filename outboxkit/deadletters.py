@@ -238,7 +238,8 @@ async def _resolve_page(connection: AsyncConnection, as_: Resolution, ids: Seque
     dialect, wanted = connection.dialect.name, set(ids)
     if dialect == "postgresql":
         await connection.execute(statements.dead.by_key())
-    locked = (await connection.execute(statements.dead.lock(dialect), {"ids": ids})).all()
+    family = (await connection.execute(statements.dead.with_siblings(dialect), {"ids": ids})).scalars().all()
+    locked = (await connection.execute(statements.dead.lock(dialect), {"ids": family})).all()
     chosen = [row for row in locked if row.id in wanted]
     if not chosen:
         return Resolved()

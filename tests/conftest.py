@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from sqlalchemy import Engine, create_engine
@@ -14,14 +15,17 @@ from tests.ladder import LADDER_TEXT
 from tests.plain_client import PlainClient
 from tests.servers import (
     POSTGRESQL,
-    RABBITMQ,
+    OwnServer,
     Server,
     create_database,
     drop_database,
     provide_own,
+    provide_own_rabbitmq,
     provide_postgresql,
     provide_rabbitmq,
 )
+
+S = TypeVar("S", bound=Server)
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +48,10 @@ def own_postgresql(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def own_rabbitmq(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A RabbitMQ server that a test may stop, if it starts it again."""
+def own_rabbitmq(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
+    """A RabbitMQ server that a test may stop, if it starts it again, and configure, if it undoes that."""
     shared = request.getfixturevalue("rabbitmq")
-    yield from [shared] if shared.controllable else _running(provide_own(RABBITMQ))
+    yield from [shared] if shared.controllable else _running(provide_own_rabbitmq())
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +134,7 @@ def broker(rabbitmq: Server) -> Iterator[PlainClient]:
     client.clean_up(LADDER_TEXT.split(","))
 
 
-def _running(server: Server) -> Iterator[Server]:
+def _running(server: S) -> Iterator[S]:
     server.start()
     yield server
     server.close()

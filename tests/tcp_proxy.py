@@ -3,6 +3,7 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 
 
 class TcpProxy:
@@ -18,8 +19,8 @@ class TcpProxy:
         self._held = 0
         self._turns, self._spoke_last = 0, self._downstream
         self._sockets: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept, self._listener)
 
     @property
     def held_bytes(self) -> int:
@@ -40,6 +41,11 @@ class TcpProxy:
         """From now on nothing that the server sends arrives."""
         self._downstream.clear()
 
+    def swallow(self) -> None:
+        """From now on nothing arrives anywhere, and connections can still be opened: half-open, as after a power cut."""
+        self.hold_client()
+        self.hold_server()
+
     def release(self) -> None:
         """Let everything through, also what was kept back."""
         self._upstream.set()
@@ -53,20 +59,34 @@ class TcpProxy:
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
-    def close(self) -> None:
-        """End everything."""
+    def refuse(self) -> None:
+        """From now on nobody listens, and the connections that were open have ended."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self.cut()
+
+    def accept(self) -> None:
+        """Listen again, on the same port."""
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._start(self._accept, self._listener)
+
+    def close(self) -> None:
+        """End everything."""
+        self.refuse()
         self.release()
         for thread in self._threads:
             thread.join()
 
-    def _accept(self) -> None:
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
-                client, _ = self._listener.accept()
+                client, _ = listener.accept()
                 try:
                     server = socket.create_connection(self._target)
                 except OSError:
@@ -74,9 +94,7 @@ class TcpProxy:
                     continue
                 self._sockets += [client, server]
                 for source, sink, gate in ((client, server, self._upstream), (server, client, self._downstream)):
-                    thread = threading.Thread(target=self._forward, args=(source, sink, gate), daemon=True)
-                    self._threads.append(thread)
-                    thread.start()
+                    self._start(self._forward, source, sink, gate)
 
     def _forward(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
         with contextlib.suppress(OSError):

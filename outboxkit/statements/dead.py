@@ -146,25 +146,29 @@ def next_numbers(selection: Selection) -> Select[Any]:
     )
 
 
-def lock(dialect: str) -> Select[Any]:
-    """Those of these dead letters that are open, and all others that park one of their keys; nobody else has them then.
+def with_siblings(dialect: str) -> CompoundSelect[Any]:
+    """The numbers of these dead letters, and of all others that park one of their keys.
 
-    Two who resolve dead letters of one key come one after the other, so that the second knows that it is the last.
-
-    Parameters: ids. Indexes: the primary key and outboxkit_dead_letter_parked. Locks: each row FOR UPDATE, in the
-    order of their numbers; whoever parks rows of these keys waits.
+    Parameters: ids. Indexes: the primary key and outboxkit_dead_letter_parked. Locks: none.
     """
     chosen, other = dead_letter.alias("chosen"), dead_letter.alias("other")
-    wanted: CompoundSelect[Any] = union(
-        select(chosen.c.id).where(_among(chosen.c.id, "ids", dialect)),
-        select(other.c.id).where(
-            other.c.key.in_(select(chosen.c.key).where(_among(chosen.c.id, "ids", dialect), chosen.c.parked)),
-            other.c.parked,
-        ),
-    )
+    ours = _among(chosen.c.id, "ids", dialect)
+    keys = select(chosen.c.key).where(ours, chosen.c.parked)
+    return union(select(chosen.c.id).where(ours), select(other.c.id).where(other.c.key.in_(keys), other.c.parked))
+
+
+def lock(dialect: str) -> Select[Any]:
+    """Those of these dead letters that are open; nobody else has them then.
+
+    With their siblings: two who resolve dead letters of one key come one after the other, so that the second knows
+    that it is the last.
+
+    Parameters: ids. Index: the primary key or outboxkit_dead_letter_open. Locks: each row FOR UPDATE, in the order of
+    their numbers; whoever parks rows of these keys waits.
+    """
     return (
         select(dead_letter.c.id, dead_letter.c.position, dead_letter.c.key, dead_letter.c.parked)
-        .where(dead_letter.c.resolution.is_(None), dead_letter.c.id.in_(select(wanted.cte("wanted").c.id)))
+        .where(dead_letter.c.resolution.is_(None), _among(dead_letter.c.id, "ids", dialect))
         .order_by(dead_letter.c.id)
         .with_for_update()
     )

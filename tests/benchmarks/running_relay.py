@@ -7,16 +7,14 @@ each batch says how many messages have been confirmed; the last one is its `Repo
 import asyncio
 import json
 import os
-import re
 import resource
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -25,9 +23,9 @@ from outboxkit import process
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.message import Message
 from outboxkit.relay import Relay
+from tests.statements_sent import StatementsSent
 
 STATM = Path("/proc/self/statm")
-SENT = re.compile(rb"^[^\t\n]*\tF\t\d+\t(?:Query|Execute)\b", re.MULTILINE)
 RESIDENT_EVERY = 20
 
 
@@ -126,29 +124,12 @@ def resident() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def count_statements(engine: AsyncEngine) -> IO[bytes]:
-    """Have libpq write down what it sends over the engine's connections; Linux only."""
-    written = tempfile.TemporaryFile("w+b", buffering=0)  # noqa: SIM115 - closed by who counts
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def _trace(connection: Any, _: Any) -> None:
-        connection.driver_connection.pgconn.trace(written.fileno())
-
-    return written
-
-
 def swallow_listen(engine: AsyncEngine) -> None:
     """Do as a pooler does that gives connections out for a transaction: nothing is heard on them."""
 
     @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
     def _swallow(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
         return ("SELECT 1" if statement.startswith("LISTEN") else statement), parameters
-
-
-def statements_in(written: IO[bytes], since: int = 0) -> int:
-    """How many statements libpq has sent: simple queries, and executions of prepared and unnamed statements."""
-    written.seek(since)
-    return len(SENT.findall(written.read()))
 
 
 def say(what: object) -> None:
@@ -159,7 +140,7 @@ async def main() -> None:
     orders = Orders(**json.loads(sys.stdin.readline()))
     report = Report()
     engine = process.relay_engine(orders.database_url, publish_timeout=timedelta(seconds=10))
-    written = count_statements(engine) if orders.trace else None
+    sent = StatementsSent(engine) if orders.trace else None
     if not orders.listen:
         swallow_listen(engine)
     inner = process.publisher(orders.broker_url, exchange=orders.exchange, timeout=timedelta(seconds=10))
@@ -179,7 +160,7 @@ async def main() -> None:
     if orders.warm_up:
         await asyncio.sleep(orders.warm_up)
         publisher.begin()
-        since = os.fstat(written.fileno()).st_size if written is not None else 0
+        since = len(sent.texts()) if sent is not None else 0
     await asyncio.wait(
         (work, asyncio.ensure_future(asyncio.to_thread(sys.stdin.readline))), return_when="FIRST_COMPLETED"
     )
@@ -188,9 +169,9 @@ async def main() -> None:
     await work
     await publisher.close()
     await engine.dispose()
-    if written is not None:
-        with written:
-            report.statements = statements_in(written, since)
+    if sent is not None:
+        report.statements = len(sent.texts()) - since
+        sent.close()
     say(asdict(report))
 
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, SchemaError, process, statements, tables
@@ -146,7 +146,8 @@ async def test_what_a_relay_keeps_is_found_page_by_page(
         connection.execute(insert(tables.outbox), [row | {"message_id": f"m-{number}"} for number in (1, 2, 3)])
         connection.execute(statements.settle.keep_published("sqlite"), {"positions": [1, 2, 3]})
     queue = Queue()
-    (since,) = {row.published_at for row in engine.connect().execute(tables.published.select())}
+    with engine.connect() as connection:
+        (since,) = set(connection.execute(select(tables.published.c.published_at)).scalars())
     await replay(async_engine, queue, Selection(since=since, until=since + SECOND))
     assert queue.ids == ["m-1", "m-2", "m-3"]
 
