@@ -42,7 +42,7 @@ class TcpProxy:
         self._downstream.clear()
 
     def swallow(self) -> None:
-        """From now on nothing arrives anywhere, and connections can still be opened: half-open, as after a power cut."""
+        """From now on nothing arrives anywhere, and connections can still be opened: half-open."""
         self.hold_client()
         self.hold_server()
 

@@ -29,8 +29,8 @@ class Receipt:
 
     Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks. `UNROUTABLE` and
     `REJECTED` are the message's own failure. `HELD` means that it was not sent: an earlier message of its key in the
-    same batch has failed, or the key is published with such care that the rest of it comes with a later batch. `UNKNOWN` means that no answer came: the message may or may not have arrived, and
-    nobody is to blame.
+    same batch has failed, or its key is published with such care that the rest comes with a later batch. `UNKNOWN`
+    means that no answer came: the message may or may not have arrived, and nobody is to blame.
     """
 
     verdict: Verdict

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import psycopg
 import pytest
@@ -17,7 +18,7 @@ from tests.statements_sent import StatementsSent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="libpq's trace is for Linux only")
 
-MESSAGES, BATCH = 5_000, 500
+MESSAGES, BATCH = 5_000, 50
 BATCHES = MESSAGES // BATCH
 
 
@@ -58,10 +59,11 @@ async def test_a_batch_is_one_claim_one_delete_and_one_commit(engine: AsyncEngin
     claims = [each for each in texts if "FOR UPDATE SKIP LOCKED" in each and "due_at IS NULL" in each]
     deletes = [each for each in texts if each.startswith("DELETE FROM outboxkit_outbox")]
     order = [each for each in texts if " AS wanted" in each]
-    assert len(deletes) == BATCHES
-    assert len(order) == (BATCHES if keys else 0)
-    assert BATCHES < len(claims) <= BATCHES + 2, "the last ones find nothing"
-    assert texts.count("COMMIT") == BATCHES
+    assert BATCHES <= len(deletes) <= BATCHES + 1, "the first one may be smaller"
+    settled = [after for each, after in pairwise(texts) if each in deletes]
+    assert settled == ["COMMIT"] * len(deletes)
+    assert len(order) == (len(deletes) if keys else 0)
+    assert len(deletes) < len(claims) <= len(deletes) + 2, "the last ones find nothing"
 
 
 async def test_every_statement_is_counted(postgresql_url: str):

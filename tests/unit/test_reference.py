@@ -20,6 +20,11 @@ from outboxkit.settings import Settings, variable
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 COMMANDS = typer.main.get_command(app).commands
+WITH_SUBCOMMANDS = COMMANDS | {
+    f"{group} {name}": command
+    for group, found in COMMANDS.items()
+    for name, command in getattr(found, "commands", {}).items()
+}
 MODULES = {"ids": ids, "inbox": inbox, "migrations": migrations, "outbox": outbox}
 
 
@@ -116,13 +121,14 @@ def test_every_error_is_in_its_table() -> None:
 
 def test_every_command_has_a_heading() -> None:
     assert re.findall(r"^## outboxkit (\w+)$", read("cli"), re.MULTILINE) == list(COMMANDS)
+    assert sorted(re.findall(r"^##+ outboxkit (.+)$", read("cli"), re.MULTILINE)) == sorted(WITH_SUBCOMMANDS)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", WITH_SUBCOMMANDS)
 def test_every_option_is_in_the_table_of_its_command(name: str) -> None:
     options = [
         option
-        for parameter in COMMANDS[name].params
+        for parameter in WITH_SUBCOMMANDS[name].params
         if isinstance(parameter, click.Option) or parameter.param_type_name == "option"
         for option in parameter.opts
         if option != "--help"
