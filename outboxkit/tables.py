@@ -203,8 +203,8 @@ END $make$
 
 It must cost the writer nothing, least of all the transaction: the writer's rights and search path do not matter, no
 error leaves the function, and it is silent where a NOTIFY could make the COMMIT or a PREPARE TRANSACTION fail. Every
-name and operator is qualified, which is as safe as a search path of its own and costs nothing at each call. The index on
-`until` leads past dead versions of sleepers, however long vacuum has been held back.
+name and operator is qualified, which is as safe as a search path of its own and costs nothing at each call. The index
+on `until` leads past dead versions of sleepers, however long vacuum has been held back.
 """
 
 for _table, _when, _statement in (

@@ -17,8 +17,7 @@ import multiprocessing
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +25,7 @@ import psycopg
 from sqlalchemy.dialects.postgresql.psycopg import dialect as psycopg_dialect
 
 from outboxkit import statements
+from tests.benchmarks import backlog
 from tests.benchmarks.machine import Ticks
 from tests.databases import migrate
 from tests.servers import POSTGRESQL, create_database, provide_own
@@ -87,7 +87,7 @@ class Drain:
 
 
 def text(statement: Any) -> str:
-    return str(statement.compile(dialect=psycopg_dialect()))
+    return str(statement.compile(dialect=psycopg_dialect()))  # type: ignore[no-untyped-call]
 
 
 def by_position(drain: Drain, connection: psycopg.Connection[Any], *, ordered: bool) -> None:
@@ -105,7 +105,7 @@ def by_position(drain: Drain, connection: psycopg.Connection[Any], *, ordered: b
         send = rows
         if ordered and rows:
             last = {row[5]: row[0] for row in rows}
-            given = {"keys": list(last), "uptos": list(last.values()), "mine": [row[0] for row in rows]}
+            given: dict[str, Any] = {"keys": list(last), "uptos": list(last.values()), "mine": [row[0] for row in rows]}
             given["floor"] = everybodys  # this worker's own is past rows that others hold
             blocked = {row[0]: row[1] for row in cursor.execute(before, given) if row[1] is not None}
             send = [row for row in rows if row[0] < blocked.get(row[5], row[0] + 1)]
@@ -174,18 +174,6 @@ def fill(url: str, table: str, *, keys: int, depth: int, size: int) -> None:
         connection.execute(f"VACUUM ANALYZE {table}")
 
 
-@contextmanager
-def blocking_vacuum(url: str, *, wanted: bool) -> Iterator[None]:
-    """A transaction elsewhere that may still look at everything that is deleted meanwhile."""
-    if not wanted:
-        yield
-        return
-    with psycopg.connect(url) as connection:
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        connection.execute("SELECT count(*) FROM outboxkit_schema_version")
-        yield
-
-
 def inversions(done: Sequence[tuple[int, int, str]]) -> int:
     """How many messages left after a later one of their key."""
     last: dict[str, int] = {}
@@ -246,7 +234,7 @@ def main() -> None:
     try:
         url = create_database(server.url, "order_designs")
         migrate(url)
-        plain = url.replace("+psycopg", "")
+        plain = backlog.plain(url)
         with psycopg.connect(plain, autocommit=True) as connection:
             connection.execute(BUCKETS_TABLE)
         measure(plain, args)
@@ -255,7 +243,7 @@ def main() -> None:
 
 
 def measure(url: str, args: argparse.Namespace) -> None:
-    rates: dict[tuple[Any, ...], list[int]] = {}
+    rates: dict[tuple[Any, ...], dict[str, list[int]]] = {}
     wrong: dict[str, int] = {}
     began = time.monotonic()
     for number in range(args.rounds):
@@ -264,7 +252,7 @@ def measure(url: str, args: argparse.Namespace) -> None:
         for depth, keys, blocked, workers in itertools.product(args.depth, args.keys, args.blocked, args.workers):
             for design in random.sample(args.designs, len(args.designs)):
                 fill(url, DESIGNS[design][0], keys=keys, depth=depth, size=args.size)
-                with blocking_vacuum(url, wanted=bool(blocked)):
+                with backlog.blocking_vacuum(url, wanted=bool(blocked)):
                     found = drain(url, design, workers, args.hold / 1000)
                 case = {"depth": depth, "keys": keys, "blocked": bool(blocked), "workers": workers, "design": design}
                 print(json.dumps({"round": number, **case, **found}), flush=True)

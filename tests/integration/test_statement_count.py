@@ -18,7 +18,7 @@ from tests.statements_sent import StatementsSent
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="libpq's trace is for Linux only")
 
-MESSAGES, BATCH = 5_000, 50
+MESSAGES, BATCH = 5_000, 500
 BATCHES = MESSAGES // BATCH
 
 
