@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test check format clean
+.PHONY: help install demo test bench check format clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,10 @@ demo: $(VENV)/.installed ## the whole story on this machine, nothing else needed
 test: $(VENV)/.tests ## every test, on real PostgreSQL and RabbitMQ (found, or started, or installed)
 	@$(BIN)/python -m tests.servers --provide
 	$(BIN)/python -m pytest $(ARGS)
+
+bench: $(VENV)/.tests ## how fast it is here, beside what it is compared with (ARGS="--quick", "--help")
+	@$(BIN)/python -m tests.servers --provide
+	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 check: $(VENV)/.tests ## format, lint, types, import rules, architecture
 	$(BIN)/ruff format --check .

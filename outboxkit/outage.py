@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -19,6 +20,9 @@ T = TypeVar("T")
 
 Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
+
+REMIND_SECONDS = 60.0
+"""How often an outage is mentioned again: its first error is often not its cause."""
 
 _AWAY_SQLSTATES = ("08", "57P01", "57P02", "57P03", "53300", "25006")
 """Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
@@ -60,7 +64,8 @@ def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
 class Outage:
     """Runs steps that need the broker and the database; where one is away, waits with backoff and runs the step again.
 
-    One line is logged when something goes away, and one when work goes on.
+    One line is logged when something goes away, one for each minute that it stays away, with what is heard by then, and
+    one when work goes on.
 
     Args:
         who: the name for the log, such as `relay`.
@@ -68,6 +73,7 @@ class Outage:
         passing: SQLSTATEs that are waited out as well, such as `PASSING_SQLSTATES`.
         wait: the backoff, as a tenacity wait.
         sleep: for tests.
+        monotonic: seconds, for tests.
     """
 
     def __init__(
@@ -78,13 +84,15 @@ class Outage:
         passing: tuple[str, ...] = (),
         wait: wait_base | None = None,
         sleep: Sleep = asyncio.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = structlog.get_logger("outboxkit").bind(process=who)
         self._patience = patience
         self._passing = passing
         self._wait = wait or wait_random_exponential(multiplier=0.2, max=5)
         self._sleep = sleep
-        self._away: str | None = None
+        self._monotonic = monotonic
+        self._away: dict[str, tuple[float, int]] = {}
 
     async def ride_out(self, step: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
         """The step's result, once it can be had; None where `stop` was set while something was away.
@@ -119,17 +127,25 @@ class Outage:
         return what_is_away(error, passing=self._passing)
 
     def is_over(self) -> None:
-        """Note that everything is there, and say so if it was not."""
-        if self._away is not None:
-            self._log.info(f"{self._away} is back, work goes on")
-            self._away = None
+        """Note that everything is there, and say so of what was not."""
+        for away in self._away:
+            self._log.info(f"{away} is back, work goes on")
+        self._away.clear()
 
     def begins(self, error: BaseException | None) -> None:
-        """Note that the error says that something is away, and say so unless that is known."""
-        away = self._what(error)
-        if away is not None and away != self._away:
-            self._away = away
+        """Note that the error says that something is away, and say so unless that was just said."""
+        away, now = self._what(error), self._monotonic()
+        if away is None:
+            return
+        if away not in self._away:
+            self._away[away] = now, 0
             self._log.warning(f"{away} is away, waiting", error=first_line(error))
+            return
+        since, reminders = self._away[away]
+        if now - since >= (reminders + 1) * REMIND_SECONDS:
+            minutes = int((now - since) // REMIND_SECONDS)
+            self._away[away] = since, minutes
+            self._log.warning(f"{away} is still away", minutes=minutes, error=first_line(error))
 
 
 async def pause(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.sleep) -> None:

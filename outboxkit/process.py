@@ -23,6 +23,8 @@ from outboxkit.errors import ConfigurationError
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 SQLITE_BUSY_SECONDS = 30
 MEMORY = "memory:"
+LEAVING = timedelta(seconds=5)
+"""What a relay may need, beside its two publishes, to leave a broker that does not answer and to settle."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -59,7 +61,7 @@ def relay_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
     """
-    made = engine(url, name="outboxkit relay", idle_in_transaction=publish_timeout * 3)
+    made = engine(url, name="outboxkit relay", idle_in_transaction=publish_timeout * 3 + LEAVING)
     if made.dialect.name == "postgresql":
         _set(made, enable_seqscan="off", enable_bitmapscan="off")
     return made

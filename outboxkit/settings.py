@@ -70,7 +70,9 @@ class Settings(BaseSettings):
         timedelta(seconds=10),
         description="how long a batch may wait for its confirms, and how long --drain waits for one who is away",
     )
-    poll_interval: Duration = Field(timedelta(milliseconds=250), description="how long an idle relay sleeps where no NOTIFY wakes it")
+    poll_interval: Duration = Field(
+        timedelta(milliseconds=250), description="how long an idle relay sleeps where no NOTIFY wakes it"
+    )
     max_payload_bytes: int = Field(MAX_PAYLOAD_BYTES, ge=1, description="the largest event that outbox.add accepts")
     concurrency: int = Field(8, ge=1, le=1000, description="deliveries that a consumer handles at once")
     prefetch: int = Field(64, ge=1, le=65_535, description="deliveries that the broker may push ahead")

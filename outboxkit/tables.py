@@ -96,6 +96,7 @@ outbox = Table(
     Column("expires_at", UtcDateTime, comment="not published after this"),
     Column("discard_unroutable", Boolean, nullable=False, server_default=false()),
     Column("dedup", Boolean, nullable=False, server_default=false(), comment="one row for an id at a time"),
+    sqlite_autoincrement=True,
 )
 """Messages that wait to be published. A row leaves in the transaction that follows the broker's confirm."""
 

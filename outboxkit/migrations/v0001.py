@@ -26,10 +26,9 @@ def _envelope() -> list[sa.Column[Any]]:
     ]
 
 
-def upgrade(op: Any) -> None:
-    """Create the four tables and the two indexes of the outbox."""
-    op.create_table(
-        "outboxkit_outbox",
+def outbox_columns() -> list[sa.Column[Any]]:
+    """The columns of the outbox in this version."""
+    return [
         sa.Column("position", _BIG, sa.Identity(), primary_key=True),
         sa.Column("message_id", sa.String(255), nullable=False),
         sa.Column("type", sa.String(255), nullable=False),
@@ -37,7 +36,12 @@ def upgrade(op: Any) -> None:
         sa.Column("due_at", _TIME, comment="not before this; null: at once"),
         sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
         sa.Column("last_error", sa.Text),
-    )
+    ]
+
+
+def upgrade(op: Any) -> None:
+    """Create the four tables and the two indexes of the outbox."""
+    op.create_table("outboxkit_outbox", *outbox_columns())
     for name, column, condition in (("ready", "position", "due_at IS NULL"), ("due", "due_at", "due_at IS NOT NULL")):
         where = sa.text(condition)
         op.create_index(

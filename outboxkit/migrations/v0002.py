@@ -4,6 +4,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from outboxkit.migrations import v0001
+
 _BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _TIME = sa.DateTime(timezone=True)
 
@@ -72,11 +74,10 @@ END $make$
 
 def upgrade(op: Any) -> None:
     """Widen outbox and dead letters, create the two new tables, and hang up the bell. No row is lost."""
-    for table, columns in (("outbox", _outbox_columns()), ("dead_letter", _dead_letter_columns())):
-        for column in columns:
-            op.add_column(f"outboxkit_{table}", column)
+    _widen_outbox(op)
+    for column in _dead_letter_columns():
+        op.add_column("outboxkit_dead_letter", column)
     op.execute("UPDATE outboxkit_outbox SET held = true WHERE due_at IS NOT NULL AND attempts > 0")
-    op.drop_index("outboxkit_outbox_due", table_name="outboxkit_outbox")
     for table, name, indexed, where in _PARTIAL_INDEXES:
         op.create_index(
             f"outboxkit_{table}_{name}",
@@ -98,6 +99,23 @@ def upgrade(op: Any) -> None:
         op.execute("CREATE TABLE outboxkit_published_default PARTITION OF outboxkit_published DEFAULT")
         op.execute("ALTER TABLE outboxkit_sleeper SET UNLOGGED")
         op.execute(_RING)
+
+
+def _widen_outbox(op: Any) -> None:
+    """On SQLite it is a new table: only one that is made so never gives a position twice."""
+    op.drop_index("outboxkit_outbox_due", table_name="outboxkit_outbox")
+    if op.get_context().dialect.name != "sqlite":
+        for column in _outbox_columns():
+            op.add_column("outboxkit_outbox", column)
+        return
+    before, kept = v0001.outbox_columns(), sa.text("due_at IS NULL")
+    op.drop_index("outboxkit_outbox_ready", table_name="outboxkit_outbox")
+    op.rename_table("outboxkit_outbox", "outboxkit_outbox_v1")
+    op.create_table("outboxkit_outbox", *before, *_outbox_columns(), sqlite_autoincrement=True)
+    names = ", ".join(f'"{column.name}"' for column in before)
+    op.execute(f"INSERT INTO outboxkit_outbox ({names}) SELECT {names} FROM outboxkit_outbox_v1")  # noqa: S608
+    op.drop_table("outboxkit_outbox_v1")
+    op.create_index("outboxkit_outbox_ready", "outboxkit_outbox", ["position"], sqlite_where=kept)
 
 
 def _create_published(op: Any) -> None:

@@ -16,7 +16,7 @@ BODIES = ("classic 100", "classic 65536", "quorum 100", "quorum 65536")
 @contextmanager
 def classic(place: Place) -> Iterator[Mapping[str, Measure]]:
     """Everything that is compared at 1 KiB on a classic queue."""
-    count = 4_000 if place.quick else 20_000
+    count = 4_000 if place.quick else 30_000
     with place.queue("classic") as raw:
         yield {
             "raw": lambda: raw_rate(raw, count, 1024),
@@ -32,7 +32,7 @@ def classic(place: Place) -> Iterator[Mapping[str, Measure]]:
 @contextmanager
 def quorum(place: Place) -> Iterator[Mapping[str, Measure]]:
     """A quorum queue, 1 KiB."""
-    count = 4_000 if place.quick else 20_000
+    count = 4_000 if place.quick else 30_000
     with place.queue("quorum") as raw:
         yield {
             "raw": lambda: raw_rate(raw, count, 1024),

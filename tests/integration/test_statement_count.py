@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from itertools import pairwise
 
 import psycopg
@@ -25,7 +26,7 @@ BATCHES = MESSAGES // BATCH
 @pytest.fixture
 async def engine(postgresql_url: str) -> AsyncIterator[AsyncEngine]:
     """As a relay's own process makes it."""
-    made = process.engine(postgresql_url, name="test")
+    made = process.relay_engine(postgresql_url, publish_timeout=timedelta(seconds=10))
     yield made
     await made.dispose()
 

@@ -134,15 +134,35 @@ async def test_an_outage_is_waited_out_and_said_once_at_each_end():
     assert {line["process"] for line in said} == {"unit"}
 
 
-async def test_each_change_is_said():
+async def test_each_server_is_said_to_go_and_to_come_back_once():
     steps = Steps(GONE, GONE, DATABASE_GONE, DATABASE_GONE, GONE)
     with capture_logs() as said:
         await steps.outage().ride_out(steps, asyncio.Event())
     assert [line["event"] for line in said] == [
         "broker is away, waiting",
         "database is away, waiting",
-        "broker is away, waiting",
         "broker is back, work goes on",
+        "database is back, work goes on",
+    ]
+
+
+async def test_a_long_outage_is_mentioned_every_minute_with_what_is_heard_by_then():
+    now = 0.0
+    steps = Steps(GONE, *[BrokerUnavailable(f"refused at {second}") for second in range(10, 200, 10)])
+
+    def pass_time() -> None:
+        nonlocal now
+        now += 10
+
+    steps.before_sleeping = pass_time
+    with capture_logs() as said:
+        await steps.outage(monotonic=lambda: now).ride_out(steps, asyncio.Event())
+    assert [(line["event"], line.get("minutes"), line.get("error", "")[-9:]) for line in said] == [
+        ("broker is away, waiting", None, "amqp://mq/"[-9:]),
+        ("broker is still away", 1, "sed at 60"),
+        ("broker is still away", 2, "ed at 120"),
+        ("broker is still away", 3, "ed at 180"),
+        ("broker is back, work goes on", None, ""),
     ]
 
 

@@ -119,6 +119,8 @@ def describe(error: BaseException | None) -> str:
     """An error of aio-pika in a few words."""
     if error is None:
         return "closed"
+    if isinstance(error, asyncio.CancelledError):  # with which the client ends a connection that fell silent
+        return "no sign of life, not even a heartbeat"
     return " ".join(str(error).split()) or type(error).__name__
 
 

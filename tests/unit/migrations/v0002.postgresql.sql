@@ -1,3 +1,5 @@
+DROP INDEX outboxkit_outbox_due;
+
 ALTER TABLE outboxkit_outbox ADD COLUMN held BOOLEAN DEFAULT false NOT NULL;
 
 COMMENT ON COLUMN outboxkit_outbox.held IS 'a retry, or behind one of its key';
@@ -35,8 +37,6 @@ ALTER TABLE outboxkit_dead_letter ADD COLUMN resolved_at TIMESTAMP WITH TIME ZON
 ALTER TABLE outboxkit_dead_letter ADD COLUMN resolved_by VARCHAR(255);
 
 UPDATE outboxkit_outbox SET held = true WHERE due_at IS NOT NULL AND attempts > 0;
-
-DROP INDEX outboxkit_outbox_due;
 
 CREATE INDEX outboxkit_outbox_due ON outboxkit_outbox (due_at, position) WHERE due_at IS NOT NULL;
 

@@ -1,12 +1,37 @@
-ALTER TABLE outboxkit_outbox ADD COLUMN held BOOLEAN DEFAULT 0 NOT NULL;
+DROP INDEX outboxkit_outbox_due;
 
-ALTER TABLE outboxkit_outbox ADD COLUMN first_failed_at DATETIME;
+DROP INDEX outboxkit_outbox_ready;
 
-ALTER TABLE outboxkit_outbox ADD COLUMN expires_at DATETIME;
+ALTER TABLE outboxkit_outbox RENAME TO outboxkit_outbox_v1;
 
-ALTER TABLE outboxkit_outbox ADD COLUMN discard_unroutable BOOLEAN DEFAULT 0 NOT NULL;
+CREATE TABLE outboxkit_outbox (
+    position INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    message_id VARCHAR(255) NOT NULL,
+    type VARCHAR(255) NOT NULL,
+    topic VARCHAR(255),
+    "key" VARCHAR(255),
+    payload BLOB NOT NULL,
+    headers BLOB NOT NULL,
+    correlation_id VARCHAR(255),
+    causation_id VARCHAR(255),
+    content_type VARCHAR(255) NOT NULL,
+    content_encoding VARCHAR(255),
+    created_at DATETIME,
+    due_at DATETIME,
+    attempts INTEGER DEFAULT '0' NOT NULL,
+    last_error TEXT,
+    held BOOLEAN DEFAULT 0 NOT NULL,
+    first_failed_at DATETIME,
+    expires_at DATETIME,
+    discard_unroutable BOOLEAN DEFAULT 0 NOT NULL,
+    dedup BOOLEAN DEFAULT 0 NOT NULL
+);
 
-ALTER TABLE outboxkit_outbox ADD COLUMN dedup BOOLEAN DEFAULT 0 NOT NULL;
+INSERT INTO outboxkit_outbox ("position", "message_id", "type", "topic", "key", "payload", "headers", "correlation_id", "causation_id", "content_type", "content_encoding", "created_at", "due_at", "attempts", "last_error") SELECT "position", "message_id", "type", "topic", "key", "payload", "headers", "correlation_id", "causation_id", "content_type", "content_encoding", "created_at", "due_at", "attempts", "last_error" FROM outboxkit_outbox_v1;
+
+DROP TABLE outboxkit_outbox_v1;
+
+CREATE INDEX outboxkit_outbox_ready ON outboxkit_outbox (position) WHERE due_at IS NULL;
 
 ALTER TABLE outboxkit_dead_letter ADD COLUMN position BIGINT;
 
@@ -23,8 +48,6 @@ ALTER TABLE outboxkit_dead_letter ADD COLUMN resolved_at DATETIME;
 ALTER TABLE outboxkit_dead_letter ADD COLUMN resolved_by VARCHAR(255);
 
 UPDATE outboxkit_outbox SET held = true WHERE due_at IS NOT NULL AND attempts > 0;
-
-DROP INDEX outboxkit_outbox_due;
 
 CREATE INDEX outboxkit_outbox_due ON outboxkit_outbox (due_at, position) WHERE due_at IS NOT NULL;
 
