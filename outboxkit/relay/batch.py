@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import statements
+from outboxkit.relay.avoidance import Avoidance
 from outboxkit.relay.floor import Floor
 from outboxkit.relay.order import Before, Lineup, line_up
 from outboxkit.relay.rows import Claimed, fetch, read
@@ -69,10 +70,16 @@ class Batches:
         self.floor = Floor()
         self._time_for_due, self._time_for_floor = Every(LOOK_SECONDS, monotonic), Every(LOOK_SECONDS, monotonic)
         self._next_sweep = float("-inf")
-        self._claim_ready = statements.claim.claim_ready()
-        self._claim_due = statements.claim.claim_due()
+        self._avoidance = Avoidance(monotonic)
+        self._claim_ready, self._claim_ready_but = statements.claim.claim_ready(), statements.claim.claim_ready_but()
+        self._claim_due, self._claim_due_but = statements.claim.claim_due(), statements.claim.claim_due_but()
         self._standing_before = statements.claim.standing_before(self._dialect)
         self._writers, self._oldest_ready = statements.claim.writers(), statements.claim.oldest_ready()
+
+    @property
+    def is_avoiding(self) -> bool:
+        """Whether rows are left out because others have their keys in their hands."""
+        return bool(self._avoidance.keys())
 
     def sweep(self) -> None:
         """Have the next claim look below the floor."""
@@ -102,7 +109,10 @@ class Batches:
         except BaseException:
             await connection.close()
             raise
-        return Batch(connection, rows, line_up(rows, before, now=now))
+        lineup = line_up(rows, before, now=now)
+        if rows:
+            self._avoidance.saw(len(rows), lineup.blocked)
+        return Batch(connection, rows, lineup)
 
     async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[Claimed], int]:
         """Due rows and ready rows, in position order, and the floor above which the latter were looked for.
@@ -122,7 +132,10 @@ class Batches:
         return rows, floor
 
     async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[Claimed]:
-        return read(await fetch(connection, self._claim_due, {"now": as_of, "limit": limit}))
+        given: dict[str, object] = {"now": as_of, "limit": limit}
+        if avoided := self._avoidance.keys():
+            return read(await fetch(connection, self._claim_due_but, given | {"but": avoided}))
+        return read(await fetch(connection, self._claim_due, given))
 
     async def _ready(self, connection: AsyncConnection, limit: int) -> tuple[list[Claimed], int]:
         if self._dialect == "postgresql" and self._time_for_floor():
@@ -130,7 +143,11 @@ class Batches:
         started = self._monotonic()
         below = started >= self._next_sweep
         floor = 0 if below else self.floor.value
-        rows = read(await fetch(connection, self._claim_ready, {"floor": floor, "limit": limit}))
+        given: dict[str, object] = {"floor": floor, "limit": limit}
+        if avoided := self._avoidance.keys():
+            rows = read(await fetch(connection, self._claim_ready_but, given | {"but": avoided}))
+        else:
+            rows = read(await fetch(connection, self._claim_ready, given))
         if below:
             ended = self._monotonic()
             self._next_sweep = ended + max(SWEEP_SECONDS, (ended - started) / SWEEP_SHARE)

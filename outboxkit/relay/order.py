@@ -1,5 +1,6 @@
 """Order by key: which claimed rows may go, and which must wait for an earlier message of their key. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -34,14 +35,19 @@ class Lineup:
         expired: too late to be published.
         waiting: positions to hold, by the moment until which they wait.
         parked: positions to park, those of them whose key is still parked then: an operator may be releasing it.
-        given_back: how many rows are in no list.
+        blocked: how many rows of each key are in no list.
     """
 
     send: list[Claimed] = field(default_factory=list)
     expired: list[Claimed] = field(default_factory=list)
     waiting: dict[datetime, list[int]] = field(default_factory=dict)
     parked: list[int] = field(default_factory=list)
-    given_back: int = 0
+    blocked: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def given_back(self) -> int:
+        """How many rows are in no list."""
+        return self.blocked.total()
 
 
 def line_up(rows: Sequence[Claimed], before: Mapping[str, Before], *, now: datetime) -> Lineup:
@@ -65,7 +71,7 @@ def drop_behind(lineup: Lineup, stuck: Mapping[str, datetime | None], *, now: da
         elif (due := stuck[key]) == PARKED:
             lineup.parked.append(row.position)
         elif due is None or due <= now:
-            lineup.given_back += 1
+            lineup.blocked[key] += 1
         else:
             lineup.waiting.setdefault(due, []).append(row.position)
     lineup.send = kept
@@ -78,11 +84,11 @@ def _is_blocked(row: Claimed, found: Before, lineup: Lineup) -> bool:
         if found.due_at == PARKED:
             lineup.parked.append(row.position)
         elif row.due_at is not None and row.due_at >= found.due_at:  # that one comes first: somebody else has it
-            lineup.given_back += 1
+            lineup.blocked[str(row.message.key)] += 1
         else:
             lineup.waiting.setdefault(found.due_at, []).append(row.position)
     elif found.ready_at is not None and found.ready_at < row.position:
-        lineup.given_back += 1
+        lineup.blocked[str(row.message.key)] += 1
     else:
         return False
     return True

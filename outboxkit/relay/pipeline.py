@@ -95,7 +95,8 @@ class Pipeline:
             if not batch.lineup.send:
                 await self._settle_answered()
                 moved = await self._leave(batch)
-                return Turn.MOVED if moved else Turn.BLOCKED if batch.rows else Turn.NOTHING
+                blocked = batch.rows or self._batches.is_avoiding
+                return Turn.MOVED if moved else Turn.BLOCKED if blocked else Turn.NOTHING
             await self._pass(batch, as_of, stop)
         except BaseException:
             self._batches.start_over()

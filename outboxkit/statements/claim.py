@@ -5,6 +5,7 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    ColumnElement,
     Select,
     String,
     all_,
@@ -76,6 +77,22 @@ def claim_due() -> Select[Any]:
         .limit(_LIMIT)
         .with_for_update(skip_locked=True)
     )
+
+
+def claim_ready_but() -> Select[Any]:
+    """`claim_ready` without the rows of some keys. Further parameter: but (keys). PostgreSQL only.
+
+    Index: outboxkit_outbox_ready, from the floor on, also over the rows that are left out. Locks: as `claim_ready`.
+    """
+    return claim_ready().where(_of_no_key_in("but"))
+
+
+def claim_due_but() -> Select[Any]:
+    """`claim_due` without the rows of some keys. Further parameter: but (keys). PostgreSQL only.
+
+    Index: outboxkit_outbox_due, up to `now`, also over the rows that are left out. Locks: as `claim_ready`.
+    """
+    return claim_due().where(_of_no_key_in("but"))
 
 
 def standing_before(dialect: str) -> Select[Any]:
@@ -184,6 +201,10 @@ def writers() -> Select[Any]:
 
 def _array(name: str, kind: TypeEngine[Any]) -> Any:
     return bindparam(name, type_=ARRAY(kind))
+
+
+def _of_no_key_in(name: str) -> ColumnElement[bool]:
+    return or_(outbox.c.key.is_(None), outbox.c.key != all_(_array(name, String())))
 
 
 def _first(query: Select[Any]) -> LateralFromClause:

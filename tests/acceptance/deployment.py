@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, func, make_url, select, text
+from sqlalchemy import Connection, Engine, create_engine, func, make_url, select, text
 from sqlalchemy.orm import Session
 
 from outboxkit import tables
@@ -119,12 +119,12 @@ class Deployment:
             return list(connection.execute(select(tables.dead_letter).order_by(tables.dead_letter.c.id)))
 
     @contextmanager
-    def lock_held(self, number: int) -> Iterator[None]:
-        """Hold an advisory lock."""
+    def lock_held(self, number: int) -> Iterator[Connection]:
+        """Hold an advisory lock, in the session of this connection."""
         with self.engine.connect() as connection:
             connection.execute(select(func.pg_advisory_lock(number)))
             connection.commit()
-            yield
+            yield connection
             connection.execute(select(func.pg_advisory_unlock(number)))
             connection.commit()
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from tests.acceptance.deployment import Deployment
 
@@ -12,8 +12,11 @@ SETTLE = 4712
 
 
 @contextmanager
-def settling_waits(deployment: Deployment) -> Iterator[None]:
-    """Deletes from the outbox wait until the end of the block; then those of dead connections are rolled back."""
+def settling_waits(deployment: Deployment) -> Iterator[Connection]:
+    """Deletes from the outbox wait until the end of the block; then those of dead connections are rolled back.
+
+    They wait for the session of this connection.
+    """
     with deployment.engine.begin() as connection:
         connection.execute(
             text(
@@ -27,7 +30,7 @@ def settling_waits(deployment: Deployment) -> Iterator[None]:
                 "FOR EACH STATEMENT EXECUTE FUNCTION wait_to_settle()"
             )
         )
-    with deployment.lock_held(SETTLE):
-        yield
+    with deployment.lock_held(SETTLE) as connection:
+        yield connection
     with deployment.engine.begin() as connection:
         connection.execute(text("DROP TRIGGER wait_to_settle ON outboxkit_outbox"))

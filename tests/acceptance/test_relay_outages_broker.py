@@ -9,26 +9,12 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.witness import Witness
+from tests.acceptance.witness import Witness, begin, declare
 from tests.plain_client import PlainClient
 from tests.polling import eventually
 from tests.servers import OwnServer
 
 SHORT = {"OUTBOXKIT_PUBLISH_TIMEOUT": "1s"}
-
-
-def declare(deployment: Deployment) -> None:
-    """The queue; a classic one, because quorum queues take their time when their node or vhost goes."""
-    deployment.broker.bind("OrderConfirmed", arguments={"x-queue-type": "classic"})
-
-
-def begin(deployment: Deployment, **settings: str) -> Witness:
-    """A relay that has published a few messages already."""
-    declare(deployment)
-    witness = Witness(deployment, deployment.relay(**settings))
-    witness.send()
-    witness.collect()
-    return witness
 
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
@@ -143,7 +129,8 @@ def test_the_password_is_wrong(in_vhost: Deployment, vhost: OwnVhost):
     vhost.let_relay_in()
     vhost.control("change_password", vhost.user, "another-one")
     declare(in_vhost)
-    witness = Witness(in_vhost, in_vhost.relay())
+    witness = Witness(in_vhost)
+    witness.start_relay()
     witness.send()
     witness.assert_away("broker", f"{vhost.user}:***@127.0.0.1")
     witness.assert_away("broker", "ACCESS_REFUSED")

@@ -48,6 +48,12 @@ BATCH = {
 PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "claim.claim_ready": (statements.claim.claim_ready(), {"floor": 5000, "limit": 500}, {READY}),
     "claim.claim_due": (statements.claim.claim_due(), {"now": NOW, "limit": 500}, {DUE}),
+    "claim.claim_ready_but": (
+        statements.claim.claim_ready_but(),
+        {"floor": 5000, "limit": 500, "but": ["k1", "k2"]},
+        {READY},
+    ),
+    "claim.claim_due_but": (statements.claim.claim_due_but(), {"now": NOW, "limit": 500, "but": ["k1"]}, {DUE}),
     "claim.oldest_ready": (statements.claim.oldest_ready(), {"floor": 5000}, {READY}),
     "claim.standing_before": (statements.claim.standing_before("postgresql"), BATCH, {KEY, HELD, PARKED}),
     "settle.forget": (statements.settle.forget("postgresql"), {"positions": POSITIONS}, {PRIMARY}),

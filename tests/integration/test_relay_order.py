@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import Message, tables
@@ -76,3 +76,21 @@ async def test_other_keys_flow_past_a_deep_backlog_that_waits_and_comes_back_in_
         works.set()
         await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
     assert [found for found in recorder.arrived if number(found) <= 3000] == [f"m{n}" for n in range(1, 3001)]
+
+
+async def test_other_keys_flow_past_a_key_whose_first_message_somebody_else_holds(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """As long as it takes: a relay that froze, or a transaction that cancels the message and stays open."""
+    fill(pg_engine, 300, keys=1)
+    fill(pg_engine, 320, first=301, keys=20)
+    with pg_engine.begin() as connection:
+        connection.execute(tables.outbox.update().where(tables.outbox.c.position == 320).values(key="other"))
+    recorder = Recorder()
+    with pg_engine.begin() as connection:
+        connection.execute(select(tables.outbox).where(tables.outbox.c.position == 1).with_for_update())
+        async with running(relay(async_pg_engine, recorder, batch_size=50)):
+            await eventually_async(
+                lambda: asyncio.sleep(0, len(recorder.arrived)), lambda found: found == 20, seconds=20
+            )
+    assert {number(found) for found in recorder.arrived} == set(range(301, 321))

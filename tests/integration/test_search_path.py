@@ -1,5 +1,6 @@
 """The tables in a schema of their own, which the URL's search_path chooses."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, process
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.outage import utc_now
 from outboxkit.relay import Relay
 from tests.acceptance.worker_process import COMMAND, run_to_end
 from tests.plain_client import PlainClient
@@ -50,9 +50,9 @@ async def test_everything_finds_its_tables(own_schema: Engine, broker: PlainClie
     engine = process.engine(own_schema.url.render_as_string(hide_password=False), name="test")
     publisher = RabbitPublisher(broker.url, exchange=broker.exchange)
     await publisher.connect()
-    settled = await Relay(engine, publisher).publish_batch(utc_now())
+    drained = await Relay(engine, publisher).drain(asyncio.Event())
     await publisher.close()
     await engine.dispose()
-    assert len(settled.published) == 2
+    assert drained.published == 2
     assert broker.take_all()[0].properties.message_id == sent.id
     assert inspect(own_schema).get_table_names(schema="public") == []

@@ -12,7 +12,13 @@ from outboxkit.cli import app
 from outboxkit.cli.options import with_settings
 from outboxkit.settings import Settings
 
-COMMANDS = typer.main.get_command(app).commands
+FOUND = typer.main.get_command(app).commands
+COMMANDS = {
+    f"{name} {inner}".strip(): leaf
+    for name, command in FOUND.items()
+    for inner, leaf in getattr(command, "commands", {"": command}).items()
+}
+"""Every command, those of a group by both names."""
 SEEN: list[tuple[Settings, str, bool]] = []
 
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -169,7 +170,7 @@ def test_what_was_decided_before_is_taken_over():
     soon = NOW + SECOND
     late = [Claimed(position, 3, message(key="k"), expires_at=NOW) for position in (8, 9)]
     settlement = Settlement(waiting={soon: [1]}, parked=[2])
-    take_over(Lineup(expired=late, waiting={soon: [3], NOW: [4]}, parked=[5], given_back=1), settlement)
+    take_over(Lineup(expired=late, waiting={soon: [3], NOW: [4]}, parked=[5], blocked=Counter("k")), settlement)
     assert settlement.waiting == {soon: [1, 3], NOW: [4]}
     assert settlement.parked == [2, 5]
     assert [(dead.position, dead.reason, dead.error) for dead in settlement.dead] == [

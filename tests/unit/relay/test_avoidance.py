@@ -1,0 +1,43 @@
+"""Which keys a relay leaves alone for a while."""
+
+from collections import Counter
+
+from outboxkit.relay import avoidance
+from outboxkit.relay.avoidance import Avoidance
+
+
+class Seconds:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def blocked(seconds: Seconds, *claims: tuple[int, dict[str, int]]) -> Avoidance:
+    made = Avoidance(seconds)
+    for rows, keys in claims:
+        made.saw(rows, Counter(keys))
+    return made
+
+
+def test_a_key_that_fills_claim_after_claim_is_left_alone_for_a_while():
+    seconds = Seconds()
+    made = blocked(seconds, *[(10, {"a": 8})] * avoidance.PATIENCE)
+    assert made.keys() == ["a"]
+    seconds.now += avoidance.AVOID_SECONDS
+    assert made.keys() == []
+
+
+def test_to_meet_another_relay_once_is_no_reason():
+    assert blocked(Seconds(), *[(10, {"a": 8})] * (avoidance.PATIENCE - 1)).keys() == []
+
+
+def test_a_claim_of_which_half_may_go_is_good_enough():
+    assert blocked(Seconds(), *[(10, {"a": 8})] * 2, (10, {"a": 5}), *[(10, {"a": 8})] * 2).keys() == []
+    assert blocked(Seconds(), *[(10, {"a": 5})] * 9).keys() == []
+
+
+def test_only_the_keys_that_fill_most_are_left_alone():
+    keys = {f"k{number}": number for number in range(1, 100)}
+    found = blocked(Seconds(), *[(4950, keys)] * avoidance.PATIENCE).keys()
+    assert sorted(found) == sorted(f"k{number}" for number in range(100 - avoidance.AVOIDED_KEYS, 100))
