@@ -23,6 +23,15 @@ from outboxkit.errors import ConfigurationError
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 SQLITE_BUSY_SECONDS = 30
 MEMORY = "memory:"
+SILENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""After how long a database that does not answer any more is given up, also in the middle of a statement: half a
+minute instead of the operating system's hours. In seconds, the last in milliseconds; the URL may say otherwise."""
 LEAVING = timedelta(seconds=5)
 """What a relay may need, beside its two publishes, to leave a broker that does not answer and to settle."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -31,9 +40,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
     """An async engine for a process of outboxkit, whatever driver the URL names.
 
-    On PostgreSQL its connections are called `name`, and the server ends one that leaves a transaction idle for longer
-    than `idle_in_transaction`: a relay whose machine froze gives its rows back. On SQLite every transaction takes the
-    writer lock at its start, and the database is in WAL mode, so that readers are not held up.
+    On PostgreSQL its connections are called `name`, they notice a server that fell silent, and the server ends one that
+    leaves a transaction idle for longer than `idle_in_transaction`: a relay whose machine froze gives its rows back. On
+    SQLite every transaction takes the writer lock at its start, and the database is in WAL mode, so that readers are
+    not held up.
 
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
@@ -45,8 +55,10 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     target = target.set(drivername=driver)
     if driver.startswith("sqlite"):
         return _sqlite(target)
-    limits = {"application_name": name}
-    made = create_async_engine(target, pool_size=pool_size, max_overflow=2, connect_args=limits)
+    limits = {given: value for given, value in SILENCE.items() if given not in target.query}
+    made = create_async_engine(
+        target, pool_size=pool_size, max_overflow=2, connect_args={"application_name": name, **limits}
+    )
     if idle_in_transaction is not None:
         _set(made, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
     return made

@@ -33,7 +33,7 @@ class Relay:
     Args:
         engine: for the relay's own connections, two at a time.
         publisher: where messages go.
-        batch_size: rows claimed at once.
+        batch_size: rows claimed at once, at most; fewer where they are large.
         poll_interval: how long an idle relay sleeps where nothing wakes it.
         policy: what to do with messages that cannot be published.
         keep_published: move published rows to `outboxkit_published` instead of deleting them.
@@ -45,7 +45,7 @@ class Relay:
         engine: AsyncEngine,
         publisher: Publisher,
         *,
-        batch_size: int = 500,
+        batch_size: int = 1000,
         poll_interval: timedelta = timedelta(milliseconds=250),
         policy: Policy | None = None,
         keep_published: bool = False,

@@ -145,9 +145,7 @@ def test_a_key_that_waits_holds_back_nobody_else(deployment: Deployment):
     deployment.broker.bind(TAKEN)
     with Session(deployment.engine) as session:
         outbox.add(session, Message("stuck:1", UNDONE, b"1", key="stuck"))
-        outbox.add_all(
-            session, [Message(f"stuck:{n}", TAKEN, b"%d" % n, key="stuck") for n in range(2, 5002)]
-        )
+        outbox.add_all(session, [Message(f"stuck:{n}", TAKEN, b"%d" % n, key="stuck") for n in range(2, 5002)])
         outbox.add_all(session, [Message(f"free:{n}", TAKEN, b"%d" % n, key="free") for n in range(1, 101)])
         session.commit()
     relays = [deployment.relay(**QUIET) for _ in range(2)]

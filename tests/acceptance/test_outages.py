@@ -1,11 +1,10 @@
 """Servers that go away in the middle: everything waits, nothing is to blame, and work goes on by itself."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.order_taker import OrderTaker
+from tests.acceptance.witness import states, status_says
 from tests.acceptance.worker_process import WorkerProcess
 from tests.polling import eventually
 from tests.servers import Server
@@ -38,18 +37,13 @@ def test_postgresql_goes_away_and_comes_back(on_own_postgresql: Deployment, own_
         before = deployment.wait_for_effects(20).total()
         getattr(own_postgresql, way)()
         relay.wait_for("database is away, waiting")
+        assert status_says(deployment).startswith("outboxkit: the database ")
         own_postgresql.start()
         relay.wait_for("database is back, work goes on")
         deployment.wait_for_effects(before + 20)
     assert_everything_arrived(deployment, relay, consumer)
     assert states(relay, "database") == ["away", "back"]
     assert states(consumer, "database") in ([], ["away", "back"])  # it notices only with a delivery in its hands
-
-
-def states(process: WorkerProcess, what: str) -> Sequence[str]:
-    """What a process has said about a server, in order."""
-    said = {f"{what} is away, waiting": "away", f"{what} is back, work goes on": "back"}
-    return [said[entry["event"]] for entry in process.entries() if entry["event"] in said]
 
 
 def assert_everything_arrived(deployment: Deployment, relay: WorkerProcess, consumer: WorkerProcess) -> None:

@@ -1,7 +1,7 @@
 """A database that goes away, refuses or interrupts: the relay says so once, waits, and goes on by itself."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import psycopg
 import pytest
@@ -17,12 +17,9 @@ from tests.polling import eventually
 from tests.servers import Server
 
 RELAY = "outboxkit relay"
-ENDED, CANCELLED = (
-    text(
-        f"SELECT {what}(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = ANY(:names)"
-    )
-    for what in ("pg_terminate_backend", "pg_cancel_backend")
-)
+SIGNAL = """SELECT {}(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name = ANY(:names)"""
+ENDED, CANCELLED = (text(SIGNAL.format(what)) for what in ("pg_terminate_backend", "pg_cancel_backend"))
 
 
 @pytest.mark.parametrize("way", ["stop", "kill"])
@@ -144,7 +141,7 @@ def pids(deployment: Deployment, name: str) -> list[int]:
 def take_all_connections(deployment: Deployment, stack: ExitStack) -> None:
     """Connect until the server has no place left."""
     url = libpq(deployment.engine.url.render_as_string(hide_password=False))
-    with pytest.raises(psycopg.OperationalError, match="too many clients"):
+    with suppress(psycopg.OperationalError):
         while True:
             stack.enter_context(psycopg.connect(url))
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from collections import Counter
 from datetime import timedelta
 
 import pytest

@@ -96,7 +96,12 @@ def test_other_errors_are_passed_on():
 
 @pytest.mark.parametrize(
     ("error", "text"),
-    [(None, "closed"), (TimeoutError(), "TimeoutError"), (OSError("two\n  lines"), "two lines")],
+    [
+        (None, "closed"),
+        (TimeoutError(), "TimeoutError"),
+        (OSError("two\n  lines"), "two lines"),
+        (asyncio.CancelledError(), "no sign of life, not even a heartbeat"),
+    ],
 )
 def test_an_error_is_described_in_one_line(error: BaseException | None, text: str):
     assert connection.describe(error) == text
