@@ -32,6 +32,9 @@ SILENCE = {
 }
 """After how long a database that does not answer any more is given up, also in the middle of a statement: half a
 minute instead of the operating system's hours. In seconds, the last in milliseconds; the URL may say otherwise."""
+LOCK_TIMEOUT = "'2s'"
+"""A relay never waits for rows, but for a table that is altered: that waits for its one transaction, which would wait
+for its other one, which waits for the table."""
 LEAVING = timedelta(seconds=5)
 """What a relay may need, beside its two publishes, to leave a broker that does not answer and to settle."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -75,7 +78,7 @@ def relay_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
     """
     made = engine(url, name="outboxkit relay", idle_in_transaction=publish_timeout * 3 + LEAVING)
     if made.dialect.name == "postgresql":
-        _set(made, enable_seqscan="off", enable_bitmapscan="off")
+        _set(made, enable_seqscan="off", enable_bitmapscan="off", lock_timeout=LOCK_TIMEOUT)
     return made
 
 

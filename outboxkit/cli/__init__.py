@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 import outboxkit
 from outboxkit.cli import dead, demo, prune, replay, schema, status, workers
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
-from outboxkit.outage import first_line
+from outboxkit.outage import first_line, what_is_away
 
 app = typer.Typer(
     name="outboxkit",
@@ -60,7 +60,8 @@ def main() -> None:
     except OutboxkitError as error:
         _fail(str(error), 1)
     except DBAPIError as error:
-        _fail(f"the database refused: {first_line(error)}", 1)
+        state = "is away" if what_is_away(error) else "refused"
+        _fail(f"the database {state}: {first_line(error)}", 1)
 
 
 def _fail(text: str, code: int) -> None:

@@ -124,7 +124,7 @@ class Handling:
 
     async def _probe(self) -> None:
         async with self._sessions() as session:
-            await session.execute(statements.schema.alive())
+            await session.execute(statements.inbox.record_nothing())
 
     def _warn(self, event: str, delivery: Delivery, failed: Failed, **more: object) -> None:
         message = delivery.message

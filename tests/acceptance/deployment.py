@@ -128,14 +128,14 @@ class Deployment:
             connection.execute(select(func.pg_advisory_unlock(number)))
             connection.commit()
 
-    def waiting_on(self, kind: str) -> int:
-        """How many of outboxkit's connections wait for a lock of this kind, such as `advisory` or `transactionid`."""
+    def waiting_on(self, kind: str, *, of: str = "outboxkit %") -> int:
+        """How many of these connections wait for a lock of this kind, such as `advisory` or `transactionid`."""
         asked = text(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-            "AND application_name LIKE 'outboxkit %' AND wait_event_type = 'Lock' AND wait_event = :kind"
+            "AND application_name LIKE :of AND wait_event_type = 'Lock' AND wait_event = :kind"
         )
         with self.engine.connect() as connection:
-            return int(connection.execute(asked, {"kind": kind}).scalar_one())
+            return int(connection.execute(asked, {"kind": kind, "of": of}).scalar_one())
 
     @contextmanager
     def broker_behind_proxy(self) -> Iterator[tuple[TcpProxy, str]]:

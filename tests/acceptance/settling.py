@@ -17,6 +17,15 @@ def settling_waits(deployment: Deployment) -> Iterator[Connection]:
 
     They wait for the session of this connection.
     """
+    let_settling_wait(deployment)
+    with deployment.lock_held(SETTLE) as connection:
+        yield connection
+    with deployment.engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER wait_to_settle ON outboxkit_outbox"))
+
+
+def let_settling_wait(deployment: Deployment) -> None:
+    """Have deletes from the outbox wait while somebody holds the lock."""
     with deployment.engine.begin() as connection:
         connection.execute(
             text(
@@ -30,7 +39,3 @@ def settling_waits(deployment: Deployment) -> Iterator[Connection]:
                 "FOR EACH STATEMENT EXECUTE FUNCTION wait_to_settle()"
             )
         )
-    with deployment.lock_held(SETTLE) as connection:
-        yield connection
-    with deployment.engine.begin() as connection:
-        connection.execute(text("DROP TRIGGER wait_to_settle ON outboxkit_outbox"))

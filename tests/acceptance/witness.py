@@ -1,7 +1,8 @@
 """What an operator sees of a relay through an outage: its log, `outboxkit status`, and what arrives at the queue."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -141,4 +142,18 @@ def status_says(deployment: Deployment) -> str:
     assert (answered.returncode, answered.stdout) == (1, "")
     (line,) = answered.stderr.splitlines()
     assert_discreet(line, deployment)
+    assert line.startswith("outboxkit: the database is away: ")
     return line
+
+
+@contextmanager
+def read_only(deployment: Deployment) -> Iterator[None]:
+    """The whole server answers as a standby would."""
+    with deployment.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as person:
+        person.execute(text("ALTER SYSTEM SET default_transaction_read_only = on"))
+        person.execute(text("SELECT pg_reload_conf()"))
+        try:
+            yield
+        finally:
+            person.execute(text("ALTER SYSTEM RESET default_transaction_read_only"))
+            person.execute(text("SELECT pg_reload_conf()"))

@@ -121,6 +121,8 @@ def describe(error: BaseException | None) -> str:
         return "closed"
     if isinstance(error, asyncio.CancelledError):  # with which the client ends a connection that fell silent
         return "no sign of life, not even a heartbeat"
+    if isinstance(error, aiormq.exceptions.InvalidFrameError) and "Connection.Close" in str(error):
+        return "the broker does not let this user in: is the vhost there, and has the user permissions in it?"
     return " ".join(str(error).split()) or type(error).__name__
 
 

@@ -20,6 +20,12 @@ def test_only_the_first_time_returns_a_row(engine: Engine):
     assert found == ["m-1", None, "m-1", "m-2"]
 
 
+def test_nothing_is_recorded_to_find_out_whether_something_could_be(engine: Engine):
+    with engine.begin() as connection:
+        connection.execute(statements.record_nothing())
+        assert connection.execute(select(inbox)).all() == []
+
+
 def test_old_rows_go_up_to_the_limit(engine: Engine):
     rows = [
         {"handler": "A", "message_id": f"m-{age}", "type": "T", "processed_at": NOW - timedelta(days=age)}

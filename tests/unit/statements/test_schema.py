@@ -1,4 +1,4 @@
-"""The version that the tables say, and a sign of life."""
+"""The version that the tables say."""
 
 from sqlalchemy import Engine
 
@@ -9,8 +9,3 @@ from outboxkit.tables import SCHEMA_VERSION
 def test_the_tables_say_their_version(engine: Engine):
     with engine.connect() as connection:
         assert connection.execute(schema.current_version()).scalar_one() == SCHEMA_VERSION
-
-
-def test_a_sign_of_life_needs_no_table(empty_engine: Engine):
-    with empty_engine.connect() as connection:
-        assert connection.execute(schema.alive()).scalar_one() == 1

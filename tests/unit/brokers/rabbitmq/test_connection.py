@@ -101,6 +101,10 @@ def test_other_errors_are_passed_on():
         (TimeoutError(), "TimeoutError"),
         (OSError("two\n  lines"), "two lines"),
         (asyncio.CancelledError(), "no sign of life, not even a heartbeat"),
+        (
+            aiormq.exceptions.InvalidFrameError("Expected one of ['Tune'], got <Other>"),
+            "Expected one of ['Tune'], got <Other>",
+        ),
     ],
 )
 def test_an_error_is_described_in_one_line(error: BaseException | None, text: str):
