@@ -53,14 +53,18 @@ def count_later(now: datetime) -> Select[int, datetime | None]:
 def by_index() -> Select[Any]:
     """Have this transaction read the first rows in an index's order, also where the planner expects few rows in all.
 
-    Without statistics it would expect so of a table that was filled a moment ago, and read and sort all of it.
-    PostgreSQL only. Index: none. Locks: none.
+    Without statistics it would expect so of a table that was filled a moment ago, and read and sort all of it. And do
+    not wait for longer than five seconds while a table is being altered. PostgreSQL only. Index: none. Locks: none.
     """
-    names = ("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit")
-    off = (
-        func.set_config(literal_column(f"'{name}'"), literal_column("'off'"), literal_column("true")) for name in names
+    wanted = dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off") | {
+        "lock_timeout": "5s"
+    }
+    return select(
+        *(
+            func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), literal_column("true"))
+            for name, value in wanted.items()
+        )
     )
-    return select(*off)
 
 
 def ready() -> Select[int, Any]:

@@ -10,7 +10,6 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest.mock import patch
 
 from tests.benchmarks import adding, draining, publishing, rounds, waking
 from tests.benchmarks.machine import Share, Ticks
@@ -18,7 +17,6 @@ from tests.benchmarks.place import Case, Place
 from tests.benchmarks.table import table
 from tests.databases import migrate
 from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
-from tests.servers import postgresql as postgresql_server
 
 CASES: dict[str, Case] = {
     case.name: case for case in (*publishing.CASES, *waking.CASES, *draining.CASES, *adding.CASES)
@@ -49,10 +47,8 @@ def main() -> None:
 @contextmanager
 def place(*, quick: bool, memory_rows: int) -> Iterator[Place]:
     """Servers that nobody else uses."""
-    # Where transactions may be prepared, as the tests' servers allow for tests of that, no commit wakes a relay.
-    with patch.dict(postgresql_server.SETTINGS, {"max_prepared_transactions": "0"}):
-        postgresql, rabbitmq = provide_own(POSTGRESQL), provide_own(RABBITMQ)
-        postgresql.start()
+    postgresql, rabbitmq = provide_own(POSTGRESQL), provide_own(RABBITMQ)
+    postgresql.start()
     try:
         rabbitmq.start()
         url = create_database(postgresql.url, "benchmarks")

@@ -222,17 +222,6 @@ def test_an_open_writer_holds_back_vacuum_too(pg_engine: Engine, postgresql_url:
         assert holder.pid == writer.info.backend_pid
 
 
-def test_a_prepared_transaction_holds_back_vacuum(pg_engine: Engine, postgresql_url: str) -> None:
-    with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
-        if connection.execute("SHOW max_prepared_transactions").fetchone() == ("0",):
-            pytest.skip("this server takes no prepared transactions")
-        name = f"left-{secrets.token_hex(4)}"
-        connection.execute(f"BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'")
-        holder = read(pg_engine).vacuum.oldest_transaction
-        connection.execute(f"ROLLBACK PREPARED '{name}'")
-    assert (holder.kind, holder.pid, holder.name) == ("prepared", None, name)
-
-
 def test_a_role_that_may_not_see_others_is_told_which_right_it_lacks(pg_engine: Engine, postgresql_url: str) -> None:
     role = f"operator_{secrets.token_hex(6)}"
     url = f"{postgresql_url}?options=-crole%3D{role}"

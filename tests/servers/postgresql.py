@@ -21,7 +21,6 @@ PORT = 5432
 # fsync; only a machine that loses power would miss it.
 SETTINGS = {
     "max_connections": "200",
-    "max_prepared_transactions": "5",
     "fsync": "off",
     "full_page_writes": "off",
     "synchronous_commit": "on",
