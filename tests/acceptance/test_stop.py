@@ -16,15 +16,17 @@ def _programs(deployment: Deployment, request: pytest.FixtureRequest):
 
 
 def test_a_relay_settles_the_batch_in_flight(deployment: Deployment):
+    """The first batch waits to be settled, the second is published meanwhile, the third is left alone."""
     deployment.declare_queue()
-    send(deployment.engine, *(OrderGated(number) for number in range(10)))
+    send(deployment.engine, *(OrderGated(number) for number in range(15)))
     with settling_waits(deployment):
         relay = deployment.relay(OUTBOXKIT_BATCH_SIZE="5")
         eventually(lambda: deployment.waiting_on("advisory") == 1)
+        eventually(deployment.broker.depth, lambda found: found == 10)
         relay.terminate()
-        assert deployment.pending() == 10
+        assert deployment.pending() == 15
     assert relay.wait() == 0
-    assert deployment.pending() == deployment.broker.depth() == 5
+    assert (deployment.pending(), deployment.broker.depth()) == (5, 10)
 
 
 def test_a_relay_that_cannot_settle_in_time_gives_the_rows_back(deployment: Deployment):
