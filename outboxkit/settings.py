@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     exchange: str = Field("outboxkit", min_length=1, max_length=255, description="the topic exchange")
     queue: str | None = Field(None, min_length=1, max_length=200, description="the consumer's queue")
     app_id: str = Field("outboxkit", max_length=255, description="AMQP app_id of what the relay publishes")
-    batch_size: int = Field(1000, ge=1, le=10_000, description="rows that the relay claims at once, at most")
+    batch_size: int = Field(2000, ge=1, le=10_000, description="rows that the relay claims at once, at most")
     publish_timeout: Duration = Field(
         timedelta(seconds=10),
         description="how long a batch may wait for its confirms, and how long --drain waits for one who is away",

@@ -38,7 +38,7 @@ TEST_SECONDS, RETEST_SECONDS = 1.0, 60.0
 QUIET_SECONDS, RUSH_TURNS, LONG_SECONDS, LONG_TURNS = 0.002, 20, 0.1, 3
 """Without such a sleep between them that many turns are a rush, and where they take long, fewer are."""
 RUSH_SECONDS, RUSH_PAUSES = 2.0, (0.005, 0.02)
-"""How long a rush is taken to last, and the shortest and longest pause in it."""
+"""How long a rush is taken to last after it was last seen, and the shortest and longest pause in it."""
 
 
 class Bell:
@@ -231,6 +231,8 @@ class Wakeup:
         """Note that a turn found something. To be called after each; it costs a statement when a rush begins."""
         self._looked_in_vain = False
         self._rush_pause = RUSH_PAUSES[0]
+        if (now := self._monotonic()) < self._rush_ends:
+            self._rush_ends = now + RUSH_SECONDS
         await self._turned()
 
     async def close(self) -> None:

@@ -45,7 +45,7 @@ class Relay:
         engine: AsyncEngine,
         publisher: Publisher,
         *,
-        batch_size: int = 1000,
+        batch_size: int = 2000,
         poll_interval: timedelta = timedelta(milliseconds=250),
         policy: Policy | None = None,
         keep_published: bool = False,

@@ -36,7 +36,7 @@ class Orders:
     database_url: str
     broker_url: str
     exchange: str
-    batch_size: int = 500
+    batch_size: int = 2000
     poll_interval: float = 0.25
     listen: bool = True
     ids: bool = False

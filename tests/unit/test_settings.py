@@ -120,7 +120,7 @@ def test_the_defaults():
     found = load()
     assert found.database_url.get_secret_value() == "sqlite:///outboxkit.db"
     assert found.broker_url.get_secret_value() == "amqp://guest:guest@localhost:5672/"
-    assert (found.exchange, found.queue, found.batch_size) == ("outboxkit", None, 1000)
+    assert (found.exchange, found.queue, found.batch_size) == ("outboxkit", None, 2000)
     assert (found.publish_timeout, found.inbox_retention) == (timedelta(seconds=10), timedelta(days=14))
     assert (found.max_attempts, found.unroutable, found.dead_key, found.keep_published) == (10, "bury", "park", None)
     assert (found.retry_ladder, found.max_payload_bytes) == (DEFAULT_LADDER, codec.MAX_PAYLOAD_BYTES)
