@@ -49,8 +49,13 @@ def test_postgresql_goes_away_and_comes_back(on_own_postgresql: Deployment, own_
         relay.wait_for("database is back, work goes on")
         deployment.wait_for_effects(before + 20)
     assert_everything_arrived(deployment, relay, consumer)
-    assert states(relay, "database") == ["away", "back"]
-    assert states(consumer, "database") in ([], ["away", "back"])  # it notices only with a delivery in its hands
+    # A server that shuts down ends what is open and refuses what is new: two outages, where a statement comes between.
+    assert states(relay, "database") in (["away", "back"], ["away", "back"] * 2)
+    assert states(consumer, "database") in (
+        [],
+        ["away", "back"],
+        ["away", "back"] * 2,
+    )  # it notices only with a delivery in its hands
 
 
 def test_a_consumer_notices_that_rabbitmq_fell_silent(deployment: Deployment):

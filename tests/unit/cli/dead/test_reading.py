@@ -1,6 +1,7 @@
 """`outboxkit dead list` and `outboxkit dead show`."""
 
 import json
+import re
 
 import pytest
 from sqlalchemy import Engine
@@ -24,19 +25,8 @@ def test_the_newest_first_and_how_many_more(run: Run, engine: Engine):
     ended = run("dead", "list", "--limit", "2")
     head, first, second, more = ended.out.splitlines()
     assert head.split() == ["no.", "message", "id", "type", "key", "side", "reason", "attempts", "age", "parked"]
-    assert first.split() == [
-        "5",
-        "m-5",
-        "OrderConfirmed",
-        "order-5",
-        "outbox",
-        "rejected",
-        "10",
-        "3",
-        "h",
-        "0",
-        "min",
-        "yes",
+    assert re.sub(r"\d+ min", "some min", first).split() == [
+        *("5", "m-5", "OrderConfirmed", "order-5", "outbox", "rejected", "10", "3", "h", "some", "min", "yes")
     ]
     assert second.split()[0] == "4"
     assert more.startswith("and 3 more")
