@@ -55,7 +55,6 @@ class Pipeline:
         on_settled: Callable[[Settlement], None],
         clock: Clock,
     ) -> None:
-        self._engine = engine
         self._publisher = publisher
         self._policy = policy
         self._on_settled = on_settled
@@ -99,11 +98,9 @@ class Pipeline:
                 blocked = batch.rows or self._batches.is_avoiding
                 return Turn.MOVED if moved else Turn.BLOCKED if blocked else Turn.NOTHING
             await self._pass(batch, as_of, stop)
-        except BaseException as error:
+        except BaseException:
             self._batches.start_over()
             await self._give_back()
-            if isinstance(error, DBAPIError) and error.connection_invalidated:
-                await self._engine.dispose()  # what else is in the pool is as dead
             raise
         return Turn.MOVED
 
