@@ -44,11 +44,6 @@ class Lineup:
     parked: list[int] = field(default_factory=list)
     blocked: Counter[str] = field(default_factory=Counter)
 
-    @property
-    def given_back(self) -> int:
-        """How many rows are in no list."""
-        return self.blocked.total()
-
 
 def line_up(rows: Sequence[Claimed], before: Mapping[str, Before], *, now: datetime) -> Lineup:
     """Decide for each row, in position order, by what stands before it."""
