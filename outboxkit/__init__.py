@@ -21,6 +21,7 @@ from outboxkit.errors import (
 from outboxkit.events import event
 from outboxkit.inbox import Outcome, inbox_handler
 from outboxkit.message import Message
+from outboxkit.retry import Retries
 from outboxkit.tables import metadata
 
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ __all__ = [
     "OutboxkitError",
     "Outcome",
     "Reject",
+    "Retries",
     "Retry",
     "SchemaError",
     "TransactionRequired",

@@ -97,7 +97,18 @@ def decode_headers(stored: bytes) -> dict[str, object]:
 
 def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:
     """Headers of any client as JSON, to be read by people: values that JSON does not know become text."""
-    return msgspec.json.encode(dict(headers), enc_hook=repr)
+    try:
+        return msgspec.json.encode(dict(headers), enc_hook=repr)
+    except (ValueError, TypeError, RecursionError):
+        return msgspec.json.encode({_legible(name): _legible(value) for name, value in headers.items()})
+
+
+def _legible(value: object) -> str:
+    try:
+        text = value if isinstance(value, str) else repr(value)
+        return text.encode(errors="backslashreplace").decode()
+    except RecursionError:
+        return "nested too deeply to be shown"
 
 
 def _dump_foreign(value: Any) -> Any:

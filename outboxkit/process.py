@@ -138,11 +138,14 @@ def subscriber(
     topics: Sequence[str],
     prefetch: int = 64,
     ladder: Sequence[timedelta] = DEFAULT_LADDER,
+    ordered: bool = False,
 ) -> Subscriber:
-    """The subscriber for a broker URL."""
+    """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time."""
     if url.startswith(MEMORY):
         return MemorySubscriber(_memory_broker(url), queue, topics, ladder)
-    return RabbitSubscriber(url, queue, exchange=exchange, topics=topics, prefetch=prefetch, ladder=ladder)
+    return RabbitSubscriber(
+        url, queue, exchange=exchange, topics=topics, prefetch=prefetch, ladder=ladder, ordered=ordered
+    )
 
 
 @cache

@@ -1,19 +1,25 @@
 """Retention: what is old enough is forgotten, in small batches and whole days, so that nothing else has to wait."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from typing import Any
 
 import structlog
 from sqlalchemy import Delete
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.sql.dml import ReturningDelete
 
-from outboxkit import migrations, partitions, statements
-from outboxkit.outage import Clock, Outage, pause
+from outboxkit import migrations, partitions, statements, window
+from outboxkit.outage import Clock, Outage, Sleep, pause
 
-MARGIN = timedelta(hours=1)
-"""Rows are kept this much longer than promised: the clocks of consumers and pruner may differ."""
+BATCH_SIZE = 1000
+PAUSE = timedelta(milliseconds=20)
+"""Between two batches, for everybody else."""
+UNPLACED_BEHIND, UNPLACED_AHEAD = timedelta(days=2), timedelta(days=31)
+"""How far beyond what is kept, and beyond today, the inbox's default partition is looked through for days."""
 
 
 @dataclass(slots=True)
@@ -21,7 +27,13 @@ class Pruned:
     """What a round of pruning did.
 
     Attributes:
-        inbox: inbox rows that were forgotten.
+        alone: False where somebody else prunes at this moment; then nothing was done.
+        inbox: inbox rows that were forgotten one by one, because their ids are in no day's partition.
+        inbox_days_made: days that have a partition of `outboxkit_inbox` now.
+        inbox_days_dropped: days whose inbox rows were forgotten, all at once.
+        attempts: messages whose counted starts and failures were forgotten.
+        dead: dead letters that were forgotten.
+        dead_open: how many of them were neither replayed nor discarded.
         days_made: days to come that have a partition of `outboxkit_published` now.
         days_dropped: days that were dropped with all their messages.
         published: kept messages that were forgotten one by one, because their day had no partition.
@@ -30,7 +42,13 @@ class Pruned:
         busy: whether all of the problems are locks, which somebody holds for now.
     """
 
+    alone: bool = True
     inbox: int = 0
+    inbox_days_made: list[date] = field(default_factory=list)
+    inbox_days_dropped: list[date] = field(default_factory=list)
+    attempts: int = 0
+    dead: int = 0
+    dead_open: int = 0
     days_made: list[date] = field(default_factory=list)
     days_dropped: list[date] = field(default_factory=list)
     published: int = 0
@@ -38,37 +56,69 @@ class Pruned:
     problems: list[str] = field(default_factory=list)
     busy: bool = True
 
+    def note(self, changed: partitions.Changed) -> list[date]:
+        """Add what could not be done to the problems; returns the days for which it was."""
+        if changed.problem is not None:
+            self.problems.append(changed.problem)
+            self.busy = self.busy and changed.busy
+        return changed.days
+
+
+Show = Callable[[Pruned], None]
+"""Is called after each step of a round, for a bar on a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Periods:
+    """How long what is kept, at least.
+
+    Attributes:
+        inbox: inbox rows.
+        skew: how far clocks may be apart: inbox rows are kept so much longer.
+        published: kept published messages; where None they are left alone.
+        dead: dead letters that park no key; where None they stay.
+    """
+
+    inbox: timedelta
+    skew: timedelta = timedelta(minutes=5)
+    published: timedelta | None = None
+    dead: timedelta | None = None
+
 
 class Retention:
-    """Forgets inbox rows and kept published messages that are older than their retention. Dead letters stay.
+    """Forgets inbox rows, kept published messages and dead letters that are older than their retention.
 
-    A message that old is stale to every consumer of the same retention, so its inbox row will not be asked for again.
+    One at a time does so on PostgreSQL. A message whose inbox row is gone is stale to every consumer of the same
+    retention and skew, so the row will not be asked for again.
 
     Args:
-        engine: for its own connections.
-        inbox_retention: how long an inbox row is kept, at least.
-        keep_published: how long published messages are kept, at least; where None they are left alone.
+        engine: for its own connections, two at once.
+        periods: how long what is kept.
         batch_size: rows deleted in one transaction.
+        pause: between two of them.
         clock: for tests; the database's own where None.
+        sleep: for tests.
     """
 
     def __init__(
         self,
         engine: AsyncEngine,
+        periods: Periods,
         *,
-        inbox_retention: timedelta,
-        keep_published: timedelta | None = None,
-        batch_size: int = 1000,
+        batch_size: int = BATCH_SIZE,
+        pause: timedelta = PAUSE,
         clock: Clock | None = None,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._engine = engine
-        self._inbox_retention = inbox_retention
-        self._keep_published = keep_published
+        self._periods = periods
         self._batch_size = batch_size
+        self._pause = pause.total_seconds()
         self._clock = clock
+        self._sleep = sleep
         self._log = structlog.get_logger("outboxkit").bind(process="retention")
 
-    async def prune(self) -> Pruned:
+    async def prune(self, show: Show = lambda _: None) -> Pruned:
         """Forget what is old enough, and on PostgreSQL make the partitions of the days to come.
 
         Raises:
@@ -78,13 +128,11 @@ class Retention:
         async with self._engine.begin() as connection:
             await connection.run_sync(migrations.check)
             now = self._clock() if self._clock is not None else await partitions.clock(connection)
-        before = now - self._inbox_retention - MARGIN
-        done.inbox = await self._in_batches(lambda limit: statements.inbox.prune_inbox(before, limit))
-        if self._keep_published is None:
-            async with self._engine.connect() as connection:
-                done.untouched = (await connection.execute(statements.published.any_published())).first() is not None
-        else:
-            await self._prune_published(done, now, now - self._keep_published)
+        async with self._alone() as done.alone:
+            if done.alone:
+                await self._prune_inbox(done, now, show)
+                await self._prune_dead(done, now, show)
+                await self._prune_published(done, now, show)
         return done
 
     async def run(self, stop: asyncio.Event, *, interval: timedelta) -> None:
@@ -96,35 +144,95 @@ class Retention:
                 self._report(done)
             await pause(stop, interval.total_seconds())
 
-    async def _prune_published(self, done: Pruned, now: datetime, before: datetime) -> None:
-        async with self._engine.connect() as connection:
-            made = await partitions.make_ahead(connection, now)
-            dropped = await partitions.drop_before(connection, before)
-        done.days_made, done.days_dropped = made.days, dropped.days
-        failed = [changed for changed in (made, dropped) if changed.problem is not None]
-        done.problems = [str(changed.problem) for changed in failed]
-        done.busy = all(changed.busy for changed in failed)
-        dialect = self._engine.dialect.name
-        done.published = await self._in_batches(
-            lambda limit: statements.published.prune_published(dialect, before, limit)
-        )
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[bool]:
+        """Whether nobody else prunes. The connection is in no transaction, so it holds back no vacuum."""
+        if self._engine.dialect.name != "postgresql":
+            yield True
+            return
+        async with self._engine.connect() as plain:
+            connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
+            alone = bool((await connection.execute(statements.prune.be_the_one())).scalar_one())
+            try:
+                yield alone
+            finally:
+                if alone:
+                    await connection.execute(statements.prune.let_others())
 
-    async def _in_batches(self, statement: Callable[[int], Delete]) -> int:
-        total, deleted = 0, self._batch_size
+    async def _prune_inbox(self, done: Pruned, now: datetime, show: Show) -> None:
+        """Days are made after those that are over went, and only for what may not go yet."""
+        dialect, periods = self._engine.dialect.name, self._periods
+        before = window.forget_before(now, retention=periods.inbox, skew=periods.skew)
+        async with self._engine.connect() as connection:
+            dropped = await partitions.drop_before(connection, before, partitions.INBOX)
+        done.note(dropped)
+        done.inbox_days_dropped = dropped.emptied
+        show(done)
+        async for deleted in self._in_batches(lambda limit: statements.inbox.prune_inbox(dialect, before, limit)):
+            done.inbox += deleted
+            show(done)
+        async for deleted in self._in_batches(lambda limit: statements.attempts.prune_attempts(before, limit)):
+            done.attempts += deleted
+        async with self._engine.connect() as connection:
+            done.inbox_days_made = done.note(await partitions.make_ahead(connection, partitions.INBOX, now))
+            first, last = before - UNPLACED_BEHIND, now + UNPLACED_AHEAD
+            done.inbox_days_made += done.note(await partitions.make_behind(connection, first, last))
+        show(done)
+
+    async def _prune_dead(self, done: Pruned, now: datetime, show: Show) -> None:
+        if self._periods.dead is None:
+            return
+        before, deleted = now - self._periods.dead, self._batch_size
+        while deleted == self._batch_size:
+            async with self._engine.begin() as connection:
+                statement: ReturningDelete[Any] = statements.prune.prune_dead(before, self._batch_size)
+                found = (await connection.execute(statement)).scalars().all()
+            deleted = len(found)
+            done.dead += deleted
+            done.dead_open += sum(resolution is None for resolution in found)
+            show(done)
+            await self._breathe(deleted)
+
+    async def _prune_published(self, done: Pruned, now: datetime, show: Show) -> None:
+        if self._periods.published is None:
+            async with self._engine.connect() as connection:
+                done.untouched = (await connection.execute(statements.published.any_published())).first() is not None
+            return
+        before, dialect = now - self._periods.published, self._engine.dialect.name
+        async with self._engine.connect() as connection:
+            done.days_made = done.note(await partitions.make_ahead(connection, now=now))
+            done.days_dropped = done.note(await partitions.drop_before(connection, before))
+        show(done)
+        async for deleted in self._in_batches(
+            lambda limit: statements.published.prune_published(dialect, before, limit)
+        ):
+            done.published += deleted
+            show(done)
+
+    async def _in_batches(self, statement: Callable[[int], Delete]) -> AsyncIterator[int]:
+        deleted = self._batch_size
         while deleted == self._batch_size:
             async with self._engine.begin() as connection:
                 deleted = (await connection.execute(statement(self._batch_size))).rowcount
-            total += deleted
-        return total
+            yield deleted
+            await self._breathe(deleted)
+
+    async def _breathe(self, deleted: int) -> None:
+        if deleted == self._batch_size:
+            await self._sleep(self._pause)
 
     def _report(self, done: Pruned) -> None:
-        self._log.info("inbox pruned", rows=done.inbox)
-        if self._keep_published is not None:
-            self._log.info(
-                "published pruned",
-                days_dropped=[str(day) for day in done.days_dropped],
-                days_made=[str(day) for day in done.days_made],
-                rows=done.published,
-            )
+        if not done.alone:
+            self._log.info("somebody else prunes")
+            return
+        self._log.info("inbox pruned", rows=done.inbox, **_days(done.inbox_days_dropped, done.inbox_days_made))
+        if self._periods.dead is not None:
+            self._log.info("dead letters pruned", rows=done.dead, open=done.dead_open)
+        if self._periods.published is not None:
+            self._log.info("published pruned", rows=done.published, **_days(done.days_dropped, done.days_made))
         for problem in done.problems:
             self._log.warning("a partition stays as it is", problem=problem)
+
+
+def _days(dropped: list[date], made: list[date]) -> dict[str, list[str]]:
+    return {"days_dropped": [str(day) for day in dropped], "days_made": [str(day) for day in made]}

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from outboxkit.errors import ConfigurationError
+
 Jitter = Callable[[], float]
 """A number from 0 (inclusive) to 1 (exclusive), such as `random.random`."""
 
@@ -29,6 +31,42 @@ class Backoff:
         return max(timedelta(seconds=ceiling * self.jitter()), self.floor)
 
 
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """A handler's own rule for what it raises, where it differs from the consumer's.
+
+    Attributes:
+        max_attempts: after so many failures the message goes to the dead letters; the consumer's where None.
+        delays: how long to wait after the first failure, the second, …; the last one holds for all further ones. The
+            broker rounds each to a step of its ladder. The ladder itself where empty.
+        never: exceptions that another attempt would not help: dead at once.
+
+    Raises:
+        ConfigurationError: one of them is of another kind.
+    """
+
+    max_attempts: int | None = None
+    delays: Sequence[timedelta] = ()
+    never: tuple[type[Exception], ...] = ()
+
+    def __post_init__(self) -> None:
+        most = self.max_attempts
+        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+            raise ConfigurationError(f"Retries: max_attempts is {most!r}; a whole number from 1, or None, is accepted")
+        for name, is_right, accepted in (
+            ("delays", _is_delay, "timedeltas of 0 or more are accepted, as in (timedelta(seconds=1),)"),
+            ("never", _is_exception, "classes of exceptions are accepted, as in (ValueError,)"),
+        ):
+            given = getattr(self, name)
+            if not isinstance(given, tuple | list) or not all(map(is_right, given)):
+                raise ConfigurationError(f"Retries: {name} is {given!r}; a tuple or list of {accepted}")
+            object.__setattr__(self, name, tuple(given))
+
+    def delay(self, failures: int) -> timedelta | None:
+        """How long to wait after this many failures, counted from 1; None: as the ladder says."""
+        return self.delays[min(max(failures, 1), len(self.delays)) - 1] if self.delays else None
+
+
 def rung(ladder: Sequence[timedelta], failures: int, wanted: timedelta | None = None) -> timedelta:
     """The step of the ladder on which a message waits: by the number of failures, or nearest to what was wanted.
 
@@ -37,3 +75,11 @@ def rung(ladder: Sequence[timedelta], failures: int, wanted: timedelta | None = 
     if wanted is not None:
         return min(ladder, key=lambda step: abs(step - wanted))
     return ladder[min(max(failures, 1), len(ladder)) - 1]
+
+
+def _is_delay(given: object) -> bool:
+    return isinstance(given, timedelta) and given >= timedelta(0)
+
+
+def _is_exception(given: object) -> bool:
+    return isinstance(given, type) and issubclass(given, Exception)

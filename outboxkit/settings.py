@@ -76,6 +76,13 @@ class Settings(BaseSettings):
     max_payload_bytes: int = Field(MAX_PAYLOAD_BYTES, ge=1, description="the largest event that outbox.add accepts")
     concurrency: int = Field(8, ge=1, le=1000, description="deliveries that a consumer handles at once")
     prefetch: int = Field(64, ge=1, le=65_535, description="deliveries that the broker may push ahead")
+    consume_batch: int = Field(
+        200, ge=1, le=10_000, description="deliveries that share a transaction at handlers with batch=True, at most"
+    )
+    ordered: bool = Field(False, description="messages of one key one after the other, on one consumer at a time")
+    max_crashes: int = Field(
+        3, ge=1, description="starts of a message that end with the process, before it goes to the dead letters"
+    )
     max_attempts: int = Field(10, ge=1, description="failures after which a message goes to the dead letters")
     unroutable: Literal["bury", "discard"] = Field(
         "bury", description="a message that no queue wants, after all attempts: bury it, or discard it at once"
@@ -88,6 +95,12 @@ class Settings(BaseSettings):
     )
     inbox_retention: Duration = Field(
         timedelta(days=14), description="how long the inbox remembers; older deliveries are stale"
+    )
+    clock_skew: Duration = Field(
+        timedelta(minutes=5), description="how far clocks may be apart; the inbox forgets later, and refuses earlier"
+    )
+    dead_retention: Duration | None = Field(
+        None, description="how long dead letters are kept, but for those that park a key; for ever where it is not set"
     )
     prune_interval: Duration = Field(timedelta(hours=1), description="how often workers/retention.py prunes")
     retry_ladder: Ladder = Field(DEFAULT_LADDER, description="delays of a failed message, ascending, with commas")

@@ -30,7 +30,7 @@ from sqlalchemy import (
     func,
 )
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
 
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
@@ -121,11 +121,31 @@ inbox = Table(
     "outboxkit_inbox",
     metadata,
     Column("handler", String(255), primary_key=True),
-    Column("message_id", String(255), primary_key=True),
+    Column("message_id", String(255, collation="C").with_variant(String(255), "sqlite"), primary_key=True),
     Column("type", String(255), nullable=False),
     Column("processed_at", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
+    Column("attempts", Integer, nullable=False, server_default="1"),
+    Column("duration_ms", Integer, comment="of handlers that took longer than 100 ms; null: they did not"),
+    postgresql_partition_by="RANGE (message_id)",
 )
-"""What has been handled: one row for each (handler, message), inserted before the handler runs."""
+"""What has been handled: one row for each (handler, message), inserted before the handler runs.
+
+`processed_at` is the message's own time where that is later: so long, at least, a delivery of it is not stale. On
+PostgreSQL there is a partition for each day of UUIDv7 ids, and one for every other id. The collation sorts ids by
+their bytes, as the partitions' bounds need.
+"""
+
+attempt = Table(
+    "outboxkit_attempt",
+    metadata,
+    Column("queue", String(255), primary_key=True),
+    Column("message_id", String(255), primary_key=True),
+    Column("starts", Integer, nullable=False, server_default="0", comment="that have not ended: crashes, it may be"),
+    Column("failures", Integer, nullable=False, server_default="0", comment="where no broker counts them"),
+    Column("first_failed_at", UtcDateTime),
+    Column("touched_at", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
+)
+"""Messages of a queue that are under suspicion of killing their consumer, or that wait in a consumer in order."""
 
 dead_letter = Table(
     "outboxkit_dead_letter",
@@ -213,6 +233,8 @@ for _table, _when, _statement in (
     (outbox, "after_drop", "DROP FUNCTION IF EXISTS outboxkit_ring()"),
     (published, "after_create", "CREATE TABLE outboxkit_published_default PARTITION OF outboxkit_published DEFAULT"),
     (sleeper, "after_create", "ALTER TABLE outboxkit_sleeper SET UNLOGGED"),
+    (inbox, "after_create", "CREATE TABLE outboxkit_inbox_default PARTITION OF outboxkit_inbox DEFAULT"),
+    (inbox, "after_create", "CREATE INDEX outboxkit_inbox_processed ON outboxkit_inbox_default (processed_at)"),
 ):
     _ddl: Any = DDL(_statement)  # type: ignore[no-untyped-call]
     event.listen(_table, _when, _ddl.execute_if(dialect="postgresql"))

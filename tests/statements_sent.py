@@ -11,6 +11,7 @@ _LINE = re.compile(r"^\d{4}-\d\d-\d\d [\d:.]+\t(?=[FB]\t)", re.MULTILINE)
 _QUERY = re.compile(r'F\t\d+\tQuery\t "(.*)"\s*\Z', re.DOTALL)
 _PARSE = re.compile(r'F\t\d+\tParse\t "([^"]*)" "(.*)" \d+[\d ]*\s*\Z', re.DOTALL)
 _BIND = re.compile(r'F\t\d+\tBind\t "[^"]*" "([^"]*)"')
+_ANSWERED = re.compile(r"\tB\t\d+\tReadyForQuery\t")
 _EXECUTE = re.compile(r"F\t\d+\tExecute\t")
 
 
@@ -32,6 +33,10 @@ class StatementsSent:
     def texts(self) -> list[str]:
         """The statements, for each connection in their order; a prepared one with the text that it was prepared of."""
         return [text for written in self._written for text in _statements(_read(written))]
+
+    def round_trips(self) -> int:
+        """How often one of the connections has waited for an answer of the server."""
+        return sum(len(_ANSWERED.findall(_read(written))) for written in self._written)
 
     def close(self) -> None:
         """Remove what was written, once the engine is disposed of."""

@@ -5,7 +5,7 @@ import importlib
 import sys
 
 from outboxkit import inbox, process, settings
-from outboxkit.consumer import Consumer, Policy
+from outboxkit.consumer import Consumer, Pace, Policy
 from outboxkit.errors import OutboxkitError
 from outboxkit.settings import Settings
 
@@ -13,15 +13,17 @@ from outboxkit.settings import Settings
 async def consume(chosen: Settings, modules: list[str], stop: asyncio.Event) -> int:
     """Handle deliveries until `stop` is set. A copy imports its modules above and passes them to `handlers_in`."""
     handlers = inbox.handlers_in([importlib.import_module(name) for name in modules])
-    queue, topics = str(chosen.queue), sorted({handler.message_type for handler in handlers})
+    queue, topics = str(chosen.queue), sorted({each.message_type for each in handlers})
     database, broker = chosen.database_url.get_secret_value(), chosen.broker_url.get_secret_value()
-    slots = chosen.concurrency
-    engine = process.engine(database, name=f"outboxkit consumer {queue}"[:63], pool_size=slots)
-    ahead, ladder, exchange = max(chosen.prefetch, slots), chosen.retry_ladder, chosen.exchange
-    subscriber = process.subscriber(broker, queue, exchange=exchange, topics=topics, prefetch=ahead, ladder=ladder)
-    policy = Policy(chosen.max_attempts, chosen.inbox_retention)
+    pace = Pace(chosen.concurrency, chosen.consume_batch, chosen.ordered)
+    engine = process.engine(database, name=f"outboxkit consumer {queue}"[:63], pool_size=pace.concurrency + 1)
+    ladder, exchange, ahead = chosen.retry_ladder, chosen.exchange, pace.prefetch(handlers, chosen.prefetch)
+    subscriber = process.subscriber(
+        broker, queue, exchange=exchange, topics=topics, prefetch=ahead, ladder=ladder, ordered=pace.ordered
+    )
+    policy = Policy(chosen.max_attempts, chosen.inbox_retention, chosen.clock_skew, chosen.max_crashes, ladder)
     try:
-        await Consumer(engine, subscriber, handlers, queue=queue, concurrency=slots, policy=policy).run(stop)
+        await Consumer(engine, subscriber, handlers, queue=queue, pace=pace, policy=policy).run(stop)
     finally:
         await subscriber.close()
         await engine.dispose()

@@ -5,7 +5,7 @@ import sys
 
 from outboxkit import process, settings
 from outboxkit.errors import OutboxkitError
-from outboxkit.retention import Retention
+from outboxkit.retention import Periods, Retention
 from outboxkit.settings import Settings
 
 
@@ -13,8 +13,13 @@ async def retain(chosen: Settings, stop: asyncio.Event) -> int:
     """Prune now and after each interval, until `stop` is set."""
     engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit retention")
     try:
-        worker = Retention(engine, inbox_retention=chosen.inbox_retention, keep_published=chosen.keep_published)
-        await worker.run(stop, interval=chosen.prune_interval)
+        periods = Periods(
+            inbox=chosen.inbox_retention,
+            skew=chosen.clock_skew,
+            published=chosen.keep_published,
+            dead=chosen.dead_retention,
+        )
+        await Retention(engine, periods).run(stop, interval=chosen.prune_interval)
     finally:
         await engine.dispose()
     return 0

@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
+from outboxkit.brokers.marks import Marks
 from outboxkit.message import Message
 
 
@@ -81,29 +82,46 @@ class Malformed:
 
 
 class Delivery(Protocol):
-    """One arrival of a message. Exactly one of its three methods is called, once.
+    """One arrival of a message. Exactly one of `ack`, `release`, `retry` and `renew` is called, once.
 
     Each raises `BrokerUnavailable` where the broker went away: it will then deliver the message again.
     """
 
     @property
     def message(self) -> Message | Malformed:
-        """What arrived."""
+        """What arrived, without the marks."""
 
     @property
-    def attempt(self) -> int:
-        """1 for the first arrival, one more after each `retry`."""
+    def marks(self) -> Marks:
+        """What was noted on it: attempt, first failure, the handlers that are still to run."""
+
+    @property
+    def returned(self) -> int:
+        """How often it has come back to the queue unsettled, as the broker counts; 0 for the first arrival.
+
+        A message that killed its consumer comes back, and so does everything that was prefetched with it.
+        """
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the broker took it out of its queue by a limit of its own: it belongs among the dead letters."""
 
     async def ack(self) -> None:
-        """It is done: the broker may forget it."""
+        """It is done: the broker may forget it. Acks of one moment may travel as one."""
 
     async def release(self) -> None:
         """Give it back unhandled: it comes again at once, to any consumer, as the same attempt."""
 
-    async def retry(self, after: timedelta | None = None) -> timedelta:
-        """Have it come again later as the next attempt; returns the delay, a step of the broker's ladder.
+    async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
+        """Have it come again later as the next attempt, for these handlers; returns the delay, a step of the ladder.
 
-        The step is chosen by the number of attempts, or nearest to `after`.
+        The step is chosen by the number of attempts, or nearest to `after`. No handler named: all that it was for.
+        """
+
+    async def renew(self) -> None:
+        """Put a copy at the end of the queue, as the same attempt, and forget this one: it has returned 0 times then.
+
+        For a message that came back so often, without a fault of its own, that the broker may soon drop it.
         """
 
 
@@ -123,6 +141,13 @@ class Subscriber(Protocol):
 
         Raises:
             BrokerUnavailable: the connection was lost; what was not acked will be delivered again.
+        """
+
+    async def cease(self) -> None:
+        """Take no more deliveries; those that were taken can still be settled. `connect` after `close` begins anew.
+
+        Raises:
+            BrokerUnavailable: the broker went away.
         """
 
     async def postponed(self) -> int:

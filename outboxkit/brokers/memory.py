@@ -3,28 +3,47 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
-from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Verdict
+from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Verdict, marks
+from outboxkit.brokers.marks import FRESH, Marks
 from outboxkit.message import Message
 from outboxkit.retry import rung
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    message: Message | Malformed
+    marks: Marks
+    place: int
+    returned: int = 0
 
 
 @dataclass(slots=True)
 class _Queue:
     topics: set[str] = field(default_factory=set)
-    ready: deque[tuple[Message | Malformed, int]] = field(default_factory=deque)
+    ready: deque[_Kept] = field(default_factory=deque)
     postponed: int = 0
+    count: int = 0
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, message: Message | Malformed, attempt: int, *, first: bool = False) -> None:
-        (self.ready.appendleft if first else self.ready.append)((message, attempt))
+    def put(self, message: Message | Malformed, marked: Marks = FRESH) -> None:
+        """Append the message, with these marks."""
+        self.count += 1
+        self.ready.append(_Kept(message, marked, self.count))
         self.arrived.set()
 
-    def put_postponed(self, message: Message | Malformed, attempt: int) -> None:
+    def put_back(self, kept: _Kept) -> None:
+        """Put what comes back where it was."""
+        back = replace(kept, returned=kept.returned + 1)
+        self.ready = deque(sorted([back, *self.ready], key=lambda one: one.place))
+        self.arrived.set()
+
+    def put_postponed(self, message: Message | Malformed, marked: Marks) -> None:
+        """Append what has waited for its next attempt."""
         self.postponed -= 1
-        self.put(message, attempt)
+        self.put(message, marked)
 
 
 class MemoryBroker:
@@ -40,12 +59,19 @@ class MemoryBroker:
         return queue
 
     def route(self, message: Message) -> Receipt:
-        """Put the message into every queue that is bound to its routing key."""
-        words = message.routing_key.split(".")
-        bound = [q for q in self._queues.values() if any(matches(topic.split("."), words) for topic in q.topics)]
+        """Put the message into the queue that it is addressed to, or into all that are bound to its routing key."""
+        wanted, marked = marks.addressed_to(message.headers), marks.read(message.headers)
+        sent = replace(message, headers=marks.without(message.headers))
+        if wanted is not None:
+            bound = [self._queues[wanted]] if wanted in self._queues else []
+            reason = f"there is no queue {wanted!r}"
+        else:
+            words = message.routing_key.split(".")
+            bound = [q for q in self._queues.values() if any(matches(topic.split("."), words) for topic in q.topics)]
+            reason = f"no queue is bound to {message.routing_key!r}"
         for queue in bound:
-            queue.put(message, 1)
-        return CONFIRMED if bound else Receipt(Verdict.UNROUTABLE, f"no queue is bound to {message.routing_key!r}")
+            queue.put(sent, marked)
+        return CONFIRMED if bound else Receipt(Verdict.UNROUTABLE, reason)
 
 
 def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
@@ -87,27 +113,56 @@ class MemoryPublisher:
 class MemoryDelivery:
     """One arrival from a `MemoryBroker`."""
 
-    message: Message | Malformed
-    attempt: int
+    _kept: _Kept
     _subscriber: "MemorySubscriber"
+
+    @property
+    def message(self) -> Message | Malformed:
+        """What arrived."""
+        return self._kept.message
+
+    @property
+    def marks(self) -> Marks:
+        """What was noted on it."""
+        return self._kept.marks
+
+    @property
+    def attempt(self) -> int:
+        """The attempt of its marks."""
+        return self._kept.marks.attempt
+
+    @property
+    def returned(self) -> int:
+        """How often it was put back."""
+        return self._kept.returned
+
+    @property
+    def dropped(self) -> bool:
+        """Never: this broker has no limits of its own."""
+        return False
 
     async def ack(self) -> None:
         """Forget it."""
-        self._subscriber.unacked.discard(self)
+        self._subscriber.unacked.pop(self, None)
 
     async def release(self) -> None:
         """Put it back at the head of the queue."""
-        self._subscriber.unacked.discard(self)
-        self._subscriber.queue.put(self.message, self.attempt, first=True)
+        self._subscriber.unacked.pop(self, None)
+        self._subscriber.queue.put_back(self._kept)
 
-    async def retry(self, after: timedelta | None = None) -> timedelta:
+    async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         """Put it back after a step of the ladder."""
-        self._subscriber.unacked.discard(self)
-        queue, delay = self._subscriber.queue, rung(self._subscriber.ladder, self.attempt, after)
+        self._subscriber.unacked.pop(self, None)
+        queue, delay = self._subscriber.queue, rung(self._subscriber.ladder, self.marks.attempt, after)
         queue.postponed += 1
-        loop = asyncio.get_running_loop()
-        loop.call_later(delay.total_seconds(), queue.put_postponed, self.message, self.attempt + 1)
+        marked = self.marks.next_attempt(now=datetime.now(UTC), handlers=handlers)
+        asyncio.get_running_loop().call_later(delay.total_seconds(), queue.put_postponed, self.message, marked)
         return delay
+
+    async def renew(self) -> None:
+        """Append it to the queue as if it had arrived there now."""
+        self._subscriber.unacked.pop(self, None)
+        self._subscriber.queue.put(self.message, self.marks)
 
 
 class MemorySubscriber:
@@ -118,28 +173,33 @@ class MemorySubscriber:
     ) -> None:
         self.queue = broker.queue(queue, topics)
         self.ladder = ladder
-        self.unacked: set[MemoryDelivery] = set()
+        self.unacked: dict[MemoryDelivery, None] = {}
+        self._ceased = False
 
     async def connect(self) -> None:
         """It is always connected."""
 
     async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
         """The head of the queue."""
-        while not self.queue.ready:
+        while self._ceased or not self.queue.ready:
             if not wait:
                 return None
             self.queue.arrived.clear()
             await self.queue.arrived.wait()
-        message, attempt = self.queue.ready.popleft()
-        delivery = MemoryDelivery(message, attempt, self)
-        self.unacked.add(delivery)
+        delivery = MemoryDelivery(self.queue.ready.popleft(), self)
+        self.unacked[delivery] = None
         return delivery
 
     async def postponed(self) -> int:
         """How many messages wait for a later attempt."""
         return self.queue.postponed
 
+    async def cease(self) -> None:
+        """From now on its queue seems empty."""
+        self._ceased = True
+
     async def close(self) -> None:
         """Give back what was not acked."""
-        for delivery in list(self.unacked):
+        self._ceased = False
+        for delivery in reversed(list(self.unacked)):
             await delivery.release()

@@ -44,10 +44,11 @@ def _option(name: str) -> inspect.Parameter:
         flag,
         help=f"{field.description} (env {variable(name)})",
         show_default=False,
-        metavar=_accepted(field.annotation),
+        metavar=None if field.annotation is bool else _accepted(field.annotation),
     )
     kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, option])
+    given: Any = bool | None if field.annotation is bool else str | None
+    return inspect.Parameter(name, kind, default=None, annotation=Annotated[given, option])
 
 
 def _accepted(kind: Any) -> str:

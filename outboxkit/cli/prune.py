@@ -3,29 +3,35 @@
 import asyncio
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
 
 import typer
+from rich.console import Console
 
 from outboxkit import process
 from outboxkit.cli.options import DATABASE, with_settings
-from outboxkit.retention import Pruned, Retention
+from outboxkit.retention import Periods, Pruned, Retention, Show
 from outboxkit.settings import Settings
 
 INCOMPLETE = 3
 """Exit code where a partition could not be made or dropped, and another try would not help."""
 
 
-@with_settings(*DATABASE, "inbox_retention", "keep_published")
+@with_settings(*DATABASE, "inbox_retention", "clock_skew", "keep_published", "dead_retention")
 def prune(chosen: Settings) -> None:
-    """Forget what is older than its retention: inbox rows, and published messages that are kept. Dead letters stay.
+    """Forget what is older than its retention: inbox rows, published messages that are kept, and dead letters.
 
-    Safe to kill, to repeat and to run beside relays. On PostgreSQL it also makes the partitions of the days to come.
-    Exit 3 where the role may not do that.
+    Safe to kill, to repeat and to run beside relays and consumers; one at a time works, a second one ends at once. On
+    PostgreSQL it also makes the partitions of the days to come. Exit 3 where the role may not do that.
 
-    Example: outboxkit prune --inbox-retention 30d --keep-published 7d
+    Example: outboxkit prune --inbox-retention 30d --keep-published 7d --dead-retention 90d
     """
     done = asyncio.run(_prune(chosen))
-    for line in _lines(done, keeps=chosen.keep_published is not None):
+    if not done.alone:
+        typer.echo("nothing done: somebody else prunes this database at the moment")
+        return
+    for line in _lines(done, chosen):
         typer.echo(line)
     for problem in done.problems:
         again = "; the next prune tries again" if done.busy else ""
@@ -35,22 +41,59 @@ def prune(chosen: Settings) -> None:
 
 
 async def _prune(chosen: Settings) -> Pruned:
-    engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit prune")
+    engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit prune", pool_size=2)
+    periods = Periods(
+        inbox=chosen.inbox_retention,
+        skew=chosen.clock_skew,
+        published=chosen.keep_published,
+        dead=chosen.dead_retention,
+    )
     try:
-        retention = Retention(engine, inbox_retention=chosen.inbox_retention, keep_published=chosen.keep_published)
-        return await retention.prune()
+        with _shown() as show:
+            return await Retention(engine, periods).prune(show)
     finally:
         await engine.dispose()
 
 
-def _lines(done: Pruned, *, keeps: bool) -> Iterator[str]:
+@contextmanager
+def _shown() -> Iterator[Show]:
+    """What is done so far, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    with Console(stderr=True).status("pruning") as status:
+
+        def show(done: Pruned) -> None:
+            so_far = (
+                f"{done.inbox} inbox rows and {len(done.inbox_days_dropped)} days",
+                f"{done.dead} dead letters",
+                f"{done.published} published messages and {len(done.days_dropped)} days",
+            )
+            status.update(f"forgotten: {', '.join(so_far)}")
+
+        yield show
+
+
+def _lines(done: Pruned, chosen: Settings) -> Iterator[str]:
     yield f"inbox: {done.inbox} rows forgotten"
+    yield from _dropped("inbox", done.inbox_days_dropped)
+    yield from _made("inbox", done.inbox_days_made)
+    if chosen.dead_retention is not None:
+        yield f"dead letters: {done.dead} forgotten, {done.dead_open} of them open"
     if done.untouched:
         yield "published: left alone; OUTBOXKIT_KEEP_PUBLISHED is not set, and messages are kept"
-    if not keeps:
+    if chosen.keep_published is None:
         return
-    if done.days_dropped:
-        yield f"published: {len(done.days_dropped)} days dropped, {done.days_dropped[0]} to {done.days_dropped[-1]}"
+    yield from _dropped("published", done.days_dropped)
     yield f"published: {done.published} rows forgotten that were in no day's partition"
-    if done.days_made:
-        yield f"published: partitions made, {done.days_made[0]} to {done.days_made[-1]}"
+    yield from _made("published", done.days_made)
+
+
+def _dropped(name: str, days: list[date]) -> Iterator[str]:
+    if days:
+        yield f"{name}: {len(days)} days dropped, {min(days)} to {max(days)}"
+
+
+def _made(name: str, days: list[date]) -> Iterator[str]:
+    if days:
+        yield f"{name}: partitions made, {min(days)} to {max(days)}"

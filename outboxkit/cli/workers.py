@@ -11,7 +11,7 @@ import typer
 
 from outboxkit import inbox, process
 from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
-from outboxkit.consumer import Consumer, Policy
+from outboxkit.consumer import Consumer, Pace, Policy
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
 from outboxkit.outage import first_line
@@ -87,7 +87,10 @@ def _summary(done: Drained) -> str:
 
 
 @with_settings(
-    "queue", *DATABASE, *BROKER, "concurrency", "prefetch", "max_attempts", "inbox_retention", "retry_ladder", *PROCESS
+    *("queue", *DATABASE, *BROKER),
+    *("concurrency", "prefetch", "consume_batch", "ordered"),
+    *("max_attempts", "retry_ladder", "max_crashes", "inbox_retention", "clock_skew"),
+    *PROCESS,
 )
 def consume(chosen: Settings, modules: Modules, *, drain: Drain = False) -> None:
     """Receive messages and run their handlers, each effect once.
@@ -106,23 +109,29 @@ def consume(chosen: Settings, modules: Modules, *, drain: Drain = False) -> None
 
 
 async def _consume(chosen: Settings, queue: str, handlers: list[Handler], stop: asyncio.Event, *, drain: bool) -> int:
+    policy = Policy(
+        chosen.max_attempts, chosen.inbox_retention, chosen.clock_skew, chosen.max_crashes, chosen.retry_ladder
+    )
+    policy.check(handlers)
     url = chosen.database_url.get_secret_value()
-    engine = process.engine(url, name=f"outboxkit consumer {queue}"[:63], pool_size=chosen.concurrency)
+    pace = Pace(chosen.concurrency, chosen.consume_batch, chosen.ordered)
+    engine = process.engine(url, name=f"outboxkit consumer {queue}"[:63], pool_size=pace.concurrency + 1)
     subscriber = process.subscriber(
         _broker_url(chosen),
         queue,
         exchange=chosen.exchange,
         topics=sorted({handler.message_type for handler in handlers}),
-        prefetch=max(chosen.prefetch, chosen.concurrency),
+        prefetch=pace.prefetch(handlers, chosen.prefetch),
         ladder=chosen.retry_ladder,
+        ordered=pace.ordered,
     )
     worker = Consumer(
         engine,
         subscriber,
         handlers,
         queue=queue,
-        concurrency=chosen.concurrency,
-        policy=Policy(chosen.max_attempts, chosen.inbox_retention),
+        pace=pace,
+        policy=policy,
         patience=chosen.publish_timeout if drain else None,
     )
     try:

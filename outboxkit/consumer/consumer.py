@@ -1,4 +1,4 @@
-"""The consumer's slots: each takes a delivery, handles it, takes the next, until it is told to stop."""
+"""The consumer: connects, lets deliveries flow until it is told to stop, and waits while something is away."""
 
 import asyncio
 from collections import Counter
@@ -10,12 +10,22 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import migrations
-from outboxkit.brokers import Delivery, Subscriber
+from outboxkit.brokers import Subscriber
+from outboxkit.consumer.batches import Batches
+from outboxkit.consumer.burial import Burial
 from outboxkit.consumer.decision import Policy
+from outboxkit.consumer.flow import Flow
 from outboxkit.consumer.handling import Handling
+from outboxkit.consumer.routing import Routing
+from outboxkit.consumer.suspicion import Suspicion
+from outboxkit.consumer.transactions import Transactions
+from outboxkit.consumer.upkeep import Upkeep
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.outage import Clock, Outage, pause, utc_now
+from outboxkit.outage import Clock, Outage, pause
+
+ORDERED_AHEAD = 500
+"""Deliveries that a consumer in order takes ahead, at least: as many may wait behind keys whose first one failed."""
 
 
 @dataclass(slots=True)
@@ -31,17 +41,45 @@ class Consumed:
     postponed: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much a consumer does at once.
+
+    Attributes:
+        concurrency: transactions that run at the same time.
+        batch: deliveries that share a transaction, at most, where their handlers have `batch=True`.
+        ordered: whether messages of one key are handled one after the other; the subscriber's queue must have one
+            consumer at a time then.
+    """
+
+    concurrency: int = 8
+    batch: int = 200
+    ordered: bool = False
+
+    def prefetch(self, handlers: Sequence[Handler], asked: int) -> int:
+        """How many deliveries the broker should push ahead: those asked for, and enough that nothing runs dry.
+
+        While a batch is handled the next one arrives. In order, what stands behind a failed message waits here.
+        """
+        together = 2 * self.batch if any(handler.batch for handler in handlers) else 0
+        return max(asked, self.concurrency, together, ORDERED_AHEAD if self.ordered else 0)
+
+
 class Consumer:
-    """Runs handlers behind the inbox, each in a transaction of its own, and acks after the commits.
+    """Runs handlers behind the inbox, and acks after the commits.
 
     Args:
-        engine: for the handlers' sessions; its pool should hold at least `concurrency` connections.
+        engine: for the handlers' sessions; its pool should hold one connection more than `pace.concurrency`.
         subscriber: the queue.
         handlers: what to run; several may handle one type.
         queue: the queue's name, for dead letters and the log.
-        concurrency: how many deliveries are handled at once.
+        pace: how much is done at once.
         policy: when a message is given up.
         patience: how many seconds of an outage are waited out; None is for ever.
+        clock: for tests; the database's own where None.
+
+    Raises:
+        ConfigurationError: a message could be tried again for longer than the inbox remembers it.
     """
 
     def __init__(
@@ -51,31 +89,38 @@ class Consumer:
         handlers: Sequence[Handler],
         *,
         queue: str,
-        concurrency: int = 8,
+        pace: Pace | None = None,
         policy: Policy | None = None,
         patience: timedelta | None = None,
-        clock: Clock = utc_now,
+        clock: Clock | None = None,
     ) -> None:
         self._engine = engine
         self._subscriber = subscriber
-        self._outage = Outage("consumer", patience=patience.total_seconds() if patience else None)
+        self._pace = pace or Pace()
+        self._outage = outage = Outage("consumer", patience=patience.total_seconds() if patience else None)
+        self._upkeep = upkeep = Upkeep(engine, clock=clock)
+        self.outcomes: Counter[Outcome] = Counter()
+        policy = policy or Policy()
+        policy.check(handlers)
+        self._routing = routing = Routing(handlers, policy=policy, ordered=self._pace.ordered)
+        transactions = Transactions(engine, outage)
         self._handling = Handling(
-            engine,
-            handlers,
-            queue=queue,
-            policy=policy or Policy(),
-            outage=self._outage,
-            clock=clock,
+            routing=routing,
+            transactions=transactions,
+            suspicion=Suspicion(engine, queue=queue, outage=outage),
+            burial=Burial(engine, queue=queue, outage=outage, outcomes=self.outcomes),
+            policy=policy,
+            now=upkeep.now,
+            outcomes=self.outcomes,
         )
-        self._concurrency = concurrency
-        self._in_flight = 0
-        self._idle: set[asyncio.Task[None]] = set()
+        self._batches = Batches(
+            routing=routing,
+            transactions=transactions,
+            handling=self._handling,
+            now=upkeep.now,
+            outcomes=self.outcomes,
+        )
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
-
-    @property
-    def outcomes(self) -> Counter[Outcome]:
-        """What became of the deliveries so far, counted."""
-        return self._handling.outcomes
 
     async def run(self, stop: asyncio.Event) -> None:
         """Handle deliveries until `stop` is set; what is in flight is finished first. Outages are waited out.
@@ -95,82 +140,51 @@ class Consumer:
             SchemaError: the tables are missing or old.
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: away for longer than the consumer's patience.
         """
-        await self._work(stop, wait=False)
+        in_lanes = await self._work(stop, wait=False)
         postponed = await self._outage.ride_out(self._count_postponed, stop)
         await self._subscriber.close()
-        return Consumed(self.outcomes, postponed or 0)
+        return Consumed(self.outcomes, (postponed or 0) + in_lanes)
 
-    async def _work(self, stop: asyncio.Event, *, wait: bool) -> None:
-        """Connect and run the slots; where the broker goes away, do it again, ever slower while nothing is handled."""
+    async def _work(self, stop: asyncio.Event, *, wait: bool) -> int:
+        """Let deliveries flow; where the broker goes away, again, ever slower while nothing is handled.
+
+        Returns how many a drain gave back, because they wait in their lanes.
+        """
         await self._outage.ride_out(lambda: migrations.check_engine(self._engine), stop)
+        await self._outage.ride_out(self._upkeep.once, stop)
+        upkeep = asyncio.create_task(self._upkeep.run())
+        try:
+            return await self._reconnecting(stop, wait=wait)
+        finally:
+            upkeep.cancel()
+            await asyncio.gather(upkeep, return_exceptions=True)
+
+    async def _reconnecting(self, stop: asyncio.Event, *, wait: bool) -> int:
         losses = 0
         while not stop.is_set():
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set():
-                return
-            self._log.info("consumer connected", concurrency=self._concurrency)
+                break
+            self._log.info("consumer connected", concurrency=self._pace.concurrency)
             handled = self.outcomes.total()
+            flow = Flow(
+                self._subscriber,
+                routing=self._routing,
+                handling=self._handling,
+                batches=self._batches,
+                concurrency=self._pace.concurrency,
+                batch=self._pace.batch,
+                wait=wait,
+            )
             try:
-                await self._run_slots(stop, wait=wait)
+                await flow.run(stop)
             except BrokerUnavailable as error:
                 self._outage.begins(error)
                 losses = losses + 1 if self.outcomes.total() == handled else 0
                 await pause(stop, min(0.1 * 2**losses, 5))
             else:
-                return
-
-    async def _run_slots(self, stop: asyncio.Event, *, wait: bool) -> None:
-        slots = [asyncio.create_task(self._slot(stop, wait=wait)) for _ in range(self._concurrency)]
-        stopping = asyncio.create_task(self._interrupt_idle_after(stop))
-        try:
-            await asyncio.wait(slots, return_when=asyncio.FIRST_EXCEPTION)
-            self._interrupt_idle()
-            await asyncio.wait(slots)
-        finally:
-            for task in (stopping, *slots):
-                task.cancel()
-            ended = await asyncio.gather(*slots, return_exceptions=True)
-        errors = [result for result in ended if isinstance(result, Exception)]
-        for error in sorted(errors, key=lambda error: isinstance(error, BrokerUnavailable)):
-            raise error
-
-    async def _slot(self, stop: asyncio.Event, *, wait: bool) -> None:
-        while not stop.is_set():
-            delivery = await (self._next_pushed() if wait else self._next_present(stop))
-            if delivery is None:
-                return
-            self._in_flight += 1
-            try:
-                await self._handling.handle(delivery, stop)
-            finally:
-                self._in_flight -= 1
-
-    async def _next_pushed(self) -> Delivery | None:
-        slot = asyncio.current_task()
-        assert slot is not None  # noqa: S101 - every slot is a task
-        self._idle.add(slot)
-        try:
-            return await self._subscriber.receive()
-        finally:
-            self._idle.discard(slot)
-
-    async def _next_present(self, stop: asyncio.Event) -> Delivery | None:
-        """The next delivery, or None once the queue is empty and no other slot has one that it might give back."""
-        while not stop.is_set():
-            busy = self._in_flight
-            delivery = await self._subscriber.receive(wait=False)
-            if delivery is not None or not busy:
-                return delivery
-            await pause(stop, 0.02)
-        return None
-
-    async def _interrupt_idle_after(self, stop: asyncio.Event) -> None:
-        await stop.wait()
-        self._interrupt_idle()
-
-    def _interrupt_idle(self) -> None:
-        for slot in self._idle:
-            slot.cancel()
+                return flow.postponed
+        return 0
 
     async def _count_postponed(self) -> int:
         await self._subscriber.connect()

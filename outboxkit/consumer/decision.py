@@ -1,15 +1,17 @@
 """What becomes of a message whose handler did not succeed: decided from what happened, without I/O."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from outboxkit import codec, ids
-from outboxkit.brokers import Malformed
-from outboxkit.errors import DecodeError, Reject, Retry
-from outboxkit.inbox import Outcome
+from outboxkit import codec, window
+from outboxkit.brokers import DEFAULT_LADDER, Malformed
+from outboxkit.errors import ConfigurationError, DecodeError, Reject, Retry
+from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import NAME_LIMIT, Message, storable
 from outboxkit.outage import first_line
+from outboxkit.retry import Retries, rung
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +19,43 @@ class Policy:
     """When a message is given up.
 
     Attributes:
-        max_attempts: after so many failures it goes to the dead letters.
+        max_attempts: after so many failures it goes to the dead letters, where its handler has no rule of its own.
         retention: how long the inbox remembers; an older message is stale.
+        skew: how far clocks may be apart: a message is stale so much earlier, and forgotten so much later.
+        max_crashes: so many starts that ended with the process, and it goes to the dead letters.
+        ladder: the delays between attempts, ascending, as the subscriber has them.
     """
 
     max_attempts: int = 10
     retention: timedelta = timedelta(days=14)
+    skew: timedelta = timedelta(minutes=5)
+    max_crashes: int = 3
+    ladder: Sequence[timedelta] = DEFAULT_LADDER
+
+    def check(self, handlers: Iterable[Handler]) -> None:
+        """Make sure that the inbox remembers a message for as long as it may be tried again.
+
+        Raises:
+            ConfigurationError: it does not; the text says how long it must.
+        """
+        attempts, steps = max(
+            (self._steps(rule) for rule in {None, *(handler.retry for handler in handlers)}), key=_sum
+        )
+        needed = window.needed(steps, attempts, self.skew)
+        if self.retention < needed:
+            enough = _shown(window.recommended(steps, attempts, self.skew))
+            raise ConfigurationError(
+                f"OUTBOXKIT_INBOX_RETENTION is {_shown(self.retention)}, but a message may be tried again for "
+                f"{_shown(needed)} ({attempts} attempts on OUTBOXKIT_RETRY_LADDER, and OUTBOXKIT_CLOCK_SKEW), and "
+                f"would be forgotten meanwhile. retention = longest retry window times {window.SAFETY_FACTOR}, for "
+                f"outages to come: set it to {enough} or more"
+            )
+
+    def _steps(self, rule: Retries | None) -> tuple[int, Sequence[timedelta]]:
+        """How often a message is tried by this rule, and how long it waits after each failure but the last."""
+        attempts = (rule.max_attempts if rule else None) or self.max_attempts
+        failures = range(1, attempts)
+        return attempts, [rung(self.ladder, count, rule.delay(count) if rule else None) for count in failures]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +64,9 @@ class Decision:
 
     Attributes:
         outcome: which of them.
-        reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler` or `stale`.
+        reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler`, `stale`, `crash` or `dropped`.
         error: the cause in one line.
-        after: the delay that the handler asked for.
+        after: the delay that was asked for.
     """
 
     outcome: Outcome
@@ -42,7 +75,7 @@ class Decision:
     after: timedelta | None = None
 
 
-def decide(error: Exception, *, attempt: int, max_attempts: int) -> Decision:
+def decide(error: Exception, handler: Handler, *, attempt: int, max_attempts: int) -> Decision:
     """Read the decision off what a handler raised. `Reject` and a payload that is no event are not tried again."""
     if isinstance(error, Reject):
         return Decision(Outcome.DEAD, "rejected", error.reason)
@@ -50,9 +83,12 @@ def decide(error: Exception, *, attempt: int, max_attempts: int) -> Decision:
         return Decision(Outcome.DEAD, "undecodable", str(error))
     asked = error if isinstance(error, Retry) else None
     text = asked.reason if asked else first_line(error)
-    if attempt >= max_attempts:
+    rule = handler.retry
+    limit = (rule.max_attempts if rule else None) or max_attempts
+    if attempt >= limit or (rule is not None and isinstance(error, rule.never)):
         return Decision(Outcome.DEAD, "failed", text)
-    return Decision(Outcome.RETRIED, "failed", text, asked.after if asked else None)
+    after = asked.after if asked else None
+    return Decision(Outcome.RETRIED, "failed", text, rule.delay(attempt) if rule and after is None else after)
 
 
 def malformed(found: Malformed) -> Decision:
@@ -60,23 +96,45 @@ def malformed(found: Malformed) -> Decision:
     return Decision(Outcome.DEAD, "malformed", found.reason)
 
 
-def stale(message: Message, retention: timedelta) -> Decision:
+def stale(made: datetime, policy: Policy) -> Decision:
     """For a message that is older than the inbox remembers: to run it could be to run it twice."""
-    made = ids.time_of(message.id) or message.created_at
-    days = f"{retention.total_seconds() / 86400:g} days"
     return Decision(
-        Outcome.STALE, "stale", f"made at {made:%Y-%m-%d %H:%M} UTC, longer ago than the inbox remembers ({days})"
+        Outcome.STALE,
+        "stale",
+        f"made at {made:%Y-%m-%d %H:%M} UTC, longer ago than the inbox is sure to remember "
+        f"({_shown(policy.retention)} less {_shown(policy.skew)}); `dead replay --accept-stale` has it handled anyway",
     )
 
 
-def no_handler(message: Message, known: list[str]) -> Decision:
-    """For a message of a type that this consumer has no handler for: its queue has a binding too many."""
-    error = f"no handler here takes {message.type!r}; this consumer has handlers for {', '.join(known)}"
+def no_handler(message: Message, known: Sequence[str], named: Sequence[str] = ()) -> Decision:
+    """For a message that nobody here is to handle: its queue has a binding too many, or a handler is gone."""
+    if named:
+        error = f"it is for {', '.join(named)}, and no handler of that name here takes {message.type!r}"
+    else:
+        error = f"no handler here takes {message.type!r}; this consumer has handlers for {', '.join(known)}"
     return Decision(Outcome.DEAD, "no handler", error)
 
 
+def crash(starts: int) -> Decision:
+    """For a message that was started so often, alone, and whose process never lived to say what became of it."""
+    return Decision(
+        Outcome.DEAD, "crash", f"{starts} times it was started, and the process ended before its handler did"
+    )
+
+
+def dropped() -> Decision:
+    """For a message that the broker itself has set aside."""
+    return Decision(Outcome.DEAD, "dropped", "the broker gave it up: it came back too often, or its queue was too long")
+
+
 def dead_letter(
-    message: Message | Malformed, decision: Decision, *, queue: str, handler: str | None, attempts: int
+    message: Message | Malformed,
+    decision: Decision,
+    *,
+    queue: str,
+    handler: str | None,
+    attempts: int,
+    first_failed_at: datetime | None = None,
 ) -> dict[str, Any]:
     """The columns of the dead letter: the message as it came, as far as a database can hold it, and why it is here."""
     known = message if isinstance(message, Message) else None
@@ -98,8 +156,22 @@ def dead_letter(
         "reason": decision.reason,
         "error": storable(decision.error),
         "attempts": attempts,
+        "first_failed_at": first_failed_at,
     }
+
+
+def _sum(found: tuple[int, Sequence[timedelta]]) -> timedelta:
+    return sum(found[1], timedelta())
 
 
 def _storable(text: str | None) -> str | None:
     return storable(text)[:NAME_LIMIT] if text else None
+
+
+def _shown(duration: timedelta) -> str:
+    """A duration as the settings read it, rounded up to the unit that it is shown in."""
+    seconds = duration.total_seconds()
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * size or (seconds >= size and seconds % size == 0):
+            return f"{-(-seconds // size):g}{unit}"
+    return f"{seconds:g}s"

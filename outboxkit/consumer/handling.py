@@ -2,140 +2,151 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import cast
 
 import structlog
-from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.orm import Session
 
-from outboxkit import inbox, statements
-from outboxkit.brokers import Delivery, Malformed
+from outboxkit import inbox
+from outboxkit.brokers import Delivery
 from outboxkit.consumer import decision as decisions
+from outboxkit.consumer.burial import Burial, Failed
 from outboxkit.consumer.decision import Decision, Policy
+from outboxkit.consumer.lanes import Arrival, Way
+from outboxkit.consumer.routing import Routing
+from outboxkit.consumer.suspicion import Known, Suspicion
+from outboxkit.consumer.transactions import Transactions
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import Message
-from outboxkit.outage import Clock, Outage, what_is_away
+from outboxkit.outage import Clock
+from outboxkit.retry import rung
 
-LOST_CONNECTIONS = 5
-"""How often one handler may lose a database connection while the database is there, before it is taken as the cause."""
-
-Failed = Mapping[Handler | None, Decision]
+TIRED = 10
+"""A message that came back so often is renewed: RabbitMQ 4 drops one at the 20th time."""
 
 
 class Handling:
-    """What a consumer does with one delivery after another; see `Consumer` for the arguments."""
+    """What a consumer does with one delivery after another.
+
+    Attributes:
+        outcomes: what became of the deliveries, counted for each handler.
+    """
 
     def __init__(
         self,
-        engine: AsyncEngine,
-        handlers: Sequence[Handler],
         *,
-        queue: str,
+        routing: Routing,
+        transactions: Transactions,
+        suspicion: Suspicion,
+        burial: Burial,
         policy: Policy,
-        outage: Outage,
-        clock: Clock,
+        now: Clock,
+        outcomes: Counter[Outcome],
     ) -> None:
-        self._sessions = async_sessionmaker(engine, expire_on_commit=False)
-        self._by_type: dict[str, list[Handler]] = {}
-        for handler in handlers:
-            self._by_type.setdefault(handler.message_type, []).append(handler)
-        self._queue = queue
+        self._routing = routing
+        self._transactions = transactions
+        self._suspicion = suspicion
+        self._burial = burial
         self._policy = policy
-        self._outage = outage
-        self._clock = clock
-        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
-        self.outcomes: Counter[Outcome] = Counter()
+        self._now = now
+        self.outcomes = outcomes
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
-    async def handle(self, delivery: Delivery, stop: asyncio.Event) -> None:
-        """Run the handlers; then ack, or postpone, or set aside and ack. The ack always comes after the commits."""
-        message = delivery.message
-        if isinstance(message, Malformed):
-            return await self._set_aside(delivery, {None: decisions.malformed(message)}, stop)
-        handlers = self._by_type.get(message.type)
-        if handlers is None:
-            return await self._set_aside(delivery, {None: decisions.no_handler(message, sorted(self._by_type))}, stop)
-        if inbox.is_stale(message, now=self._clock(), retention=self._policy.retention):
-            return await self._set_aside(delivery, {None: decisions.stale(message, self._policy.retention)}, stop)
-        failed: dict[Handler | None, Decision] = {}
+    async def handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
+        """Run the handlers; then ack, or postpone, or set aside and ack. The ack always comes after the commits.
+
+        A delivery that keeps its place in its lane is not settled: `arrival.waits` says how long.
+        """
+        delivery, known, arrival.waits = arrival.delivery, Known(), None
+        handlers = self._routing.handlers(arrival, self._now())
+        if isinstance(handlers, Decision):
+            named = arrival.handlers or delivery.marks.handlers or (None,)
+            await self._set_aside(delivery, dict.fromkeys(named, handlers), known, stop)
+            return
+        if arrival.way is Way.ALONE:
+            if delivery.returned >= TIRED and arrival.key is None:
+                await delivery.renew()
+                return
+            found = await self._suspicion.start(_id(delivery), stop)
+            if found is None:
+                await delivery.release()
+                return
+            known = found
+            if known.starts > self._policy.max_crashes:
+                await self._set_aside(delivery, {None: decisions.crash(known.starts - 1)}, known, stop)
+                return
+        await self._run_all(arrival, handlers, known, stop)
+
+    async def _run_all(self, arrival: Arrival, handlers: Sequence[Handler], known: Known, stop: asyncio.Event) -> None:
+        """Each handler in a transaction of its own; what it raises is read as its decision."""
+        delivery = arrival.delivery
+        attempt = delivery.marks.attempt + max(arrival.failures, known.failures)
+        failed: dict[str | None, Decision] = {}
         for handler in handlers:
-            outcome = await self._run(handler, message, delivery.attempt, stop)
-            if outcome is None:
-                return await delivery.release()
-            if isinstance(outcome, Decision):
-                failed[handler] = outcome
-            else:
-                self.outcomes[outcome] += 1
-                self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=message.id)
-        return await self._conclude(delivery, failed, stop)
-
-    async def _conclude(self, delivery: Delivery, failed: Failed, stop: asyncio.Event) -> None:
-        again = [decision for decision in failed.values() if decision.outcome is Outcome.RETRIED]
-        if again:
-            # A handler that is dead beside one that is retried runs, and dies, again: it is buried once, at the end.
-            wanted = min((decision.after for decision in again if decision.after is not None), default=None)
-            delay = await delivery.retry(wanted)
-            self.outcomes[Outcome.RETRIED] += len(again)
-            self._warn("handler failed, will be retried", delivery, failed, after=f"{delay.total_seconds():g}s")
-        elif failed:
-            await self._set_aside(delivery, failed, stop)
-        else:
-            await delivery.ack()
-
-    async def _run(
-        self, handler: Handler, message: Message, attempt: int, stop: asyncio.Event
-    ) -> Outcome | Decision | None:
-        """One transaction: the inbox row, the handler, the commit. None where `stop` came during an outage."""
-        for _ in range(LOST_CONNECTIONS):
             try:
-                async with self._sessions() as session, session.begin():
-                    return await session.run_sync(inbox.run_once, message, handler)
+                outcome = await self._transactions.run(self._work(delivery, handler, attempt), stop)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
-                lost = error
-            if what_is_away(lost) != "database":
-                break
-            await self._outage.ride_out(self._probe, stop)
-            if stop.is_set():
-                return None
-        return decisions.decide(lost, attempt=attempt, max_attempts=self._policy.max_attempts)
+                limit = self._policy.max_attempts
+                failed[handler.name] = decisions.decide(error, handler, attempt=attempt, max_attempts=limit)
+                continue
+            if outcome is None:
+                await delivery.release()
+                return
+            self.outcomes[outcome] += 1
+            self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(delivery))
+        await self._conclude(arrival, failed, known, attempt, stop)
 
-    async def _set_aside(self, delivery: Delivery, failed: Failed, stop: asyncio.Event) -> None:
-        """Put the message among the dead letters, in a transaction of its own, and only then ack it."""
-        rows = [
-            decisions.dead_letter(
-                delivery.message,
-                decision,
-                queue=self._queue,
-                handler=handler.name if handler else None,
-                attempts=delivery.attempt,
-            )
-            for handler, decision in failed.items()
-        ]
+    def _work(self, delivery: Delivery, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
+        return partial(
+            inbox.run_once,
+            message=cast("Message", delivery.message),
+            handler=handler,
+            attempt=attempt,
+            accepted_at=delivery.marks.accepted_at,
+        )
 
-        async def bury() -> bool:
-            async with self._sessions() as session, session.begin():
-                await session.execute(statements.dead.bury(), rows)
-            return True
-
-        if await self._outage.ride_out(bury, stop) is None:
+    async def _conclude(
+        self, arrival: Arrival, failed: Failed, known: Known, attempt: int, stop: asyncio.Event
+    ) -> None:
+        delivery = arrival.delivery
+        again = {name: one for name, one in failed.items() if one.outcome is Outcome.RETRIED}
+        dead = {name: one for name, one in failed.items() if one.outcome is not Outcome.RETRIED}
+        if not again:
+            await self._set_aside(delivery, dead, known, stop, attempts=attempt)
+            return
+        if dead and not await self._burial.bury(delivery, dead, stop, attempts=attempt):
             await delivery.release()
             return
-        self.outcomes.update(decision.outcome for decision in failed.values())
-        self._warn("message set aside as a dead letter", delivery, failed)
-        await delivery.ack()
+        names = tuple(name for name in again if name is not None)
+        wanted = min((one.after for one in again.values() if one.after is not None), default=None)
+        if arrival.key is None:
+            delay = await delivery.retry(wanted, handlers=names)
+            if known.starts:
+                await self._suspicion.forget(_id(delivery), stop)
+        else:  # its key waits for it, so it cannot go to a retry queue: the database keeps count
+            found = await self._suspicion.fail(_id(delivery), stop)
+            if found is None:
+                await delivery.release()
+                return
+            delay = arrival.waits = rung(self._policy.ladder, attempt, wanted)
+            arrival.failures, arrival.handlers = found.failures, names
+        self.outcomes[Outcome.RETRIED] += len(again)
+        after = f"{delay.total_seconds():g}s"
+        self._burial.warn("handler failed, will be retried", delivery, again, attempt=attempt, after=after)
 
-    async def _probe(self) -> None:
-        async with self._sessions() as session:
-            await session.execute(statements.inbox.record_nothing())
+    async def _set_aside(
+        self, delivery: Delivery, failed: Failed, known: Known, stop: asyncio.Event, *, attempts: int | None = None
+    ) -> None:
+        """Bury what failed, if anything, forget what was recorded, and only then ack."""
+        count = delivery.marks.attempt if attempts is None else attempts
+        recorded = bool(known.starts or known.failures) or count > delivery.marks.attempt
+        done = not failed or await self._burial.bury(delivery, failed, stop, attempts=count)
+        if done and recorded:
+            done = bool(await self._suspicion.forget(_id(delivery), stop))
+        await (delivery.ack() if done else delivery.release())
 
-    def _warn(self, event: str, delivery: Delivery, failed: Failed, **more: object) -> None:
-        message = delivery.message
-        for handler, decision in failed.items():
-            self._log.warning(
-                event,
-                message_id=message.id if isinstance(message, Message) else message.message_id,
-                type=message.type,
-                handler=handler.name if handler else None,
-                attempt=delivery.attempt,
-                reason=decision.reason,
-                error=decision.error,
-                **more,
-            )
+
+def _id(delivery: Delivery) -> str:
+    return delivery.message.id if isinstance(delivery.message, Message) else ""

@@ -1,4 +1,4 @@
-"""What Alembic's autogenerate must know: a partition of a kept table is no table that somebody forgot to declare."""
+"""What Alembic's autogenerate must know: a partition of a table is no table that somebody forgot to declare."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from alembic.util import DispatchPriority, PriorityDispatchResult
 
 from outboxkit import tables
 
-_PARTITION = f"{tables.published.name}_"
+_PARTITIONS = f"{tables.published.name}_", f"{tables.inbox.name}_"
 
 
 @comparators.dispatch_for("schema", qualifier="postgresql", priority=DispatchPriority.LAST)
@@ -19,6 +19,6 @@ def leave_partitions_alone(
 ) -> PriorityDispatchResult:
     """Take what Alembic wants to do to partitions, which come and go with the days, off its list."""
     operations.ops[:] = [
-        operation for operation in operations.ops if not getattr(operation, "table_name", "").startswith(_PARTITION)
+        operation for operation in operations.ops if not getattr(operation, "table_name", "").startswith(_PARTITIONS)
     ]
     return PriorityDispatchResult.CONTINUE

@@ -4,6 +4,36 @@ Plain SQL of each is kept beside the tests (`tests/unit/sql/`). A docstring name
 on and the locks it takes; a test explains the plans on PostgreSQL.
 """
 
-from outboxkit.statements import activity, claim, dead, inbox, published, schema, settle, status, wakeup, write
+from outboxkit.statements import (
+    activity,
+    attempts,
+    claim,
+    dead,
+    inbox,
+    partitions,
+    prune,
+    published,
+    resolve,
+    schema,
+    settle,
+    status,
+    wakeup,
+    write,
+)
 
-__all__ = ["activity", "claim", "dead", "inbox", "published", "schema", "settle", "status", "wakeup", "write"]
+__all__ = [
+    "activity",
+    "attempts",
+    "claim",
+    "dead",
+    "inbox",
+    "partitions",
+    "prune",
+    "published",
+    "resolve",
+    "schema",
+    "settle",
+    "status",
+    "wakeup",
+    "write",
+]

@@ -1,19 +1,15 @@
-"""Dead letters: kept, listed, replayed, discarded."""
+"""Dead letters: kept, listed and counted; `resolve` replays and discards them."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     ColumnElement,
-    CompoundSelect,
     Insert,
     Select,
-    Update,
     and_,
-    any_,
     bindparam,
     exists,
     func,
@@ -23,15 +19,9 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    union,
-    update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.dml import ReturningInsert
 
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
-
-Resolution = Literal["replayed", "discarded"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +50,10 @@ class Selection:
 LISTED = tuple(column for column in dead_letter.columns if column.name not in ("payload", "headers"))
 """What a list shows: all but what may be large."""
 
-_ENVELOPE = (
-    "position",
+BURIED = (
+    "side",
+    "queue",
+    "handler",
     "message_id",
     "type",
     "topic",
@@ -73,18 +65,41 @@ _ENVELOPE = (
     "content_type",
     "content_encoding",
     "created_at",
-    "discard_unroutable",
+    "reason",
+    "error",
+    "attempts",
+    "first_failed_at",
 )
-"""What a message has in the outbox, and takes back there; its attempts begin anew, and it does not expire again."""
+"""What the consumer says of a message that it gives up on."""
 
 _LIMIT = bindparam("limit", type_=BigInteger)
-_NOW = bindparam("now", type_=UtcDateTime)
 _PARKED = literal(PARKED, UtcDateTime)
 
 
 def bury() -> Insert:
     """Keep a message that was given up on; executed with a dict of dead letter columns. Locks: none."""
     return insert(dead_letter)
+
+
+def bury_once() -> Insert:
+    """`bury` for the inbox: nothing where an open dead letter of this message, queue and handler is there already.
+
+    A consumer that is killed between this and its ack gets the message again, and buries it again. Two who do that at
+    the same moment may both insert. A message without an id is like no other, and always inserted.
+
+    Parameters: a dict of `BURIED`, or a list of them. Index: outboxkit_dead_letter_message. Locks: none.
+    """
+    given = {name: bindparam(name, type_=dead_letter.c[name].type) for name in BURIED}
+    there = dead_letter.alias("there")
+    open_ = exists(literal_column("1")).where(
+        there.c.message_id == given["message_id"],
+        there.c.queue == given["queue"],
+        there.c.handler.is_not_distinct_from(given["handler"]),
+        there.c.side == given["side"],
+        there.c.resolution.is_(None),
+    )
+    source = select(*given.values()).where(~open_)
+    return insert(dead_letter).inline().from_select(list(BURIED), source, include_defaults=False)
 
 
 def newest(selection: Selection) -> Select[Any]:
@@ -102,13 +117,21 @@ def whole(selection: Selection) -> Select[Any]:
 
 
 def count_by_kind(selection: Selection) -> Select[Any]:
-    """How many there are of each side, type and reason, how many could go back, and the highest number of all.
+    """How many there are of each side, type and reason, and the highest number of all.
 
     Reads every dead letter of the selection, without its payload. Locks: none.
     """
     kind = (dead_letter.c.side, dead_letter.c.type, dead_letter.c.reason)
-    can = func.count().filter(_has_a_place())
-    return select(*kind, func.count(), can, func.max(dead_letter.c.id)).where(_are(selection)).group_by(*kind)
+    return select(*kind, func.count(), func.max(dead_letter.c.id)).where(_are(selection)).group_by(*kind)
+
+
+def doubtful(selection: Selection) -> Select[Any]:
+    """Those of a selection that it takes a look at to tell whether they can be replayed: all that have no place.
+
+    Without payloads and headers. Reads every dead letter of the selection. Locks: none.
+    """
+    placeless = or_(dead_letter.c.side != literal_column("'outbox'"), dead_letter.c.position.is_(None))
+    return select(*LISTED).where(_are(selection), placeless)
 
 
 def count_released(selection: Selection) -> Select[Any]:
@@ -146,101 +169,6 @@ def next_numbers(selection: Selection) -> Select[Any]:
     )
 
 
-def with_siblings(dialect: str) -> CompoundSelect[Any]:
-    """The numbers of these dead letters, and of all others that park one of their keys.
-
-    Parameters: ids. Indexes: the primary key and outboxkit_dead_letter_parked. Locks: none.
-    """
-    chosen, other = dead_letter.alias("chosen"), dead_letter.alias("other")
-    ours = _among(chosen.c.id, "ids", dialect)
-    keys = select(chosen.c.key).where(ours, chosen.c.parked)
-    return union(select(chosen.c.id).where(ours), select(other.c.id).where(other.c.key.in_(keys), other.c.parked))
-
-
-def lock(dialect: str) -> Select[Any]:
-    """Those of these dead letters that are open; nobody else has them then.
-
-    With their siblings: two who resolve dead letters of one key come one after the other, so that the second knows
-    that it is the last.
-
-    Parameters: ids. Index: the primary key or outboxkit_dead_letter_open. Locks: each row FOR UPDATE, in the order of
-    their numbers; whoever parks rows of these keys waits.
-    """
-    return (
-        select(dead_letter.c.id, dead_letter.c.position, dead_letter.c.key, dead_letter.c.parked)
-        .where(dead_letter.c.resolution.is_(None), _among(dead_letter.c.id, "ids", dialect))
-        .order_by(dead_letter.c.id)
-        .with_for_update()
-    )
-
-
-def by_key() -> Select[Any]:
-    """Have this transaction find the rows of a page one by one, by their indexes, however many others there are.
-
-    The planner would rather read a whole table once for 500 rows of it, and for the next 500 again. PostgreSQL only.
-    Index: none. Locks: none.
-    """
-    names = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
-    off = (
-        func.set_config(literal_column(f"'{name}'"), literal_column("'off'"), literal_column("true")) for name in names
-    )
-    return select(*off)
-
-
-def put_back(dialect: str) -> ReturningInsert[Any]:
-    """Put dead letters back into the outbox at the places that they had; returns these. A place that is taken stays so.
-
-    The rows are held, and due at once: what stands behind them stays there.
-
-    Parameters: ids, now. Index: the primary keys. Locks: the new rows.
-    """
-    insert_into: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    names = [*_ENVELOPE, "due_at", "held"]
-    source = select(*(dead_letter.c[name] for name in _ENVELOPE), _NOW, true()).where(
-        dead_letter.c.resolution.is_(None), _has_a_place(), _among(dead_letter.c.id, "ids", dialect)
-    )
-    made: ReturningInsert[Any] = (
-        insert_into(outbox)
-        .from_select(names, source, include_defaults=False)
-        .on_conflict_do_nothing(index_elements=[outbox.c.position])
-        .returning(outbox.c.position)
-    )
-    return made
-
-
-def resolve(dialect: str) -> Update:
-    """Mark dead letters as replayed or discarded; their keys are no longer parked by them.
-
-    Parameters: ids, as_, by, now. Index: the primary key. Locks: none beyond those of `lock`.
-    """
-    return (
-        update(dead_letter)
-        .where(dead_letter.c.resolution.is_(None), _among(dead_letter.c.id, "ids", dialect))
-        .values(resolution=bindparam("as_"), resolved_by=bindparam("by"), resolved_at=_NOW, parked=False)
-    )
-
-
-def release(dialect: str) -> Update:
-    """Have parked rows of these keys due at once, those that no parked dead letter stands before.
-
-    In a statement of its own, after `resolve` in the same transaction: it sees what a relay parked until `lock`.
-
-    Parameters: keys, now. Indexes: outboxkit_outbox_held and outboxkit_dead_letter_parked. Locks: the rows.
-    """
-    before = dead_letter.alias("before")
-    stands = exists().where(before.c.parked, before.c.key == outbox.c.key, before.c.position < outbox.c.position)
-    return (
-        update(outbox)
-        .where(_among(outbox.c.key, "keys", dialect), outbox.c.held, outbox.c.due_at == _PARKED, ~stands)
-        .values(due_at=_NOW)
-    )
-
-
-def role() -> Select[Any]:
-    """The database role of this session. PostgreSQL only. Locks: none."""
-    return select(literal_column("session_user", outbox.c.key.type))
-
-
 def _are(selection: Selection) -> ColumnElement[bool]:
     columns = dead_letter.c
     found: list[ColumnElement[bool]] = [] if selection.resolved else [columns.resolution.is_(None)]
@@ -258,14 +186,3 @@ def _are(selection: Selection) -> ColumnElement[bool]:
     if selection.since is not None:
         found.append(columns.dead_at >= selection.since)
     return and_(true(), *found)
-
-
-def _has_a_place() -> ColumnElement[bool]:
-    return (dead_letter.c.side == literal_column("'outbox'")) & dead_letter.c.position.is_not(None)
-
-
-def _among(column: ColumnElement[Any], name: str, dialect: str) -> ColumnElement[bool]:
-    """One array on PostgreSQL, so that the statement is the same text, and one plan, for pages of every size."""
-    if dialect == "sqlite":
-        return column.in_(bindparam(name, expanding=True, type_=column.type))
-    return column == any_(bindparam(name, type_=ARRAY(column.type)))

@@ -1,30 +1,91 @@
 """The inbox: recording what has been processed, and forgetting it in time."""
 
-from datetime import datetime
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
 
-from sqlalchemy import Delete, Insert, delete, false, insert, literal_column, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Delete,
+    Dialect,
+    Insert,
+    Integer,
+    Select,
+    String,
+    Text,
+    TypeDecorator,
+    Update,
+    bindparam,
+    column,
+    delete,
+    false,
+    func,
+    insert,
+    literal_column,
+    select,
+    table,
+    true,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outboxkit.tables import inbox
+from outboxkit.tables import UtcDateTime, inbox
+
+DEFAULT = f"{inbox.name}_default"
+"""The partition of ids that are no UUIDv7 of a day that has a partition."""
+
+_KEY = [inbox.c.handler, inbox.c.message_id]
+_RECORDED = ("handler", "message_id", "type", "attempts", "processed_at")
 
 
-def record_processed(dialect: str, *, handler: str, message_id: str, type_: str) -> ReturningInsert[str]:
-    """Claim the right to run `handler` for this message: returns its id the first time, no row for a duplicate.
+@cache
+def record_processed(dialect: str) -> ReturningInsert[str]:
+    """Claim the right to run a handler for a message: returns the id the first time, no row for a duplicate.
 
-    The returned row is what tells: SQLAlchemy keeps no row count of an INSERT.
+    The returned row is what tells: SQLAlchemy keeps no row count of an INSERT. `processed_at` is the message's own
+    time where that is later than the database's.
 
-    Index: the primary key. Locks: where another transaction has inserted the same pair and is still open, this one
-    waits for it: after its commit nothing is inserted, after its rollback this insert goes on.
+    Parameters: handler, message_id, type, attempts, made (the message's own time, or None). Index: the primary key.
+    Locks: where another transaction has inserted the same pair and is still open, this one waits for it: after its
+    commit nothing is inserted, after its rollback this insert goes on.
     """
-    insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    row = {"handler": handler, "message_id": message_id, "type": type_}
-    return (
-        insert_into(inbox)
-        .values(row)
-        .on_conflict_do_nothing(index_elements=list(inbox.primary_key))
-        .returning(inbox.c.message_id)
+    row: dict[str, Any] = {name: bindparam(name) for name in _RECORDED[:-1]}
+    row["processed_at"] = _not_before(dialect, bindparam("made", type_=UtcDateTime))
+    made: ReturningInsert[str] = (
+        _insert_into(dialect).values(row).on_conflict_do_nothing(index_elements=_KEY).returning(inbox.c.message_id)
     )
+    return made
+
+
+@cache
+def record_all(dialect: str) -> ReturningInsert[str, str]:
+    """`record_processed` for any number of rows: one statement, one text; returns handler and id of the new ones.
+
+    A pair that is given twice is inserted and returned once.
+
+    Parameters: handlers, message_ids, types, attempts, mades: a list each, of one length. Index: the primary key.
+    Locks: as `record_processed`, row by row in the order of the lists; who always sorts by handler and id meets no
+    deadlock.
+    """
+    rows = _json_rows() if dialect == "sqlite" else _array_rows()
+    into = _insert_into(dialect).from_select(_RECORDED, rows, include_defaults=False)
+    made: ReturningInsert[str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(*_KEY)
+    return made
+
+
+@cache
+def took() -> Update:
+    """Note how long a handler took. Parameters: at_handler, at_message_id, milliseconds.
+
+    Index: the primary key. Locks: the row, which the same transaction has inserted.
+    """
+    this = (inbox.c.handler == bindparam("at_handler"), inbox.c.message_id == bindparam("at_message_id"))
+    return update(inbox).where(*this).values(duration_ms=bindparam("milliseconds"))
 
 
 def record_nothing() -> Insert:
@@ -37,10 +98,69 @@ def record_nothing() -> Insert:
     return insert(inbox).from_select(columns, none, include_defaults=False)
 
 
-def prune_inbox(before: datetime, limit: int) -> Delete:
-    """Forget at most `limit` inbox rows that were processed before this moment.
+def prune_inbox(dialect: str, before: datetime, limit: int) -> Delete:
+    """Forget at most `limit` rows with `processed_at` before this moment that are in no day's partition.
 
-    Index: none on the time; the scan stops at the limit. Locks: the rows that it deletes.
+    Index: outboxkit_inbox_processed on PostgreSQL; none on SQLite, where the scan stops at the limit. Locks: the rows
+    that it deletes.
     """
-    old = select(inbox.c.handler, inbox.c.message_id).where(inbox.c.processed_at < before).limit(limit)
-    return delete(inbox).where(tuple_(inbox.c.handler, inbox.c.message_id).in_(old))
+    rows = table(
+        inbox.name if dialect == "sqlite" else DEFAULT,
+        column("handler", String),
+        column("message_id", String),
+        column("processed_at", UtcDateTime),
+    )
+    key = (rows.c.handler, rows.c.message_id)
+    old = select(*key).where(rows.c.processed_at < before).limit(limit)
+    if dialect != "sqlite":
+        old = old.order_by(rows.c.processed_at)
+    return delete(rows).where(tuple_(*key).in_(old))
+
+
+class _Listed(TypeDecorator[Sequence[Any]]):
+    """A list as a JSON array, for SQLite; moments as the text that it keeps them as."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[Any] | None, dialect: Dialect) -> str:  # noqa: ARG002
+        return json.dumps([_as_text(one) if isinstance(one, datetime) else one for one in value or ()])
+
+
+def _as_text(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"
+
+
+def _insert_into(dialect: str) -> Any:
+    return sqlite.insert(inbox) if dialect == "sqlite" else postgresql.insert(inbox)
+
+
+def _not_before(dialect: str, made: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The database's time, or `made` where that is later; SQLite's texts of times sort as the times do."""
+    now = func.current_timestamp()
+    return func.max(now, func.coalesce(made, now)) if dialect == "sqlite" else func.greatest(now, made)
+
+
+def _array_rows() -> Select[Any]:
+    kinds = {"handlers": String, "message_ids": String, "types": String, "attempts": Integer, "mades": UtcDateTime}
+    names = ("handler", "message_id", "type", "attempts", "made")
+    given = (
+        func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in kinds.items()))
+        .table_valued(
+            *(column(name, kind) for name, kind in zip(names, kinds.values(), strict=True)), with_ordinality="place"
+        )
+        .render_derived("given")
+    )
+    columns = (*(given.c[name] for name in names[:-1]), _not_before("postgresql", given.c.made))
+    return select(*columns).order_by(given.c.place)
+
+
+def _json_rows() -> Select[Any]:
+    given = func.json_each(bindparam("handlers", type_=_Listed)).table_valued("key", "value", name="given")
+    place = func.printf(literal_column("'$[%d]'"), given.c.key)
+    others = [
+        func.json_extract(bindparam(name, type_=_Listed), place)
+        for name in ("message_ids", "types", "attempts", "mades")
+    ]
+    columns = (given.c.value, *others[:-1], _not_before("sqlite", others[-1]))
+    return select(*columns).where(true()).order_by(given.c.key)  # without a WHERE, SQLite takes ON CONFLICT for a join

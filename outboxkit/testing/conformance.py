@@ -88,7 +88,7 @@ async def a_confirmed_message_arrives_as_it_was(broker: BrokerUnderTest) -> None
             assert getattr(found, name) == getattr(sent, name), f"{name} was changed on the way"
         assert found.content_type == "application/json"
         assert found.routing_key == sent.routing_key
-        assert delivery.attempt == 1
+        assert delivery.marks.attempt == 1
         await delivery.ack()
 
 
@@ -215,7 +215,7 @@ async def a_released_message_comes_again_as_the_same_attempt(broker: BrokerUnder
         await route.send(route.message())
         await (await route.next()).release()
         again = await route.next()
-        assert again.attempt == 1
+        assert again.marks.attempt == 1
         await again.ack()
 
 
@@ -246,11 +246,11 @@ async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderT
         assert await first.retry() == LADDER[0]
         assert await route.subscriber.postponed() == 1
         second = await route.next()
-        assert second.attempt == 2
+        assert second.marks.attempt == 2
         assert second.message == first.message
         assert await second.retry(after=LADDER[1] * 2) == LADDER[1], "the step nearest to what was asked for"
         third = await route.next()
-        assert third.attempt == 3
+        assert third.marks.attempt == 3
         await third.ack()
         assert await route.subscriber.postponed() == 0
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.benchmarks import adding, draining, publishing, rounds, waking
+from tests.benchmarks import adding, consuming, draining, publishing, rounds, waking
 from tests.benchmarks.machine import Share, Ticks
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.table import table
@@ -19,13 +19,14 @@ from tests.databases import migrate
 from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
 
 CASES: dict[str, Case] = {
-    case.name: case for case in (*publishing.CASES, *waking.CASES, *draining.CASES, *adding.CASES)
+    case.name: case
+    for case in (*publishing.CASES, *waking.CASES, *draining.CASES, *adding.CASES, *consuming.CASES)
 }
 
 
 def main() -> None:
     """Run the cases that are wanted."""
-    listing = "\n".join(f"  {case.name:<11} {case.about}" for case in CASES.values())
+    listing = "\n".join(f"  {case.name:<18} {case.about}" for case in CASES.values())
     options = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
         description=f"{__doc__}\ncases:\n{listing}",
@@ -39,13 +40,17 @@ def main() -> None:
     options.add_argument("--memory-rows", type=int, help="rows of the case memory (1 000 000; 40 000 with --quick)")
     args = options.parse_args()
     wanted = args.rounds or (1 if args.quick else 5)
-    with place(quick=args.quick, memory_rows=args.memory_rows or (40_000 if args.quick else 1_000_000)) as here:
+    sizes = {
+        "memory_rows": args.memory_rows or (40_000 if args.quick else 1_000_000),
+        "memory_messages": args.memory_messages or (2_000 if args.quick else 100_000),
+    }
+    with place(quick=args.quick, **sizes) as here:
         outcomes = [run(CASES[name], here, wanted) for name in args.case or CASES]
     print(f"\n{table(outcomes)}\n{platform.platform()}, Python {platform.python_version()}")
 
 
 @contextmanager
-def place(*, quick: bool, memory_rows: int) -> Iterator[Place]:
+def place(*, quick: bool, memory_rows: int, memory_messages: int) -> Iterator[Place]:
     """Servers that nobody else uses."""
     postgresql, rabbitmq = provide_own(POSTGRESQL), provide_own(RABBITMQ)
     postgresql.start()
@@ -53,7 +58,7 @@ def place(*, quick: bool, memory_rows: int) -> Iterator[Place]:
         rabbitmq.start()
         url = create_database(postgresql.url, "benchmarks")
         migrate(url)
-        yield Place(url, rabbitmq.url, quick, memory_rows)
+        yield Place(url, rabbitmq.url, quick, memory_rows, memory_messages)
     finally:
         rabbitmq.close()
         postgresql.close()

@@ -21,6 +21,7 @@ class Place:
     broker_url: str
     quick: bool
     memory_rows: int
+    memory_messages: int
 
     def orders(self, **more: Any) -> Orders:
         """What a relay is told here."""

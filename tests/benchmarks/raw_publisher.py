@@ -7,12 +7,13 @@ persistent, mandatory and confirmed and has an id of its own, and at most `WINDO
 import socket
 import struct
 import time
-import uuid
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from pamqp import body, commands, frame, header
+
+from outboxkit import ids
 
 EXCHANGE, TYPE = "outboxkit", "Benchmark"
 WINDOW = 1000
@@ -30,10 +31,10 @@ class RawPublisher:
     Args:
         url: `amqp://user:password@host:port/vhost`.
         queue: bound to `outboxkit` by `TYPE`; made here, and deleted at the end.
-        arguments: of the queue, such as its type.
+        arguments: of the queue, such as its type; None where it exists.
     """
 
-    def __init__(self, url: str, queue: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, url: str, queue: str, arguments: dict[str, Any] | None) -> None:
         self._queue = queue
         self._unread = bytearray()
         self._tag = self._floor = 0
@@ -41,7 +42,7 @@ class RawPublisher:
         self._socket = self._open(url)
         self._ask(commands.Channel.Open())
         self._ask(commands.Exchange.Declare(exchange=EXCHANGE, exchange_type="topic", durable=True))
-        self._ask(commands.Queue.Declare(queue=queue, durable=True, arguments=arguments))
+        self._ask(commands.Queue.Declare(queue=queue, passive=arguments is None, durable=True, arguments=arguments))
         self._ask(commands.Queue.Bind(queue=queue, exchange=EXCHANGE, routing_key=TYPE))
         self._ask(commands.Confirm.Select())
 
@@ -74,6 +75,15 @@ class RawPublisher:
         self._await(self._tag)
         return time.perf_counter() - started
 
+    def depth(self) -> int:
+        """How many messages are ready in the queue."""
+        return int(self._ask(commands.Queue.Declare(queue=self._queue, passive=True)).message_count)
+
+    def discard(self, *queues: str) -> None:
+        """Delete queues beside its own."""
+        for queue in queues:
+            self._ask(commands.Queue.Delete(queue=queue))
+
     def purge(self) -> None:
         """Empty the queue."""
         self._ask(commands.Queue.Purge(queue=self._queue))
@@ -82,7 +92,7 @@ class RawPublisher:
         properties = commands.Basic.Properties(
             content_type="application/json",
             delivery_mode=2,
-            message_id=str(uuid.uuid4()),
+            message_id=ids.new(),
             message_type=TYPE,
             headers={"outboxkit-key": "key-1", "traceparent": TRACE},
         )

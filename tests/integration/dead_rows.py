@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Engine, insert, select
 
-from outboxkit import tables
+from outboxkit import statements, tables
 
 LONG_AGO = datetime.now(UTC) - timedelta(hours=3)
 ENVELOPE = {
@@ -22,6 +22,13 @@ def dead(position: int | None, **more: Any) -> dict[str, Any]:
     known = ENVELOPE | {"side": "outbox", "position": position, "message_id": f"m-{position}", "key": key}
     known |= {"reason": "rejected", "error": "rejected: no", "attempts": 10, "parked": key is not None}
     return known | {"dead_at": LONG_AGO, "queue": None, "handler": None, "discard_unroutable": False} | more
+
+
+def buried(message_id: str | None = "m-1", **more: Any) -> dict[str, Any]:
+    """A dead letter of the inbox, as a consumer gives it: all of `statements.dead.BURIED`."""
+    known = dict.fromkeys(statements.dead.BURIED) | ENVELOPE
+    known |= {"side": "inbox", "queue": "billing", "handler": "SendReceipt", "message_id": message_id}
+    return known | {"reason": "failed", "error": "ValueError: no", "attempts": 10} | more
 
 
 def waiting(position: int, key: str, **more: Any) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import deadletters, statements, tables
-from outboxkit.deadletters import DeadLetters, Resolved, Selection
+from outboxkit.deadletters import DeadLetters, Refusal, Resolved, Rules, Selection
+from outboxkit.deadletters.resolving import resolve_page
+from outboxkit.statements.resolve import Resolution
 from tests.integration.dead_rows import dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.polling import eventually_async
 
@@ -33,7 +35,7 @@ async def test_a_replayed_message_is_as_it_was_and_due_now(engine: Engine, async
     fill(engine, [dead(10, key="a", **more)], [waiting(20, "a"), waiting(21, "b")])
     before = await DeadLetters(async_engine).now()
     done = await replay(async_engine)
-    assert (done.count, done.released, done.refused_count, done.complete) == (1, 1, 0, True)
+    assert (done.count, done.released, done.refused, done.complete) == (1, 1, {}, True)
     rows = outbox_rows(engine)
     row, after = rows[10], await DeadLetters(async_engine).now()
     assert {name: getattr(row, name) for name in more} == more
@@ -78,7 +80,7 @@ async def test_a_second_replay_finds_nothing(engine: Engine, async_engine: Async
 async def test_a_place_that_is_taken_is_refused_and_nothing_is_lost(engine: Engine, async_engine: AsyncEngine):
     fill(engine, [dead(1), dead(2)], [waiting(1, "a")])
     done = await replay(async_engine)
-    assert (done.count, done.refused, done.refused_count, done.complete) == (1, [1], 1, True)
+    assert (done.count, done.named, done.refused, done.complete) == (1, {Refusal.TAKEN: [1]}, {Refusal.TAKEN: 1}, True)
     assert outbox_rows(engine)[1].key == "a"
     assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
 
@@ -191,14 +193,12 @@ async def test_a_relay_that_parks_first_is_waited_for(pg_engine: Engine, async_p
 
 
 @pytest.mark.parametrize("as_", ["replayed", "discarded"])
-async def test_a_relay_that_comes_late_parks_nothing(
-    pg_engine: Engine, async_pg_engine: AsyncEngine, as_: deadletters.Resolution
-):
+async def test_a_relay_that_comes_late_parks_nothing(pg_engine: Engine, async_pg_engine: AsyncEngine, as_: Resolution):
     """The relay has seen the key parked, then the operator resolves: the relay waits, and parks nothing."""
     fill(pg_engine, [dead(10, key="a")], [waiting(20, "a", due_at=None, held=False)])
     async with async_pg_engine.connect() as relay, async_pg_engine.connect() as operator:
         await claim(relay, [20])
-        await deadletters._resolve_page(operator, as_, [1], "somebody")
+        await resolve_page(operator, as_, [1], "somebody", Rules())
         parking = asyncio.ensure_future(park(relay, [20]))
         await until_somebody_waits(async_pg_engine)
         await operator.commit()
@@ -212,8 +212,8 @@ async def test_two_operators_at_one_key_release_it(pg_engine: Engine, async_pg_e
     """Each resolves one of its two dead letters: the second must see that it is the last."""
     fill(pg_engine, [dead(10, key="a"), dead(11, key="a")], [waiting(20, "a")])
     async with async_pg_engine.connect() as first, async_pg_engine.connect() as second:
-        assert (await deadletters._resolve_page(first, "discarded", [1], "somebody")).released == 0
-        other = asyncio.ensure_future(deadletters._resolve_page(second, "discarded", [2], "somebody"))
+        assert (await resolve_page(first, "discarded", [1], "somebody", Rules())).released == 0
+        other = asyncio.ensure_future(resolve_page(second, "discarded", [2], "somebody", Rules()))
         await until_somebody_waits(async_pg_engine)
         await first.commit()
         assert (await other).released == 1
@@ -231,7 +231,7 @@ async def test_a_relay_locks_dead_letters_in_the_order_of_operators(pg_engine: E
     second = select(tables.dead_letter.c.id).where(tables.dead_letter.c.id == 2).with_for_update(nowait=True)
     async with async_pg_engine.connect() as relay, async_pg_engine.connect() as operator:
         await claim(relay, [20, 21])
-        await deadletters._resolve_page(operator, "discarded", [1], "somebody")
+        await resolve_page(operator, "discarded", [1], "somebody", Rules())
         parking = asyncio.ensure_future(park(relay, [20, 21]))
         await until_somebody_waits(async_pg_engine)
         assert (await operator.execute(second)).scalar_one() == 2

@@ -27,9 +27,9 @@ async def connection(async_pg_engine: AsyncEngine) -> Any:
 
 
 async def test_a_week_is_made_ahead_once(connection: AsyncConnection, pg_engine: Engine):
-    assert (await make_ahead(connection, NOW)).days == DAYS
-    assert (await make_ahead(connection, NOW)).days == []
-    assert (await make_ahead(connection, NOW + DAY)).days == [DAYS[-1] + DAY]
+    assert (await make_ahead(connection, now=NOW)).days == DAYS
+    assert (await make_ahead(connection, now=NOW)).days == []
+    assert (await make_ahead(connection, now=NOW + DAY)).days == [DAYS[-1] + DAY]
     assert days(pg_engine) == [*DAYS, DAYS[-1] + DAY]
 
 
@@ -45,7 +45,7 @@ async def test_days_are_days_of_utc(postgresql_url: str, pg_engine: Engine, zone
     url = make_url(postgresql_url).update_query_dict({"options": f"-cTimeZone={zone}"})
     elsewhere = process.engine(url.render_as_string(hide_password=False), name="test")
     async with elsewhere.connect() as connection:
-        await make_ahead(connection, NOW)
+        await make_ahead(connection, now=NOW)
     await elsewhere.dispose()
     midnight = datetime(2026, 3, 2, tzinfo=UTC)
     keep(pg_engine, row(1, midnight - timedelta(microseconds=1)), row(2, midnight))
@@ -54,7 +54,7 @@ async def test_days_are_days_of_utc(postgresql_url: str, pg_engine: Engine, zone
 
 async def test_rows_of_the_default_partition_move_to_their_day(connection: AsyncConnection, pg_engine: Engine):
     keep(pg_engine, row(1, NOW - DAY), row(2, NOW), row(3, NOW + 3 * DAY), row(4, NOW + 8 * DAY))
-    await make_ahead(connection, NOW)
+    await make_ahead(connection, now=NOW)
     assert places(pg_engine) == {
         1: "outboxkit_published_default",
         2: "outboxkit_published_20260301",
@@ -66,7 +66,7 @@ async def test_rows_of_the_default_partition_move_to_their_day(connection: Async
 async def test_many_processes_may_make_them_at_once(async_pg_engine: AsyncEngine, pg_engine: Engine):
     async def one() -> partitions.Changed:
         async with async_pg_engine.connect() as connection:
-            return await make_ahead(connection, NOW)
+            return await make_ahead(connection, now=NOW)
 
     made = await asyncio.gather(*(one() for _ in range(8)))
     assert days(pg_engine) == DAYS
@@ -96,7 +96,7 @@ async def test_inserts_go_on_while_their_day_is_made(connection: AsyncConnection
                     relay.exception() for relay in relays if relay.done()
                 ]
                 await asyncio.sleep(0.001)
-            assert (await make_ahead(connection, NOW)).problem is None
+            assert (await make_ahead(connection, now=NOW)).problem is None
             with pg_engine.begin() as other:
                 other.execute(text("ALTER TABLE outboxkit_published DETACH PARTITION outboxkit_published_20260301"))
                 other.execute(
@@ -113,17 +113,17 @@ async def test_inserts_go_on_while_their_day_is_made(connection: AsyncConnection
 
 
 async def test_a_lock_that_somebody_holds_is_not_waited_for(connection: AsyncConnection, pg_engine: Engine):
-    await make_ahead(connection, NOW)
+    await make_ahead(connection, now=NOW)
     with pg_engine.connect() as reader:
         reader.execute(select(tables.published.c.position))
-        made = await make_ahead(connection, NOW + DAY)
+        made = await make_ahead(connection, now=NOW + DAY)
         dropped = await drop_before(connection, NOW + 3 * DAY)
     for changed in (made, dropped):
         assert changed.days == []
         assert changed.busy
         assert "lock timeout" in str(changed.problem)
     assert days(pg_engine) == DAYS
-    assert (await make_ahead(connection, NOW + DAY)).problem is None
+    assert (await make_ahead(connection, now=NOW + DAY)).problem is None
     assert (await drop_before(connection, NOW + 3 * DAY)).days == DAYS[:3]
 
 
@@ -138,7 +138,7 @@ async def test_a_lock_that_somebody_holds_is_not_waited_for(connection: AsyncCon
 async def test_a_day_is_dropped_when_all_of_it_is_old(
     connection: AsyncConnection, pg_engine: Engine, before: datetime, dropped: int
 ):
-    await make_ahead(connection, NOW)
+    await make_ahead(connection, now=NOW)
     assert (await drop_before(connection, before)).days == DAYS[:dropped]
     assert days(pg_engine) == DAYS[dropped:]
 
@@ -163,7 +163,7 @@ async def test_a_range_that_is_taken_is_one_warning(connection: AsyncConnection,
             text("CREATE TABLE m PARTITION OF outboxkit_published FOR VALUES FROM ('2026-03-01') TO ('2026-04-01')")
         )
     with capture_logs() as said:
-        changed = await prepare_partitions(connection, NOW)
+        changed = await prepare_partitions(connection, now=NOW)
     assert [(line["log_level"], line["event"]) for line in said] == [
         ("warning", "partition not made, rows go to the default one")
     ]
@@ -184,7 +184,7 @@ async def test_the_partitions_are_where_their_table_is(empty_postgresql_url: str
         url.set(query={"options": f"-csearch_path={path}"}).render_as_string(hide_password=False), name="test"
     )
     async with engine.connect() as connection:
-        made = await make_ahead(connection, NOW)
+        made = await make_ahead(connection, now=NOW)
         dropped = await drop_before(connection, NOW + 3 * DAY)
     await engine.dispose()
     with admin.connect() as connection:
@@ -208,7 +208,7 @@ async def test_a_role_that_may_not_make_them_is_told_once(stranger: str, pg_engi
     engine = process.engine(stranger, name="test")
     async with engine.connect() as connection:
         with capture_logs() as said:
-            changed = await prepare_partitions(connection, NOW)
+            changed = await prepare_partitions(connection, now=NOW)
         await connection.execute(insert(tables.published), [row(1, NOW)])
         await connection.commit()
     await engine.dispose()
@@ -225,11 +225,11 @@ async def test_whoever_makes_a_partition_it_belongs_to_the_tables_owner(
         admin.execute(text(f"GRANT CREATE ON SCHEMA public TO {owner}"))
         admin.execute(text(f"ALTER TABLE outboxkit_published OWNER TO {owner}"))
         admin.execute(text(f"ALTER TABLE outboxkit_published_default OWNER TO {owner}"))
-    assert (await make_ahead(connection, NOW)).days == DAYS
+    assert (await make_ahead(connection, now=NOW)).days == DAYS
     engine = process.engine(stranger, name="test")
     async with engine.connect() as of_owner:
         assert (await drop_before(of_owner, NOW + 2 * DAY)).days == DAYS[:2]
-        assert (await make_ahead(of_owner, NOW + DAY)).days == [DAYS[1], DAYS[-1] + DAY]
+        assert (await make_ahead(of_owner, now=NOW + DAY)).days == [DAYS[1], DAYS[-1] + DAY]
     await engine.dispose()
 
 
@@ -238,4 +238,4 @@ async def test_an_outage_is_an_error(async_pg_engine: AsyncEngine, pg_engine: En
         await connection.execute(text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"))
         await connection.commit()
         with pytest.raises(DBAPIError, match="read-only"):
-            await make_ahead(connection, NOW)
+            await make_ahead(connection, now=NOW)

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
 from outboxkit.partitions import make_ahead
-from outboxkit.retention import Retention
+from outboxkit.retention import Periods, Retention
 from tests.integration.kept import DAY, DAYS, NOW, days, keep, places, row
 
 
@@ -16,9 +16,7 @@ async def test_pruning_drops_days_and_deletes_only_what_has_none(async_pg_engine
     keep(pg_engine, row(7, NOW - DAY), row(8, NOW), row(9, NOW + DAY))
 
     def now_is(moment: datetime) -> Retention:
-        return Retention(
-            async_pg_engine, inbox_retention=DAY, keep_published=2 * DAY, batch_size=3, clock=lambda: moment
-        )
+        return Retention(async_pg_engine, Periods(inbox=DAY, published=2 * DAY), batch_size=3, clock=lambda: moment)
 
     first = await now_is(NOW).prune()
     assert (first.days_made, first.days_dropped, first.published, first.problems) == (DAYS, [], 7, [])
@@ -29,7 +27,7 @@ async def test_pruning_drops_days_and_deletes_only_what_has_none(async_pg_engine
 
 
 async def test_without_a_retention_nothing_is_touched(async_pg_engine: AsyncEngine, pg_engine: Engine):
-    retention = Retention(async_pg_engine, inbox_retention=DAY, clock=lambda: NOW)
+    retention = Retention(async_pg_engine, Periods(inbox=DAY), clock=lambda: NOW)
     assert not (await retention.prune()).untouched
     keep(pg_engine, row(1, NOW - 900 * DAY))
     assert (await retention.prune()).untouched
@@ -42,14 +40,14 @@ async def test_no_row_moves_while_a_page_is_read(async_pg_engine: AsyncEngine, p
     keep(pg_engine, row(1, NOW))
     async with async_pg_engine.connect() as reader, async_pg_engine.connect() as mover:
         await reader.execute(statements.published.be_reading())
-        assert (await make_ahead(mover, NOW)).busy
+        assert (await make_ahead(mover, now=NOW)).busy
         await reader.rollback()
-        assert (await make_ahead(mover, NOW)).days == DAYS
+        assert (await make_ahead(mover, now=NOW)).days == DAYS
 
 
 async def test_a_page_is_read_from_the_index(async_pg_engine: AsyncEngine, pg_engine: Engine):
     async with async_pg_engine.connect() as connection:
-        await make_ahead(connection, NOW)
+        await make_ahead(connection, now=NOW)
     keep(pg_engine, *(row(number, NOW + number * timedelta(minutes=1)) for number in range(5_000)))
     page = statements.published.kept_page(type_="OrderConfirmed", key=None)
     given = {"since": NOW, "until": NOW + 9 * DAY, "after_at": NOW + DAY, "after_position": 1440, "limit": 500}

@@ -10,7 +10,7 @@ from tests.unit.shop import NOW
 
 async def test_on_sqlite_there_is_nothing_to_do(async_engine: AsyncEngine):
     async with async_engine.connect() as connection:
-        assert await prepare_partitions(connection, NOW) == Changed()
+        assert await prepare_partitions(connection, now=NOW) == Changed()
         assert await drop_before(connection, NOW) == Changed()
 
 

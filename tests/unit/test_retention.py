@@ -10,11 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import SchemaError, inbox, process, tables
-from outboxkit.retention import MARGIN, Retention
+from outboxkit.retention import Periods, Retention
 from tests.unit.shop import NOW, count, message, rows
 
 DAY = timedelta(days=1)
 SECOND = timedelta(seconds=1)
+SKEW = Periods(inbox=DAY).skew
 
 
 def remember(engine: Engine, *processed_at: datetime) -> None:
@@ -30,18 +31,18 @@ def remember(engine: Engine, *processed_at: datetime) -> None:
 
 @pytest.fixture
 async def retention(async_engine: AsyncEngine) -> AsyncIterator[Retention]:
-    return Retention(async_engine, inbox_retention=DAY, batch_size=3, clock=lambda: NOW)
+    return Retention(async_engine, Periods(inbox=DAY), batch_size=3, clock=lambda: NOW)
 
 
 async def test_only_what_is_old_enough_is_forgotten(retention: Retention, engine: Engine, database_url: str):
-    limit = NOW - DAY - MARGIN
+    limit = NOW - DAY - SKEW
     remember(engine, limit - SECOND, limit, limit + SECOND, NOW - DAY, NOW, NOW + DAY)
     assert (await retention.prune()).inbox == 1
     assert [row["message_id"] for row in rows(database_url, tables.inbox)] == [f"m-{number}" for number in range(1, 6)]
 
 
 async def test_a_forgotten_message_is_stale_to_every_consumer(retention: Retention, engine: Engine, database_url: str):
-    for age in (timedelta(0), DAY, DAY + MARGIN, DAY + MARGIN + SECOND, 3 * DAY):
+    for age in (timedelta(0), DAY, DAY + SKEW, DAY + SKEW + SECOND, 3 * DAY):
         with engine.begin() as connection:
             connection.execute(tables.inbox.delete())
         remember(engine, NOW - age)
@@ -60,23 +61,60 @@ async def test_batches_go_on_until_all_is_forgotten(
     event.listen(async_engine.sync_engine, "commit", commits.append)
     assert (await retention.prune()).inbox == found
     assert count(database_url, tables.inbox) == 0
-    assert len(commits) == 1 + found // 3 + 1, "the check, and a transaction for each batch"
+    assert len(commits) == 1 + (found // 3 + 1) + 1, "the check, a transaction for each batch, and the counted attempts"
+
+
+async def test_others_get_a_turn_between_two_batches(async_engine: AsyncEngine, engine: Engine):
+    remember(engine, *[NOW - 3 * DAY] * 7)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    worker = Retention(async_engine, Periods(inbox=DAY), batch_size=3, pause=3 * SECOND, clock=lambda: NOW, sleep=sleep)
+    told: list[int] = []
+    assert (await worker.prune(lambda done: told.append(done.inbox))).inbox == 7
+    assert slept == [3.0, 3.0]
+    assert [count for count in (3, 6, 7) if count in told] == [3, 6, 7], "each batch is told"
 
 
 async def test_the_other_tables_are_left_alone(retention: Retention, engine: Engine, database_url: str):
+    bury(engine, 900)
+    await retention.prune()
+    assert count(database_url, tables.dead_letter) == 1
+
+
+async def test_old_dead_letters_go_where_that_is_wanted(async_engine: AsyncEngine, engine: Engine, database_url: str):
+    bury(engine, *range(9))
+    with engine.begin() as connection:
+        letters = tables.dead_letter
+        connection.execute(letters.update().where(letters.c.attempts == 8).values(parked=True))
+        connection.execute(letters.update().where(letters.c.attempts == 6).values(resolution="discarded"))
+    periods = Periods(inbox=DAY, dead=3 * DAY)
+    done = await Retention(async_engine, periods, batch_size=2, clock=lambda: NOW).prune()
+    assert (done.dead, done.dead_open) == (4, 3)
+    assert [row["attempts"] for row in rows(database_url, tables.dead_letter)] == [0, 1, 2, 3, 8]
+
+
+async def test_counted_attempts_go_with_the_window(retention: Retention, engine: Engine, database_url: str):
+    touched = [{"queue": "q", "message_id": str(days), "touched_at": NOW - days * DAY} for days in range(6)]
+    with engine.begin() as connection:
+        connection.execute(insert(tables.attempt), touched)
+    assert (await retention.prune()).attempts == 4
+    assert [row["message_id"] for row in rows(database_url, tables.attempt)] == ["0", "1"]
+
+
+def bury(engine: Engine, *days: int) -> None:
     row = {
         "side": "inbox",
         "payload": b"",
         "headers": b"{}",
         "content_type": "application/json",
         "reason": "failed",
-        "attempts": 1,
-        "dead_at": NOW - 900 * DAY,
     }
     with engine.begin() as connection:
-        connection.execute(insert(tables.dead_letter), [row])
-    await retention.prune()
-    assert count(database_url, tables.dead_letter) == 1
+        rows = [row | {"attempts": number, "dead_at": NOW - number * DAY} for number in days]
+        connection.execute(insert(tables.dead_letter), rows)
 
 
 def keep(engine: Engine, *published_at: datetime) -> None:
@@ -88,7 +126,7 @@ def keep(engine: Engine, *published_at: datetime) -> None:
 
 async def test_kept_messages_go_when_they_are_old_enough(async_engine: AsyncEngine, engine: Engine, database_url: str):
     keep(engine, *[NOW - 3 * DAY] * 7, NOW - 2 * DAY - SECOND, NOW - 2 * DAY, NOW)
-    retention = Retention(async_engine, inbox_retention=DAY, keep_published=2 * DAY, batch_size=3, clock=lambda: NOW)
+    retention = Retention(async_engine, Periods(inbox=DAY, published=2 * DAY), batch_size=3, clock=lambda: NOW)
     done = await retention.prune()
     assert (done.published, done.untouched, done.problems) == (8, False, [])
     assert [row["position"] for row in rows(database_url, tables.published)] == [8, 9]
@@ -105,7 +143,7 @@ async def test_the_oldest_go_first(async_engine: AsyncEngine, engine: Engine, da
             raise Stopped
 
     event.listen(async_engine.sync_engine, "begin", stop_after_the_first_batch, insert=True)
-    retention = Retention(async_engine, inbox_retention=DAY, keep_published=DAY, batch_size=2, clock=lambda: NOW)
+    retention = Retention(async_engine, Periods(inbox=DAY, published=DAY), batch_size=2, clock=lambda: NOW)
     with pytest.raises(Stopped):
         await retention.prune()
     assert [row["position"] for row in rows(database_url, tables.published)] == [2, 4, 0]
@@ -123,7 +161,7 @@ async def test_without_a_retention_kept_messages_are_left_alone(
 async def test_missing_tables_are_said(empty_url: str):
     engine = process.engine(empty_url, name="unit tests")
     with pytest.raises(SchemaError, match="outboxkit migrate"):
-        await Retention(engine, inbox_retention=DAY).prune()
+        await Retention(engine, Periods(inbox=DAY)).prune()
     await engine.dispose()
 
 
@@ -137,7 +175,7 @@ async def test_it_runs_until_it_is_stopped(async_engine: AsyncEngine, engine: En
             stop.set()
         return NOW
 
-    worker = Retention(async_engine, inbox_retention=DAY, clock=clock)
+    worker = Retention(async_engine, Periods(inbox=DAY), clock=clock)
     with capture_logs() as said:
         await worker.run(stop, interval=timedelta(milliseconds=1))
     assert [line["rows"] for line in said if line["event"] == "inbox pruned"] == [1, 0, 0]
@@ -152,7 +190,7 @@ async def test_what_it_did_with_kept_messages_is_logged(async_engine: AsyncEngin
         stop.set()
         return NOW
 
-    worker = Retention(async_engine, inbox_retention=DAY, keep_published=DAY, clock=clock)
+    worker = Retention(async_engine, Periods(inbox=DAY, published=DAY), clock=clock)
     with capture_logs() as said:
         await worker.run(stop, interval=timedelta(milliseconds=1))
     (line,) = [line for line in said if line["event"] == "published pruned"]

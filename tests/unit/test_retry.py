@@ -1,12 +1,14 @@
 """Delays: how they grow, and which step of a ladder a message waits on."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.retry import Backoff, rung
+from outboxkit import ConfigurationError
+from outboxkit.retry import Backoff, Retries, rung
 
 DELAYS = st.timedeltas(timedelta(0), timedelta(days=30))
 SHARES = st.floats(0, 1, exclude_max=True)
@@ -70,3 +72,28 @@ def test_what_was_asked_for_is_the_nearest_step(ladder: tuple[timedelta, ...], f
 
 def test_what_was_asked_for_may_be_no_delay_at_all():
     assert rung((SECOND, 2 * SECOND), 2, timedelta(0)) == SECOND
+
+
+def test_a_rule_without_delays_leaves_it_to_the_ladder():
+    assert Retries().delay(1) is None
+    assert Retries(max_attempts=3).max_attempts == 3
+
+
+@given(st.lists(DELAYS, min_size=1, max_size=5), st.integers(-5, 1000))
+def test_the_last_delay_holds_for_all_further_failures(delays: list[timedelta], failures: int):
+    assert Retries(delays=delays).delay(failures) == delays[min(max(failures - 1, 0), len(delays) - 1)]
+
+
+WRONG_RULES: list[dict[str, Any]] = [
+    *({"max_attempts": wrong} for wrong in (0, -1, True, 1.5, "3")),
+    *({"delays": wrong} for wrong in (SECOND, [1], [-SECOND], None, "1s")),
+    *({"never": wrong} for wrong in (ValueError, [ValueError()], ["ValueError"], [int], [KeyboardInterrupt], None)),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_RULES, ids=repr)
+def test_a_wrong_rule_says_what_was_found(wrong: dict[str, Any]):
+    ((name, given),) = wrong.items()
+    with pytest.raises(ConfigurationError, match="accepted") as raised:
+        Retries(**wrong)
+    assert str(raised.value).startswith(f"Retries: {name} is {given!r};")

@@ -25,6 +25,7 @@ MOMENTS = st.builds(
 def test_one_public_metadata_holds_every_table_and_nothing_else():
     assert outboxkit.metadata is tables.metadata
     assert sorted(tables.metadata.tables) == [
+        "outboxkit_attempt",
         "outboxkit_dead_letter",
         "outboxkit_inbox",
         "outboxkit_outbox",

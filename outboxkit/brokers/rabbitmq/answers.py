@@ -10,13 +10,12 @@ from typing import Protocol
 from pamqp import commands, frame
 from pamqp.header import ContentHeader
 
-from outboxkit.brokers.rabbitmq.frames import BODY, END, FRAME_OVERHEAD, HEADER, METHOD
+from outboxkit.brokers.rabbitmq.cutting import PAYLOAD, Cutter
+from outboxkit.brokers.rabbitmq.frames import FRAME_OVERHEAD, HEADER, METHOD
 
-HEARTBEAT = bytes((8, 0, 0, 0, 0, 0, 0, END))
-FRAME_TYPES = (METHOD, HEADER, BODY, HEARTBEAT[0])
 CONFIRM_SIZE = 13
 """Bytes of an ack's or a nack's payload (section 1.8.3.13): class, method, delivery tag, bits."""
-_FRAME, _CONFIRM, _METHOD = Struct(">BHI"), Struct(">HHQB"), Struct(">I")
+_CONFIRM, _METHOD = Struct(">HHQB"), Struct(">I")
 _ACK, _NACK, _RETURN = (60, 80), (60, 120), 60 << 16 | 50
 _CHANNEL_CLOSE, _CONNECTION_CLOSE = 20 << 16 | 40, 10 << 16 | 50
 _BLOCKED, _UNBLOCKED = 10 << 16 | 60, 10 << 16 | 61
@@ -47,7 +46,7 @@ class Answers:
     def __init__(self) -> None:
         self._listener: Listener | None = None
         self._channel = 0
-        self._rest = b""
+        self._cutter = Cutter(self._take)
         self._returned: commands.Basic.Return | None = None
         self._returned_id = ""
         self._returned_body = 0
@@ -58,23 +57,7 @@ class Answers:
 
     def feed(self, arrived: bytes) -> bytes:
         """What of the bytes is for others, whole frames only; the beginning of one is kept until its end arrives."""
-        data = self._rest + arrived if self._rest else arrived
-        position, passed, kept, end = 0, 0, [], len(data)
-        while end - position >= FRAME_OVERHEAD:
-            kind, channel, size = _FRAME.unpack_from(data, position)
-            if kind not in FRAME_TYPES:  # no AMQP: the client will say so
-                position = end
-                break
-            after = position + size + FRAME_OVERHEAD
-            if after > end:
-                break
-            if self._take(kind, channel, size, data, position):
-                kept.append(data[passed:position])
-                passed = after
-            position = after
-        kept.append(data[passed:position])
-        self._rest = data[position:]
-        return b"".join(kept)
+        return self._cutter.feed(arrived)
 
     def _take(self, kind: int, channel: int, size: int, data: bytes, start: int) -> bool:
         """Whether the frame is an answer to a publish; the listener has heard of it then."""
@@ -83,7 +66,7 @@ class Answers:
             return False
         if kind == METHOD:
             if channel == self._channel and size == CONFIRM_SIZE:
-                class_, method, tag, bits = _CONFIRM.unpack_from(data, start + 7)
+                class_, method, tag, bits = _CONFIRM.unpack_from(data, start + PAYLOAD)
                 if (class_, method) == _ACK:
                     listener.ack(tag, multiple=bool(bits & 1))
                     return True
@@ -103,7 +86,7 @@ class Answers:
         return True
 
     def _take_method(self, listener: Listener, data: bytes) -> bool:
-        (method,) = _METHOD.unpack_from(data, 7)
+        (method,) = _METHOD.unpack_from(data, PAYLOAD)
         if method not in (_RETURN, _CHANNEL_CLOSE, _CONNECTION_CLOSE, _BLOCKED, _UNBLOCKED):
             return False
         found = frame.unmarshal(data)[2]
@@ -129,8 +112,6 @@ class Answers:
     def _end_return(self, listener: Listener) -> None:
         found, self._returned = self._returned, None
         if found is not None:
-            listener.returned(
-                self._returned_id,
-                f"{found.reply_text}: no queue is bound to exchange {found.exchange!r} "
-                f"for routing key {found.routing_key!r}",
-            )
+            where = f"no queue is bound to exchange {found.exchange!r} for routing key {found.routing_key!r}"
+            reason = where if found.exchange else f"there is no queue {found.routing_key!r}"
+            listener.returned(self._returned_id, f"{found.reply_text}: {reason}")

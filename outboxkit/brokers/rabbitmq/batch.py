@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.rabbitmq.caution import Caution
+from outboxkit.brokers.rabbitmq.caution import Caution, route
 from outboxkit.brokers.rabbitmq.confirms import Loss, Receipts
 from outboxkit.message import Message
 
@@ -49,7 +49,7 @@ class Batch:
         self._caution = caution
         self._suspects = suspects
         self._failed: set[str] = set()
-        self._routes = {message.routing_key for message in messages if message.key is not None}
+        self._routes = {route(message) for message in messages if message.key is not None}
         self._careful: set[str] = set()
         self._wave: list[int] = []
         self._waves = 0
@@ -130,8 +130,8 @@ class Batch:
     def _learn(self) -> None:
         """Every routing key of which the last wave has brought a message into a queue is proven."""
         for index in self._wave if self._careful else ():
-            if self.receipts[index] is CONFIRMED and self.messages[index].routing_key in self._careful:
-                self._caution.proven(self.messages[index].routing_key)
+            if self.receipts[index] is CONFIRMED and (found := route(self.messages[index])) in self._careful:
+                self._caution.proven(found)
 
     def _split(self, group: Sequence[int]) -> tuple[list[int], list[int]]:
         messages = self.messages
@@ -153,7 +153,7 @@ class Batch:
                 continue
             seen.add(message.id)
             wave.append(index)
-            if message.key is not None and message.routing_key in self._careful:
+            if message.key is not None and route(message) in self._careful:
                 waiting.add(message.key)
         return wave, later if self._waves < CAREFUL_WAVES else self._put_off(later)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Protocol
 
 import aio_pika
 import aiormq
@@ -11,7 +11,7 @@ from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from yarl import URL
 
-from outboxkit.brokers.rabbitmq.answers import HEARTBEAT, Answers
+from outboxkit.brokers.rabbitmq.cutting import HEARTBEAT
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 
 HEARTBEAT_SECONDS = 20
@@ -24,18 +24,26 @@ AWAY = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
 """What aio-pika and the network raise where a broker is not there, or no longer."""
 
 
+class Tap(Protocol):
+    """Who comes first to what arrives on a connection."""
+
+    def feed(self, arrived: bytes) -> bytes:
+        """Take what is its own; returns what is for the client library, in whole frames."""
+
+
 async def connect(
     url: str,
     *,
     name: str,
     timeout: float,
     on_lost: Callable[[str], None] | None = None,
-    answers: Answers | None = None,
+    tap: Tap | None = None,
+    on_writer: Callable[[asyncio.StreamWriter], None] | None = None,
 ) -> aio_pika.abc.AbstractConnection:
     """Open a connection, shown under `name` in RabbitMQ's own listings; `on_lost` hears why it closed.
 
-    Of several URLs, separated by commas, each is tried in turn. Where `answers` are given, the answers to publishes are
-    taken out of what arrives.
+    Of several URLs, separated by commas, each is tried in turn. Where a `tap` is given, it comes first to what arrives,
+    and `on_writer` gets what it may write whole frames to, between those of the client.
 
     Raises:
         BrokerUnavailable: refused, no such vhost, wrong password, or no answer within `timeout` seconds.
@@ -47,8 +55,8 @@ async def connect(
         try:
             with converted(f"cannot connect to {shown(each)}"):
                 connection = aio_pika.Connection(target, client_properties={"connection_name": name})
-                if answers is not None:
-                    connection.kwargs["transport_factory"] = Tapped(target.scheme, answers)
+                if tap is not None:
+                    connection.kwargs["transport_factory"] = Tapped(target.scheme, tap, on_writer)
                 await connection.connect(timeout=timeout / len(targets))
         except BrokerUnavailable as error:
             failures.append(error)
@@ -60,14 +68,15 @@ async def connect(
 
 
 class Tapped(TransportFactory):
-    """Makes the client's own transports, and takes answers to publishes out of what arrives on them.
+    """Makes the client's own transports, and lets a tap take out of what arrives on them.
 
-    The client sees a heartbeat instead where nothing but answers arrives: they are a sign of life, too.
+    The client sees a heartbeat instead where nothing is left for it: what was taken is a sign of life, too.
     """
 
-    def __init__(self, scheme: str, answers: Answers) -> None:
+    def __init__(self, scheme: str, tap: Tap, on_writer: Callable[[asyncio.StreamWriter], None] | None = None) -> None:
         self._transports = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
-        self._answers = answers
+        self._tap = tap
+        self._on_writer = on_writer
 
     async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A reader that is fed what is left, and a writer."""
@@ -77,7 +86,7 @@ class Tapped(TransportFactory):
 
         def feed_the_rest(arrived: bytes) -> None:
             nonlocal last
-            rest = self._answers.feed(arrived)
+            rest = self._tap.feed(arrived)
             if not rest and clock() - last > SIGN_OF_LIFE_SECONDS:
                 rest = HEARTBEAT
             if rest:
@@ -85,6 +94,8 @@ class Tapped(TransportFactory):
                 feed(rest)
 
         reader.feed_data = feed_the_rest  # type: ignore[method-assign,assignment]
+        if self._on_writer is not None:
+            self._on_writer(writer)
         return reader, writer
 
 

@@ -4,7 +4,8 @@ from struct import Struct, error
 
 from pamqp import encode
 
-from outboxkit.brokers.rabbitmq.wire import CAUSATION, EPOCH, KEY, PERSISTENT
+from outboxkit.brokers.marks import QUEUE, addressed_to
+from outboxkit.brokers.rabbitmq.wire import CAUSATION, EPOCH, KEY, PERSISTENT, TOPIC
 from outboxkit.message import NAME_LIMIT, Message
 
 METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE
@@ -22,10 +23,11 @@ _ALWAYS = _CONTENT_TYPE | _DELIVERY_MODE | _ID | _TYPE | _APP
 _FRAME, _PUBLISH = Struct(">BHI"), Struct(">HHH")
 _ENDED_AND_CONTENT, _ENDED_AND_FRAME = Struct(">BBHIHHQH"), Struct(">BBHI")
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">Bd")
+_NOT_THE_USERS = frozenset((KEY, CAUSATION, TOPIC, QUEUE))
 _SIZE = [bytes((number,)) for number in range(NAME_LIMIT + 1)]
 _MODE, _END = bytes((PERSISTENT,)), bytes((END,))
 _Route = tuple[bytes, int, bytes, bytes]
-_RouteKey = tuple[str | None, str, str, str | None]
+_RouteKey = tuple[str | None, str | None, str, str, str | None]
 
 
 class Unwritable(ValueError):
@@ -34,6 +36,8 @@ class Unwritable(ValueError):
 
 class Encoder:
     """Writes messages as mandatory, persistent publishes to one exchange, on one channel.
+
+    One that is addressed to a queue is published to that alone, through the exchange that has no name.
 
     Args:
         exchange: its name.
@@ -57,7 +61,8 @@ class Encoder:
             Unwritable: AMQP cannot carry it; nothing was appended.
         """
         try:
-            route = (message.topic, message.type, message.content_type, message.content_encoding)
+            queue = addressed_to(message.headers) if message.headers else None
+            route = (queue, message.topic, message.type, message.content_type, message.content_encoding)
             method, flags, before, after = self._routes.get(route) or self._remember(route)
             properties = [before]
             if message.headers or message.key is not None or message.causation_id is not None:
@@ -97,8 +102,10 @@ class Encoder:
         """The headers: the user's, then ours (section 4.2.5.5)."""
         fields: list[bytes] = []
         for name, value in message.headers.items():
-            if name not in (KEY, CAUSATION):
+            if name not in _NOT_THE_USERS:
                 self._write_field(name, value, fields)
+        if addressed_to(message.headers) is not None:  # its consumer is to see it as it was
+            self._write_field(TOPIC, message.routing_key, fields)
         if message.key is not None:
             self._write_field(KEY, message.key, fields)
         if message.causation_id is not None:
@@ -126,9 +133,10 @@ class Encoder:
 
     def _remember(self, route: _RouteKey) -> _Route:
         """What all messages of a route have in common: their first frame, without its end, and some properties."""
-        topic, type_, content_type, encoding = route
-        routing_key = _short(type_ if topic is None else topic)
-        arguments = b"".join((_PUBLISH.pack(BASIC, PUBLISH, 0), self._exchange, routing_key, bytes((MANDATORY,))))
+        queue, topic, type_, content_type, encoding = route
+        exchange, key = (self._exchange, topic) if queue is None else (_short(""), queue)
+        routing_key = _short(type_ if key is None else key)
+        arguments = b"".join((_PUBLISH.pack(BASIC, PUBLISH, 0), exchange, routing_key, bytes((MANDATORY,))))
         method = _FRAME.pack(METHOD, self._channel, len(arguments)) + arguments
         before, flags = _short(content_type), _ALWAYS
         if encoding is not None:

@@ -109,7 +109,7 @@ class RabbitPublisher:
         await self.close()
         self._answers = Answers()
         self._connection = await connection.connect(
-            self._url, name="outboxkit relay", timeout=self._timeout, answers=self._answers
+            self._url, name="outboxkit relay", timeout=self._timeout, tap=self._answers
         )
         self._channel = await self._open_channel(self._connection)
 

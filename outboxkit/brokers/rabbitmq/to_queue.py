@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers import Receipt
+from outboxkit.brokers.marks import QUEUE
 from outboxkit.brokers.rabbitmq.publisher import RabbitPublisher
-from outboxkit.brokers.rabbitmq.wire import TOPIC
 from outboxkit.message import Message
 
 DEFAULT_EXCHANGE = ""
@@ -14,7 +14,7 @@ DEFAULT_EXCHANGE = ""
 
 
 class QueuePublisher:
-    """Publishes to a queue that exists. Its consumer sees the messages as they were: the routing key is in a header.
+    """Publishes to a queue that exists, and whose consumer sees the messages as they were.
 
     Args:
         url: as for `RabbitPublisher`.
@@ -35,9 +35,7 @@ class QueuePublisher:
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms; a message is unroutable where there is no such queue."""
-        receipts = await self._publisher.publish([addressed(message, self._queue) for message in batch])
-        gone = Receipt(Verdict.UNROUTABLE, f"there is no queue {self._queue!r}")
-        return [gone if receipt.verdict is Verdict.UNROUTABLE else receipt for receipt in receipts]
+        return await self._publisher.publish([addressed(message, self._queue) for message in batch])
 
     async def close(self) -> None:
         """Disconnect; a later `connect` opens anew."""
@@ -45,5 +43,5 @@ class QueuePublisher:
 
 
 def addressed(message: Message, queue: str) -> Message:
-    """The message for this queue, with the header that a consumer reads its own routing key from."""
-    return replace(message, topic=queue, headers={**message.headers, TOPIC: message.routing_key})
+    """The message for this queue alone."""
+    return replace(message, headers={**message.headers, QUEUE: queue})

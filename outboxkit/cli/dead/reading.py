@@ -14,7 +14,7 @@ from sqlalchemy import Row
 
 from outboxkit import process
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.dead.wanted import Wanted, with_filters
+from outboxkit.cli.dead.wanted import MEMORY, Wanted, rules, with_filters
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status.wording import number
 from outboxkit.deadletters import DeadLetters, Found
@@ -29,7 +29,7 @@ All = Annotated[bool, typer.Option("--all", help="Also those that were replayed 
 Named = Annotated[list[str], typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")]
 
 
-@with_settings(*DATABASE)
+@with_settings(*DATABASE, *MEMORY)
 @with_filters
 def list_(chosen: Settings, wanted: Wanted, *, limit: Limit = 50, all_: All = False, as_json: AsJson = False) -> None:
     """List dead letters, the newest first: those that are neither replayed nor discarded.
@@ -37,20 +37,24 @@ def list_(chosen: Settings, wanted: Wanted, *, limit: Limit = 50, all_: All = Fa
     Example: outboxkit dead list --type OrderConfirmed --newer-than 1d
     """
     found = asyncio.run(_find(chosen, wanted, limit=limit, resolved=all_))
-    more = found.count - len(found.rows)
+    more, judge = found.count - len(found.rows), rules(chosen)
     if as_json:
-        _print_json({"dead_letters": [shown.listed(row) for row in found.rows], "more": more})
+        listed = [shown.listed(row, judge.refusal(row, found.now)) for row in found.rows]
+        _print_json({"dead_letters": listed, "more": more})
         return
     if not found.rows:
         typer.echo("no dead letters" if all_ and wanted.says_nothing else _nothing(wanted, resolved=all_))
         return
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
-    Console(highlight=False, width=width).print(shown.table(found.rows, found.now, resolved=all_))
+    refused = [judge.refusal(row, found.now) for row in found.rows]
+    Console(highlight=False, width=width).print(shown.table(found.rows, refused, found.now))
+    for line in shown.legend(found.rows, refused):
+        typer.echo(line)
     if more:
         typer.echo(f"and {number(more)} more: --limit shows more of them, filters fewer")
 
 
-@with_settings(*DATABASE)
+@with_settings(*DATABASE, *MEMORY)
 def show(chosen: Settings, given: Named, *, as_json: AsJson = False) -> None:
     """Show all about dead letters, open or not: why, since when, headers, payload, and who resolved them.
 
@@ -59,12 +63,13 @@ def show(chosen: Settings, given: Named, *, as_json: AsJson = False) -> None:
     Example: outboxkit dead show 7
     """
     now, rows = asyncio.run(_read(chosen, tuple(given)))
+    judge = rules(chosen)
     missing = [one for one in given if not any(one in (str(row.id), row.message_id) for row in rows)]
     if as_json:
-        _print_json([shown.shown(row) for row in rows])
+        _print_json([shown.shown(row, judge.refusal(row, now)) for row in rows])
     else:
         for index, row in enumerate(rows):
-            typer.echo(("\n" if index else "") + "\n".join(shown.one(row, now)))
+            typer.echo(("\n" if index else "") + "\n".join(shown.one(row, judge.refusal(row, now), now)))
     if missing:
         raise ConfigurationError(nowhere(missing))
     if len(rows) == MOST_SHOWN:

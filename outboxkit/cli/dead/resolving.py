@@ -12,10 +12,10 @@ import typer
 from outboxkit import process
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.reading import nowhere
-from outboxkit.cli.dead.wanted import Wanted, with_filters
+from outboxkit.cli.dead.wanted import MEMORY, Wanted, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.status.wording import many, number
-from outboxkit.deadletters import DeadLetters, Resolved, Selection, Survey
+from outboxkit.deadletters import DeadLetters, Resolved, Rules, Selection, Survey
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings
 
@@ -30,6 +30,9 @@ Named = Annotated[
 All = Annotated[bool, typer.Option("--all", help="All that are open, where nothing else says which.")]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="N", min=0.01, help="Messages a second, at most.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
+AcceptStale = Annotated[
+    bool, typer.Option("--accept-stale", help="Also what is too old for the inbox to tell whether it was handled.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -41,9 +44,10 @@ class Plan:
     survey: Survey
     by: str
     already: tuple[str, ...]
+    rules: Rules
 
 
-@with_settings(*DATABASE, "shutdown_timeout")
+@with_settings(*DATABASE, *MEMORY, "shutdown_timeout")
 @with_filters
 def replay(
     chosen: Settings,
@@ -51,29 +55,25 @@ def replay(
     *,
     given: Named = None,
     all_: All = False,
+    accept_stale: AcceptStale = False,
     rate: Rate = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Put dead letters of the outbox back into it: same message ids, in their old places, due at once.
+    """Put dead letters back into the outbox, with the same message ids and no attempt counted.
 
-    Messages that waited behind them follow. Safe to kill and to repeat. Exit 3 where some could not be put back.
+    Those of the outbox go to their old places, and what waited behind them follows. Those of the inbox go to the queue
+    that they came from, and to no other; where one handler gave a message up, only this one runs again. Safe to kill
+    and to repeat. Exit 3 where some were refused.
 
-    Example: outboxkit dead replay --type OrderConfirmed --reason unroutable --rate 100
+    Example: outboxkit dead replay --type OrderConfirmed --reason failed --rate 100
     """
     _refuse_nothing("replay", wanted, given, all_=all_)
-    if wanted.side == "inbox":
-        raise ConfigurationError(f"--side is 'inbox': {_ONLY_OUTBOX}")
-    plan = asyncio.run(_plan(chosen, wanted, tuple(given or ())))
-    inbox = [kind for kind in plan.survey.kinds if kind[0] != "outbox"]
-    if inbox and (given or wanted.message_ids):
-        count = many(sum(kind[3] for kind in inbox), "of them is", "of them are")
-        raise ConfigurationError(f"{count} of the inbox: {_ONLY_OUTBOX}; nothing was replayed")
+    plan = asyncio.run(_plan(chosen, wanted, tuple(given or ()), rules(chosen, accept_stale=accept_stale)))
     _announce("replay", plan, plan.survey.replayable)
-    left = plan.survey.count - plan.survey.replayable
-    if left:
-        typer.echo(f"left alone: {many(left, 'dead letter')} of the inbox, which cannot be replayed yet")
-    if dry_run or not plan.survey.replayable:
+    if dry_run:
         return
+    if not plan.survey.replayable:
+        sys.exit(INCOMPLETE if plan.survey.count else 0)
     sys.exit(_run(chosen, plan, "replay", plan.survey.replayable, rate))
 
 
@@ -95,7 +95,7 @@ def discard(
     Example: outboxkit dead discard 7 --yes
     """
     _refuse_nothing("discard", wanted, given, all_=all_)
-    plan = asyncio.run(_plan(chosen, wanted, tuple(given or ())))
+    plan = asyncio.run(_plan(chosen, wanted, tuple(given or ()), Rules()))
     _announce("discard", plan, plan.survey.count)
     if dry_run or not plan.survey.count:
         return
@@ -106,11 +106,6 @@ def discard(
             )
         typer.confirm("Discard them?", abort=True)
     sys.exit(_run(chosen, plan, "discard", plan.survey.count, None))
-
-
-_ONLY_OUTBOX = (
-    "replay accepts dead letters of the outbox (--side outbox); those of the inbox can be listed, shown and discarded"
-)
 
 
 def _refuse_nothing(what: str, wanted: Wanted, given: list[str] | None, *, all_: bool) -> None:
@@ -126,13 +121,13 @@ def _refuse_nothing(what: str, wanted: Wanted, given: list[str] | None, *, all_:
         )
 
 
-async def _plan(chosen: Settings, wanted: Wanted, given: tuple[str, ...]) -> Plan:
+async def _plan(chosen: Settings, wanted: Wanted, given: tuple[str, ...], which: Rules) -> Plan:
     engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit dead")
     try:
-        letters = DeadLetters(engine)
+        letters = DeadLetters(engine, rules=which)
         selection = wanted.selection(await letters.now(), given)
         already = await _already(letters, selection, given) if given else ()
-        return Plan(selection, await letters.survey(selection), await letters.who(), already)
+        return Plan(selection, await letters.survey(selection), await letters.who(), already, which)
     finally:
         await engine.dispose()
 
@@ -157,7 +152,9 @@ def _announce(what: str, plan: Plan, count: int) -> None:
     for line in plan.already:
         typer.echo(line)
     typer.echo(f"{many(count, 'dead letter')} to {what}" + (":" if count else ""))
-    for line in shown.kinds(plan.survey, outbox_only=what == "replay"):
+    for line in shown.kinds(plan.survey, replayable=what == "replay"):
+        typer.echo(line)
+    for line in shown.refusals(plan.survey) if what == "replay" else ():
         typer.echo(line)
     if (behind := shown.behind(plan.survey)) is not None:
         typer.echo(behind)
@@ -169,7 +166,7 @@ def _run(chosen: Settings, plan: Plan, what: str, total: int, rate: float | None
     async def work(stop: asyncio.Event) -> int:
         engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit dead")
         try:
-            letters = DeadLetters(engine, rate=rate)
+            letters = DeadLetters(engine, rules=plan.rules, rate=rate)
             resolve = letters.replay if what == "replay" else letters.discard
             await resolve(plan.selection, stop, done, _say_now_and_then(what, total))
         finally:
@@ -181,22 +178,18 @@ def _run(chosen: Settings, plan: Plan, what: str, total: int, rate: float | None
     finally:
         released = f"; released {many(done.released, 'waiting message')}" if done.released else ""
         typer.echo(f"{_past(what)} {number(done.count)} of {number(total)} by {plan.by}{released}")
-    if done.refused_count:
-        _say_refused(done)
-        return INCOMPLETE
+    _say_refused(done, plan.survey)
     if not done.complete:
         typer.echo("stopped before the end: the same command goes on", err=True)
-        return INCOMPLETE
-    return 0
+    return 0 if done.complete and not done.refused else INCOMPLETE
 
 
-def _say_refused(done: Resolved) -> None:
-    names = ", ".join(map(str, done.refused)) + (" …" if done.refused_count > len(done.refused) else "")
-    typer.echo(
-        f"outboxkit: not replayed: {names}: their places in the outbox are taken; the same message may wait there "
-        "already (compare `outboxkit dead show`), then discard them",
-        err=True,
-    )
+def _say_refused(done: Resolved, survey: Survey) -> None:
+    """Name them; the reason at length only where it was not said at the beginning."""
+    for why, count in done.refused.items():
+        names = ", ".join(map(str, done.named[why])) + (" …" if count > len(done.named[why]) else "")
+        reason = why if survey.refusals[why] else f"{why}: {why.plain}"
+        typer.echo(f"outboxkit: not replayed: {names} ({reason})", err=True)
 
 
 def _past(what: str) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from outboxkit import codec
 from outboxkit.cli.status.wording import many, number, plain, span
-from outboxkit.deadletters import Survey
+from outboxkit.deadletters import Refusal, Survey
 
 HEX_BYTES = 64
 LABEL = 16
@@ -21,7 +21,7 @@ HIDDEN = ("payload", "headers")
 CONTENT = ("content_type", "content_encoding", "created_at", "topic", "correlation_id", "causation_id")
 
 
-def table(rows: Sequence[Row[Any]], now: datetime, *, resolved: bool) -> Table:
+def table(rows: Sequence[Row[Any]], refused: Sequence[Refusal | None], now: datetime) -> Table:
     """The list, a line each."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     made.add_column("no.", justify="right", no_wrap=True)
@@ -29,17 +29,33 @@ def table(rows: Sequence[Row[Any]], now: datetime, *, resolved: bool) -> Table:
         made.add_column(name, overflow="fold")
     for name in ("attempts", "age"):
         made.add_column(name, justify="right")
-    made.add_column("state" if resolved else "parked")
-    for row in rows:
-        state = ("parked" if row.parked else row.resolution or "open") if resolved else ("yes" if row.parked else "")
+    made.add_column("state")
+    for row, why in zip(rows, refused, strict=True):
         age = span(max((now - row.dead_at).total_seconds(), 0))
-        texts = [row.message_id, row.type, row.key, row.side, row.reason]
-        shown = [str(row.id), *(_cut(text) for text in texts), str(row.attempts), age, state]
+        texts = [row.message_id, row.type, row.key, _side(row), row.reason]
+        shown = [str(row.id), *(_cut(text) for text in texts), str(row.attempts), age, state(row, why)]
         made.add_row(*(Text(text) for text in shown))
     return made
 
 
-def one(row: Row[Any], now: datetime) -> Iterator[str]:
+def state(row: Row[Any], why: Refusal | None) -> str:
+    """What may be done with it, in a word."""
+    if row.resolution is not None:
+        return plain(row.resolution)
+    if row.parked:
+        return "parked"
+    return "open" if why is None else str(why)
+
+
+def legend(rows: Sequence[Row[Any]], refused: Sequence[Refusal | None]) -> Iterator[str]:
+    """What the states of a list mean that a replay refuses, a line for each."""
+    found = {why for row, why in zip(rows, refused, strict=True) if row.resolution is None and why is not None}
+    for why in Refusal:
+        if why in found:
+            yield f"{why}: {why.plain}"
+
+
+def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
     """All about one dead letter, a line for each thing that is known."""
     yield f"dead letter {row.id} of the {row.side}: {plain(row.reason)}"
     for label, text in (
@@ -60,6 +76,8 @@ def one(row: Row[Any], now: datetime) -> Iterator[str]:
         yield _line("position", str(row.position))
     if row.parked:
         yield _line("parked", "yes: later messages of its key wait until it is replayed or discarded")
+    if row.resolution is None:
+        yield _line("replay", _replay(row, why))
     yield _line("audit", audit(row) or "open: neither replayed nor discarded")
     for name in CONTENT:
         if (value := getattr(row, name)) is not None:
@@ -77,23 +95,34 @@ def audit(row: Row[Any]) -> str | None:
     return f"{row.resolution} by {plain(row.resolved_by)} at {_moment(row.resolved_at)}"
 
 
-def listed(row: Row[Any]) -> dict[str, Any]:
-    """The columns of the list, for JSON."""
-    return {name: value for name, value in row._mapping.items() if name not in HIDDEN}  # noqa: SLF001 - its public view
+def listed(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
+    """The columns of the list, for JSON, and as `refused` why a replay would leave it as it is."""
+    columns = {name: value for name, value in row._mapping.items() if name not in HIDDEN}  # noqa: SLF001 - its public view
+    return columns | {"refused": why if row.resolution is None else None}
 
 
-def shown(row: Row[Any]) -> dict[str, Any]:
+def shown(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
     """All columns, for JSON; the payload as `payload` where it is text, as `payload_base64` where it is not."""
     text = _text(row.payload)
     payload = {"payload_base64": row.payload} if text is None else {"payload": text}
-    return listed(row) | {"headers": headers(row.headers), "payload_bytes": len(row.payload)} | payload
+    return listed(row, why) | {"headers": headers(row.headers), "payload_bytes": len(row.payload)} | payload
 
 
-def kinds(survey: Survey, *, outbox_only: bool) -> Iterator[str]:
-    """What a selection has, a line for each kind."""
-    for side, kind, reason, count in survey.kinds:
-        if side == "outbox" or not outbox_only:
-            yield f"  {number(count)} {plain(kind)} ({side}, {plain(reason)})"
+def kinds(survey: Survey, *, replayable: bool) -> Iterator[str]:
+    """What a selection has, or what of it can be replayed: a line for each kind."""
+    for kind, count in survey.kinds:
+        wanted = survey.replayable_of(kind) if replayable else count
+        if wanted:
+            side, type_, reason = kind
+            yield f"  {number(wanted)} {plain(type_)} ({side}, {plain(reason)})"
+
+
+def refusals(survey: Survey) -> Iterator[str]:
+    """What of a selection a replay refuses, and why; what it takes although it is stale."""
+    for why, count in survey.refusals.items():
+        yield f"refused: {number(count)}, {why}: {why.plain}"
+    if survey.accepted:
+        yield f"accepted: {number(survey.accepted)}, stale: dated anew; what they have done before, they do again"
 
 
 def behind(survey: Survey) -> str | None:
@@ -107,8 +136,22 @@ def headers(stored: bytes) -> Mapping[str, object]:
     """The headers, whatever is stored for them."""
     try:
         return codec.decode_headers(stored)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"(unreadable)": repr(stored[:HEX_BYTES])}
+
+
+def _side(row: Row[Any]) -> str:
+    """The outbox, or the inbox with its queue and handler."""
+    where = ", ".join(name for name in (row.queue, row.handler) if name)
+    return f"{row.side}: {where}" if where else str(row.side)
+
+
+def _replay(row: Row[Any], why: Refusal | None) -> str:
+    if why is not None:
+        return f"{why}: {why.plain}"
+    if row.side == "outbox":
+        return "goes back to its place in the outbox"
+    return f"goes back to its queue, for {'all handlers' if row.handler is None else 'this handler'}"
 
 
 def _payload(payload: bytes) -> Iterator[str]:

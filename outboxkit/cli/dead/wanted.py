@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from outboxkit.deadletters import Selection
+from outboxkit.deadletters import Rules, Selection
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings, parse_duration
 
 SIDES = ("outbox", "inbox")
 LARGEST = 2**63 - 1
+MEMORY = ("inbox_retention", "clock_skew")
+"""Settings that say what is stale."""
 
 Id = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
@@ -60,6 +62,11 @@ class Wanted:
             since=None if self.newer is None else now - self.newer,
             resolved=resolved,
         )
+
+
+def rules(chosen: Settings, *, accept_stale: bool = False) -> Rules:
+    """Which dead letters of the inbox may be replayed, as the consumers' settings say."""
+    return Rules(chosen.inbox_retention, chosen.clock_skew, accept_stale)
 
 
 def is_number(given: str) -> bool:

@@ -102,7 +102,7 @@ async def test_an_acked_delivery_is_gone(subscriber: MemorySubscriber):
     for _ in range(2):
         delivery = await subscriber.receive(wait=False)
         assert delivery is not None
-        assert delivery.attempt == 1
+        assert delivery.marks.attempt == 1
         await delivery.ack()
     await subscriber.close()
     assert await subscriber.receive(wait=False) is None
@@ -112,7 +112,7 @@ async def test_a_released_delivery_comes_first_and_as_the_same_attempt(subscribe
     delivery = await subscriber.receive()
     await delivery.release()
     again = await subscriber.receive()
-    assert (again.message.id, again.attempt) == ("a", 1)
+    assert (again.message.id, again.marks.attempt) == ("a", 1)
 
 
 async def test_what_is_not_acked_comes_back_after_the_subscriber(subscriber: MemorySubscriber):
@@ -127,11 +127,11 @@ async def test_a_retried_delivery_waits_and_then_is_the_next_attempt(subscriber:
     await (await subscriber.receive()).ack()
     for attempt, delay in ((1, AT_ONCE[0]), (2, AT_ONCE[1]), (3, AT_ONCE[1])):
         delivery = await subscriber.receive()
-        assert delivery.attempt == attempt
+        assert delivery.marks.attempt == attempt
         assert await subscriber.postponed() == 0
         assert await delivery.retry() == delay
         assert await subscriber.postponed() == 1
-    assert (await subscriber.receive()).attempt == 4
+    assert (await subscriber.receive()).marks.attempt == 4
     assert await subscriber.postponed() == 0
 
 
@@ -161,7 +161,7 @@ async def test_several_waiting_receivers_get_a_message_each():
 async def test_something_that_is_no_message_travels_too():
     broker = MemoryBroker()
     subscriber = MemorySubscriber(broker, "billing", [], AT_ONCE)
-    subscriber.queue.put(Malformed("no id", b"?"), 1)
+    subscriber.queue.put(Malformed("no id", b"?"))
     await (await subscriber.receive()).retry()
     assert (await subscriber.receive()).message == Malformed("no id", b"?")
 
@@ -181,5 +181,52 @@ async def test_what_is_behind_a_failed_message_of_its_key_is_held():
     assert [receipt.verdict for receipt in receipts] == [
         "confirmed", "unroutable", "held", "confirmed", "unroutable", "confirmed"
     ]  # fmt: skip
-    assert [each.id for each, _ in queue.ready if isinstance(each, Message)] == ["a", "d", "f"]
+    assert [kept.message.id for kept in queue.ready if isinstance(kept.message, Message)] == ["a", "d", "f"]
     assert [receipt.verdict for receipt in await MemoryPublisher(broker).publish(batch[2:3])] == ["confirmed"]
+
+
+async def test_marks_are_read_off_what_is_published_and_are_no_headers(subscriber: MemorySubscriber):
+    broker = MemoryBroker()
+    queue = broker.queue("billing", ["#"])
+    headers = {"outboxkit-handlers": ["One"], "outboxkit-accepted-at": 1000, "a": 1}
+    await MemoryPublisher(broker).publish([message(headers=headers)])
+    assert dict(queue.ready[0].message.headers) == {"a": 1}
+    assert queue.ready[0].marks.handlers == ("One",)
+
+
+async def test_an_addressed_message_goes_to_its_queue_alone():
+    broker = MemoryBroker()
+    others, billing = broker.queue("others", ["#"]), broker.queue("billing", [])
+    receipts = await MemoryPublisher(broker).publish(
+        [message(headers={"outboxkit-queue": "billing"}), message(headers={"outboxkit-queue": "gone"})]
+    )
+    assert [receipt.verdict for receipt in receipts] == [Verdict.CONFIRMED, Verdict.UNROUTABLE]
+    assert receipts[1].reason == "there is no queue 'gone'"
+    assert (len(others.ready), len(billing.ready)) == (0, 1)
+
+
+async def test_several_that_are_not_acked_come_back_in_their_order(subscriber: MemorySubscriber):
+    for _ in range(2):
+        await subscriber.receive()
+    await subscriber.close()
+    assert [(await subscriber.receive()).message.id for _ in range(2)] == ["a", "b"]
+
+
+async def test_one_that_ceased_takes_no_more_until_it_begins_anew(subscriber: MemorySubscriber):
+    taken = await subscriber.receive()
+    await subscriber.cease()
+    assert await subscriber.receive(wait=False) is None
+    await taken.ack()
+    await subscriber.close()
+    await subscriber.connect()
+    assert (await subscriber.receive()).message.id == "b"
+
+
+async def test_a_renewed_delivery_is_behind_the_others_as_if_it_had_never_come(subscriber: MemorySubscriber):
+    for _ in range(2):
+        await (await subscriber.receive()).release()
+    first = await subscriber.receive()
+    assert (first.message.id, first.returned, first.dropped) == ("a", 2, False)
+    await first.renew()
+    found = [await subscriber.receive(wait=False) for _ in range(3)]
+    assert [each and (each.message.id, each.returned) for each in found] == [("b", 0), ("a", 0), None]

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import Message
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
-from outboxkit.consumer import Consumed, Consumer, Policy
+from outboxkit.consumer import Consumed, Consumer, Pace, Policy
 from outboxkit.inbox import handler_of
 from tests.unit.shop import NOW
 
@@ -29,12 +29,12 @@ class Bench:
 
     def put(self, *messages: Message | Malformed) -> None:
         for message in messages:
-            self.subscriber.queue.put(message, 1)
+            self.subscriber.queue.put(message)
 
     def consumer(self, *functions: Callable[..., Any], max_attempts: int = 3, **more: Any) -> Consumer:
         policy = Policy(max_attempts=max_attempts, retention=timedelta(days=14))
         handlers = [handler_of(function) for function in functions]
-        given = {"queue": "billing", "policy": policy, "clock": lambda: NOW, "concurrency": 2} | more
+        given = {"queue": "billing", "policy": policy, "clock": lambda: NOW, "pace": Pace(2)} | more
         return Consumer(self.engine, self.subscriber, handlers, **given)
 
     async def drain(self, *functions: Callable[..., Any], **more: Any) -> Consumed:

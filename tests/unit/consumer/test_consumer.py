@@ -15,6 +15,7 @@ from structlog.testing import LogCapture, capture_logs
 
 from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, process, tables
 from outboxkit.brokers.memory import MemoryDelivery
+from outboxkit.consumer import Pace
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
@@ -49,12 +50,12 @@ async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
 
 
 def waiting(bench: Bench) -> list[str]:
-    return [message.id for message, _ in bench.subscriber.queue.ready]
+    return [kept.message.id for kept in bench.subscriber.queue.ready]
 
 
 async def test_a_drain_ends_with_an_empty_queue(bench: Bench, database_url: str):
     bench.put(*[message(id=f"m-{number}") for number in range(20)])
-    done = await bench.drain(work, concurrency=4)
+    done = await bench.drain(work, pace=Pace(4))
     assert (done.outcomes, done.postponed) == ({Outcome.PROCESSED: 20}, 0)
     assert count(database_url, effects) == 20
 
@@ -77,7 +78,7 @@ async def test_a_stopped_drain_leaves_the_rest(bench: Bench):
         bench.stop.set()
 
     bench.put(*[message(id=id_) for id_ in "abc"])
-    done = await bench.drain(stops, concurrency=1)
+    done = await bench.drain(stops, pace=Pace(1))
     assert done.outcomes == {Outcome.PROCESSED: 1}
     assert waiting(bench) == ["b", "c"]
 
@@ -95,14 +96,14 @@ async def test_no_more_than_the_concurrency_at_once(bench: Bench):
 
     bench.subscriber.receive = receive
     bench.put(*[message(id=f"m-{number}") for number in range(30)])
-    await bench.drain(work, concurrency=3)
+    await bench.drain(work, pace=Pace(3))
     assert most == 3
 
 
 async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: Bench, database_url: str):
     gate = Gate()
     bench.put(*[message(id=id_) for id_ in "abc"])
-    running = asyncio.create_task(bench.consumer(gate.handler, concurrency=1).run(bench.stop))
+    running = asyncio.create_task(bench.consumer(gate.handler, pace=Pace(1)).run(bench.stop))
     await gate.began.acquire()
     bench.stop.set()
     gate.open.set()
@@ -194,7 +195,7 @@ async def test_a_lost_broker_is_connected_to_again(bench: Bench, database_url: s
     bench.subscriber.receive, bench.subscriber.connect = receive, connect
     bench.put(message())
     with capture_logs() as said:
-        done = await bench.drain(work, concurrency=1)
+        done = await bench.drain(work, pace=Pace(1))
     assert done.outcomes == {Outcome.PROCESSED: 1}
     assert len(connects) == 4, "three times to receive, and once to count what is postponed"
     assert "broker is away, waiting" in [line["event"] for line in said if line["log_level"] == "warning"]
@@ -226,5 +227,5 @@ async def test_a_broken_broker_ends_all_slots(bench: Bench):
     bench.subscriber.receive = receive
     before = asyncio.all_tasks()
     with pytest.raises(ZeroDivisionError):
-        await bench.consumer(work, concurrency=5).run(bench.stop)
+        await bench.consumer(work, pace=Pace(5)).run(bench.stop)
     assert asyncio.all_tasks() == before

@@ -1,33 +1,48 @@
 """What becomes of a message: decided from what happened alone."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
-from outboxkit import BrokerUnavailable, DecodeError, Outcome, Reject, Retry, codec, ids
+from outboxkit import BrokerUnavailable, ConfigurationError, DecodeError, Outcome, Reject, Retry, codec, inbox_handler
 from outboxkit.brokers import Malformed
 from outboxkit.consumer import Decision, Policy, decide
 from outboxkit.consumer import decision as decisions
+from outboxkit.inbox import handler_of
+from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter
-from tests.unit.shop import NOW, message
+from tests.unit.shop import NOW, OrderConfirmed, message
 
 ATTEMPTS = st.integers(1, 100)
+
+
+@inbox_handler("Plain")
+def plain(session: Session, event: OrderConfirmed) -> None: ...
+
+
+def decide_for(error: Exception, *, attempt: int, max_attempts: int, handler: Callable[..., Any] = plain) -> Decision:
+    return decide(error, handler_of(handler), attempt=attempt, max_attempts=max_attempts)
+
+
 FAILED = Decision(Outcome.DEAD, "failed", "ValueError: boom")
 
 
 @given(ATTEMPTS, ATTEMPTS)
 def test_a_failure_is_retried_until_the_last_attempt(attempt: int, max_attempts: int):
-    found = decide(ValueError("boom"), attempt=attempt, max_attempts=max_attempts)
+    found = decide_for(ValueError("boom"), attempt=attempt, max_attempts=max_attempts)
     assert found.outcome is (Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD)
     assert (found.reason, found.error, found.after) == ("failed", "ValueError: boom", None)
 
 
 @given(ATTEMPTS, ATTEMPTS, st.none() | st.timedeltas(timedelta(0), timedelta(days=9)))
 def test_a_retry_chooses_its_delay_but_not_more_attempts(attempt: int, max_attempts: int, after: timedelta | None):
-    found = decide(Retry("the bank is closed", after=after), attempt=attempt, max_attempts=max_attempts)
+    found = decide_for(Retry("the bank is closed", after=after), attempt=attempt, max_attempts=max_attempts)
     assert found.error == "the bank is closed"
     if attempt < max_attempts:
         assert (found.outcome, found.after) == (Outcome.RETRIED, after)
@@ -38,17 +53,17 @@ def test_a_retry_chooses_its_delay_but_not_more_attempts(attempt: int, max_attem
 @given(ATTEMPTS, ATTEMPTS)
 def test_what_cannot_get_better_is_not_tried_again(attempt: int, max_attempts: int):
     for error, reason in ((Reject("no such order"), "rejected"), (DecodeError("no total"), "undecodable")):
-        found = decide(error, attempt=attempt, max_attempts=max_attempts)
+        found = decide_for(error, attempt=attempt, max_attempts=max_attempts)
         assert found == Decision(Outcome.DEAD, reason, str(error))
 
 
 def test_a_failing_broker_in_a_handler_is_a_failure_like_any_other():
-    assert decide(BrokerUnavailable("away"), attempt=1, max_attempts=2).outcome is Outcome.RETRIED
+    assert decide_for(BrokerUnavailable("away"), attempt=1, max_attempts=2).outcome is Outcome.RETRIED
 
 
 def test_an_error_of_the_database_is_told_without_its_values():
     error = IntegrityError("INSERT INTO cards", {"card": "4111"}, ValueError("duplicate key\nDETAIL: secret"))
-    assert decide(error, attempt=1, max_attempts=2).error == "ValueError: duplicate key"
+    assert decide_for(error, attempt=1, max_attempts=2).error == "ValueError: duplicate key"
 
 
 def test_a_handler_may_subclass_the_signals():
@@ -58,8 +73,8 @@ def test_a_handler_may_subclass_the_signals():
     class Gone(Reject):
         pass
 
-    assert decide(Closed(after=5), attempt=1, max_attempts=2).after == timedelta(seconds=5)
-    assert decide(Gone("x"), attempt=1, max_attempts=2).reason == "rejected"
+    assert decide_for(Closed(after=5), attempt=1, max_attempts=2).after == timedelta(seconds=5)
+    assert decide_for(Gone("x"), attempt=1, max_attempts=2).reason == "rejected"
 
 
 def test_the_defaults_of_the_policy():
@@ -75,22 +90,61 @@ def test_other_reasons():
     assert unknown.error == "no handler here takes 'Unknown'; this consumer has handlers for A, B"
 
 
-@pytest.mark.parametrize("found", [message(id=ids.new(at=NOW), created_at=None), message(created_at=NOW)])
-def test_a_stale_message_says_when_it_was_made(found):
-    decision = decisions.stale(found, timedelta(days=14))
+def test_a_stale_message_says_when_it_was_made_and_what_to_do():
+    decision = decisions.stale(NOW, Policy())
     assert (decision.outcome, decision.reason) == (Outcome.STALE, "stale")
-    assert decision.error == "made at 2026-03-01 12:00 UTC, longer ago than the inbox remembers (14 days)"
+    assert decision.error == (
+        "made at 2026-03-01 12:00 UTC, longer ago than the inbox is sure to remember (14d less 5m); "
+        "`dead replay --accept-stale` has it handled anyway"
+    )
+
+
+def test_a_handler_has_rules_of_its_own():
+    rule = Retries(max_attempts=2, delays=(timedelta(seconds=3), timedelta(seconds=9)), never=(KeyError,))
+
+    @inbox_handler("Strict", retry=rule)
+    def strict(session: Session, event: OrderConfirmed) -> None: ...
+
+    first = decide_for(ValueError("boom"), attempt=1, max_attempts=10, handler=strict)
+    assert (first.outcome, first.after) == (Outcome.RETRIED, timedelta(seconds=3))
+    asked = decide_for(Retry(after=1), attempt=1, max_attempts=10, handler=strict)
+    assert (asked.outcome, asked.after) == (Outcome.RETRIED, timedelta(seconds=1))
+    assert decide_for(ValueError("boom"), attempt=2, max_attempts=10, handler=strict).outcome is Outcome.DEAD
+    assert decide_for(KeyError("boom"), attempt=1, max_attempts=10, handler=strict).outcome is Outcome.DEAD
+
+
+def test_the_inbox_must_remember_for_as_long_as_a_message_may_be_tried_again():
+    ladder, skew = (timedelta(seconds=1), timedelta(minutes=10)), timedelta(minutes=5)
+    handlers = [handler_of(plain)]
+    window = timedelta(minutes=10) * 3 + timedelta(seconds=1) + skew
+    Policy(max_attempts=5, retention=window, skew=skew, ladder=ladder).check(handlers)
+    short = Policy(max_attempts=5, retention=window - timedelta(seconds=1), skew=skew, ladder=ladder)
+    with pytest.raises(ConfigurationError) as raised:
+        short.check(handlers)
+    assert str(raised.value) == (
+        "OUTBOXKIT_INBOX_RETENTION is 35m, but a message may be tried again for 36m (5 attempts on "
+        "OUTBOXKIT_RETRY_LADDER, and OUTBOXKIT_CLOCK_SKEW), and would be forgotten meanwhile. retention = longest "
+        "retry window times 2, for outages to come: set it to 71m or more"
+    )
+
+
+def test_a_handlers_own_attempts_count_for_what_the_inbox_must_remember():
+    @inbox_handler("Stubborn", retry=Retries(max_attempts=2, delays=(timedelta(days=15),)))
+    def stubborn(session: Session, event: OrderConfirmed) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"tried again for 16d \(2 attempts"):
+        Policy(max_attempts=1, ladder=(timedelta(seconds=1), timedelta(days=15))).check([handler_of(stubborn)])
 
 
 def test_every_reason_fits_its_column():
-    reasons = ["failed", "rejected", "undecodable", "malformed", "no handler", "stale"]
+    reasons = ["failed", "rejected", "undecodable", "malformed", "no handler", "stale", "crash", "dropped"]
     assert max(map(len, reasons)) <= dead_letter.c.reason.type.length
     assert all(f"`{reason}`" in (Decision.__doc__ or "") for reason in reasons)
 
 
 def test_a_dead_letter_keeps_the_whole_message():
     sent = message(key="k", topic="t", headers={"a": 1}, correlation_id="c", causation_id="d", content_encoding="gzip")
-    row = decisions.dead_letter(sent, FAILED, queue="billing", handler="SendReceipt", attempts=3)
+    row = decisions.dead_letter(sent, FAILED, queue="billing", handler="SendReceipt", attempts=3, first_failed_at=NOW)
     assert codec.decode_headers(row.pop("headers")) == {"a": 1}
     assert row == {
         "side": "inbox",
@@ -109,6 +163,7 @@ def test_a_dead_letter_keeps_the_whole_message():
         "reason": "failed",
         "error": "ValueError: boom",
         "attempts": 3,
+        "first_failed_at": NOW,
     }
 
 
@@ -134,6 +189,6 @@ def test_a_dead_letter_can_always_be_stored(id_: str, type_: str, mime: str, err
 
 def test_a_dead_letter_has_only_columns_of_the_table():
     row = decisions.dead_letter(message(), FAILED, queue="q", handler=None, attempts=1)
-    of_the_relay = {"position", "parked", "first_failed_at", "discard_unroutable"}
+    of_the_relay = {"position", "parked", "discard_unroutable"}
     later = {"id", "dead_at", "resolution", "resolved_at", "resolved_by"}
     assert row.keys() | of_the_relay | later == set(dead_letter.c.keys())

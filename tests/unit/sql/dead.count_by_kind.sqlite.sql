@@ -1,6 +1,5 @@
 SELECT outboxkit_dead_letter.side, outboxkit_dead_letter.type, outboxkit_dead_letter.reason,
-    count(*) AS count_1, count(*) FILTER (WHERE outboxkit_dead_letter.side = 'outbox' AND
-    outboxkit_dead_letter.position IS NOT NULL) AS anon_1, max(outboxkit_dead_letter.id) AS max_1
+    count(*) AS count_1, max(outboxkit_dead_letter.id) AS max_1
 FROM outboxkit_dead_letter
 WHERE outboxkit_dead_letter.resolution IS NULL AND (outboxkit_dead_letter.id IN (:id_1, …) OR
     outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND outboxkit_dead_letter.type = :type_1

@@ -1,6 +1,7 @@
-DELETE FROM outboxkit_inbox
-WHERE (outboxkit_inbox.handler, outboxkit_inbox.message_id) IN (SELECT outboxkit_inbox.handler,
-    outboxkit_inbox.message_id
-    FROM outboxkit_inbox
-    WHERE outboxkit_inbox.processed_at < :processed_at_1
+DELETE FROM outboxkit_inbox_default
+WHERE (outboxkit_inbox_default.handler, outboxkit_inbox_default.message_id) IN (SELECT
+    outboxkit_inbox_default.handler, outboxkit_inbox_default.message_id
+    FROM outboxkit_inbox_default
+    WHERE outboxkit_inbox_default.processed_at < :processed_at_1
+    ORDER BY outboxkit_inbox_default.processed_at
     LIMIT :param_1);

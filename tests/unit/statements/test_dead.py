@@ -45,9 +45,12 @@ def test_a_list_reads_nothing_large():
     assert names == {column.name for column in tables.dead_letter.columns} - {"payload", "headers"}
 
 
-def test_what_goes_back_is_all_that_a_message_has():
-    """A new column of the outbox is either put back or named here."""
-    left = {"attempts", "last_error", "first_failed_at", "expires_at", "dedup"}
-    back = set(dead.put_back("postgresql").select.selected_columns.keys()) | {"due_at", "held"}
-    kept = {column.name for column in tables.outbox.columns} - left
-    assert kept <= back
+def test_what_a_replay_may_refuse_is_looked_at_without_what_is_large():
+    names = {column.name for column in dead.doubtful(Selection()).selected_columns}
+    assert not names & {"payload", "headers"}
+
+
+def test_a_consumer_says_all_that_is_not_said_later():
+    """A new column of the dead letters is either given at the burial or named here."""
+    later = {"id", "dead_at", "position", "parked", "discard_unroutable", "resolution", "resolved_at", "resolved_by"}
+    assert {*dead.BURIED} == {column.name for column in tables.dead_letter.columns} - later

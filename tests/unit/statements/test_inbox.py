@@ -1,23 +1,81 @@
 """Inbox statements: what is told by a row, and what is forgotten. Their plain SQL is in `tests/unit/sql/`."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import Connection, Engine, insert, select
 
 from outboxkit.statements import inbox as statements
 from outboxkit.tables import inbox
 from tests.unit.shop import NOW
+
+FAR = datetime(2060, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
+ROW = {"handler": "A", "message_id": "m-1", "type": "T", "attempts": 1, "made": None}
+
+
+def processed_at(connection: Connection) -> dict[str, datetime]:
+    return {row[0]: row[1] for row in connection.execute(select(inbox.c.message_id, inbox.c.processed_at))}
 
 
 def test_only_the_first_time_returns_a_row(engine: Engine):
     with engine.begin() as connection:
         found = [
             connection.execute(
-                statements.record_processed("sqlite", handler=handler, message_id=message_id, type_="T")
+                statements.record_processed("sqlite"), ROW | {"handler": handler, "message_id": message_id}
             ).scalar()
             for handler, message_id in [("A", "m-1"), ("A", "m-1"), ("B", "m-1"), ("A", "m-2")]
         ]
     assert found == ["m-1", None, "m-1", "m-2"]
+
+
+def test_a_row_is_never_older_than_its_message(engine: Engine):
+    with engine.begin() as connection:
+        for name, made in (("none", None), ("past", NOW - timedelta(days=900)), ("future", FAR)):
+            connection.execute(statements.record_processed("sqlite"), ROW | {"message_id": name, "made": made})
+        found = processed_at(connection)
+    assert found["future"] == FAR
+    assert found["none"] == found["past"]
+    assert abs(found["none"] - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def lists(*rows: dict[str, Any]) -> dict[str, list[Any]]:
+    return {f"{name}s" if name != "attempts" else name: [row[name] for row in rows] for name in ROW}
+
+
+def test_many_rows_are_as_one_by_one(engine: Engine):
+    record = statements.record_all("sqlite")
+    rows = [
+        ROW,
+        ROW | {"message_id": 'm-"2"', "attempts": 7, "made": FAR},
+        ROW,
+        ROW | {"handler": "B", "made": NOW - timedelta(days=900)},
+    ]
+    with engine.begin() as connection:
+        assert connection.execute(record, lists(rows[0])).all() == [("A", "m-1")]
+        assert set(connection.execute(record, lists(*rows)).all()) == {("A", 'm-"2"'), ("B", "m-1")}
+        assert connection.execute(record, lists(*rows)).all() == []
+        assert connection.execute(record, lists()).all() == []
+        assert processed_at(connection)['m-"2"'] == FAR
+        kept = select(inbox.c.handler, inbox.c.message_id, inbox.c.type, inbox.c.attempts, inbox.c.duration_ms)
+        assert sorted(connection.execute(kept).all()) == [
+            ("A", 'm-"2"', "T", 7, None),
+            ("A", "m-1", "T", 1, None),
+            ("B", "m-1", "T", 1, None),
+        ]
+
+
+def test_a_pair_that_is_given_twice_is_told_once(engine: Engine):
+    with engine.begin() as connection:
+        assert connection.execute(statements.record_all("sqlite"), lists(ROW, ROW)).all() == [("A", "m-1")]
+
+
+def test_how_long_it_took_is_noted_on_one_row(engine: Engine):
+    with engine.begin() as connection:
+        for handler in ("A", "B"):
+            connection.execute(statements.record_processed("sqlite"), ROW | {"handler": handler})
+        connection.execute(statements.took(), {"at_handler": "A", "at_message_id": "m-1", "milliseconds": 250})
+        found = connection.execute(select(inbox.c.handler, inbox.c.duration_ms)).all()
+    assert sorted(found) == [("A", 250), ("B", None)]
 
 
 def test_nothing_is_recorded_to_find_out_whether_something_could_be(engine: Engine):
@@ -33,6 +91,6 @@ def test_old_rows_go_up_to_the_limit(engine: Engine):
     ]
     with engine.begin() as connection:
         connection.execute(insert(inbox), rows)
-        statement = statements.prune_inbox(NOW - timedelta(days=1, hours=1), 2)
+        statement = statements.prune_inbox("sqlite", NOW - timedelta(days=1, hours=1), 2)
         assert [connection.execute(statement).rowcount for _ in range(3)] == [2, 1, 0]
         assert set(connection.execute(select(inbox.c.message_id)).scalars()) == {"m-0", "m-1"}

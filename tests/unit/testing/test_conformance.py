@@ -85,7 +85,7 @@ class CountsAReleaseAsAnAttempt(MemorySubscriber):
     async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
         delivery = await super().receive(wait=wait)
         if delivery is not None:
-            delivery.attempt += 1
+            delivery.marks.attempt += 1
         return delivery
 
 

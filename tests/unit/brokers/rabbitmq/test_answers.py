@@ -10,7 +10,8 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.answers import HEARTBEAT, Answers
+from outboxkit.brokers.rabbitmq.answers import Answers
+from outboxkit.brokers.rabbitmq.cutting import HEARTBEAT
 
 CHANNEL, OTHER = 3, 4
 Heard = list[tuple[Any, ...]]

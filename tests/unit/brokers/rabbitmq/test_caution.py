@@ -80,3 +80,15 @@ def test_more_routing_keys_than_are_remembered_are_proven_anew(monkeypatch: pyte
     for route in "abc":
         care.proven(route)
     assert care.doubts(set("abc")) == {"a", "b"}
+
+
+def test_a_queue_is_a_route_of_its_own():
+    care = Caution(Clock())
+    care.proven("OrderConfirmed")
+    to_queue = [message(id=str(n), key="one", headers={"outboxkit-queue": "OrderConfirmed"}) for n in range(3)]
+    assert Batch(to_queue, care).next_wave() == [0]
+    care.refused(to_queue[0], Verdict.UNROUTABLE)
+    assert Batch([message(id=str(n), key="one") for n in range(3)], care).next_wave() == [0, 1, 2]
+    care = Caution(Clock())
+    care.proven(caution.route(to_queue[0]))
+    assert Batch(to_queue, care).next_wave() == [0, 1, 2]

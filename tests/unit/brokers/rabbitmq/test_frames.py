@@ -1,5 +1,6 @@
 """The frames of a batch, read by pamqp, which did not write them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,3 +191,15 @@ def test_more_routes_than_are_remembered_are_still_right(monkeypatch: pytest.Mon
     assert [method.routing_key for method, _, _ in found] == [sent.topic for sent in batch]
     assert [header.properties.headers for _, header, _ in found] == [dict(sent.headers) for sent in batch]
     assert max(len(writer._routes), len(writer._names)) <= 3
+
+
+def test_a_message_for_one_queue_goes_past_the_exchange_and_keeps_its_topic_in_a_header():
+    by, addressed = encoder(), message(topic="orders.eu", headers={"outboxkit-queue": "billing", "a": 1})
+    sent = read(write(addressed, message(topic="orders.eu"), replace(addressed, topic=None), by=by))
+    assert [(method.exchange, method.routing_key) for method, _, _ in sent] == [
+        ("", "billing"),
+        ("shop-events", "orders.eu"),
+        ("", "billing"),
+    ]
+    headers = [header.properties.headers for _, header, _ in sent]
+    assert headers == [{"a": 1, "outboxkit-topic": t} if t else None for t in ("orders.eu", None, "OrderConfirmed")]

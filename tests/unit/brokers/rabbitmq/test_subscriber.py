@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import BrokerUnavailable, ConfigurationError
-from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber, quorum, retry_queue
+from outboxkit.brokers.rabbitmq.queues import quorum, retry_queue
+from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber
 from outboxkit.settings import parse_duration
 
 STEPS = st.integers(1, 7 * 86_400_000).map(lambda number: timedelta(milliseconds=number))

@@ -4,15 +4,23 @@ from outboxkit.brokers.rabbitmq.to_queue import addressed
 from tests.unit.shop import message
 
 
-def test_the_queue_is_the_routing_key_and_a_header_keeps_the_other():
+def test_the_queue_is_noted_for_the_publisher():
     sent = addressed(message(headers={"tenant": "a"}), "statistics")
-    assert sent.routing_key == "statistics"
-    assert sent.headers == {"tenant": "a", "outboxkit-topic": "OrderConfirmed"}
-    assert addressed(message(topic="orders.eu"), "statistics").headers["outboxkit-topic"] == "orders.eu"
+    assert sent.headers == {"tenant": "a", "outboxkit-queue": "statistics"}
 
 
 def test_nothing_else_changes():
     known = message(key="k", correlation_id="story", causation_id="cause", content_encoding="gzip")
     sent = addressed(known, "statistics")
-    for name in ("id", "type", "payload", "key", "correlation_id", "causation_id", "created_at", "content_encoding"):
+    for name in (
+        "id",
+        "type",
+        "topic",
+        "payload",
+        "key",
+        "correlation_id",
+        "causation_id",
+        "created_at",
+        "content_encoding",
+    ):
         assert getattr(sent, name) == getattr(known, name)

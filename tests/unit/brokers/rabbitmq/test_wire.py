@@ -5,7 +5,6 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from aiormq.abc import DeliveredMessage
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import frame
@@ -13,14 +12,17 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from outboxkit import Message
-from outboxkit.brokers import Malformed
+from outboxkit.brokers import Malformed, marks
+from outboxkit.brokers.marks import Marks
+from outboxkit.brokers.rabbitmq import properties as decoding
 from outboxkit.brokers.rabbitmq import wire
 from outboxkit.brokers.rabbitmq.frames import Encoder
+from outboxkit.brokers.rabbitmq.properties import Properties
 from tests.unit.shop import NOW, message
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
 HEADERS = st.dictionaries(
-    NAMES.map(lambda name: name[:32]).filter(lambda name: not name.startswith((wire.OWN, *wire.BROKERS_OWN))),
+    NAMES.map(lambda name: name[:32]).filter(lambda name: not name.startswith((marks.OWN, *wire.BROKERS_OWN))),
     st.none() | st.booleans() | NAMES | st.integers(-(2**63), 2**63 - 1),
     max_size=4,
 )
@@ -52,41 +54,37 @@ def published(sent: Message) -> Basic.Properties:
     return header.properties
 
 
-def over_the_wire(properties: Basic.Properties) -> Basic.Properties:
-    """The properties as a broker hands them on: through their binary form."""
-    written, read = properties.marshal(), Basic.Properties()
-    read.unmarshal(int.from_bytes(written[:2], "big"), written[2:])
-    return read
+def over_the_wire(properties: Basic.Properties) -> Properties:
+    """The properties as they arrive: through their binary form."""
+    written = properties.marshal()
+    return decoding.read(int.from_bytes(written[:2]), written[2:])
 
 
-def delivered(
-    properties: Basic.Properties, *, body: bytes = b"{}", routing_key: str | None = "OrderConfirmed"
-) -> DeliveredMessage:
-    arrival = Basic.Deliver("consumer", 1, redelivered=False, exchange="outboxkit", routing_key=routing_key)
-    return DeliveredMessage(delivery=arrival, header=ContentHeader(0, len(body), properties), body=body, channel=None)
+def foreign(**given: Any) -> Properties:
+    """What a plain client set."""
+    return over_the_wire(Basic.Properties(**({"message_id": "m-1", "message_type": "OrderConfirmed"} | given)))
 
 
-def foreign(**given: Any) -> DeliveredMessage:
-    """A delivery from a plain client that set what is given."""
-    return delivered(Basic.Properties(**({"message_id": "m-1", "message_type": "OrderConfirmed"} | given)))
+def read(found: Properties, body: bytes = b"{}", topic: str = "OrderConfirmed") -> Message | Malformed:
+    return wire.to_message(found, body, wire.topic_of(found, topic))
 
 
 @given(MESSAGES)
 def test_a_message_comes_back_as_it_was(sent: Message):
-    properties = published(sent)
-    arrived = delivered(properties, body=sent.payload, routing_key=sent.routing_key)
-    assert wire.to_message(arrived) == sent
+    assert read(over_the_wire(published(sent)), sent.payload, sent.routing_key) == sent
 
 
 @given(MESSAGES)
-def test_a_retried_message_is_the_same_message_one_attempt_older(sent: Message):
-    properties = published(sent)
-    arrived = delivered(properties, body=sent.payload, routing_key=sent.routing_key)
+def test_a_copy_is_the_same_message_with_other_marks(sent: Message):
+    found, marked = over_the_wire(published(sent)), Marks()
+    topic = sent.routing_key
     for attempt in (1, 2, 3):
-        assert wire.attempt_of(arrived) == attempt
-        assert wire.to_message(arrived) == sent
-        properties = over_the_wire(wire.as_next_attempt(arrived))
-        arrived = delivered(properties, body=sent.payload, routing_key="billing.retry.1s")
+        assert marks.read(found.headers or {}) == marked
+        assert marked.attempt == attempt
+        assert read(found, sent.payload, topic) == sent
+        marked = marked.next_attempt(now=NOW, handlers=("One", "Two"))
+        found = over_the_wire(wire.copy_of(found, marked, wire.topic_of(found, topic)))
+        topic = "billing.retry.1s"
 
 
 def test_the_properties_are_those_of_the_design():
@@ -107,7 +105,7 @@ def test_what_is_not_there_is_not_sent():
 
 
 def test_a_plain_client_needs_an_id_and_a_type_only():
-    found = wire.to_message(foreign())
+    found = read(foreign())
     assert isinstance(found, Message)
     assert (found.id, found.type, found.payload, found.topic) == ("m-1", "OrderConfirmed", b"{}", "OrderConfirmed")
     assert (found.key, found.created_at, found.correlation_id, dict(found.headers)) == (None, None, None, {})
@@ -120,9 +118,7 @@ def test_a_plain_client_needs_an_id_and_a_type_only():
 )
 @pytest.mark.parametrize("value", [None, ""])
 def test_what_lacks_an_id_or_a_type_is_kept_with_the_reason(missing: str, reason: str, value: str | None):
-    found = wire.to_message(
-        foreign(**{missing: value, "headers": {"a": 1}, "correlation_id": "c", "content_type": "x/y"})
-    )
+    found = read(foreign(**{missing: value, "headers": {"a": 1}, "correlation_id": "c", "content_type": "x/y"}))
     assert isinstance(found, Malformed)
     assert (found.reason, found.payload, dict(found.headers)) == (reason, b"{}", {"a": 1})
     assert (found.correlation_id, found.content_type) == ("c", "x/y")
@@ -132,47 +128,93 @@ def test_what_lacks_an_id_or_a_type_is_kept_with_the_reason(missing: str, reason
 
 
 def test_what_postgresql_cannot_store_is_malformed():
-    found = wire.to_message(foreign(message_id="a\0b"))
+    found = read(foreign(message_id="a\0b"))
     assert isinstance(found, Malformed)
     assert "NUL" in found.reason
 
 
 @pytest.mark.parametrize("value", [1, b"\xff", {"a": 1}, ["a"], None, True])
 def test_headers_of_our_names_that_are_no_text_are_passed_over(value: object):
-    found = wire.to_message(
-        foreign(headers={"outboxkit-key": value, "outboxkit-causation-id": value, "outboxkit-topic": value})
-    )
+    found = read(foreign(headers={"outboxkit-key": value, "outboxkit-causation-id": value, "outboxkit-topic": value}))
     assert isinstance(found, Message)
-    assert (found.key, found.causation_id, found.topic, dict(found.headers)) == (None, None, None, {})
+    assert (found.key, found.causation_id, dict(found.headers)) == (None, None, {})
+    assert found.topic == "OrderConfirmed"
 
 
 def test_the_brokers_own_headers_are_not_the_messages():
     headers = {"x-death": [{"count": 1}], "x-delivery-count": 3, "x-first-death-queue": "q", "x-mine": 1}
-    found = wire.to_message(foreign(headers=headers))
+    found = read(foreign(headers=headers))
     assert isinstance(found, Message)
     assert dict(found.headers) == {"x-mine": 1}
-    assert set(wire.as_next_attempt(foreign(headers=headers)).headers or {}) == {
-        "x-mine",
-        "outboxkit-attempt",
-        "outboxkit-topic",
-    }
+    copied = wire.copy_of(foreign(headers=headers), Marks(attempt=2), "t").headers
+    assert copied == {"x-mine": 1, "outboxkit-attempt": 2, "outboxkit-topic": "t"}
 
 
-@pytest.mark.parametrize(
-    ("found", "attempt"), [(None, 1), (1, 1), (7, 7), (0, 1), (-3, 1), ("9", 1), (2.5, 1), (b"9", 1)]
-)
-def test_an_attempt_is_at_least_the_first(found: object, attempt: int):
-    assert wire.attempt_of(foreign(headers={"outboxkit-attempt": found})) == attempt
+@pytest.mark.parametrize("own", ["outboxkit-attempt", "outboxkit-anything", "outboxkit-queue"])
+def test_no_reserved_header_is_the_messages(own: str):
+    for found in (
+        read(foreign(headers={own: "x", "a": 1})),
+        read(foreign(message_id=None, headers={own: "x", "a": 1})),
+    ):
+        assert dict(found.headers) == {"a": 1}
 
 
-def test_the_next_attempt_keeps_everything_but_what_would_lose_it():
+def test_a_copy_keeps_everything_but_what_would_lose_it():
     first = foreign(
         priority=5, reply_to="q", expiration="60000", user_id="guest", app_id="shop", delivery_mode=1, headers={"a": 1}
     )
-    again = wire.as_next_attempt(first)
+    first.cluster_id = "the client library refuses it"
+    again = wire.copy_of(first, Marks(attempt=2), "OrderConfirmed")
     assert (again.priority, again.reply_to, again.app_id) == (5, "q", "shop")
     assert (again.delivery_mode, again.expiration, again.user_id) == (2, None, None)
     assert again.headers == {"a": 1, "outboxkit-attempt": 2, "outboxkit-topic": "OrderConfirmed"}
+
+
+def test_a_copy_is_not_sent_to_further_queues_again():
+    copied = wire.copy_of(foreign(headers={"CC": ["other"], "BCC": ["third"], "a": 1}), Marks(), "t")
+    assert copied.headers == {"a": 1, "outboxkit-topic": "t"}
+
+
+@pytest.mark.parametrize(
+    ("count", "redelivered", "returned"),
+    [(None, False, 0), (None, True, 1), (3, True, 3), (0, True, 0), (-1, False, 0), ("9", True, 1), (True, True, 1)],
+)
+def test_the_brokers_count_goes_before_its_flag(count: object, redelivered: bool, returned: int):
+    headers = {} if count is None else {"x-delivery-count": count}
+    assert wire.returned(foreign(headers=headers), redelivered=redelivered) == returned
+
+
+DEATHS = [{"queue": "q.retry.1s", "routing-keys": ["q.retry.1s"]}, {"queue": "q", "routing-keys": ["orders.eu", "cc"]}]
+
+
+@pytest.mark.parametrize(
+    ("headers", "dropped", "topic"),
+    [
+        ({}, True, "arrived"),
+        ({"x-death": DEATHS}, True, "orders.eu"),
+        ({"x-death": DEATHS}, False, "arrived"),
+        ({"x-death": DEATHS, "outboxkit-topic": "first"}, True, "first"),
+        ({"x-death": []}, True, "arrived"),
+        ({"x-death": "none"}, True, "arrived"),
+        ({"x-death": [{"routing-keys": [7]}]}, True, "arrived"),
+    ],
+)
+def test_the_first_topic_of_a_dropped_message_is_what_the_broker_noted(headers: Any, dropped: bool, topic: str):
+    assert wire.topic_of(foreign(headers=headers), "arrived", dropped=dropped) == topic
+
+
+def test_what_cannot_be_read_is_malformed_with_what_could():
+    found = foreign(headers={"a": 1}, correlation_id="c")
+    found.unreadable = "its timestamp cannot be read"
+    message_ = read(found)
+    assert isinstance(message_, Malformed)
+    assert (message_.reason, message_.message_id, message_.type) == (found.unreadable, "m-1", "OrderConfirmed")
+    assert (message_.payload, dict(message_.headers), message_.correlation_id) == (b"{}", {"a": 1}, "c")
+
+
+@pytest.mark.parametrize("key", ["k" * 256, "é" * 128, "a\0b"])
+def test_a_key_that_is_no_key_is_malformed(key: str):
+    assert isinstance(read(foreign(headers={"outboxkit-key": key})), Malformed)
 
 
 @given(st.datetimes(timezones=st.just(UTC)), HEADERS)
@@ -197,17 +239,8 @@ def test_every_message_can_be_written(made: datetime, headers: dict[str, Any]):
     ids=str,
 )
 def test_whatever_header_a_client_set_can_be_written_again(value: object):
-    again = over_the_wire(wire.as_next_attempt(foreign(headers={"a": value})))
+    again = over_the_wire(wire.copy_of(foreign(headers={"a": value}), Marks(attempt=2), "t"))
     assert again.headers is not None
     assert again.headers["outboxkit-attempt"] == 2
     found = again.headers["a"]
     assert found == value or str(value) in str(found) or "\\xff" in str(found)
-
-
-def test_a_topic_is_remembered_through_all_attempts():
-    arrived = delivered(Basic.Properties(message_id="m", message_type="T"), routing_key="orders.eu")
-    for _ in range(3):
-        arrived = delivered(wire.as_next_attempt(arrived), routing_key="billing.retry.1s")
-        found = wire.to_message(arrived)
-        assert isinstance(found, Message)
-        assert found.topic == "orders.eu"

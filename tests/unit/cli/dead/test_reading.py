@@ -6,7 +6,7 @@ import re
 import pytest
 from sqlalchemy import Engine
 
-from tests.integration.dead_rows import dead, fill
+from tests.integration.dead_rows import buried, dead, fill
 from tests.unit.cli.conftest import Run
 
 
@@ -24,9 +24,9 @@ def test_the_newest_first_and_how_many_more(run: Run, engine: Engine):
     fill(engine, [dead(place, key=f"order-{place}") for place in range(1, 6)])
     ended = run("dead", "list", "--limit", "2")
     head, first, second, more = ended.out.splitlines()
-    assert head.split() == ["no.", "message", "id", "type", "key", "side", "reason", "attempts", "age", "parked"]
+    assert head.split() == ["no.", "message", "id", "type", "key", "side", "reason", "attempts", "age", "state"]
     assert re.sub(r"\d+ min", "some min", first).split() == [
-        *("5", "m-5", "OrderConfirmed", "order-5", "outbox", "rejected", "10", "3", "h", "some", "min", "yes")
+        *("5", "m-5", "OrderConfirmed", "order-5", "outbox", "rejected", "10", "3", "h", "some", "min", "parked")
     ]
     assert second.split()[0] == "4"
     assert more.startswith("and 3 more")
@@ -50,6 +50,30 @@ def test_list_as_json(run: Run, engine: Engine):
     (letter,) = found["dead_letters"]
     assert (letter["id"], letter["message_id"], letter["position"]) == (2, "m-2", 2)
     assert "payload" not in letter
+
+
+def test_the_inbox_is_listed_with_its_queue_and_handler(run: Run, engine: Engine):
+    fill(engine, [buried("x"), buried("y", reason="stale", handler=None)])
+    ended = run("dead", "list")
+    _, stale, failed, legend = ended.out.splitlines()
+    assert stale.split()[4:7] == ["inbox:", "billing", "stale"]
+    assert stale.split()[-1] == "stale"
+    assert failed.split()[4:7] == ["inbox:", "billing,", "SendReceipt"]
+    assert failed.split()[-1] == "open"
+    assert legend.startswith("stale: older than the inbox is sure to remember")
+    found = json.loads(run("dead", "list", "--json").out)["dead_letters"]
+    assert [(one["queue"], one["handler"], one["refused"]) for one in found] == [
+        ("billing", None, "stale"),
+        ("billing", "SendReceipt", None),
+    ]
+
+
+def test_show_says_what_a_replay_would_do(run: Run, engine: Engine):
+    fill(engine, [buried("x"), buried("y", reason="stale")])
+    lines = run("dead", "show", "1", "2").out.splitlines()
+    assert "replay          goes back to its queue, for this handler" in lines
+    assert any(line.startswith("replay          stale: older") for line in lines)
+    assert [one["refused"] for one in json.loads(run("dead", "show", "1", "2", "--json").out)] == [None, "stale"]
 
 
 def test_show_by_number_and_by_message_id(run: Run, engine: Engine):

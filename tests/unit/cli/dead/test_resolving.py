@@ -3,11 +3,13 @@
 import io
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine
 
-from tests.integration.dead_rows import dead, fill, letters, outbox_rows, waiting
+from outboxkit import ids
+from tests.integration.dead_rows import buried, dead, fill, letters, outbox_rows, waiting
 from tests.unit.cli.conftest import Run
 
 
@@ -51,13 +53,56 @@ def test_a_command_that_may_mean_too_much_is_refused(
     assert untouched(engine)
 
 
-@pytest.mark.parametrize("arguments", [["2"], ["1", "2"], ["x"], ["--id", "x"], ["--side", "inbox"]])
-def test_the_inbox_cannot_be_replayed_yet(run: Run, engine: Engine, arguments: list[str]):
-    fill(engine, [dead(1), dead(None, side="inbox", message_id="x")])
+OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
+
+
+@pytest.mark.parametrize("arguments", [["2"], ["x"], ["--id", "x"], ["--side", "inbox"], ["--reason", "failed"]])
+def test_the_inbox_is_replayed_as_the_outbox_is(run: Run, engine: Engine, arguments: list[str]):
+    fill(engine, [dead(1)])
+    fill(engine, [buried("x")])
     ended = run("dead", "replay", *arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert "replay accepts dead letters of the outbox" in ended.err
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == ("1 dead letter to replay:\n  1 OrderConfirmed (inbox, failed)\nreplayed 1 of 1 by alice\n")
+    assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
+
+
+def test_what_is_refused_is_counted_explained_and_named(run: Run, engine: Engine):
+    fill(engine, [buried("x"), buried(OLD), buried(None), buried(OLD, handler="H")])
+    ended = run("dead", "replay", "--all")
+    assert ended.code == 3
+    said = ended.out.splitlines()
+    assert said[:2] == ["1 dead letter to replay:", "  1 OrderConfirmed (inbox, failed)"]
+    assert said[2].startswith("refused: 2, stale: older than the inbox is sure to remember")
+    assert said[3].startswith("refused: 1, malformed: it has no id or no type")
+    assert said[4] == "replayed 1 of 1 by alice"
+    assert ended.err.splitlines() == [
+        "outboxkit: not replayed: 2, 4 (stale)",
+        "outboxkit: not replayed: 3 (malformed)",
+    ]
+
+
+def test_nothing_but_refused_ones_is_not_done(run: Run, engine: Engine):
+    fill(engine, [buried(OLD)])
+    assert run("dead", "replay", "--all", "--dry-run").code == 0
+    ended = run("dead", "replay", "--all")
+    assert ended.code == 3
+    assert ended.out.startswith("0 dead letters to replay\nrefused: 1, stale: ")
     assert untouched(engine)
+
+
+def test_a_stale_one_is_replayed_where_that_is_accepted(run: Run, engine: Engine):
+    fill(engine, [buried(OLD)])
+    ended = run("dead", "replay", "--all", "--accept-stale")
+    assert ended.code == 0
+    assert "accepted: 1, stale: dated anew" in ended.out
+    assert ended.out.endswith("replayed 1 of 1 by alice\n")
+
+
+def test_the_retention_and_the_skew_are_the_consumers(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    fill(engine, [buried(OLD)])
+    monkeypatch.setenv("OUTBOXKIT_INBOX_RETENTION", "16d")
+    assert run("dead", "replay", "--all", "--clock-skew", "2d").code == 3
+    assert run("dead", "replay", "--all").code == 0
 
 
 @pytest.mark.parametrize("command", ["replay", "discard"])
@@ -71,14 +116,11 @@ def test_a_dry_run_only_says(run: Run, engine: Engine, command: str):
 
 
 def test_a_replay_says_what_it_did(run: Run, engine: Engine):
-    fill(engine, [dead(1, key="a"), dead(None, side="inbox", message_id="x")], [waiting(9, "a")])
+    fill(engine, [dead(1, key="a"), dead(2, side="inbox", queue="billing", parked=False)], [waiting(9, "a")])
     ended = run("dead", "replay", "--all")
     assert ended.code == 0
-    assert ended.out.splitlines()[-2:] == [
-        "left alone: 1 dead letter of the inbox, which cannot be replayed yet",
-        "replayed 1 of 1 by alice; released 1 waiting message",
-    ]
-    assert [row.resolution for row in letters(engine).values()] == ["replayed", None]
+    assert ended.out.endswith("replayed 2 of 2 by alice; released 1 waiting message\n")
+    assert [row.resolution for row in letters(engine).values()] == ["replayed", "replayed"]
 
 
 def test_the_same_again_says_that_it_is_done(run: Run, engine: Engine):
@@ -95,7 +137,7 @@ def test_a_place_that_is_taken(run: Run, engine: Engine):
     ended = run("dead", "replay", "--all")
     assert ended.code == 3
     assert ended.out.endswith("replayed 1 of 2 by alice\n")
-    assert ended.err.startswith("outboxkit: not replayed: 1: their places in the outbox are taken")
+    assert ended.err.startswith("outboxkit: not replayed: 1 (taken: its place in the outbox is taken")
 
 
 def test_nobody_can_be_asked(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):

@@ -1,12 +1,13 @@
 """Dead letters as people read them."""
 
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from outboxkit.cli.dead import show
-from outboxkit.deadletters import Survey
+from outboxkit.deadletters import Refusal, Survey
 from outboxkit.tables import dead_letter
 from tests.unit.shop import NOW
 
@@ -28,7 +29,7 @@ def letter(**more: Any) -> Any:
 
 
 def text(**more: Any) -> str:
-    return "\n".join(show.one(letter(**more), NOW))
+    return "\n".join(show.one(letter(**more), None, NOW))
 
 
 def test_json_is_laid_out():
@@ -68,13 +69,64 @@ def test_the_audit_line(more: dict[str, Any], line: str):
 
 
 def test_json_of_a_payload():
-    assert show.shown(letter())["payload"] == '{"order_id":7}'
-    assert show.shown(letter(payload=b"\xff"))["payload_base64"] == b"\xff"
-    assert "payload" not in show.listed(letter())
+    assert show.shown(letter(), None)["payload"] == '{"order_id":7}'
+    assert show.shown(letter(payload=b"\xff"), None)["payload_base64"] == b"\xff"
+    assert "payload" not in show.listed(letter(), None)
+
+
+@pytest.mark.parametrize(
+    ("more", "why", "state"),
+    [
+        ({}, None, "open"),
+        ({"parked": True}, None, "parked"),
+        ({"side": "inbox"}, Refusal.STALE, "stale"),
+        ({"side": "inbox", "resolution": "discarded"}, Refusal.STALE, "discarded"),
+    ],
+)
+def test_the_state_in_a_word(more: dict[str, Any], why: Refusal | None, state: str):
+    assert show.state(letter(**more), why) == state
+
+
+@pytest.mark.parametrize(
+    ("more", "why", "line"),
+    [
+        ({}, None, "goes back to its place in the outbox"),
+        ({"side": "inbox", "queue": "billing", "handler": "H"}, None, "goes back to its queue, for this handler"),
+        ({"side": "inbox", "queue": "billing"}, None, "goes back to its queue, for all handlers"),
+        ({"side": "inbox", "queue": "billing"}, Refusal.STALE, f"stale: {Refusal.STALE.plain}"),
+    ],
+)
+def test_what_a_replay_would_do(more: dict[str, Any], why: Refusal | None, line: str):
+    assert f"replay          {line}" in list(show.one(letter(**more), why, NOW))
+
+
+def test_nothing_is_said_of_a_replay_of_what_is_resolved():
+    lines = show.one(letter(resolution="replayed", resolved_by="alice", resolved_at=NOW), Refusal.STALE, NOW)
+    assert not any(line.startswith("replay ") for line in lines)
+
+
+def test_a_legend_explains_what_a_list_has_and_nothing_else():
+    rows = [letter(), letter(resolution="discarded"), letter(), letter()]
+    refused = [Refusal.STALE, Refusal.NO_QUEUE, None, Refusal.STALE]
+    assert list(show.legend(rows, refused)) == [f"stale: {Refusal.STALE.plain}"]
 
 
 def test_what_a_selection_has():
-    survey = Survey([("outbox", "T", "rejected", 1200), ("inbox", None, "malformed", 1)], 1201, 1200, 9, 1, 2)
-    assert list(show.kinds(survey, outbox_only=False)) == ["  1 200 T (outbox, rejected)", "  1 - (inbox, malformed)"]
-    assert list(show.kinds(survey, outbox_only=True)) == ["  1 200 T (outbox, rejected)"]
+    kinds = [(("outbox", "T", "rejected"), 1200), (("inbox", "T", "failed"), 3), (("inbox", None, "malformed"), 1)]
+    refused = Counter({(kinds[1][0], Refusal.STALE): 2, (kinds[2][0], Refusal.MALFORMED): 1})
+    survey = Survey(kinds, 1204, refused, accepted=0, upto=9, keys=1, waiting=2)
+    all_ = ["  1 200 T (outbox, rejected)", "  3 T (inbox, failed)", "  1 - (inbox, malformed)"]
+    assert list(show.kinds(survey, replayable=False)) == all_
+    assert list(show.kinds(survey, replayable=True)) == [all_[0], "  1 T (inbox, failed)"]
+    assert survey.replayable == 1201
+    assert list(show.refusals(survey)) == [
+        f"refused: 2, stale: {Refusal.STALE.plain}",
+        f"refused: 1, malformed: {Refusal.MALFORMED.plain}",
+    ]
     assert show.behind(survey) == "parked by them: 1 key, with 2 waiting messages"
+
+
+def test_accepting_what_is_stale_is_said_aloud():
+    survey = Survey([(("inbox", "T", "stale"), 2)], 2, Counter(), accepted=2, upto=9, keys=0, waiting=0)
+    (line,) = show.refusals(survey)
+    assert line == "accepted: 2, stale: dated anew; what they have done before, they do again"

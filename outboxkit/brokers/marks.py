@@ -1,0 +1,93 @@
+"""What outboxkit notes on a message on its way: reserved headers, which every broker reads and writes alike. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+OWN = "outboxkit-"
+"""How the name of every reserved header begins; no user's header does."""
+ATTEMPT, FIRST_FAILED = "outboxkit-attempt", "outboxkit-first-failed-at"
+HANDLERS, ACCEPTED = "outboxkit-handlers", "outboxkit-accepted-at"
+QUEUE = "outboxkit-queue"
+"""On a message that is to be published to this queue alone, past every binding. It is not sent."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What is noted on one message.
+
+    Attributes:
+        attempt: 1 at first, one more after each retry.
+        first_failed_at: when its first attempt failed.
+        handlers: the names of those that are still to run; all where it is empty.
+        accepted_at: when an operator said that it is to be handled although it is stale.
+    """
+
+    attempt: int = 1
+    first_failed_at: datetime | None = None
+    handlers: tuple[str, ...] = ()
+    accepted_at: datetime | None = None
+
+    def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "Marks":
+        """The same with one attempt more, for these handlers; all that it was for where there are none."""
+        return replace(
+            self,
+            attempt=self.attempt + 1,
+            first_failed_at=self.first_failed_at or now,
+            handlers=handlers or self.handlers,
+        )
+
+    def headers(self) -> dict[str, Any]:
+        """As reserved headers; nothing for what is as at the beginning."""
+        written: dict[str, Any] = {}
+        if self.attempt > 1:
+            written[ATTEMPT] = self.attempt
+        if self.first_failed_at is not None:
+            written[FIRST_FAILED] = _milliseconds(self.first_failed_at)
+        if self.handlers:
+            written[HANDLERS] = list(self.handlers)
+        if self.accepted_at is not None:
+            written[ACCEPTED] = _milliseconds(self.accepted_at)
+        return written
+
+
+FRESH = Marks()
+
+
+def read(headers: Mapping[str, Any]) -> Marks:
+    """The marks among these headers. Whatever a foreign client has written there, it is no error: it is not a mark."""
+    if not any(name.startswith(OWN) for name in headers):
+        return FRESH
+    attempt, handlers = headers.get(ATTEMPT), headers.get(HANDLERS)
+    return Marks(
+        attempt=max(attempt, 1) if isinstance(attempt, int) else 1,
+        first_failed_at=_moment(headers.get(FIRST_FAILED)),
+        handlers=tuple(name for name in handlers if isinstance(name, str)) if isinstance(handlers, list) else (),
+        accepted_at=_moment(headers.get(ACCEPTED)),
+    )
+
+
+def addressed_to(headers: Mapping[str, Any]) -> str | None:
+    """The queue that a message with these headers is for, past every binding; None: for whoever is bound."""
+    queue = headers.get(QUEUE)
+    return queue if isinstance(queue, str) else None
+
+
+def without(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that are not reserved."""
+    return {name: value for name, value in headers.items() if not name.startswith(OWN)}
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _moment(found: object) -> datetime | None:
+    try:
+        return _EPOCH + found * _MILLISECOND if isinstance(found, int) else None
+    except OverflowError:
+        return None

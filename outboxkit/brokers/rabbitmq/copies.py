@@ -1,0 +1,164 @@
+"""Copies of deliveries, put into a queue directly and confirmed: for another attempt, or at the end of the queue."""
+
+import asyncio
+from struct import Struct
+
+import aio_pika
+from pamqp import commands, frame
+from pamqp.body import ContentBody
+from pamqp.header import ContentHeader
+
+from outboxkit.brokers.marks import Marks
+from outboxkit.brokers.rabbitmq import connection, wire
+from outboxkit.brokers.rabbitmq.answers import Answers
+from outboxkit.brokers.rabbitmq.deliveries import Arrived
+from outboxkit.brokers.rabbitmq.frames import BASIC, END, FRAME_OVERHEAD, HEADER, HEADER_OVERHEAD
+from outboxkit.errors import BrokerUnavailable
+
+_HEADER = Struct(">BHIHHQH")
+_Answer = asyncio.Future[str | None]
+
+
+class Copies:
+    """Publishes them on a connection of its own, opened with the first one.
+
+    A broker that is short of memory or disk does not read from a connection that publishes: acks must not wait there.
+
+    Args:
+        url: `amqp://` or `amqps://`.
+        name: of the connection, in RabbitMQ's listings.
+        timeout: seconds until a copy must be confirmed.
+    """
+
+    def __init__(self, url: str, *, name: str, timeout: float) -> None:
+        self._url, self._name, self._timeout = url, name, timeout
+        self._line: _Line | None = None
+        self._opening = asyncio.Lock()
+
+    async def put(self, arrived: Arrived, queue: str, *, marks: Marks, topic: str) -> None:
+        """Put a copy with these marks into this queue; returns once the broker has it.
+
+        Raises:
+            BrokerUnavailable: it may not have it: no connection, no confirm, no such queue, or publishers are blocked.
+        """
+        try:
+            async with asyncio.timeout(self._timeout):
+                refused = await (await self._open()).put(arrived, queue, marks, topic)
+        except TimeoutError as error:
+            self.raise_if_blocked()
+            await self.close()
+            raise BrokerUnavailable(f"the broker did not confirm a copy for {queue!r} in time") from error
+        if refused is not None:
+            raise BrokerUnavailable(f"the broker did not take a copy for {queue!r}: {refused}")
+
+    def raise_if_blocked(self) -> None:
+        """Raise `BrokerUnavailable` while the broker takes no publishes, for lack of memory or disk."""
+        if self._line is not None and self._line.blocked_by is not None:
+            raise BrokerUnavailable(
+                f"the broker has blocked publishers: {self._line.blocked_by or 'it does not say why'}"
+            )
+
+    async def close(self) -> None:
+        """Disconnect; the next copy connects anew. Never raises for a broker that is gone."""
+        gone, self._line = self._line, None
+        if gone is not None:
+            gone.lose("closed")
+            await connection.close(gone.connection)
+
+    async def _open(self) -> "_Line":
+        async with self._opening:
+            if self._line is not None and self._line.lost is None:
+                self.raise_if_blocked()
+                return self._line
+            await self.close()
+            line, answers = _Line(), Answers()
+            line.connection = await connection.connect(
+                self._url,
+                name=self._name,
+                timeout=self._timeout,
+                on_lost=line.lose,
+                tap=answers,
+                on_writer=line.writes_to,
+            )
+            self._line = line
+            _, wire_channel = await connection.open_channel(line.connection, on_lost=line.lose)
+            line.channel = wire_channel.number
+            line.room = (wire_channel.connection.connection_tune.frame_max or line.room) - FRAME_OVERHEAD
+            answers.hand_to(line, channel=line.channel)
+            return line
+
+
+class _Line:
+    """One connection and what is unanswered on it; it hears the broker's answers."""
+
+    def __init__(self) -> None:
+        self.connection: aio_pika.abc.AbstractConnection | None = None
+        self.channel = 0
+        self.room = 131_072
+        self.lost: str | None = None
+        self.blocked_by: str | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._last = 0
+        self._waiting: dict[int, _Answer] = {}
+        self._by_id: dict[str, _Answer] = {}
+
+    def writes_to(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    async def put(self, arrived: Arrived, queue: str, marks: Marks, topic: str) -> str | None:
+        """Why the broker did not take it; None: it has it. A return is told by its id, so no id is there twice."""
+        id_ = arrived.properties.message_id or ""
+        while id_ in self._by_id and self.lost is None:
+            await asyncio.wait((self._by_id[id_],))
+        if self.lost is not None or self._writer is None:
+            return self.lost or "not connected"
+        written = self._frames(arrived, queue, marks, topic)
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._last += 1  # together with the write: the broker counts as well
+        self._waiting[self._last] = self._by_id[id_] = answer
+        answer.add_done_callback(lambda _: self._by_id.pop(id_, None))
+        self._writer.write(written)
+        return await asyncio.shield(answer)
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        self._answer(tag, None, multiple=multiple)
+
+    def nack(self, tag: int, *, multiple: bool) -> None:
+        self._answer(tag, "nacked: is the queue full?", multiple=multiple)
+
+    def returned(self, message_id: str, reason: str) -> None:
+        answer = self._by_id.get(message_id)
+        if answer is not None and not answer.done():
+            answer.set_result(reason)
+
+    def closed(self, code: int, text: str, *, connection_too: bool) -> None:  # noqa: ARG002 - it is of no use either way
+        self.lose(f"{code} {text}")
+
+    def blocked(self, reason: str | None) -> None:
+        self.blocked_by = reason
+
+    def lose(self, reason: str) -> None:
+        """Everything that has no answer gets this one."""
+        self.lost, self.blocked_by = self.lost or reason, None
+        self._answer(self._last, reason, multiple=True)
+
+    def _answer(self, tag: int, refusal: str | None, *, multiple: bool) -> None:
+        for each in [known for known in self._waiting if known <= (tag or self._last)] if multiple else [tag]:
+            answer = self._waiting.pop(each, None)
+            if answer is not None and not answer.done():
+                answer.set_result(refusal)
+
+    def _frames(self, arrived: Arrived, queue: str, marks: Marks, topic: str) -> bytes:
+        publish = commands.Basic.Publish(exchange="", routing_key=queue, mandatory=True)
+        body = arrived.body
+        parts = [ContentBody(body[start : start + self.room]) for start in range(0, len(body), self.room)]
+        written = [frame.marshal(publish, self.channel), self._header(arrived, marks, topic)]
+        return b"".join((*written, *(frame.marshal(part, self.channel) for part in parts)))
+
+    def _header(self, arrived: Arrived, marks: Marks, topic: str) -> bytes:
+        if arrived.properties.unreadable is None:
+            properties = wire.copy_of(arrived.properties, marks, topic)
+            return frame.marshal(ContentHeader(0, len(arrived.body), properties), self.channel)
+        size = len(arrived.written) + HEADER_OVERHEAD  # what cannot be read is left as it is
+        content = (BASIC, 0, len(arrived.body), arrived.flags)
+        return _HEADER.pack(HEADER, self.channel, size, *content) + arrived.written + bytes((END,))

@@ -1,0 +1,192 @@
+"""A channel on which deliveries arrive: the part of the consumer's side that speaks to the client library."""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+
+from aiormq.abc import AbstractChannel
+from pamqp import commands, frame
+
+from outboxkit.brokers.rabbitmq import connection
+from outboxkit.brokers.rabbitmq.acks import Acks
+from outboxkit.brokers.rabbitmq.deliveries import Arrived, Deliveries
+from outboxkit.errors import BrokerUnavailable
+
+_Answer = asyncio.Future[Arrived | None]
+
+
+class Intake:
+    """One connection with one channel, from its opening to its end.
+
+    Attributes:
+        lost: why it is of no use any more; None while it is.
+        ceased: whether it takes no more deliveries.
+    """
+
+    def __init__(self, *, timeout: float) -> None:
+        self.lost: str | None = None
+        self.deliveries = Deliveries(self)
+        self._timeout = timeout
+        self._channel = 0
+        self._acks = Acks(0)
+        self._writer: asyncio.StreamWriter | None = None
+        self._arrived: deque[Arrived] = deque()
+        self._asked: deque[tuple[_Answer, str]] = deque()
+        self._news = asyncio.Event()
+        self._flushing = False
+        self.ceased = False
+
+    @property
+    def unsettled(self) -> int:
+        """How many deliveries were received and are neither acked nor given back."""
+        return self._acks.unsettled - len(self._arrived)
+
+    def writes_to(self, writer: asyncio.StreamWriter) -> None:
+        """Where its frames go, between those of the client."""
+        self._writer = writer
+
+    def listen(self, *, channel: int) -> None:
+        """Take the deliveries of this channel, on which none has arrived yet."""
+        self._channel, self._acks = channel, Acks(channel)
+        self.deliveries.listen(channel=channel)
+
+    async def consume(self, channel: AbstractChannel, queue: str) -> None:
+        """Have messages of a queue pushed; the consumer's tag is the queue's name.
+
+        Raises:
+            BrokerUnavailable: the channel was lost, or there is no such queue.
+        """
+        try:
+            with connection.converted(f"cannot consume from {queue!r}"):
+                await channel.basic_consume(queue, _never, consumer_tag=queue, timeout=self._timeout)
+        except BrokerUnavailable as error:
+            self.lose(str(error))
+            raise
+
+    async def next(self) -> Arrived:
+        """What was pushed next.
+
+        Raises:
+            BrokerUnavailable: the channel was lost; what has arrived on it cannot be acked any more.
+        """
+        while self.lost is None:
+            if self._arrived and not self.ceased:
+                return self._arrived.popleft()
+            self._news.clear()
+            await self._news.wait()
+        raise self._gone()
+
+    def next_present(self) -> Arrived | None:
+        """What was pushed next, if it has arrived already."""
+        self._raise_if_lost()
+        return self._arrived.popleft() if self._arrived else None
+
+    async def ask(self, queue: str) -> Arrived | None:
+        """The head of a queue; None where it is empty. It is bound by no prefetch."""
+        present = self.next_present()
+        if present is not None:
+            return present
+        answer: _Answer = asyncio.get_running_loop().create_future()
+        self._asked.append((answer, queue))
+        self._write(frame.marshal(commands.Basic.Get(queue=queue), self._channel))
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await answer
+        except TimeoutError as error:
+            self.lose(f"the broker did not answer when {queue!r} was read")
+            raise self._gone() from error
+
+    async def cease(self, channel: AbstractChannel, *queues: str) -> None:
+        """Have no more messages pushed from these queues, and give back what nobody has received.
+
+        Raises:
+            BrokerUnavailable: the channel was lost.
+        """
+        self._raise_if_lost()
+        self.ceased = True
+        with connection.converted("cannot stop consuming"):
+            for queue in queues:
+                await channel.basic_cancel(queue, timeout=self._timeout)
+        while (arrived := self.next_present()) is not None:
+            self.nack(arrived.tag)
+
+    def ack(self, tag: int) -> None:
+        """Note it as done; the acks of one moment leave together.
+
+        Raises:
+            BrokerUnavailable: the channel was lost.
+        """
+        self._raise_if_lost()
+        self._acks.ack(tag)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
+
+    def nack(self, tag: int) -> None:
+        """Give it back now.
+
+        Raises:
+            BrokerUnavailable: the channel was lost.
+        """
+        self._raise_if_lost()
+        self._write(self._acks.nack(tag))
+
+    def flush(self) -> None:
+        """Send the acks that are noted, unless the channel was lost."""
+        self._flushing = False
+        if self.lost is None:
+            with suppress(BrokerUnavailable):
+                self._write(self._acks.frames())
+
+    def lose(self, reason: str) -> None:
+        """From now on everything raises, for the first reason that was given."""
+        self.lost = self.lost or reason
+        self._news.set()
+        asked, self._asked = self._asked, deque()
+        for answer, _ in asked:
+            if not answer.done():
+                answer.set_exception(self._gone())
+
+    def delivered(self, arrived: Arrived) -> None:
+        """A message has arrived; one that nobody waits for any more is kept for who asks next."""
+        self._acks.arrived(arrived.tag)
+        if not arrived.consumer:
+            answer, arrived.consumer = self._asked.popleft()
+            if not answer.done():
+                answer.set_result(arrived)
+                return
+        if self.ceased:
+            with suppress(BrokerUnavailable):
+                self._write(self._acks.nack(arrived.tag))
+            return
+        self._arrived.append(arrived)
+        self._news.set()
+
+    def empty(self) -> None:
+        """The queue that was asked is empty."""
+        answer, _ = self._asked.popleft()
+        if not answer.done():
+            answer.set_result(None)
+
+    def closed(self, reason: str) -> None:
+        """The broker has closed the channel."""
+        self.lose(f"the broker closed the channel: {reason}")
+
+    def _write(self, frames: bytes) -> None:
+        if not frames:
+            return
+        if self._writer is None or self._writer.is_closing():
+            self.lose("the connection was closed")
+            raise self._gone()
+        self._writer.write(frames)
+
+    def _raise_if_lost(self) -> None:
+        if self.lost is not None:
+            raise self._gone()
+
+    def _gone(self) -> BrokerUnavailable:
+        return BrokerUnavailable(f"the connection to the broker was lost: {self.lost}")
+
+
+async def _never(_: object) -> None:
+    """The client's consumer: it hears nothing, since deliveries are taken before they reach it."""

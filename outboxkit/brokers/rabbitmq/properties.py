@@ -1,0 +1,163 @@
+"""The properties of an arrived message (AMQP 0-9-1, sections 2.3.5.2 and 4.2.5). Pure.
+
+They are decoded here, and not by the client library, because what cannot be decoded is one message's failure: in the
+library it would end the connection, at each delivery of that message anew.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from struct import Struct, error
+from typing import Any
+
+from pamqp import decode
+
+_LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">d")
+_MORE_FLAGS = 1
+_TEXT, _NOTHING = ord("S"), ord("V")
+MILLISECONDS_FROM = 0xFFFFFFFF
+"""Some clients write milliseconds where AMQP has seconds: a timestamp above this, the year 2106, is one of theirs."""
+
+DEEPEST = 32
+"""How many levels of tables and lists a header may have; more could not be handled without reaching Python's limit."""
+
+
+@dataclass(slots=True)
+class Properties:
+    """AMQP's fourteen, under the client library's names for them; None where one was not sent."""
+
+    content_type: str | None = None
+    content_encoding: str | None = None
+    headers: dict[str, Any] | None = None
+    delivery_mode: int | None = None
+    priority: int | None = None
+    correlation_id: str | None = None
+    reply_to: str | None = None
+    expiration: str | None = None
+    message_id: str | None = None
+    timestamp: datetime | None = None
+    message_type: str | None = None
+    user_id: str | None = None
+    app_id: str | None = None
+    cluster_id: str | None = None
+    unreadable: str | None = None
+    """What could not be decoded, and why. The raw bytes are still what was sent."""
+
+
+def read(flags: int, written: bytes) -> Properties:
+    """The properties behind these flags. It raises nothing: see `unreadable`."""
+    found, position = Properties(), 0
+    if flags & _MORE_FLAGS:
+        found.unreadable = "it has properties that AMQP 0-9-1 does not know"
+        return found
+    for flag, name, read_one in _FIELDS:
+        if not flags & flag:
+            continue
+        try:
+            value, position = read_one(written, position)
+        except _UNREADABLE as cause:
+            position = _behind(read_one, written, position)
+            reason = f"its {name} cannot be read: {' '.join(str(cause).split()) or type(cause).__name__}"
+            found.unreadable = found.unreadable or reason
+            continue
+        setattr(found, name, value)
+    return found
+
+
+def _short(written: bytes, position: int) -> tuple[str, int]:
+    start = position + 1
+    end = start + written[position]
+    if end > len(written):
+        raise ValueError("it ends before its end")
+    return written[start:end].decode(), end
+
+
+def _octet(written: bytes, position: int) -> tuple[int, int]:
+    return written[position], position + 1
+
+
+def _time(written: bytes, position: int) -> tuple[datetime, int]:
+    (seconds,) = _TIME.unpack_from(written, position)
+    exact = seconds / 1000 if seconds > MILLISECONDS_FROM else seconds
+    return datetime.fromtimestamp(exact, UTC), position + 8
+
+
+def _table(written: bytes, position: int) -> tuple[dict[str, Any], int]:
+    (size,) = _LONG.unpack_from(written, position)
+    position += 4
+    end = position + size
+    if end > len(written):
+        raise ValueError("it ends before its end")
+    found: dict[str, Any] = {}
+    while position < end:
+        start = position + 1
+        position = start + written[position]
+        name, kind = written[start:position].decode(), written[position]
+        if kind == _TEXT:
+            start = position + 5
+            position = start + _LONG.unpack_from(written, position + 1)[0]
+            found[name] = _text(written[start:position])
+        elif kind == _NOTHING:
+            found[name], position = None, position + 1
+        else:
+            used, found[name] = decode.embedded_value(written[position:end])
+            position += used
+            _check_depth(found[name])
+    if position != end:
+        raise ValueError("a value ends behind its end")
+    return found, end
+
+
+def _text(written: bytes) -> str | bytes:
+    try:
+        return written.decode()
+    except UnicodeDecodeError:
+        return written
+
+
+def _check_depth(value: object, levels: int = DEEPEST) -> None:
+    if isinstance(value, dict | list):
+        if not levels:
+            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+        for inner in value.values() if isinstance(value, dict) else value:
+            _check_depth(inner, levels - 1)
+
+
+_Read = Callable[[bytes, int], tuple[Any, int]]
+_UNREADABLE = (
+    ValueError,
+    OverflowError,
+    OSError,
+    IndexError,
+    TypeError,
+    ArithmeticError,
+    RecursionError,
+    error,
+)
+_FIELDS: tuple[tuple[int, str, _Read], ...] = (
+    (0x8000, "content_type", _short),
+    (0x4000, "content_encoding", _short),
+    (0x2000, "headers", _table),
+    (0x1000, "delivery_mode", _octet),
+    (0x0800, "priority", _octet),
+    (0x0400, "correlation_id", _short),
+    (0x0200, "reply_to", _short),
+    (0x0100, "expiration", _short),
+    (0x0080, "message_id", _short),
+    (0x0040, "timestamp", _time),
+    (0x0020, "message_type", _short),
+    (0x0010, "user_id", _short),
+    (0x0008, "app_id", _short),
+    (0x0004, "cluster_id", _short),
+)
+
+
+def _behind(read_one: _Read, written: bytes, position: int) -> int:
+    """Where the next property begins; at the end where even that cannot be told."""
+    if position >= len(written):
+        return position
+    if read_one is _time:
+        return position + 8
+    if read_one is _table:
+        return position + 4 + int.from_bytes(written[position : position + 4])
+    return position + 1 + written[position]

@@ -1,0 +1,209 @@
+"""The deliveries of one connection: taken as they come, started where there is room and their order allows it."""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from outboxkit.brokers import Subscriber
+from outboxkit.consumer.batches import Batches
+from outboxkit.consumer.handling import Handling
+from outboxkit.consumer.lanes import Arrival, Lanes, Way
+from outboxkit.consumer.routing import Routing
+from outboxkit.errors import BrokerUnavailable
+from outboxkit.outage import pause
+
+LINGER_SECONDS = 0.02
+"""How long the first message of a batch waits for others."""
+EMPTY_SECONDS = 0.02
+"""How long a drain waits before it looks again at an empty queue, while something could still come back."""
+
+
+class Flow:
+    """From the first delivery of a connection to the last.
+
+    Args:
+        concurrency: how many transactions run at once.
+        batch: how many deliveries share one, at most.
+        wait: whether to go on where the queue is empty.
+
+    Attributes:
+        postponed: deliveries that a drain gave back, because they wait in their lanes.
+    """
+
+    def __init__(
+        self,
+        subscriber: Subscriber,
+        *,
+        routing: Routing,
+        handling: Handling,
+        batches: Batches,
+        concurrency: int,
+        batch: int,
+        wait: bool,
+    ) -> None:
+        self._subscriber = subscriber
+        self._routing = routing
+        self._handling = handling
+        self._batches = batches
+        self._concurrency = concurrency
+        self._batch = batch
+        self._wait = wait
+        self._lanes = Lanes()
+        self._running: set[asyncio.Task[None]] = set()
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._news = asyncio.Event()
+        self._errors: list[BaseException] = []
+        self._alone = self._in_batch = False
+        self._batch_due = 0.0
+        self.postponed = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until `stop` is set; what has started is finished, the rest is given back.
+
+        Raises:
+            BrokerUnavailable: the connection was lost; what has started is finished.
+        """
+        pump = asyncio.create_task(self._pump(stop))
+        stopping = asyncio.create_task(stop.wait())
+        for task in (pump, stopping):
+            task.add_done_callback(lambda _: self._news.set())
+        try:
+            while not stop.is_set() and not self._errors and not (pump.done() and self._is_over(pump)):
+                self._news.clear()
+                self._start_what_may(stop)
+                await self._news.wait()
+            await self._finish(pump)
+        finally:
+            await self._end(pump, stopping)
+        if not pump.cancelled() and (lost := pump.exception()) is not None:
+            self._errors.append(lost)
+        for error in sorted(self._errors, key=lambda error: isinstance(error, BrokerUnavailable)):
+            raise error
+
+    def _is_over(self, pump: asyncio.Task[None]) -> bool:
+        """The pump has failed; or a drain has found the queue empty and has started all that may."""
+        return pump.exception() is not None or not (self._running or self._may_start())
+
+    async def _pump(self, stop: asyncio.Event) -> None:
+        """Take deliveries; in a drain only as many as can be handled soon, and until there are no more."""
+        while not stop.is_set():
+            busy = bool(self._running) or self._may_start()
+            if not self._wait and busy and len(self._lanes) >= max(self._batch, self._concurrency):
+                await pause(stop, EMPTY_SECONDS)
+                continue
+            delivery = await self._subscriber.receive(wait=self._wait)
+            if delivery is not None:
+                self._add(self._routing.arrival(delivery))
+            elif busy:
+                await pause(stop, EMPTY_SECONDS)
+            else:
+                return
+
+    def _add(self, arrival: Arrival) -> None:
+        self._lanes.add(arrival)
+        if arrival.way is Way.TOGETHER and self._lanes.waiting(Way.TOGETHER) == 1:
+            loop = asyncio.get_running_loop()
+            self._batch_due = loop.time() + (LINGER_SECONDS if self._wait else 0)
+            self._at(LINGER_SECONDS, self._news.set)
+        self._news.set()
+
+    def _may_start(self) -> bool:
+        return any(self._lanes.first(way) for way in Way)
+
+    def _start_what_may(self, stop: asyncio.Event) -> None:
+        while len(self._running) < self._concurrency and not self._alone:
+            if suspect := self._lanes.first(Way.ALONE):
+                if not self._running:  # else it waits until the others have ended, and nothing starts meanwhile
+                    self._alone = True
+                    self._start(self._handle(self._lanes.take(suspect), stop))
+                return
+            single, together = self._lanes.first(Way.SINGLY), self._lanes.first(Way.TOGETHER)
+            if together and self._is_batch_due() and (single is None or together.number < single.number):
+                self._in_batch = True
+                self._start(self._handle_batch(self._lanes.take_together(self._batch), stop))
+            elif single:
+                self._start(self._handle(self._lanes.take(single), stop))
+            else:
+                return
+
+    def _is_batch_due(self) -> bool:
+        if self._in_batch:
+            return False
+        full = self._lanes.waiting(Way.TOGETHER) >= self._batch
+        return full or asyncio.get_running_loop().time() >= self._batch_due
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._errors.append(error)
+        self._news.set()
+
+    async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
+        try:
+            await self._handling.handle(arrival, stop)
+        finally:
+            self._alone = self._alone and arrival.way is not Way.ALONE
+        self._settled([arrival], [arrival] if arrival.waits is not None else [])
+
+    async def _handle_batch(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> None:
+        try:
+            left = await self._batches.handle(arrivals, stop)
+        finally:
+            self._in_batch = False
+        self._settled(arrivals, left)
+
+    def _settled(self, arrivals: Sequence[Arrival], left: Sequence[Arrival]) -> None:
+        """All but those that are left: each of these waits in its lane until its time has come, or behind one."""
+        kept = set(left)
+        self._lanes.free([arrival for arrival in arrivals if arrival not in kept])
+        for arrival in left:
+            if arrival.waits is not None and arrival.key is not None:
+                self._lanes.block(arrival.key)
+                arrival.way = Way.SINGLY if arrival.way is Way.TOGETHER else arrival.way
+                self._at(arrival.waits.total_seconds(), self._unblock, arrival.key)
+                arrival.waits = None
+        self._lanes.put_back(left)
+
+    def _unblock(self, key: str) -> None:
+        self._lanes.unblock(key)
+        self._news.set()
+
+    def _at(self, seconds: float, call: Any, *arguments: Any) -> None:
+        """Call later, unless this flow has ended by then."""
+
+        def act() -> None:
+            self._timers.discard(timer)
+            call(*arguments)
+
+        timer = asyncio.get_running_loop().call_later(seconds, act)
+        self._timers.add(timer)
+
+    async def _finish(self, pump: asyncio.Task[None]) -> None:
+        """Take no more, let end what has started, give back what has not."""
+        lost = bool(self._errors) or (pump.done() and not pump.cancelled() and pump.exception() is not None)
+        pump.cancel()
+        if not lost:
+            await self._subscriber.cease()
+            await self._give_back()
+        if self._running:
+            await asyncio.wait(self._running)
+        if not lost and not self._errors:
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        for arrival in self._lanes.clear():
+            await arrival.delivery.release()
+            self.postponed += not self._wait
+
+    async def _end(self, *tasks: asyncio.Task[Any]) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        running = list(self._running)
+        for task in (*tasks, *running):
+            task.cancel()
+        await asyncio.gather(*tasks, *running, return_exceptions=True)

@@ -1,0 +1,59 @@
+"""Which handlers a delivery is for, and how it is handled: decided without I/O."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from outboxkit import window
+from outboxkit.brokers import Delivery, Malformed
+from outboxkit.consumer import decision as decisions
+from outboxkit.consumer.decision import Decision, Policy
+from outboxkit.consumer.lanes import Arrival, Way
+from outboxkit.inbox import Handler
+from outboxkit.message import Message
+
+
+class Routing:
+    """The handlers of a consumer, by the types that they take.
+
+    Args:
+        handlers: several may take one type.
+        policy: when a message is stale.
+        ordered: whether messages of one key are handled one after the other.
+    """
+
+    def __init__(self, handlers: Sequence[Handler], *, policy: Policy, ordered: bool) -> None:
+        self._by_type: dict[str, list[Handler]] = {}
+        for handler in handlers:
+            self._by_type.setdefault(handler.message_type, []).append(handler)
+        self._together = {type_ for type_, takers in self._by_type.items() if all(taker.batch for taker in takers)}
+        self._policy = policy
+        self._ordered = ordered
+
+    def arrival(self, delivery: Delivery) -> Arrival:
+        """How this delivery is handled."""
+        message = delivery.message
+        if not isinstance(message, Message) or delivery.dropped:
+            return Arrival(delivery, Way.SINGLY)
+        way = Way.TOGETHER if message.type in self._together else Way.SINGLY
+        return Arrival(delivery, Way.ALONE if delivery.returned else way, message.key if self._ordered else None)
+
+    def handlers(self, arrival: Arrival, now: datetime) -> Sequence[Handler] | Decision:
+        """Those that are to run for it now; or why none may."""
+        delivery, message = arrival.delivery, arrival.delivery.message
+        if isinstance(message, Malformed):
+            return decisions.malformed(message)
+        if delivery.dropped:
+            return decisions.dropped()
+        takers = self._by_type.get(message.type)
+        if takers is None:
+            return decisions.no_handler(message, sorted(self._by_type))
+        if named := arrival.handlers or delivery.marks.handlers:
+            takers = [taker for taker in takers if taker.name in named]
+            if not takers:
+                return decisions.no_handler(message, sorted(self._by_type), named)
+        made = window.made(message.id, message.created_at, delivery.marks.accepted_at)
+        if made is not None and window.is_stale(
+            made, now=now, retention=self._policy.retention, skew=self._policy.skew
+        ):
+            return decisions.stale(made, self._policy)
+        return takers

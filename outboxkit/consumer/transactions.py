@@ -1,0 +1,71 @@
+"""One transaction of a consumer: tried again where its failure says nothing about the message."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.orm import Session
+
+from outboxkit import statements, tables
+from outboxkit.inbox import Culprit
+from outboxkit.outage import Outage, jittered, pause, what_is_away
+
+T = TypeVar("T")
+
+LOST_CONNECTIONS = 5
+"""How often one message may lose a database connection while the database is there, before it is taken as the cause."""
+CONFLICTS = 5
+"""How often a transaction that collided with another one is tried again at once, before that counts as a failure."""
+CONFLICT_SQLSTATES = ("40001", "40P01")
+"""Serialization failure, and deadlock detected (PostgreSQL, appendix A)."""
+CHECK_VIOLATION = "23514"
+
+
+class Transactions:
+    """Runs work in sessions of its own, and waits while the database is away."""
+
+    def __init__(self, engine: AsyncEngine, outage: Outage) -> None:
+        self._sessions = async_sessionmaker(engine, expire_on_commit=False)
+        self._outage = outage
+
+    async def run(self, work: Callable[[Session], T], stop: asyncio.Event) -> T | None:
+        """What the work returns, once it is committed; None where `stop` came while the database was away.
+
+        Raises:
+            Exception: whatever the work raises, where another try would not help.
+        """
+        lost = collided = 0
+        while True:
+            try:
+                async with self._sessions() as session, session.begin():
+                    return await session.run_sync(work)
+            except Exception as error:
+                cause = error.__cause__ if isinstance(error, Culprit) else error
+                collision = is_conflict(cause)
+                collided, lost = collided + collision, lost + (not collision)
+                away = collision or what_is_away(cause) == "database"
+                if not away or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
+                    raise
+            if collision:
+                await pause(stop, jittered(0.005 * 2**collided))
+                continue
+            await self._outage.ride_out(self._probe, stop)
+            if stop.is_set():
+                return None
+
+    async def _probe(self) -> None:
+        async with self._sessions() as session:
+            await session.execute(statements.inbox.record_nothing())
+
+
+def is_conflict(error: BaseException | None) -> bool:
+    """Whether the transaction has only collided with another one, or with a partition that was made meanwhile."""
+    if not isinstance(error, DBAPIError):
+        return False
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    if sqlstate == CHECK_VIOLATION:
+        table = getattr(getattr(error.orig, "diag", None), "table_name", None) or ""
+        return table.startswith(tables.inbox.name)
+    return sqlstate in CONFLICT_SQLSTATES

@@ -1,0 +1,249 @@
+"""Dead letters: what was given up on is found, replayed or discarded; every row stays, and says by whom.
+
+A page of them is resolved in one transaction: their messages are back in the outbox, the dead letters are marked and
+their keys are released, or nothing of it has happened. So it may be killed at any time, and run again.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from outboxkit import migrations, partitions, statements
+from outboxkit.deadletters.refusal import Refusal, Rules
+from outboxkit.deadletters.resolving import Resolved, resolve_page, who
+from outboxkit.outage import Sleep, pause
+from outboxkit.statements.dead import Selection
+from outboxkit.statements.resolve import Resolution
+
+__all__ = ["DeadLetters", "Found", "Refusal", "Resolved", "Rules", "Selection", "Survey"]
+
+PAGE = 500
+"""Dead letters that are resolved in one transaction."""
+READ_AHEAD = 10_000
+"""Numbers of dead letters that are read at once: each time, all that are left are sorted."""
+
+Kind = tuple[str, str | None, str]
+"""Side, type and reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The newest dead letters of a selection, how many there are in all, and the database's time."""
+
+    rows: Sequence[Row[Any]]
+    count: int
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a selection has, before anything is done with it.
+
+    Attributes:
+        kinds: how many of each side, type and reason, the most first.
+        count: all of them.
+        refused: those of them that a replay leaves as they are, as far as can be seen without trying; why.
+        accepted: stale ones that a replay takes nevertheless, as its rules say.
+        upto: the highest number: what dies later is no part of it.
+        keys: keys that these dead letters park.
+        waiting: messages that wait behind these keys.
+    """
+
+    kinds: Sequence[tuple[Kind, int]]
+    count: int
+    refused: Counter[tuple[Kind, Refusal]]
+    accepted: int
+    upto: int
+    keys: int
+    waiting: int
+
+    @property
+    def replayable(self) -> int:
+        """Those that can be replayed, unless their place in the outbox is taken."""
+        return self.count - self.refused.total()
+
+    @property
+    def refusals(self) -> Counter[Refusal]:
+        """How many are refused, by the reason."""
+        counted = Counter[Refusal]()
+        for (_, why), count in self.refused.items():
+            counted[why] += count
+        return counted
+
+    def replayable_of(self, kind: Kind) -> int:
+        """Those of one kind that can be replayed."""
+        return dict(self.kinds).get(kind, 0) - sum(count for (of, _), count in self.refused.items() if of == kind)
+
+
+def _quiet(_: Resolved) -> None:
+    pass
+
+
+class DeadLetters:
+    """Reads and resolves dead letters.
+
+    Args:
+        engine: for its own connections.
+        rules: which of the inbox may go back.
+        rate: dead letters a second that are resolved, at most; None for no limit.
+        monotonic, sleep: for tests.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        rules: Rules | None = None,
+        rate: float | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._engine = engine
+        self._rules = rules or Rules()
+        self._rate = rate
+        self._page = PAGE if rate is None else max(min(PAGE, int(rate)), 1)
+        self._monotonic = monotonic
+        self._sleep = sleep
+
+    async def now(self) -> datetime:
+        """The time by the database's clock, which also gave the dead letters theirs.
+
+        Raises:
+            SchemaError: the tables are missing or old.
+        """
+        async with self._engine.connect() as connection:
+            await connection.run_sync(migrations.check)
+            return await partitions.clock(connection)
+
+    async def find(self, selection: Selection, *, limit: int) -> Found:
+        """The newest `limit` of a selection, without payloads and headers.
+
+        Raises:
+            SchemaError: the tables are missing or old.
+        """
+        async with self._engine.connect() as connection:
+            await connection.run_sync(migrations.check)
+            rows = (await connection.execute(statements.dead.newest(selection), {"limit": limit})).all()
+            kinds = (await connection.execute(statements.dead.count_by_kind(selection))).all()
+            return Found(rows, sum(row[3] for row in kinds), await partitions.clock(connection))
+
+    async def read(self, selection: Selection, *, limit: int) -> Sequence[Row[Any]]:
+        """The first `limit` of a selection with all they have, the oldest first.
+
+        Raises:
+            SchemaError: the tables are missing or old.
+        """
+        async with self._engine.connect() as connection:
+            await connection.run_sync(migrations.check)
+            rows: Sequence[Row[Any]] = (
+                await connection.execute(statements.dead.whole(selection), {"limit": limit})
+            ).all()
+            return rows
+
+    async def survey(self, selection: Selection) -> Survey:
+        """Count what a selection has, and what waits behind it.
+
+        Raises:
+            SchemaError: the tables are missing or old.
+        """
+        async with self._engine.connect() as connection:
+            await connection.run_sync(migrations.check)
+            kinds = (await connection.execute(statements.dead.count_by_kind(selection))).all()
+            keys, waiting = (await connection.execute(statements.dead.count_released(selection))).one()
+            refused, accepted = await self._judge(connection, selection)
+        return Survey(
+            kinds=sorted((((row[0], row[1], row[2]), row[3]) for row in kinds), key=lambda found: -found[1]),
+            count=sum(row[3] for row in kinds),
+            refused=refused,
+            accepted=accepted,
+            upto=max((row[4] for row in kinds), default=0),
+            keys=keys,
+            waiting=waiting,
+        )
+
+    async def replay(
+        self, selection: Selection, stop: asyncio.Event, done: Resolved, progress: Callable[[Resolved], None] = _quiet
+    ) -> None:
+        """Put the selection's messages back into the outbox: same ids, no attempt counted.
+
+        Those of the inbox come first, in the order in which they died, as new rows that are addressed to their queue,
+        and to their handler where one gave them up. Those of the outbox go to the places that they had, in their
+        order, due at once. What waits behind a message stays behind it, and is released once no dead letter before it
+        parks its key. What the rules refuse is left as it is. `done` tells how far it is, however it ends; `progress`
+        is called with it after each page.
+
+        Raises:
+            SchemaError: the tables are missing or old.
+        """
+        await self._resolve("replayed", selection, stop, done, progress)
+
+    async def discard(
+        self, selection: Selection, stop: asyncio.Event, done: Resolved, progress: Callable[[Resolved], None] = _quiet
+    ) -> None:
+        """Mark the selection as discarded, of both sides; what waits behind them is released as by `replay`.
+
+        Raises:
+            SchemaError: the tables are missing or old.
+        """
+        await self._resolve("discarded", selection, stop, done, progress)
+
+    async def who(self) -> str:
+        """Who resolves: the user of the system, and the database's role where it has roles. No secret."""
+        async with self._engine.connect() as connection:
+            return await who(connection)
+
+    async def _resolve(
+        self,
+        as_: Resolution,
+        selection: Selection,
+        stop: asyncio.Event,
+        done: Resolved,
+        progress: Callable[[Resolved], None],
+    ) -> None:
+        upto, started = (await self.survey(selection)).upto, self._monotonic()
+        place = {"after_position": -2, "after_id": 0}
+        by = await self.who()
+        while not stop.is_set():
+            async with self._engine.connect() as connection:
+                wanted = {"upto": upto, "limit": READ_AHEAD} | place
+                ahead = (await connection.execute(statements.dead.next_numbers(selection), wanted)).all()
+            if not ahead:
+                done.complete = True
+                return
+            for first in range(0, len(ahead), self._page):
+                if stop.is_set():
+                    return
+                ids = [row.id for row in ahead[first : first + self._page]]
+                async with self._engine.begin() as connection:
+                    page = await resolve_page(connection, as_, ids, by, self._rules)
+                done.add(page)
+                progress(done)
+                await self._slow_down(done.count, started, stop)
+            place = {"after_position": ahead[-1].place, "after_id": ahead[-1].id}
+
+    async def _slow_down(self, count: int, started: float, stop: asyncio.Event) -> None:
+        if self._rate is not None:
+            early = started + count / self._rate - self._monotonic()
+            if early > 0:
+                await pause(stop, early, self._sleep)
+
+    async def _judge(
+        self, connection: AsyncConnection, selection: Selection
+    ) -> tuple[Counter[tuple[Kind, Refusal]], int]:
+        """How many of each kind the rules refuse, and how many they accept although these are stale."""
+        refused, accepted = Counter[tuple[Kind, Refusal]](), 0
+        now = await partitions.clock(connection)
+        async for letter in await connection.stream(statements.dead.doubtful(selection)):
+            why = self._rules.refusal(letter, now)
+            if why is not None:
+                refused[(letter.side, letter.type, letter.reason), why] += 1
+            elif self._rules.is_stale(letter, now):
+                accepted += 1
+        return refused, accepted

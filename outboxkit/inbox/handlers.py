@@ -1,0 +1,193 @@
+"""Handlers: `@inbox_handler`, what it says of a function, and where handlers are found."""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from types import ModuleType
+from typing import Any, TypeVar
+
+from outboxkit.errors import ConfigurationError
+from outboxkit.events import is_event, name_of
+from outboxkit.message import NAME_LIMIT
+from outboxkit.retry import Retries
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MARK = "__outboxkit_handler__"
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A handler function, what `@inbox_handler` says of it and what its signature says.
+
+    Attributes:
+        name: durable; with the message id it is the key of the inbox row.
+        function: called as `function(session, event)` or `function(session, event, message)`.
+        event_type: the class that the payload is decoded to.
+        takes_message: whether the function has a third parameter.
+        is_async: whether it is an `async def`, and so gets an `AsyncSession`.
+        batch: whether it may share a transaction with others, and be run again because another one failed.
+        timeout: how long it may run; for ever where None.
+        retry: what becomes of the message when it fails, where that differs from the consumer's rule.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    event_type: type
+    takes_message: bool
+    is_async: bool
+    batch: bool = False
+    timeout: timedelta | None = None
+    retry: Retries | None = None
+
+    @property
+    def message_type(self) -> str:
+        """The type of the messages that it handles."""
+        return name_of(self.event_type)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What `@inbox_handler` was told."""
+
+    name: str
+    batch: bool
+    timeout: timedelta | None
+    retry: Retries | None
+
+
+def inbox_handler(
+    name: str, *, batch: bool = False, timeout: timedelta | float | None = None, retry: Retries | None = None
+) -> Callable[[F], F]:
+    """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
+
+    The event type is the annotation of the second parameter. The name is durable: it is stored with each handled
+    message, so renaming the function is free and renaming the handler makes every message new to it. The function
+    is returned as it was and registered nowhere: a consumer is given its handlers.
+
+    Args:
+        name: 1 to 255 bytes.
+        batch: all effects of the handler are in its session, so that it may be run again: then a consumer runs many
+            messages in one transaction, and all of them again when one fails.
+        timeout: seconds, or a timedelta, after which it is cancelled and has failed. In an asynchronous session only;
+            a call that blocks the event loop is not interrupted.
+        retry: how often and when it is tried again, where that is not as the consumer's settings say.
+
+    Raises:
+        ConfigurationError: the name is empty or longer than 255 bytes, or an option is of another kind.
+    """
+    if not isinstance(name, str) or not name or len(name.encode()) > NAME_LIMIT:
+        raise ConfigurationError(f'@inbox_handler takes a name, as in @inbox_handler("HandleOrder"); found {name!r}')
+    if not isinstance(batch, bool):
+        raise ConfigurationError(f"@inbox_handler({name!r}): batch is {batch!r}; True or False is accepted")
+    if retry is not None and not isinstance(retry, Retries):
+        raise ConfigurationError(
+            f"@inbox_handler({name!r}): retry is {retry!r}; Retries(...) is accepted, as in Retries(max_attempts=3)"
+        )
+    told = _Mark(name, batch, _duration(name, timeout), retry)
+
+    def mark(function: F) -> F:
+        setattr(function, _MARK, told)
+        return function
+
+    return mark
+
+
+@cache
+def handler_of(function: Callable[..., Any]) -> Handler:
+    """What `@inbox_handler` and the signature say about a function.
+
+    Raises:
+        ConfigurationError: it is not marked, or its signature is not that of a handler.
+    """
+    told: _Mark | None = getattr(function, _MARK, None)
+    shown = getattr(function, "__qualname__", repr(function))
+    if told is None:
+        raise ConfigurationError(f'{shown} is no handler: decorate it with @inbox_handler("…")')
+    parameters = list(inspect.signature(function).parameters.values())
+    if len(parameters) not in (2, 3) or any(parameter.kind not in _POSITIONAL for parameter in parameters):
+        found = ", ".join(map(str, parameters))
+        raise ConfigurationError(
+            f"handler {told.name!r} is {shown}({found}); it takes (session, event) or (session, event, message)"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"handler {told.name!r}: {shown} is a generator (it has a yield), so calling it runs nothing"
+        )
+    return Handler(
+        told.name,
+        function,
+        _event_type(function, parameters[1].name, f"handler {told.name!r}", shown),
+        takes_message=len(parameters) == 3,
+        is_async=inspect.iscoroutinefunction(function),
+        batch=told.batch,
+        timeout=told.timeout,
+        retry=told.retry,
+    )
+
+
+def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
+    """The handlers that these modules define or import, each once, in the order in which they are found.
+
+    Raises:
+        ConfigurationError: two different handlers have one name, a signature is wrong, or there is no handler at all.
+    """
+    listed = list(modules)
+    found: dict[str, Handler] = {}
+    for function in _marked(listed):
+        handler = handler_of(function)
+        other = found.setdefault(handler.name, handler)
+        if other.function is not function:
+            raise ConfigurationError(
+                f"two handlers are named {handler.name!r}: {_place(other.function)} and {_place(function)}. "
+                "The name is what the inbox remembers: give each its own"
+            )
+    if not found:
+        names = ", ".join(module.__name__ for module in listed)
+        raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…")')
+    return list(found.values())
+
+
+def _duration(name: str, timeout: object) -> timedelta | None:
+    found = timeout
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        with suppress(OverflowError, ValueError):  # not a number, or for ever
+            found = timedelta(seconds=found)
+    if found is None or (isinstance(found, timedelta) and found > timedelta(0)):
+        return found
+    raise ConfigurationError(
+        f"@inbox_handler({name!r}): timeout is {timeout!r}; a number of seconds or a timedelta above 0 is accepted, "
+        "or None"
+    )
+
+
+def _event_type(function: Callable[..., Any], parameter: str, handler: str, shown: str) -> type:
+    try:
+        found = typing.get_type_hints(function).get(parameter)
+    except NameError as error:
+        raise ConfigurationError(f"{handler}: the annotations of {shown} cannot be resolved: {error}") from error
+    if not isinstance(found, type) or not is_event(found):
+        has = "no annotation" if found is None else repr(found)
+        raise ConfigurationError(
+            f"{handler}: parameter {parameter!r} of {shown} has {has}; annotate it with an @event class"
+        )
+    return found
+
+
+def _marked(modules: Iterable[ModuleType]) -> Iterator[Callable[..., Any]]:
+    seen: set[int] = set()
+    for module in modules:
+        for candidate in vars(module).values():
+            if callable(candidate) and not isinstance(candidate, type) and id(candidate) not in seen:
+                seen.add(id(candidate))
+                if isinstance(getattr(candidate, _MARK, None), _Mark):
+                    yield candidate
+
+
+def _place(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"

@@ -1,0 +1,83 @@
+"""Messages that may be killing their consumer, or that wait in one that keeps an order: starts and failures, counted.
+
+A row is there only while a message is under suspicion or has failed; it goes in the transaction of the handler.
+"""
+
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Delete, Integer, Select, bindparam, delete, func, literal_column, select, tuple_
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
+
+from outboxkit.tables import attempt
+
+_KEY = list(attempt.primary_key)
+_COUNTED = (attempt.c.starts, attempt.c.failures, attempt.c.first_failed_at)
+_ONE, _ZERO = literal_column("1", Integer), literal_column("0", Integer)
+_NOW = func.current_timestamp()
+
+
+@cache
+def start(dialect: str) -> ReturningInsert[Any]:
+    """Count a start before the handler is called; returns starts (with this one), failures and first_failed_at.
+
+    Parameters: queue, message_id. Index: the primary key. Locks: the row.
+    """
+    changed = {"starts": attempt.c.starts + _ONE, "touched_at": _NOW}
+    return _count(dialect, {"starts": _ONE}, changed, *_COUNTED)
+
+
+@cache
+def fail(dialect: str) -> ReturningInsert[Any]:
+    """Count a failure, and the starts as ended; returns failures (with this one) and first_failed_at.
+
+    Parameters: queue, message_id. Index: the primary key. Locks: the row.
+    """
+    changed = {
+        "starts": _ZERO,
+        "failures": attempt.c.failures + _ONE,
+        "first_failed_at": func.coalesce(attempt.c.first_failed_at, _NOW),
+        "touched_at": _NOW,
+    }
+    first = {"starts": _ZERO, "failures": _ONE, "first_failed_at": _NOW}
+    return _count(dialect, first, changed, *_COUNTED[1:])
+
+
+@cache
+def look_up() -> Select[Any]:
+    """Starts, failures and first_failed_at of a message; no row where nothing was counted.
+
+    Parameters: queue, message_id. Index: the primary key. Locks: none.
+    """
+    return select(*_COUNTED).where(*_this())
+
+
+@cache
+def forget() -> Delete:
+    """The message is done with: handled, or among the dead letters.
+
+    Parameters: queue, message_id. Index: the primary key. Locks: the row.
+    """
+    return delete(attempt).where(*_this())
+
+
+def prune_attempts(before: datetime, limit: int) -> Delete:
+    """Forget at most `limit` counts that nothing has changed since before this moment.
+
+    Index: none on the time; the table has few rows. Locks: the rows that it deletes.
+    """
+    old = select(*_KEY).where(attempt.c.touched_at < before).limit(limit)
+    return delete(attempt).where(tuple_(*_KEY).in_(old))
+
+
+def _count(dialect: str, first: dict[str, Any], changed: dict[str, Any], *returned: Any) -> ReturningInsert[Any]:
+    insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    row = {"queue": bindparam("queue"), "message_id": bindparam("message_id")} | first
+    upsert = insert_into(attempt).values(row).on_conflict_do_update(index_elements=_KEY, set_=changed)
+    return upsert.returning(*returned)
+
+
+def _this() -> tuple[ColumnElement[bool], ...]:
+    return attempt.c.queue == bindparam("queue"), attempt.c.message_id == bindparam("message_id")

@@ -1,0 +1,182 @@
+"""Resolving dead letters: put back into the outbox, sent back to their queue or discarded; what waits is released."""
+
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Insert,
+    Select,
+    Update,
+    any_,
+    bindparam,
+    exists,
+    func,
+    insert,
+    literal,
+    literal_column,
+    select,
+    true,
+    union,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
+
+from outboxkit.statements.dead import LISTED
+from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
+
+Resolution = Literal["replayed", "discarded"]
+
+_ENVELOPE = (
+    "position",
+    "message_id",
+    "type",
+    "topic",
+    "key",
+    "payload",
+    "headers",
+    "correlation_id",
+    "causation_id",
+    "content_type",
+    "content_encoding",
+    "created_at",
+    "discard_unroutable",
+)
+"""What a message has in the outbox, and takes back there; its attempts begin anew, and it does not expire again."""
+
+_SENT = tuple(name for name in _ENVELOPE if name not in ("position", "discard_unroutable"))
+
+_NOW = bindparam("now", type_=UtcDateTime)
+_PARKED = literal(PARKED, UtcDateTime)
+
+
+def with_siblings(dialect: str) -> CompoundSelect[Any]:
+    """The numbers of these dead letters, and of all others that park one of their keys.
+
+    Parameters: ids. Indexes: the primary key and outboxkit_dead_letter_parked. Locks: none.
+    """
+    chosen, other = dead_letter.alias("chosen"), dead_letter.alias("other")
+    ours = _among(chosen.c.id, "ids", dialect)
+    keys = select(chosen.c.key).where(ours, chosen.c.parked)
+    return union(select(chosen.c.id).where(ours), select(other.c.id).where(other.c.key.in_(keys), other.c.parked))
+
+
+def lock(dialect: str) -> Select[Any]:
+    """Those of these dead letters that are open; nobody else has them then.
+
+    With their siblings: two who resolve dead letters of one key come one after the other, so that the second knows
+    that it is the last.
+
+    Parameters: ids. Index: the primary key or outboxkit_dead_letter_open. Locks: each row FOR UPDATE, in the order of
+    their numbers; whoever parks rows of these keys waits.
+    """
+    return (
+        select(dead_letter.c.id, dead_letter.c.position, dead_letter.c.key, dead_letter.c.parked, dead_letter.c.side)
+        .where(dead_letter.c.resolution.is_(None), _among(dead_letter.c.id, "ids", dialect))
+        .order_by(dead_letter.c.id)
+        .with_for_update()
+    )
+
+
+def by_key() -> Select[Any]:
+    """Have this transaction find the rows of a page one by one, by their indexes, however many others there are.
+
+    The planner would rather read a whole table once for 500 rows of it, and for the next 500 again. PostgreSQL only.
+    Index: none. Locks: none.
+    """
+    names = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
+    off = (
+        func.set_config(literal_column(f"'{name}'"), literal_column("'off'"), literal_column("true")) for name in names
+    )
+    return select(*off)
+
+
+def put_back(dialect: str) -> ReturningInsert[Any]:
+    """Put dead letters back into the outbox at the places that they had; returns these. A place that is taken stays so.
+
+    The rows are held, and due at once: what stands behind them stays there.
+
+    Parameters: ids, now. Index: the primary keys. Locks: the new rows.
+    """
+    insert_into: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    names = [*_ENVELOPE, "due_at", "held"]
+    source = select(*(dead_letter.c[name] for name in _ENVELOPE), _NOW, true()).where(
+        dead_letter.c.resolution.is_(None), _has_a_place(), _among(dead_letter.c.id, "ids", dialect)
+    )
+    made: ReturningInsert[Any] = (
+        insert_into(outbox)
+        .from_select(names, source, include_defaults=False)
+        .on_conflict_do_nothing(index_elements=[outbox.c.position])
+        .returning(outbox.c.position)
+    )
+    return made
+
+
+def envelopes(dialect: str) -> Select[Any]:
+    """These dead letters with all they have but their payloads, which stay where they are.
+
+    Parameters: ids. Index: the primary key. Locks: none beyond those of `lock`.
+    """
+    columns = (*LISTED, dead_letter.c.headers)
+    return select(*columns).where(_among(dead_letter.c.id, "ids", dialect)).order_by(dead_letter.c.id)
+
+
+def send_back() -> Insert:
+    """Put a dead letter of the inbox into the outbox, behind all that is there: a new row like any other.
+
+    Parameters: id, and headers, which say where it is to go; or a list of both. Index: the primary key. Locks: the new
+    row.
+    """
+    headers = bindparam("headers", type_=outbox.c.headers.type)
+    values = [headers if name == "headers" else dead_letter.c[name] for name in _SENT]
+    source = select(*values).where(
+        dead_letter.c.resolution.is_(None), dead_letter.c.id == bindparam("id", type_=BigInteger)
+    )
+    return insert(outbox).inline().from_select(list(_SENT), source, include_defaults=False)
+
+
+def resolve(dialect: str) -> Update:
+    """Mark dead letters as replayed or discarded; their keys are no longer parked by them.
+
+    Parameters: ids, as_, by, now. Index: the primary key. Locks: none beyond those of `lock`.
+    """
+    return (
+        update(dead_letter)
+        .where(dead_letter.c.resolution.is_(None), _among(dead_letter.c.id, "ids", dialect))
+        .values(resolution=bindparam("as_"), resolved_by=bindparam("by"), resolved_at=_NOW, parked=False)
+    )
+
+
+def release(dialect: str) -> Update:
+    """Have parked rows of these keys due at once, those that no parked dead letter stands before.
+
+    In a statement of its own, after `resolve` in the same transaction: it sees what a relay parked until `lock`.
+
+    Parameters: keys, now. Indexes: outboxkit_outbox_held and outboxkit_dead_letter_parked. Locks: the rows.
+    """
+    before = dead_letter.alias("before")
+    stands = exists().where(before.c.parked, before.c.key == outbox.c.key, before.c.position < outbox.c.position)
+    return (
+        update(outbox)
+        .where(_among(outbox.c.key, "keys", dialect), outbox.c.held, outbox.c.due_at == _PARKED, ~stands)
+        .values(due_at=_NOW)
+    )
+
+
+def role() -> Select[Any]:
+    """The database role of this session. PostgreSQL only. Locks: none."""
+    return select(literal_column("session_user", outbox.c.key.type))
+
+
+def _has_a_place() -> ColumnElement[bool]:
+    return (dead_letter.c.side == literal_column("'outbox'")) & dead_letter.c.position.is_not(None)
+
+
+def _among(column: ColumnElement[Any], name: str, dialect: str) -> ColumnElement[bool]:
+    """One array on PostgreSQL, so that the statement is the same text, and one plan, for pages of every size."""
+    if dialect == "sqlite":
+        return column.in_(bindparam(name, expanding=True, type_=column.type))
+    return column == any_(bindparam(name, type_=ARRAY(column.type)))

@@ -1,0 +1,92 @@
+"""How fast a consumer is, beside one that is written by hand and one that only receives; its memory and round trips."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+from tests.benchmarks.consumers import drain
+from tests.benchmarks.place import Case, Place
+from tests.benchmarks.rounds import Figures, Line, Measure
+
+COUNTS = {"raw": 30_000, "raw bulk": 60_000, "hand-written": 4_000, "per message": 4_000, "batch": 40_000}
+QUICK = 10
+PORTION = 20_000
+
+
+@contextmanager
+def consume(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """Each consumer alone, on a queue that is full."""
+    counts = {name: count // QUICK if place.quick else count for name, count in COUNTS.items()}
+    yield {
+        name: lambda name=name, count=count: drain(place, name, count, every=count // 100).speed()  # type: ignore[misc]
+        for name, count in counts.items()
+    }
+
+
+@contextmanager
+def memory(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """A long run, over several portions of a queue."""
+    count = place.memory_messages
+    yield {name: partial(_memory, place, name, count) for name in ("batch", "per message")}
+
+
+@contextmanager
+def round_trips(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """What PostgreSQL is sent once a consumer has prepared its statements, as libpq itself wrote it down."""
+    half = 1_000 if place.quick else 4_000
+    yield {name: partial(_to_database, place, name, half) for name in ("per message", "hand-written", "batch")}
+
+
+def _memory(place: Place, name: str, count: int) -> Figures:
+    watch = drain(place, name, count, every=max(count // 200, 1), portion=PORTION)
+    return {**watch.memory(), **watch.speed()}
+
+
+def _to_database(place: Place, name: str, half: int) -> Figures:
+    return drain(place, name, 2 * half, every=half, portion=half, trace=True).to_database()
+
+
+def _ratio(name: str, to: str, **target: float) -> Line:
+    return Line(f"{name} / {to}", (name, "rate"), (to, "rate"), unit="/s", **target)
+
+
+CASES = (
+    Case(
+        "consume",
+        "our consumer, one written by hand, and one that only receives and acks; quorum queue, 1 KiB",
+        consume,
+        (
+            _ratio("batch", "per message", at_least=8),
+            _ratio("batch", "raw", at_least=0.65),
+            _ratio("per message", "hand-written", at_least=0.95),
+            _ratio("raw bulk", "raw"),
+            *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in COUNTS),
+        ),
+    ),
+    Case(
+        "consume-memory",
+        "resident memory of our consumer over many messages",
+        memory,
+        tuple(
+            line
+            for name in ("batch", "per message")
+            for line in (
+                Line(f"{name}: peak", (name, "peak"), unit="MiB"),
+                Line(f"{name}: last quarter more than second", (name, "grown"), at_most=2, unit="MiB"),
+            )
+        ),
+        most_rounds=1,
+    ),
+    Case(
+        "consume-roundtrips",
+        "round trips to the database a message",
+        round_trips,
+        (
+            Line("per message: round trips", ("per message", "round trips"), at_most=4),
+            Line("hand-written: round trips", ("hand-written", "round trips")),
+            Line("batch: round trips", ("batch", "round trips")),
+            Line("batch: statements", ("batch", "statements")),
+        ),
+        most_rounds=1,
+    ),
+)

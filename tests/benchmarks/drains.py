@@ -1,0 +1,162 @@
+"""The consumers that are compared: each drains a durable quorum queue, in a process of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import aio_pika
+from aio_pika.abc import AbstractIncomingMessage
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from outboxkit import process
+from outboxkit.brokers import Subscriber
+from outboxkit.consumer import Consumer, Policy
+from outboxkit.inbox import Handler, handler_of
+from tests.benchmarks import hand_written, receipts
+from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
+from tests.statements_sent import StatementsSent
+
+LADDER = process.DEFAULT_LADDER[:1]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a consumer is to do.
+
+    Attributes:
+        consumer: its name in `DRAINS`.
+        count: of messages.
+        every: after how many messages it says how far it is.
+        trace: whether what the database is sent is counted.
+    """
+
+    consumer: str
+    database_url: str
+    broker_url: str
+    queue: str
+    count: int
+    every: int
+    trace: bool = False
+    prefetch: int = 64
+    concurrency: int = 8
+
+
+@dataclass
+class Drain:
+    """A consumer that is connected and has received nothing yet.
+
+    Attributes:
+        work: consumes until `stop` is set.
+        done: how many messages it is through with.
+        sent: what its database was sent, where that is counted.
+    """
+
+    work: Callable[[asyncio.Event], Coroutine[Any, Any, object]]
+    done: Callable[[], int]
+    sent: StatementsSent | None = None
+
+
+class Count:
+    """How many."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def one_more(self) -> None:
+        """Count one."""
+        self.done += 1
+
+
+Callback = Callable[[AbstractIncomingMessage], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def raw(orders: Orders) -> AsyncIterator[Drain]:
+    """aio-pika's own consumer, which acks and does nothing else."""
+    count = Count()
+
+    async def ack(message: AbstractIncomingMessage) -> None:
+        await message.ack()
+        count.one_more()
+
+    async with await aio_pika.connect_robust(orders.broker_url) as connection:
+        yield Drain(partial(_consume, connection, orders, ack), lambda: count.done)
+
+
+@asynccontextmanager
+async def by_hand(orders: Orders) -> AsyncIterator[Drain]:
+    """A transaction for each message through the same consumer, with an inbox that is written by hand."""
+    count = Count()
+    engine = create_async_engine(orders.database_url, pool_size=orders.concurrency)
+    sent = StatementsSent(engine) if orders.trace else None
+    async with await aio_pika.connect_robust(orders.broker_url) as connection:
+        callback = hand_written.handling(engine, orders.concurrency, count.one_more)
+        yield Drain(partial(_consume, connection, orders, callback), lambda: count.done, sent)
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def received(orders: Orders) -> AsyncIterator[Drain]:
+    """outboxkit's subscriber alone: received and acked."""
+    subscriber, count = _subscriber(orders), Count()
+
+    async def work(stop: asyncio.Event) -> None:
+        while not stop.is_set():
+            delivery = await subscriber.receive()
+            if delivery is not None:
+                await delivery.ack()
+                count.one_more()
+
+    await subscriber.connect()
+    yield Drain(work, lambda: count.done)
+    await subscriber.close()
+
+
+@asynccontextmanager
+async def ours(orders: Orders, *, handler: Handler) -> AsyncIterator[Drain]:
+    """outboxkit's consumer, as `outboxkit consume` builds it."""
+    engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=orders.concurrency)
+    sent = StatementsSent(engine) if orders.trace else None
+    subscriber = _subscriber(orders)
+    consumer = Consumer(
+        engine, subscriber, [handler], queue=orders.queue, concurrency=orders.concurrency, policy=Policy()
+    )
+    await subscriber.connect()
+    yield Drain(consumer.run, consumer.outcomes.total, sent)
+    await subscriber.close()
+    await engine.dispose()
+
+
+def _subscriber(orders: Orders) -> Subscriber:
+    return process.subscriber(
+        orders.broker_url, orders.queue, exchange=EXCHANGE, topics=[TYPE], prefetch=orders.prefetch, ladder=LADDER
+    )
+
+
+async def _consume(
+    connection: aio_pika.abc.AbstractConnection, orders: Orders, callback: Callback, stop: asyncio.Event
+) -> None:
+    channel = await connection.channel()
+    await channel.set_qos(prefetch_count=orders.prefetch)
+    queue = await channel.get_queue(orders.queue)
+    await queue.consume(callback)
+    await stop.wait()
+
+
+async def declare(broker_url: str, queue: str) -> None:
+    """The queue, as outboxkit's consumer declares it, for all of them."""
+    subscriber = _subscriber(Orders("", "", broker_url, queue, 0, 0))
+    await subscriber.connect()
+    await subscriber.close()
+
+
+DRAINS: Mapping[str, Callable[[Orders], AbstractAsyncContextManager[Drain]]] = {
+    "raw": raw,
+    "hand-written": by_hand,
+    "raw bulk": received,
+    "per message": partial(ours, handler=handler_of(receipts.one)),
+    "batch": partial(ours, handler=handler_of(receipts.many)),
+}

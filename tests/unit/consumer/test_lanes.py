@@ -1,0 +1,119 @@
+"""The lanes, against a model that looks at every arrival each time."""
+
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from outboxkit.brokers import Delivery
+from outboxkit.consumer.lanes import Arrival, Lanes, Way
+
+KEYS = st.none() | st.sampled_from(["a", "b", "c"])
+NO_DELIVERY = cast("Delivery", None)
+
+
+class LanesMachine(RuleBasedStateMachine):
+    """Whatever is taken may be taken, and whatever may be taken is found."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lanes = Lanes()
+        self.waiting: list[Arrival] = []
+        self.running: list[list[Arrival]] = []
+        self.blocked: list[str] = []
+
+    def may_start(self, arrival: Arrival, ours: tuple[Arrival, ...] = ()) -> bool:
+        if arrival.key is None:
+            return True
+        taken = {one.key for group in self.running for one in group} | set(self.blocked)
+        earlier = [one for one in self.waiting if one.key == arrival.key and one.number < arrival.number]
+        return arrival.key not in taken and all(one in ours for one in earlier)
+
+    @rule(way=st.sampled_from(Way), key=KEYS)
+    def add(self, way: Way, key: str | None) -> None:
+        arrival = Arrival(NO_DELIVERY, way, key)
+        self.lanes.add(arrival)
+        self.waiting.append(arrival)
+
+    @rule(way=st.sampled_from(Way))
+    def take(self, way: Way) -> None:
+        wanted = next((one for one in self.waiting if one.way is way and self.may_start(one)), None)
+        found = self.lanes.first(way)
+        assert found is wanted
+        if found is not None:
+            assert self.lanes.take(found) is found
+            self.waiting.remove(found)
+            self.running.append([found])
+
+    @rule(limit=st.integers(1, 4))
+    def take_together(self, limit: int) -> None:
+        wanted: list[Arrival] = []
+        for one in self.waiting:
+            if len(wanted) < limit and one.way is Way.TOGETHER and self.may_start(one, tuple(wanted)):
+                wanted.append(one)
+        assert self.lanes.take_together(limit) == wanted
+        self.waiting = [one for one in self.waiting if one not in wanted]
+        if wanted:
+            self.running.append(wanted)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def finish_and_put_back_some(self, data: st.DataObject) -> None:
+        group = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        first_left = data.draw(st.integers(0, len(group)))
+        done, left = group[:first_left], group[first_left:]
+        self.lanes.free(done)
+        self.lanes.put_back(left)
+        self.waiting = sorted([*self.waiting, *left], key=lambda arrival: arrival.number)
+
+    @rule(key=st.sampled_from(["a", "b", "c"]))
+    def block(self, key: str) -> None:
+        self.lanes.block(key)
+        self.blocked.append(key)
+
+    @precondition(lambda self: self.blocked)
+    @rule()
+    def unblock(self) -> None:
+        self.lanes.unblock(self.blocked.pop())
+
+    @rule()
+    def clear(self) -> None:
+        assert self.lanes.clear() == self.waiting
+        self.waiting = []
+
+    @invariant()
+    def counts(self) -> None:
+        assert len(self.lanes) == len(self.waiting)
+        for way in Way:
+            assert self.lanes.waiting(way) == sum(one.way is way for one in self.waiting)
+
+
+TestLanes = LanesMachine.TestCase
+TestLanes.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_without_keys_everything_may_start_in_the_order_of_its_arrival():
+    lanes = Lanes()
+    arrivals = [Arrival(NO_DELIVERY, Way.SINGLY) for _ in range(3)]
+    for arrival in arrivals:
+        lanes.add(arrival)
+    assert [lanes.take(first) for _ in arrivals if (first := lanes.first(Way.SINGLY))] == arrivals
+
+
+@pytest.mark.parametrize("way", Way)
+def test_a_lane_waits_for_the_one_before_however_each_is_handled(way: Way):
+    lanes = Lanes()
+    first, second = Arrival(NO_DELIVERY, Way.SINGLY, "a"), Arrival(NO_DELIVERY, way, "a")
+    lanes.add(first)
+    lanes.add(second)
+    lanes.take(first)
+    assert lanes.first(way) is None
+    first.waits = timedelta(seconds=1)
+    lanes.block("a")
+    lanes.put_back([first])
+    assert lanes.first(way) is None
+    lanes.unblock("a")
+    assert lanes.first(Way.SINGLY) is first

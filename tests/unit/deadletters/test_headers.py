@@ -1,0 +1,106 @@
+"""What came from any client, was kept as JSON, and must be something that the relay can publish."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pamqp.header import ContentHeader
+
+from outboxkit import codec
+from outboxkit.brokers import marks
+from outboxkit.brokers.rabbitmq.frames import FRAME_OVERHEAD, HEADER_OVERHEAD, Encoder
+from outboxkit.deadletters import headers
+from outboxkit.message import Message
+from tests.unit.shop import NOW
+
+FRAME_MAX = 131_072
+LONGEST = "é" * 127
+
+
+def letter(stored: bytes, **more: Any) -> Any:
+    return SimpleNamespace(**({"headers": stored, "queue": "billing", "handler": None} | more))
+
+
+def written(carried: dict[str, object]) -> dict[str, Any]:
+    """What a consumer reads of these headers, once the relay has written them beside the longest of all else."""
+    encoder = Encoder("x" * 255, app_id="x" * 255, channel=1, frame_max=FRAME_MAX)
+    message = Message(
+        **dict.fromkeys(("id", "type", "key", "topic", "correlation_id", "causation_id", "content_type"), LONGEST),
+        payload=b"",
+        headers=carried | {marks.QUEUE: "q" * 255, marks.HANDLERS: ["h" * 255], marks.ACCEPTED: 2**53},
+        created_at=NOW,
+        content_encoding=LONGEST,
+    )
+    pieces: list[bytes] = []
+    encoder.write(message, pieces)
+    assert len(pieces[2]) + HEADER_OVERHEAD + FRAME_OVERHEAD <= FRAME_MAX
+    header = ContentHeader()
+    header.unmarshal(pieces[1][8:] + pieces[2])
+    return marks.without(header.properties.headers)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@given(st.dictionaries(st.text(max_size=300), JSON))
+@example({"deep": json.loads("[" * 200 + "]" * 200)})
+@example({"many": list(range(50_000)), "small": 1})
+@example({"long": "x" * 200_000, "small": 1})
+@example({str(number): "x" * 100 for number in range(3000)})
+@example({"nested": {"x" * 300: 1, "n" * 129: 1, "": 1, "big": 2**70, "float": 1e308, "third": 1 / 3, "half": 0.5}})
+def test_the_relay_can_publish_them_whatever_they_are(found: dict[str, object]):
+    assert written(headers.carried(found)) == headers.carried(found)
+
+
+def test_what_amqp_carries_stays_as_it_is():
+    found = {"text": "grüße", "none": None, "yes": True, "int": -(2**63), "float": 1 / 3, "list": [1, ["a", 0.5]]}
+    found |= {"table": {"a": {"b": None}}, "n" * 128: 1}
+    assert headers.carried(found) == found == written(found)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2**63, str(2**63)), ([2**64], [str(2**64)]), ([1 / 3], [repr(1 / 3)]), ({"a": 1e308}, {"a": "1e+308"})],
+)
+def test_numbers_that_do_not_fit_become_text(value: object, text: object):
+    assert headers.carried({"a": value}) == {"a": text}
+
+
+@pytest.mark.parametrize("name", ["", "n" * 129, "é" * 65, "outboxkit-attempt", marks.QUEUE, "CC", "BCC"])
+def test_what_is_left_out(name: str):
+    assert headers.carried({name: ["x"], "kept": 1}) == {"kept": 1}
+
+
+def test_what_is_deeper_than_any_driver_reads_becomes_text():
+    found = headers.carried({"a": json.loads("[" * 40 + "]" * 40)})["a"]
+    for _ in range(headers.DEEPEST - 1):
+        (found,) = found
+    assert found == ["[" * 8 + "]" * 8]
+
+
+def test_the_largest_go_first_where_they_are_too_many():
+    assert headers.carried({"a": "x" * 70_000, "b": "y" * 60_000, "c": 1}).keys() == {"b", "c"}
+
+
+def test_where_it_goes_is_said_beside_them():
+    found = headers.of_replay(letter(b'{"tenant":"a"}', handler="SendReceipt"), accepted_at=NOW)
+    carried = codec.decode_headers(found)
+    assert marks.without(carried) == {"tenant": "a"}
+    assert marks.addressed_to(carried) == "billing"
+    assert marks.read(carried) == marks.Marks(handlers=("SendReceipt",), accepted_at=NOW)
+
+
+def test_no_handler_named_is_all_of_them():
+    assert codec.decode_headers(headers.of_replay(letter(b"{}"), accepted_at=None)) == {marks.QUEUE: "billing"}
+
+
+@pytest.mark.parametrize("stored", [b"{", b"[]", b"\xff", b'{"a":1e999}', b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"])
+def test_headers_that_cannot_be_read_are_an_error(stored: bytes):
+    with pytest.raises(ValueError, match=r".+"):
+        headers.of_replay(letter(stored), accepted_at=None)

@@ -1,0 +1,315 @@
+"""Many messages in one transaction: the same outcome as one by one, or nothing at all."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Column, Engine, Integer, String, Table, create_engine, event, insert, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
+from sqlalchemy.pool import StaticPool
+
+from outboxkit import (
+    ConfigurationError,
+    DecodeError,
+    Outcome,
+    TransactionRequired,
+    inbox,
+    inbox_handler,
+    outbox,
+    tables,
+)
+from outboxkit.inbox import Culprit, Entry, handler_of, run_batch
+from outboxkit.message import being_handled
+from tests.unit.shop import NOW, OrderConfirmed, count, effects, message, metadata, rows
+
+PROCESSED, DUPLICATE = Outcome.PROCESSED, Outcome.DUPLICATE
+one_of_a_kind = Table(
+    "one_of_a_kind", metadata, Column("id", Integer, primary_key=True), Column("what", String, unique=True)
+)
+
+
+class Kind:
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+registry().map_imperatively(Kind, one_of_a_kind)
+
+
+@inbox_handler("Book", batch=True)
+def book(session: Session, event: OrderConfirmed, message) -> None:
+    session.execute(insert(effects).values(what=f"book {message.id}"))
+    outbox.add(session, event, key=message.id)
+
+
+@inbox_handler("Ship", batch=True)
+async def ship(session: AsyncSession, event: OrderConfirmed, message) -> None:
+    await session.execute(insert(effects).values(what=f"ship {message.id}"))
+    outbox.add(session, event, key=message.id)
+
+
+@inbox_handler("FailsOnBad", batch=True)
+def fails_on_bad(session: Session, event: OrderConfirmed, message) -> None:
+    book(session, event, message)
+    if "bad" in message.id:
+        raise ZeroDivisionError
+
+
+def entry(handler: Callable[..., object], id_: str, **more: object) -> Entry:
+    return Entry.of(message(id=id_, correlation_id=f"story of {id_}"), handler_of(handler), **more)
+
+
+def told(database_url: str) -> list[object]:
+    return sorted(row["what"] for row in rows(database_url, effects))
+
+
+def test_an_entry_is_decoded_once():
+    found = entry(book, "m", attempt=3, accepted_at=NOW)
+    assert found.event == OrderConfirmed(7, found.event.total)
+    assert (found.key, found.attempt, found.accepted_at) == (("Book", "m"), 3, NOW)
+    with pytest.raises(DecodeError, match="order_id"):
+        Entry.of(message(payload=b"{}"), handler_of(book))
+
+
+def test_every_entry_has_its_outcome(engine: Engine, database_url: str):
+    with Session(engine) as session, session.begin():
+        inbox.run_once(session, message(id="old"), book)
+    entries = [entry(book, "a"), entry(book, "old"), entry(fails_on_bad, "a"), entry(book, "a"), entry(book, "b")]
+    with Session(engine) as session, session.begin():
+        assert run_batch(session, entries) == [PROCESSED, DUPLICATE, PROCESSED, DUPLICATE, PROCESSED]
+        assert count(database_url, effects) == 1
+    assert told(database_url) == ["book a", "book a", "book b", "book old"]
+    with Session(engine) as session, session.begin():
+        assert run_batch(session, entries) == [DUPLICATE] * 5
+
+
+def test_handlers_run_in_the_order_of_the_entries(engine: Engine, database_url: str):
+    ids = ["c", "a", "d", "b"]
+    with Session(engine) as session, session.begin():
+        run_batch(session, [entry(book, id_) for id_ in ids])
+    assert [row["key"] for row in rows(database_url, tables.outbox)] == ids
+
+
+def test_no_entries_are_no_work(engine: Engine, database_url: str):
+    with Session(engine) as session, session.begin():
+        assert run_batch(session, []) == []
+
+
+async def test_handlers_of_both_kinds_share_an_async_session(async_engine: AsyncEngine, database_url: str):
+    entries = [entry(handler, id_) for id_ in ("a", "b") for handler in (book, ship)]
+    for outcome in (PROCESSED, DUPLICATE):
+        async with AsyncSession(async_engine) as session, session.begin():
+            assert await session.run_sync(run_batch, entries) == [outcome] * 4
+    assert told(database_url) == ["book a", "book b", "ship a", "ship b"]
+
+
+async def test_each_message_that_is_added_has_its_own_cause(async_engine: AsyncEngine, database_url: str):
+    async with AsyncSession(async_engine) as session, session.begin():
+        await session.run_sync(run_batch, [entry(handler, id_) for id_ in ("b", "a") for handler in (book, ship)])
+        outbox.add(session, OrderConfirmed(1, 1))
+    found = [(row["key"], row["causation_id"], row["correlation_id"]) for row in rows(database_url, tables.outbox)]
+    of_a, of_b = ("a", "a", "story of a"), ("b", "b", "story of b")
+    assert found == [of_b, of_b, of_a, of_a, (None, None, None)]
+    assert being_handled() is None
+
+
+def test_the_row_says_what_run_once_says(engine: Engine, database_url: str):
+    with Session(engine) as session, session.begin():
+        run_batch(session, [entry(book, "a", attempt=4), entry(book, "a", attempt=5), entry(book, "b")])
+    found = [(row["message_id"], row["type"], row["attempts"]) for row in rows(database_url, tables.inbox)]
+    assert found == [("a", "OrderConfirmed", 4), ("b", "OrderConfirmed", 1)]
+
+
+def test_a_failure_names_its_entry_and_leaves_nothing(engine: Engine, database_url: str):
+    entries = [entry(fails_on_bad, id_) for id_ in ("a", "bad", "b")]
+    with pytest.raises(Culprit) as raised, Session(engine) as session, session.begin():
+        run_batch(session, entries)
+    assert raised.value.index == 1
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert count(database_url, tables.inbox) == count(database_url, effects) == count(database_url, tables.outbox) == 0
+
+
+def test_an_error_of_the_flush_comes_as_it_is(engine: Engine, database_url: str):
+    @inbox_handler("Unique", batch=True)
+    def unique(session: Session, event: OrderConfirmed) -> None:
+        session.add(Kind("the same"))
+
+    with pytest.raises(IntegrityError), Session(engine) as session, session.begin():
+        run_batch(session, [entry(unique, "a"), entry(unique, "b")])
+    assert count(database_url, tables.inbox) == 0
+
+
+def test_all_that_handlers_leave_is_flushed_at_once(engine: Engine, database_url: str):
+    flushes: list[int] = []
+
+    @inbox_handler("Leaves", batch=True)
+    def leaves(session: Session, event: OrderConfirmed, message) -> None:
+        session.add(Kind(message.id))
+
+    with Session(engine) as session, session.begin():
+        event.listen(session, "before_flush", lambda session, *_: flushes.append(len(session.new)))
+        run_batch(session, [entry(leaves, id_) for id_ in "abc"])
+    assert flushes == [3]
+
+
+@pytest.mark.parametrize("ends", [Session.commit, Session.rollback, Session.close], ids=lambda end: end.__name__)
+def test_a_handler_that_ends_the_transaction_is_the_culprit(engine: Engine, database_url: str, ends):
+    """A commit would keep the inbox rows of those that have not run yet: they would never run."""
+
+    @inbox_handler("Ends", batch=True)
+    def handler(session: Session, event: OrderConfirmed) -> None:
+        ends(session)
+
+    with pytest.raises(Culprit) as raised, Session(engine) as session, session.begin():
+        run_batch(session, [entry(book, "a"), entry(handler, "a"), entry(book, "b")])
+    assert raised.value.index == 1
+    assert isinstance(raised.value.__cause__, TransactionRequired)
+    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
+
+
+def test_a_handler_that_may_not_run_again_is_refused(engine: Engine, database_url: str):
+    @inbox_handler("Mails")
+    def mails(session: Session, event: OrderConfirmed) -> None: ...
+
+    refused = pytest.raises(ConfigurationError, match=r"@inbox_handler\('Mails', batch=True\), or use run_once")
+    with refused, Session(engine) as session, session.begin():
+        run_batch(session, [entry(book, "a"), entry(mails, "a")])
+    assert count(database_url, tables.inbox) == 0
+
+
+def test_outside_a_transaction_it_refuses(engine: Engine):
+    with Session(engine) as session, pytest.raises(TransactionRequired, match="run_batch was called outside"):
+        run_batch(session, [entry(book, "a")])
+
+
+async def test_an_async_session_needs_run_sync(async_engine: AsyncEngine):
+    async with AsyncSession(async_engine) as session, session.begin():
+        with pytest.raises(TypeError, match=r"await session\.run_sync\(inbox\.run_batch, entries\)"):
+            run_batch(session, [entry(book, "a")])
+
+
+def test_a_scoped_session_will_do(engine: Engine, database_url: str):
+    session = scoped_session(sessionmaker(engine))
+    with session.begin():
+        assert run_batch(session, [entry(book, "a")]) == [PROCESSED]
+    session.remove()
+    assert count(database_url, effects) == 1
+
+
+def test_how_long_a_long_one_took_is_written_down(engine: Engine, database_url: str):
+    @inbox_handler("Long", batch=True)
+    def long(session: Session, event: OrderConfirmed, message) -> None:
+        time.sleep(0.11 if message.id == "slow" else 0)
+
+    with Session(engine) as session, session.begin():
+        run_batch(session, [entry(long, id_) for id_ in ("a", "slow", "z")])
+    found = {row["message_id"]: row["duration_ms"] for row in rows(database_url, tables.inbox)}
+    assert found["slow"] >= 110
+    assert all(found[quick] is None or found[quick] >= 100 for quick in ("a", "z"))
+
+
+# That a batch and one by one are the same: whatever arrives, and whatever fails.
+
+
+def odd(name: str, act: Callable[[Session, str], object]) -> inbox.Handler:
+    @inbox_handler(name, batch=True)
+    def handler(session: Session, event: OrderConfirmed, message) -> None:
+        book(session, event, message)
+        act(session, message.id)
+
+    return handler_of(handler)
+
+
+def raises_on_even(session: Session, id_: str) -> None:
+    if int(id_) % 2 == 0:
+        raise ZeroDivisionError
+
+
+def undoes_in_part(session: Session, id_: str) -> None:
+    savepoint = session.begin_nested()
+    session.execute(insert(effects).values(what=f"undone {id_}"))
+    savepoint.rollback()
+
+
+def one_of_three(session: Session, id_: str) -> None:
+    session.add(Kind(str(int(id_) % 3)))
+
+
+def rolls_back_on_one(session: Session, id_: str) -> None:
+    if id_ == "1":
+        session.rollback()
+
+
+HANDLERS = [
+    handler_of(book),
+    odd("Even", raises_on_even),
+    odd("Undoes", undoes_in_part),
+    odd("Unique", one_of_three),
+    odd("RollsBack", rolls_back_on_one),
+]
+DELIVERIES = st.lists(
+    st.tuples(st.integers(0, 5), st.sampled_from(HANDLERS), st.integers(1, 3)).map(
+        lambda drawn: entry(drawn[1].function, str(drawn[0]), attempt=drawn[2])
+    ),
+    max_size=12,
+)
+
+
+@contextmanager
+def shop() -> Iterator[Engine]:
+    made = create_engine("sqlite://", poolclass=StaticPool, connect_args={"isolation_level": None})
+    event.listen(made, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    metadata.create_all(made)
+    tables.metadata.create_all(made)
+    yield made
+    made.dispose()
+
+
+def one_by_one(engine: Engine, entries: Sequence[Entry]) -> list[Outcome]:
+    outcomes = []
+    for each in entries:
+        try:
+            with Session(engine) as session, session.begin():
+                outcomes.append(inbox.run_once(session, each.message, each.handler, attempt=each.attempt))
+        except (ZeroDivisionError, IntegrityError, TransactionRequired):
+            outcomes.append(Outcome.RETRIED)
+    return outcomes
+
+
+def in_batches(engine: Engine, entries: Sequence[Entry]) -> list[Outcome]:
+    """A batch, or its pieces down to the one that fails: in the order of the entries."""
+    if len(entries) < 2:
+        return one_by_one(engine, entries)
+    try:
+        with Session(engine) as session, session.begin():
+            return run_batch(session, entries)
+    except Culprit as culprit:
+        first, last = culprit.index, culprit.index + 1
+    except IntegrityError:
+        first = last = len(entries) // 2
+    pieces = entries[:first], entries[first:last], entries[last:]
+    return [outcome for piece in pieces for outcome in in_batches(engine, piece)]
+
+
+def state(engine: Engine) -> list[object]:
+    columns = tables.outbox.c
+    asked = [
+        select(tables.inbox.c["handler", "message_id", "attempts"]).order_by("handler", "message_id"),
+        select(effects.c.what).order_by("what"),
+        select(one_of_a_kind.c.what).order_by("what"),
+        select(columns["payload", "key", "causation_id", "correlation_id"]).order_by(columns.key, columns.position),
+    ]
+    with engine.connect() as connection:
+        return [[tuple(row) for row in connection.execute(statement)] for statement in asked]
+
+
+@given(DELIVERIES)
+def test_a_batch_is_the_same_as_one_by_one(entries: list[Entry]):
+    with shop() as first, shop() as second:
+        assert in_batches(first, entries) == one_by_one(second, entries)
+        assert state(first) == state(second)

@@ -1,0 +1,226 @@
+"""Handlers: what may be one, what may be said of it, and how they are found."""
+
+import functools
+import sys
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from outboxkit import ConfigurationError, Retries, inbox_handler
+from outboxkit.inbox import handler_of, handlers_in
+from tests.unit.shop import CustomerMoved, Line, OrderConfirmed, ParcelSent, StockChanged
+
+
+@inbox_handler("Plain")
+def plain(session, event: OrderConfirmed) -> None: ...
+
+
+@inbox_handler("WithMessage")
+async def with_message(session, event: "StockChanged", message) -> None: ...
+
+
+def module(name: str, **content: object) -> ModuleType:
+    made = ModuleType(name)
+    vars(made).update(content)
+    return made
+
+
+def test_a_signature_says_everything():
+    found = handler_of(plain)
+    assert (found.name, found.function, found.event_type) == ("Plain", plain, OrderConfirmed)
+    assert (found.takes_message, found.is_async, found.message_type) == (False, False, "OrderConfirmed")
+    found = handler_of(with_message)
+    assert (found.event_type, found.takes_message, found.is_async) == (StockChanged, True, True)
+
+
+def test_nothing_said_is_the_careful_choice():
+    found = handler_of(plain)
+    assert (found.batch, found.timeout, found.retry) == (False, None, None)
+
+
+@pytest.mark.parametrize("timeout", [timedelta(seconds=1.5), 1.5])
+def test_the_options_are_kept(timeout: Any):
+    rule = Retries(
+        max_attempts=3, delays=[timedelta(seconds=5)], never=(ValueError,)
+    )  # a list, to be hashed all the same
+
+    @inbox_handler("Options", batch=True, timeout=timeout, retry=rule)
+    def function(session, event: OrderConfirmed) -> None: ...
+
+    found = handler_of(function)
+    assert (found.batch, found.timeout, found.retry) == (True, timedelta(seconds=1.5), rule)
+    assert found in {found}
+
+
+def test_a_number_of_seconds_may_be_whole():
+    def function(session, event: OrderConfirmed) -> None: ...
+
+    assert handler_of(inbox_handler("Whole", timeout=30)(function)).timeout == timedelta(seconds=30)
+
+
+WRONG_TIMEOUTS = [
+    0,
+    -1,
+    0.0,
+    timedelta(0),
+    timedelta(seconds=-1),
+    "30",
+    True,
+    float("nan"),
+    float("inf"),
+    10**400,
+    1e-9,
+]
+
+
+@pytest.mark.parametrize("timeout", WRONG_TIMEOUTS, ids=repr)
+def test_a_timeout_is_a_time_above_zero(timeout: Any):
+    with pytest.raises(ConfigurationError, match="a number of seconds or a timedelta above 0 is accepted") as raised:
+        inbox_handler("Wrong", timeout=timeout)
+    assert f"@inbox_handler('Wrong'): timeout is {timeout!r}" in str(raised.value)
+
+
+@pytest.mark.parametrize("batch", [1, 0, None, "yes", 200])
+def test_batch_is_yes_or_no(batch: Any):
+    with pytest.raises(ConfigurationError, match="True or False is accepted") as raised:
+        inbox_handler("Wrong", batch=batch)
+    assert f"@inbox_handler('Wrong'): batch is {batch!r}" in str(raised.value)
+
+
+@pytest.mark.parametrize("retry", [3, False, "never", Retries], ids=repr)
+def test_a_rule_for_retries_is_of_its_class(retry: Any):
+    with pytest.raises(ConfigurationError, match=r"Retries\(max_attempts=3\)") as raised:
+        inbox_handler("Wrong", retry=retry)
+    assert f"@inbox_handler('Wrong'): retry is {retry!r}" in str(raised.value)
+
+
+def test_options_have_names():
+    with pytest.raises(TypeError, match="positional"):
+        inbox_handler("Wrong", True)
+
+
+def test_the_function_is_returned_as_it_was():
+    def function(session, event: OrderConfirmed) -> None: ...
+
+    assert inbox_handler("Name")(function) is function
+
+
+def test_a_method_of_an_object_is_a_handler():
+    class Shop:
+        @inbox_handler("Method")
+        def handle(self, session, event: ParcelSent) -> None: ...
+
+    assert handler_of(Shop().handle).event_type is ParcelSent
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, None, 5])
+def test_the_name_is_a_short_text(name: Any):
+    with pytest.raises(ConfigurationError, match='as in @inbox_handler\\("HandleOrder"\\)'):
+        inbox_handler(name)
+
+
+def test_forgotten_parentheses_are_explained():
+    with pytest.raises(ConfigurationError, match="@inbox_handler takes a name"):
+        inbox_handler(plain)
+
+
+def test_an_unmarked_function_is_no_handler():
+    with pytest.raises(ConfigurationError, match='<lambda> is no handler: decorate it with @inbox_handler\\("…"\\)'):
+        handler_of(lambda session, event: None)
+
+
+def wrong_signatures() -> dict[str, Any]:
+    def none(): ...
+    def one(session): ...
+    def four(session, event: OrderConfirmed, message, more): ...
+    def keyword(session, *, event: OrderConfirmed): ...
+    def several(session, *events: OrderConfirmed): ...
+    def options(session, event: OrderConfirmed, **more): ...
+
+    return {function.__name__: function for function in (none, one, four, keyword, several, options)}
+
+
+@pytest.mark.parametrize("function", wrong_signatures().values(), ids=wrong_signatures())
+def test_a_wrong_number_of_parameters_is_shown(function: Any):
+    with pytest.raises(
+        ConfigurationError, match=r"it takes \(session, event\) or \(session, event, message\)"
+    ) as raised:
+        handler_of(inbox_handler("Wrong")(function))
+    assert "'Wrong'" in str(raised.value)
+    assert function.__qualname__ in str(raised.value)
+
+
+def wrong_annotations() -> dict[str, Any]:
+    def nothing(session, event): ...
+    def no_event(session, event: Line): ...
+    def choice(session, event: OrderConfirmed | StockChanged): ...
+    def many(session, event: list[OrderConfirmed]): ...
+    def unknown(session, event: "Missing"): ...  # noqa: F821
+
+    return {function.__name__: function for function in (nothing, no_event, choice, many, unknown)}
+
+
+@pytest.mark.parametrize("function", wrong_annotations().values(), ids=wrong_annotations())
+def test_an_annotation_that_is_no_event_is_explained(function: Any):
+    with pytest.raises(ConfigurationError, match="annotat") as raised:
+        handler_of(inbox_handler("Wrong")(function))
+    assert "'Wrong'" in str(raised.value)
+
+
+def test_a_generator_runs_nothing_and_is_refused():
+    @inbox_handler("Generator")
+    def generator(session, event: OrderConfirmed):
+        yield
+
+    @inbox_handler("AsyncGenerator")
+    async def async_generator(session, event: OrderConfirmed):
+        yield
+
+    for function in (generator, async_generator):
+        with pytest.raises(ConfigurationError, match="generator"):
+            handler_of(function)
+
+
+def test_handlers_are_found_in_their_order():
+    found = handlers_in([module("a", x=1, plain=plain, Line=Line), module("b", with_message=with_message)])
+    assert [handler.name for handler in found] == ["Plain", "WithMessage"]
+
+
+def test_a_handler_that_is_imported_elsewhere_is_found_once():
+    assert len(handlers_in([module("a", plain=plain), module("b", plain=plain, again=plain)])) == 1
+    assert [handler.name for handler in handlers_in([sys.modules[__name__]])] == ["Plain", "WithMessage"]
+
+
+def test_several_handlers_of_one_event():
+    other = inbox_handler("Other")(lambda session, event: None)
+    other.__annotations__["event"] = OrderConfirmed
+    found = handlers_in([module("a", plain=plain, other=other)])
+    assert [handler.message_type for handler in found] == ["OrderConfirmed", "OrderConfirmed"]
+
+
+def test_two_handlers_of_one_name_are_an_error_that_names_both():
+    @inbox_handler("Plain")
+    def second(session, event: CustomerMoved) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="two handlers are named 'Plain'") as raised:
+        handlers_in([module("a", plain=plain), module("b", second=second)])
+    for function in (plain, second):
+        assert f"{function.__module__}.{function.__qualname__}" in str(raised.value)
+
+
+def test_no_handler_at_all_is_an_error_that_names_the_modules():
+    with pytest.raises(ConfigurationError, match=r"no handler in shop.a, shop.b: mark functions with @inbox_handler"):
+        handlers_in([module("shop.a", Line=Line), module("shop.b")])
+
+
+def test_odd_things_in_a_module_do_no_harm():
+    class Odd:
+        def __getattr__(self, name: str) -> object:
+            return object()
+
+        def __call__(self) -> None: ...
+
+    partial = functools.partial(plain, None)
+    assert len(handlers_in([module("a", plain=plain, dict=dict, odd=Odd(), partial=partial)])) == 1

@@ -1,0 +1,1 @@
+LOCK TABLE "messages"."outboxkit_inbox_20260301" IN ACCESS EXCLUSIVE MODE;

@@ -1,0 +1,1 @@
+DROP TABLE "messages"."outboxkit_inbox_20260301";

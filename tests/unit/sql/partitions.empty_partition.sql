@@ -1,0 +1,1 @@
+TRUNCATE "messages"."outboxkit_inbox_20260301";

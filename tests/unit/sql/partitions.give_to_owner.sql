@@ -1,0 +1,1 @@
+ALTER TABLE "messages"."outboxkit_inbox_20260301" OWNER TO "shop_owner";

@@ -1,0 +1,1 @@
+LOCK TABLE "messages"."outboxkit_inbox" IN ACCESS EXCLUSIVE MODE;

@@ -1,0 +1,1 @@
+CREATE TABLE "messages"."outboxkit_inbox_20260301" (LIKE "messages"."outboxkit_inbox" INCLUDING ALL);

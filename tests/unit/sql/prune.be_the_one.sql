@@ -1,0 +1,1 @@
+SELECT pg_try_advisory_lock(:pg_try_advisory_lock_2) AS pg_try_advisory_lock_1;

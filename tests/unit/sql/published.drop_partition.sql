@@ -1,1 +1,0 @@
-DROP TABLE "messages"."outboxkit_published_20260301";

@@ -1,1 +1,0 @@
-LOCK TABLE "messages"."outboxkit_published" IN ACCESS EXCLUSIVE MODE;

@@ -1,2 +1,0 @@
-CREATE TABLE "messages"."outboxkit_published_20260301" (LIKE "messages"."outboxkit_published"
-    INCLUDING ALL);

@@ -1,0 +1,13 @@
+SELECT outboxkit_dead_letter.id, outboxkit_dead_letter.side, outboxkit_dead_letter.queue,
+    outboxkit_dead_letter.handler, outboxkit_dead_letter.message_id, outboxkit_dead_letter.type,
+    outboxkit_dead_letter.topic, outboxkit_dead_letter.key, outboxkit_dead_letter.correlation_id,
+    outboxkit_dead_letter.causation_id, outboxkit_dead_letter.content_type,
+    outboxkit_dead_letter.content_encoding, outboxkit_dead_letter.created_at,
+    outboxkit_dead_letter.reason, outboxkit_dead_letter.error, outboxkit_dead_letter.attempts,
+    outboxkit_dead_letter.dead_at, outboxkit_dead_letter.position, outboxkit_dead_letter.parked,
+    outboxkit_dead_letter.first_failed_at, outboxkit_dead_letter.discard_unroutable,
+    outboxkit_dead_letter.resolution, outboxkit_dead_letter.resolved_at,
+    outboxkit_dead_letter.resolved_by, outboxkit_dead_letter.headers
+FROM outboxkit_dead_letter
+WHERE outboxkit_dead_letter.id = ANY (:ids::BIGINT[])
+ORDER BY outboxkit_dead_letter.id;
