@@ -211,8 +211,9 @@ def public_names() -> dict[str, list[str]]:
     called = [
         name
         for module in modules.values()
-        for name, found in inspect.getmembers(module, inspect.isfunction)
-        if found.__module__ == module.__name__ and not name.startswith("_")
+        for name, found in inspect.getmembers(module, lambda found: inspect.isfunction(found) or inspect.isclass(found))
+        if name in getattr(module, "__all__", ())
+        or (inspect.isfunction(found) and found.__module__ == module.__name__ and not name.startswith("_"))
     ]
     options = {option for command in commands.values() for parameter in command.params for option in parameter.opts}
     columns = {column.name for table in tables.metadata.sorted_tables for column in table.columns}

@@ -22,7 +22,7 @@ from outboxkit.consumer.transactions import Transactions
 from outboxkit.consumer.upkeep import Upkeep
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.outage import Clock, Outage, pause
+from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, pause
 
 ORDERED_AHEAD = 500
 """Deliveries that a consumer in order takes ahead, at least: as many may wait behind keys whose first one failed."""
@@ -97,7 +97,8 @@ class Consumer:
         self._engine = engine
         self._subscriber = subscriber
         self._pace = pace or Pace()
-        self._outage = outage = Outage("consumer", patience=patience.total_seconds() if patience else None)
+        seconds = patience.total_seconds() if patience else None
+        self._outage = outage = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
         self._upkeep = upkeep = Upkeep(engine, clock=clock)
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or Policy()
@@ -175,11 +176,11 @@ class Consumer:
                 concurrency=self._pace.concurrency,
                 batch=self._pace.batch,
                 wait=wait,
+                on_loss=self._outage.begins,
             )
             try:
                 await flow.run(stop)
-            except BrokerUnavailable as error:
-                self._outage.begins(error)
+            except BrokerUnavailable:
                 losses = losses + 1 if self.outcomes.total() == handled else 0
                 await pause(stop, min(0.1 * 2**losses, 5))
             else:

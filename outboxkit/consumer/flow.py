@@ -1,7 +1,7 @@
 """The deliveries of one connection: taken as they come, started where there is room and their order allows it."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from outboxkit.brokers import Subscriber
@@ -25,6 +25,7 @@ class Flow:
         concurrency: how many transactions run at once.
         batch: how many deliveries share one, at most.
         wait: whether to go on where the queue is empty.
+        on_loss: hears at once of a connection that was lost, before what has started is finished.
 
     Attributes:
         postponed: deliveries that a drain gave back, because they wait in their lanes.
@@ -40,8 +41,10 @@ class Flow:
         concurrency: int,
         batch: int,
         wait: bool,
+        on_loss: Callable[[BaseException], None],
     ) -> None:
         self._subscriber = subscriber
+        self._on_loss = on_loss
         self._routing = routing
         self._handling = handling
         self._batches = batches
@@ -75,8 +78,6 @@ class Flow:
             await self._finish(pump)
         finally:
             await self._end(pump, stopping)
-        if not pump.cancelled() and (lost := pump.exception()) is not None:
-            self._errors.append(lost)
         for error in sorted(self._errors, key=lambda error: isinstance(error, BrokerUnavailable)):
             raise error
 
@@ -185,11 +186,18 @@ class Flow:
 
     async def _finish(self, pump: asyncio.Task[None]) -> None:
         """Take no more, let end what has started, give back what has not."""
-        lost = bool(self._errors) or (pump.done() and not pump.cancelled() and pump.exception() is not None)
+        if pump.done() and not pump.cancelled() and (error := pump.exception()) is not None:
+            self._errors.append(error)
         pump.cancel()
+        lost = bool(self._errors)
+        for error in self._errors:
+            self._on_loss(error)
         if not lost:
-            await self._subscriber.cease()
-            await self._give_back()
+            try:
+                await self._subscriber.cease()
+                await self._give_back()
+            except BrokerUnavailable as error:  # what has started is finished all the same
+                self._errors.append(error)
         if self._running:
             await asyncio.wait(self._running)
         if not lost and not self._errors:

@@ -119,19 +119,22 @@ class Handling:
         if dead and not await self._burial.bury(delivery, dead, stop, attempts=attempt):
             await delivery.release()
             return
-        names = tuple(name for name in again if name is not None)
+        # What is dead must not run again; what is done is a duplicate.
+        names = tuple(name for name in again if name is not None) if dead else ()
         wanted = min((one.after for one in again.values() if one.after is not None), default=None)
         if arrival.key is None:
+            # first that its start has ended: the copy may have to wait, and it is not the message that ends it then
+            if known.starts and not await self._suspicion.forget(_id(delivery), stop):
+                await delivery.release()
+                return
             delay = await delivery.retry(wanted, handlers=names)
-            if known.starts:
-                await self._suspicion.forget(_id(delivery), stop)
         else:  # its key waits for it, so it cannot go to a retry queue: the database keeps count
             found = await self._suspicion.fail(_id(delivery), stop)
             if found is None:
                 await delivery.release()
                 return
             delay = arrival.waits = rung(self._policy.ladder, attempt, wanted)
-            arrival.failures, arrival.handlers = found.failures, names
+            arrival.failures, arrival.handlers = found.failures, names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(again)
         after = f"{delay.total_seconds():g}s"
         self._burial.warn("handler failed, will be retried", delivery, again, attempt=attempt, after=after)

@@ -29,6 +29,7 @@ class Transactions:
     def __init__(self, engine: AsyncEngine, outage: Outage) -> None:
         self._sessions = async_sessionmaker(engine, expire_on_commit=False)
         self._outage = outage
+        self._probing = asyncio.Lock()
 
     async def run(self, work: Callable[[Session], T], stop: asyncio.Event) -> T | None:
         """What the work returns, once it is committed; None where `stop` came while the database was away.
@@ -51,7 +52,10 @@ class Transactions:
             if collision:
                 await pause(stop, jittered(0.005 * 2**collided))
                 continue
-            await self._outage.ride_out(self._probe, stop)
+            self._outage.begins(cause)
+            async with self._probing:  # one asks whether it is back, for all that wait
+                if not stop.is_set():
+                    await self._outage.ride_out(self._probe, stop)
             if stop.is_set():
                 return None
 

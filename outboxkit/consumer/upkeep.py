@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import structlog
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions
@@ -64,5 +64,5 @@ class Upkeep:
             await asyncio.sleep(EVERY.total_seconds())
             try:
                 await self.once()
-            except (DBAPIError, OSError, TimeoutError) as error:
+            except (SQLAlchemyError, OSError, TimeoutError) as error:
                 self._log.debug("the database's clock could not be asked", error=first_line(error))

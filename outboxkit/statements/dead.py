@@ -72,17 +72,18 @@ BURIED = (
 )
 """What the consumer says of a message that it gives up on."""
 
+JUDGED = (
+    *("side", "queue", "message_id", "type", "topic", "key", "correlation_id", "causation_id", "content_type"),
+    *("content_encoding", "created_at", "reason", "position"),
+)
+"""What tells whether a dead letter can be replayed."""
+
 _LIMIT = bindparam("limit", type_=BigInteger)
 _PARKED = literal(PARKED, UtcDateTime)
 
 
-def bury() -> Insert:
-    """Keep a message that was given up on; executed with a dict of dead letter columns. Locks: none."""
-    return insert(dead_letter)
-
-
 def bury_once() -> Insert:
-    """`bury` for the inbox: nothing where an open dead letter of this message, queue and handler is there already.
+    """Keep what a consumer gave up, unless an open dead letter of this message, queue and handler is there already.
 
     A consumer that is killed between this and its ack gets the message again, and buries it again. Two who do that at
     the same moment may both insert. A message without an id is like no other, and always inserted.
@@ -128,10 +129,10 @@ def count_by_kind(selection: Selection) -> Select[Any]:
 def doubtful(selection: Selection) -> Select[Any]:
     """Those of a selection that it takes a look at to tell whether they can be replayed: all that have no place.
 
-    Without payloads and headers. Reads every dead letter of the selection. Locks: none.
+    Only what is looked at. Reads every dead letter of the selection, but no payload. Locks: none.
     """
     placeless = or_(dead_letter.c.side != literal_column("'outbox'"), dead_letter.c.position.is_(None))
-    return select(*LISTED).where(_are(selection), placeless)
+    return select(*(dead_letter.c[name] for name in JUDGED)).where(_are(selection), placeless)
 
 
 def count_released(selection: Selection) -> Select[Any]:

@@ -18,6 +18,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     Update,
+    any_,
     bindparam,
     column,
     delete,
@@ -104,17 +105,12 @@ def prune_inbox(dialect: str, before: datetime, limit: int) -> Delete:
     Index: outboxkit_inbox_processed on PostgreSQL; none on SQLite, where the scan stops at the limit. Locks: the rows
     that it deletes.
     """
-    rows = table(
-        inbox.name if dialect == "sqlite" else DEFAULT,
-        column("handler", String),
-        column("message_id", String),
-        column("processed_at", UtcDateTime),
-    )
-    key = (rows.c.handler, rows.c.message_id)
-    old = select(*key).where(rows.c.processed_at < before).limit(limit)
-    if dialect != "sqlite":
-        old = old.order_by(rows.c.processed_at)
-    return delete(rows).where(tuple_(*key).in_(old))
+    if dialect == "sqlite":
+        key = tuple_(*_KEY)
+        return delete(inbox).where(key.in_(select(*_KEY).where(inbox.c.processed_at < before).limit(limit)))
+    rows = table(DEFAULT, column("ctid"), column("processed_at", UtcDateTime))
+    old = select(rows.c.ctid).where(rows.c.processed_at < before).order_by(rows.c.processed_at).limit(limit)
+    return delete(rows).where(rows.c.ctid == any_(func.array(old.scalar_subquery())))
 
 
 class _Listed(TypeDecorator[Sequence[Any]]):

@@ -38,6 +38,9 @@ def main() -> None:
     options.add_argument("--case", action="append", choices=CASES, help="only this one; may be repeated")
     options.add_argument("--rounds", type=int, help="quiet rounds of each case (5; 1 with --quick)")
     options.add_argument("--memory-rows", type=int, help="rows of the case memory (1 000 000; 40 000 with --quick)")
+    options.add_argument(
+        "--memory-messages", type=int, help="messages of the case consume-memory (100 000; 2 000 with --quick)"
+    )
     args = options.parse_args()
     wanted = args.rounds or (1 if args.quick else 5)
     sizes = {

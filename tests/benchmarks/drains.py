@@ -8,18 +8,22 @@ from functools import partial
 from typing import Any
 
 import aio_pika
-from aio_pika.abc import AbstractIncomingMessage
+from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outboxkit import process
-from outboxkit.brokers import Subscriber
-from outboxkit.consumer import Consumer, Policy
+from outboxkit.brokers import DEFAULT_LADDER, Subscriber
+from outboxkit.consumer import Consumer, Pace
 from outboxkit.inbox import Handler, handler_of
 from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
 from tests.statements_sent import StatementsSent
 
-LADDER = process.DEFAULT_LADDER[:1]
+PACE = Pace(concurrency=8, batch=200)
+PREFETCH = 64
+AHEAD = 2 * PACE.batch
+"""What a consumer that only receives is pushed ahead: as much as ours in batches."""
+LADDER = DEFAULT_LADDER[:1]
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,6 @@ class Orders:
     count: int
     every: int
     trace: bool = False
-    prefetch: int = 64
-    concurrency: int = 8
 
 
 @dataclass
@@ -49,7 +51,7 @@ class Drain:
     """A consumer that is connected and has received nothing yet.
 
     Attributes:
-        work: consumes until `stop` is set.
+        work: consumes until `stop` is set, or all messages are acked.
         done: how many messages it is through with.
         sent: what its database was sent, where that is counted.
     """
@@ -83,28 +85,28 @@ async def raw(orders: Orders) -> AsyncIterator[Drain]:
         count.one_more()
 
     async with await aio_pika.connect_robust(orders.broker_url) as connection:
-        yield Drain(partial(_consume, connection, orders, ack), lambda: count.done)
+        yield Drain(partial(_consume, connection, orders.queue, AHEAD, ack), lambda: count.done)
 
 
 @asynccontextmanager
 async def by_hand(orders: Orders) -> AsyncIterator[Drain]:
     """A transaction for each message through the same consumer, with an inbox that is written by hand."""
     count = Count()
-    engine = create_async_engine(orders.database_url, pool_size=orders.concurrency)
+    engine = create_async_engine(orders.database_url, pool_size=PACE.concurrency)
     sent = StatementsSent(engine) if orders.trace else None
     async with await aio_pika.connect_robust(orders.broker_url) as connection:
-        callback = hand_written.handling(engine, orders.concurrency, count.one_more)
-        yield Drain(partial(_consume, connection, orders, callback), lambda: count.done, sent)
+        callback = hand_written.handling(engine, PACE.concurrency, count.one_more)
+        yield Drain(partial(_consume, connection, orders.queue, PREFETCH, callback), lambda: count.done, sent)
     await engine.dispose()
 
 
 @asynccontextmanager
 async def received(orders: Orders) -> AsyncIterator[Drain]:
     """outboxkit's subscriber alone: received and acked."""
-    subscriber, count = _subscriber(orders), Count()
+    subscriber, count = _subscriber(orders, prefetch=AHEAD), Count()
 
-    async def work(stop: asyncio.Event) -> None:
-        while not stop.is_set():
+    async def work(_: asyncio.Event) -> None:
+        while count.done < orders.count:
             delivery = await subscriber.receive()
             if delivery is not None:
                 await delivery.ack()
@@ -118,37 +120,34 @@ async def received(orders: Orders) -> AsyncIterator[Drain]:
 @asynccontextmanager
 async def ours(orders: Orders, *, handler: Handler) -> AsyncIterator[Drain]:
     """outboxkit's consumer, as `outboxkit consume` builds it."""
-    engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=orders.concurrency)
+    engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=PACE.concurrency + 1)
     sent = StatementsSent(engine) if orders.trace else None
-    subscriber = _subscriber(orders)
-    consumer = Consumer(
-        engine, subscriber, [handler], queue=orders.queue, concurrency=orders.concurrency, policy=Policy()
-    )
+    subscriber = _subscriber(orders, prefetch=PACE.prefetch([handler], PREFETCH))
+    consumer = Consumer(engine, subscriber, [handler], queue=orders.queue, pace=PACE)
     await subscriber.connect()
     yield Drain(consumer.run, consumer.outcomes.total, sent)
     await subscriber.close()
     await engine.dispose()
 
 
-def _subscriber(orders: Orders) -> Subscriber:
+def _subscriber(orders: Orders, *, prefetch: int) -> Subscriber:
     return process.subscriber(
-        orders.broker_url, orders.queue, exchange=EXCHANGE, topics=[TYPE], prefetch=orders.prefetch, ladder=LADDER
+        orders.broker_url, orders.queue, exchange=EXCHANGE, topics=[TYPE], prefetch=prefetch, ladder=LADDER
     )
 
 
 async def _consume(
-    connection: aio_pika.abc.AbstractConnection, orders: Orders, callback: Callback, stop: asyncio.Event
+    connection: AbstractConnection, queue: str, prefetch: int, callback: Callback, stop: asyncio.Event
 ) -> None:
     channel = await connection.channel()
-    await channel.set_qos(prefetch_count=orders.prefetch)
-    queue = await channel.get_queue(orders.queue)
-    await queue.consume(callback)
+    await channel.set_qos(prefetch_count=prefetch)
+    await (await channel.get_queue(queue)).consume(callback)
     await stop.wait()
 
 
 async def declare(broker_url: str, queue: str) -> None:
     """The queue, as outboxkit's consumer declares it, for all of them."""
-    subscriber = _subscriber(Orders("", "", broker_url, queue, 0, 0))
+    subscriber = _subscriber(Orders("", "", broker_url, queue, 0, 0), prefetch=1)
     await subscriber.connect()
     await subscriber.close()
 

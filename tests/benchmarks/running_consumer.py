@@ -39,7 +39,9 @@ async def main() -> None:
 
 async def follow(drain: Drain, watch: Watch, *, until: Callable[[], bool]) -> None:
     """Look at it again and again until everything is done, or something else has come to pass."""
-    while not watch.is_over and not until():
+    ended = False
+    while not watch.is_over and not ended:
+        ended = until()
         if watch.is_due(drain.done()):
             sent = (drain.sent.round_trips(), len(drain.sent.texts())) if drain.sent is not None else ()
             watch.readings.append(Reading(time.monotonic_ns(), drain.done(), cpu(), resident(), *sent))

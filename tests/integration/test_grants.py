@@ -179,7 +179,7 @@ def test_a_relay_sleeps_and_is_woken(
 COLUMNS = "message_id, type, payload, headers, content_type"
 ROW = "'m', 'T', '{}', '{}', 'application/json'"
 ADD = f"INSERT INTO outboxkit_outbox ({COLUMNS}) VALUES ({ROW})"
-TABLES = ("outbox", "inbox", "dead_letter", "published", "sleeper", "schema_version")
+TABLES = ("outbox", "inbox", "attempt", "dead_letter", "published", "sleeper", "schema_version")
 REFUSED = {
     "shop_writer": [
         "SELECT message_id FROM outboxkit_outbox",
@@ -197,6 +197,7 @@ REFUSED = {
         "UPDATE outboxkit_outbox SET message_id = 'other'",
         "TRUNCATE outboxkit_outbox",
         "SELECT * FROM outboxkit_inbox",
+        "SELECT * FROM outboxkit_attempt",
         "INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('h', 'm', 't')",
         "DELETE FROM outboxkit_inbox",
         "SELECT payload FROM outboxkit_dead_letter",
@@ -212,6 +213,7 @@ REFUSED = {
         "UPDATE outboxkit_outbox SET attempts = 0",
         "DELETE FROM outboxkit_outbox",
         "UPDATE outboxkit_inbox SET handler = 'other'",
+        "UPDATE outboxkit_inbox SET processed_at = now()",
         "DELETE FROM outboxkit_inbox",
         "SELECT * FROM outboxkit_dead_letter",
         "DELETE FROM outboxkit_dead_letter",
@@ -221,10 +223,8 @@ REFUSED = {
     "shop_operator": [
         "DELETE FROM outboxkit_outbox",
         "UPDATE outboxkit_outbox SET payload = ''",
-        "INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('h', 'm', 't')",
-        "UPDATE outboxkit_inbox SET processed_at = now()",
         "UPDATE outboxkit_dead_letter SET payload = ''",
-        "DELETE FROM outboxkit_dead_letter",
+        "UPDATE outboxkit_attempt SET starts = 0",
         "UPDATE outboxkit_schema_version SET version = 1",
         "ALTER TABLE outboxkit_outbox ADD COLUMN c int",
         "DROP TABLE outboxkit_dead_letter",

@@ -1,6 +1,7 @@
-"""Messages survive the steps: version 1 with rows in it becomes version 2, and goes back."""
+"""Messages survive the steps: old tables with rows in them become new ones, and go back."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, Select, create_engine, func, insert, inspect, select, text, update
 
-from outboxkit import metadata, migrations, tables
+from outboxkit import ids, metadata, migrations, tables
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
@@ -24,7 +25,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     made.dispose()
 
 
-def test_rows_of_version_1_are_all_there_in_version_2(engine: Engine):
+def test_rows_of_version_1_are_all_there_in_the_newest(engine: Engine):
     with engine.begin() as connection:
         operations = Operations(MigrationContext.configure(connection))
         migrations.upgrade(operations, to=1)
@@ -64,6 +65,76 @@ def test_back_to_version_1_with_everything_in_the_tables(engine: Engine):
         assert due == ["ready", "retried"]  # both were held: a relay of version 1 does not know that they wait
 
 
+IDS = ("order-7", ids.new(), ids.new(at=datetime(2026, 3, 1, tzinfo=UTC)))
+
+
+def test_the_inbox_is_divided_and_put_together_again(engine: Engine):
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        migrations.upgrade(operations, to=2)
+        process(connection, *IDS)
+        before, described_2 = inbox_of(connection), described(connection, "outboxkit_inbox")
+        migrations.upgrade(operations, since=2, to=3)
+        assert inbox_of(connection) == before
+        assert connection.execute(text("SELECT DISTINCT attempts, duration_ms FROM outboxkit_inbox")).all() == [
+            (1, None)
+        ]
+        if engine.dialect.name == "postgresql":
+            assert constraints(connection) == {"outboxkit_inbox_pkey", "outboxkit_inbox_default_pkey"}
+            connection.execute(
+                text(
+                    "CREATE TABLE outboxkit_inbox_20270101 PARTITION OF outboxkit_inbox FOR VALUES FROM ('a') TO ('b')"
+                )
+            )
+        process(connection, "a-later-one")
+        migrations.downgrade(operations, since=3, to=2)
+        assert {row[1] for row in inbox_of(connection)} == {*IDS, "a-later-one"}
+        assert described(connection, "outboxkit_inbox") == described_2
+        assert inspect(connection).get_pk_constraint("outboxkit_inbox")["constrained_columns"] == [
+            "handler",
+            "message_id",
+        ]
+        migrations.upgrade(operations, since=2, to=3)
+        assert len(inbox_of(connection)) == 4
+
+
+def test_no_row_of_the_inbox_is_copied_and_its_rights_stay(empty_postgresql_url: str):
+    role = f"consumer_{empty_postgresql_url.rpartition('_')[2]}"
+    engine = create_engine(empty_postgresql_url)
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        migrations.upgrade(operations, to=2)
+        named = "ALTER TABLE outboxkit_inbox RENAME CONSTRAINT outboxkit_inbox_pkey TO pk_of_a_naming_convention"
+        for statement in (named, f"CREATE ROLE {role}", f"GRANT SELECT, INSERT ON outboxkit_inbox TO {role}"):
+            connection.execute(text(statement))
+        process(connection, *IDS)
+        file = connection.scalar(text("SELECT pg_relation_filenode('outboxkit_inbox')"))
+        migrations.upgrade(operations, since=2, to=3)
+        assert connection.scalar(text("SELECT pg_relation_filenode('outboxkit_inbox_default')")) == file
+        connection.execute(text(f"SET LOCAL ROLE {role}"))
+        process(connection, "as-consumer")
+        assert len(inbox_of(connection)) == 4
+        connection.execute(text("RESET ROLE"))
+        connection.execute(text(f"DROP OWNED BY {role}; DROP ROLE {role}"))
+    engine.dispose()
+
+
+def process(connection: Connection, *messages: str) -> None:
+    """As a consumer of any version has done."""
+    statement = text("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('H', :id, 'T')")
+    connection.execute(statement, [{"id": id_} for id_ in messages])
+
+
+def inbox_of(connection: Connection) -> list[Any]:
+    columns = "handler, message_id, type, processed_at"
+    return sorted(connection.execute(text(f"SELECT {columns} FROM outboxkit_inbox")).all())
+
+
+def constraints(connection: Connection) -> set[str]:
+    named = "SELECT conname FROM pg_constraint WHERE conrelid::regclass::text LIKE 'outboxkit_inbox%'"
+    return set(connection.scalars(text(named)))
+
+
 def fill_version_1(connection: Connection) -> None:
     """A row of each kind that a database of version 1 can hold."""
     message = "'T', :payload, :payload, 'application/json'"
@@ -98,12 +169,12 @@ def kept() -> tuple[list[str], Select[Any]]:
     return ["published_at", *names], select(func.current_timestamp(), *(outbox.c[name] for name in names))
 
 
-def described(connection: Connection) -> list[Any]:
-    """The columns and indexes of the outbox and the dead letters."""
+def described(connection: Connection, *names: str) -> list[Any]:
+    """The columns and indexes of the outbox and the dead letters, or of these tables."""
     found = inspect(connection)
     return [
         described
-        for name in ("outboxkit_outbox", "outboxkit_dead_letter")
+        for name in (names or ("outboxkit_outbox", "outboxkit_dead_letter"))
         for described in (
             *(column | {"type": str(column["type"])} for column in found.get_columns(name)),
             *sorted((str(index["name"]), index["column_names"]) for index in found.get_indexes(name)),

@@ -126,6 +126,12 @@ def test_autogenerate_leaves_the_partitions_alone(empty_postgresql_url: str):
                 "FOR VALUES FROM ('2026-03-01') TO ('2026-03-02')"
             )
         )
+        connection.execute(
+            text(
+                "CREATE TABLE outboxkit_inbox_20260301 PARTITION OF outboxkit_inbox "
+                "FOR VALUES FROM ('019ca6b1-dc00') TO ('019cabd8-3800')"
+            )
+        )
         connection.execute(text("CREATE TABLE orders (id integer)"))
         for wanted in (metadata, [metadata, MetaData()]):
             found = compare_metadata(MigrationContext.configure(connection), wanted)

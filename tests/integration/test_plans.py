@@ -33,10 +33,18 @@ FILL = (
     INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at)
     SELECT 'H' || n % 3, 'm' || n, 'T', now() - n * interval '1 second' FROM generate_series(1, :rows) n
     """,
+    """
+    INSERT INTO outboxkit_attempt (queue, message_id, starts)
+    SELECT 'q', 'm' || n, 1 FROM generate_series(1, :rows) n
+    """,
 )
 
+HANDLED = {"handler": "H1", "message_id": "m1", "type": "T", "attempts": 1, "made": NOW}
+HANDLED_ALL = {"handlers": ["H1"], "message_ids": ["m1"], "types": ["T"], "attempts": [1], "mades": [NOW]}
+COUNTED = {"queue": "q", "message_id": "m1"}
 READY, DUE, KEY, HELD = (f"outboxkit_outbox_{name}" for name in ("ready", "due", "key", "held"))
 PRIMARY, INBOX, PARKED = "outboxkit_outbox_pkey", "outboxkit_inbox_pkey", "outboxkit_dead_letter_parked"
+INBOX_DEFAULT, ATTEMPT = "outboxkit_inbox_default_pkey", "outboxkit_attempt_pkey"
 POSITIONS = list(range(5000, 5500))
 BURIED = {"reason": "rejected", "error": "no", "failures": 1, "parked": True, "now": NOW}
 BATCH = {
@@ -68,11 +76,22 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "settle.bury": (statements.settle.bury("postgresql"), {"positions": POSITIONS} | BURIED, {PRIMARY}),
     "status.count_due": (statements.status.count_due(NOW - timedelta(hours=2)), {}, {READY, DUE}),
     "status.count_later": (statements.status.count_later(NOW + timedelta(hours=2)), {}, {DUE}),
-    "inbox.record_processed": (
-        statements.inbox.record_processed("postgresql", handler="H1", message_id="m1", type_="T"),
-        {},
-        {INBOX},
+    "inbox.record_processed": (statements.inbox.record_processed("postgresql"), HANDLED, {INBOX}),
+    "inbox.record_all": (statements.inbox.record_all("postgresql"), HANDLED_ALL, {INBOX}),
+    "inbox.took": (
+        statements.inbox.took(),
+        {"at_handler": "H1", "at_message_id": "m1", "milliseconds": 7},
+        {INBOX_DEFAULT},
     ),
+    "inbox.prune_inbox": (
+        statements.inbox.prune_inbox("postgresql", NOW - timedelta(hours=3), 1000),
+        {},
+        {"outboxkit_inbox_processed"},
+    ),
+    "attempts.start": (statements.attempts.start("postgresql"), COUNTED, {ATTEMPT}),
+    "attempts.fail": (statements.attempts.fail("postgresql"), COUNTED, {ATTEMPT}),
+    "attempts.look_up": (statements.attempts.look_up(), COUNTED, {ATTEMPT}),
+    "attempts.forget": (statements.attempts.forget(), COUNTED, {ATTEMPT}),
 }
 SORTS = {"settle.park": {"Sort"}}
 """Of the keys of one batch."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, get_origin
 
 import pytest
-from sqlalchemy import ClauseElement, Dialect, insert
+from sqlalchemy import ClauseElement, Dialect
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import psycopg2
 
@@ -88,7 +88,6 @@ DIALECTS: dict[str, Dialect] = {"postgresql": psycopg2.dialect(), "sqlite": sqli
 
 _NEW_ROW = [column.name for column in statements.write.WRITTEN]
 GIVEN = {
-    "dead.bury": [column.name for column in tables.dead_letter.columns if column.name not in ("id", "dead_at")],
     "write.insert_one": _NEW_ROW,
     "write.insert_one_unless_there": _NEW_ROW,
 }
@@ -188,7 +187,3 @@ def test_both_claims_read_the_same_columns():
     )
     assert ready == due == [column.name for column in statements.claim.CLAIMED]
     assert {column.name for column in tables.published.columns} - {"published_at"} <= set(ready)
-
-
-def test_a_dead_letter_may_have_every_column():
-    assert str(statements.dead.bury()) == str(insert(tables.dead_letter))

@@ -1,9 +1,12 @@
 """Copies of deliveries, put into a queue directly and confirmed: for another attempt, or at the end of the queue."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from struct import Struct
 
 import aio_pika
+import structlog
 from pamqp import commands, frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
@@ -32,31 +35,28 @@ class Copies:
 
     def __init__(self, url: str, *, name: str, timeout: float) -> None:
         self._url, self._name, self._timeout = url, name, timeout
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer", connection=name)
         self._line: _Line | None = None
         self._opening = asyncio.Lock()
 
     async def put(self, arrived: Arrived, queue: str, *, marks: Marks, topic: str) -> None:
         """Put a copy with these marks into this queue; returns once the broker has it.
 
+        While the broker takes no publishes, for lack of memory or disk, it waits, and no limit runs.
+
         Raises:
-            BrokerUnavailable: it may not have it: no connection, no confirm, no such queue, or publishers are blocked.
+            BrokerUnavailable: it may not have it: no connection, no confirm, or no such queue.
         """
         try:
-            async with asyncio.timeout(self._timeout):
-                refused = await (await self._open()).put(arrived, queue, marks, topic)
+            async with asyncio.timeout(self._timeout) as limit:
+                line = await self._open()
+                with line.limited(limit, self._timeout):
+                    refused = await line.put(arrived, queue, marks, topic)
         except TimeoutError as error:
-            self.raise_if_blocked()
             await self.close()
             raise BrokerUnavailable(f"the broker did not confirm a copy for {queue!r} in time") from error
         if refused is not None:
             raise BrokerUnavailable(f"the broker did not take a copy for {queue!r}: {refused}")
-
-    def raise_if_blocked(self) -> None:
-        """Raise `BrokerUnavailable` while the broker takes no publishes, for lack of memory or disk."""
-        if self._line is not None and self._line.blocked_by is not None:
-            raise BrokerUnavailable(
-                f"the broker has blocked publishers: {self._line.blocked_by or 'it does not say why'}"
-            )
 
     async def close(self) -> None:
         """Disconnect; the next copy connects anew. Never raises for a broker that is gone."""
@@ -68,10 +68,9 @@ class Copies:
     async def _open(self) -> "_Line":
         async with self._opening:
             if self._line is not None and self._line.lost is None:
-                self.raise_if_blocked()
                 return self._line
             await self.close()
-            line, answers = _Line(), Answers()
+            line, answers = _Line(self._log), Answers()
             line.connection = await connection.connect(
                 self._url,
                 name=self._name,
@@ -91,12 +90,15 @@ class Copies:
 class _Line:
     """One connection and what is unanswered on it; it hears the broker's answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: structlog.typing.FilteringBoundLogger) -> None:
+        self._log = log
         self.connection: aio_pika.abc.AbstractConnection | None = None
         self.channel = 0
         self.room = 131_072
         self.lost: str | None = None
-        self.blocked_by: str | None = None
+        self._clear = asyncio.Event()
+        self._clear.set()
+        self._limits: dict[asyncio.Timeout, float] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._last = 0
         self._waiting: dict[int, _Answer] = {}
@@ -108,8 +110,10 @@ class _Line:
     async def put(self, arrived: Arrived, queue: str, marks: Marks, topic: str) -> str | None:
         """Why the broker did not take it; None: it has it. A return is told by its id, so no id is there twice."""
         id_ = arrived.properties.message_id or ""
-        while id_ in self._by_id and self.lost is None:
-            await asyncio.wait((self._by_id[id_],))
+        while self.lost is None and (id_ in self._by_id or not self._clear.is_set()):
+            await self._clear.wait()
+            if id_ in self._by_id:
+                await asyncio.wait((self._by_id[id_],))
         if self.lost is not None or self._writer is None:
             return self.lost or "not connected"
         written = self._frames(arrived, queue, marks, topic)
@@ -135,11 +139,34 @@ class _Line:
         self.lose(f"{code} {text}")
 
     def blocked(self, reason: str | None) -> None:
-        self.blocked_by = reason
+        if reason is None:
+            self._clear.set()
+            self._log.info("broker is back, work goes on")
+        else:
+            self._clear.clear()
+            self._log.warning("broker is away, waiting", error=f"the broker has blocked publishers: {reason}")
+        for limit, timeout in self._limits.items():
+            self._adjust(limit, timeout)
+
+    @contextmanager
+    def limited(self, limit: asyncio.Timeout, timeout: float) -> Iterator[None]:
+        """This limit runs only while the broker takes publishes, and anew when it does again."""
+        self._limits[limit] = timeout
+        if not self._clear.is_set():
+            self._adjust(limit, timeout)
+        try:
+            yield
+        finally:
+            del self._limits[limit]
+
+    def _adjust(self, limit: asyncio.Timeout, timeout: float) -> None:
+        if not limit.expired():
+            limit.reschedule(asyncio.get_running_loop().time() + timeout if self._clear.is_set() else None)
 
     def lose(self, reason: str) -> None:
         """Everything that has no answer gets this one."""
-        self.lost, self.blocked_by = self.lost or reason, None
+        self.lost = self.lost or reason
+        self._clear.set()
         self._answer(self._last, reason, multiple=True)
 
     def _answer(self, tag: int, refusal: str | None, *, multiple: bool) -> None:

@@ -68,13 +68,12 @@ class RabbitSubscriber:
         """Open the connection and declare everything, unless that is done.
 
         Raises:
-            BrokerUnavailable: not reachable, or a retry has found that it takes no publishes now.
+            BrokerUnavailable: not reachable.
             ConfigurationError: a queue exists and is of another kind.
         """
         if self._intake is not None and self._intake.lost is None:
             return
         await self._leave()
-        self._copies.raise_if_blocked()
         intake = Intake(timeout=self._timeout)
 
         async def on_cancelled(_: object) -> None:

@@ -83,23 +83,6 @@ async def test_a_stopped_drain_leaves_the_rest(bench: Bench):
     assert waiting(bench) == ["b", "c"]
 
 
-async def test_no_more_than_the_concurrency_at_once(bench: Bench):
-    # Where the transaction takes SQLite's one writer lock, the handlers queue up behind it: count them before that.
-    most = now = 0
-    original = bench.subscriber.receive
-
-    async def receive(*, wait: bool = True) -> MemoryDelivery | None:
-        nonlocal most, now
-        delivery = await original(wait=wait)
-        most = max(most, len(bench.subscriber.unacked))
-        return delivery
-
-    bench.subscriber.receive = receive
-    bench.put(*[message(id=f"m-{number}") for number in range(30)])
-    await bench.drain(work, pace=Pace(3))
-    assert most == 3
-
-
 async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: Bench, database_url: str):
     gate = Gate()
     bench.put(*[message(id=id_) for id_ in "abc"])

@@ -11,16 +11,19 @@ def test_only_what_is_done_to_partitions_is_taken_off():
     stays = [
         DropTableOp("orders"),
         DropTableOp("outboxkit_published"),
+        DropTableOp("outboxkit_inbox"),
         CreateTableOp("receipts", [Column("id", Integer)]),
         ModifyTableOps("orders", [DropIndexOp("orders_by_day", "orders")]),
     ]
     operations = UpgradeOps(
         [
-            *stays[:2],
+            *stays[:3],
             DropTableOp(partition),
-            *stays[2:],
+            *stays[3:],
             ModifyTableOps(partition, [DropIndexOp("of_a_day", partition)]),
             DropTableOp("outboxkit_published_default"),
+            DropTableOp("outboxkit_inbox_20260301"),
+            DropTableOp("outboxkit_inbox_default"),
         ]
     )
     leave_partitions_alone(None, operations, {None})

@@ -1,13 +1,8 @@
-SELECT outboxkit_dead_letter.id, outboxkit_dead_letter.side, outboxkit_dead_letter.queue,
-    outboxkit_dead_letter.handler, outboxkit_dead_letter.message_id, outboxkit_dead_letter.type,
-    outboxkit_dead_letter.topic, outboxkit_dead_letter."key", outboxkit_dead_letter.correlation_id,
-    outboxkit_dead_letter.causation_id, outboxkit_dead_letter.content_type,
-    outboxkit_dead_letter.content_encoding, outboxkit_dead_letter.created_at,
-    outboxkit_dead_letter.reason, outboxkit_dead_letter.error, outboxkit_dead_letter.attempts,
-    outboxkit_dead_letter.dead_at, outboxkit_dead_letter.position, outboxkit_dead_letter.parked,
-    outboxkit_dead_letter.first_failed_at, outboxkit_dead_letter.discard_unroutable,
-    outboxkit_dead_letter.resolution, outboxkit_dead_letter.resolved_at,
-    outboxkit_dead_letter.resolved_by
+SELECT outboxkit_dead_letter.side, outboxkit_dead_letter.queue, outboxkit_dead_letter.message_id,
+    outboxkit_dead_letter.type, outboxkit_dead_letter.topic, outboxkit_dead_letter."key",
+    outboxkit_dead_letter.correlation_id, outboxkit_dead_letter.causation_id,
+    outboxkit_dead_letter.content_type, outboxkit_dead_letter.content_encoding,
+    outboxkit_dead_letter.created_at, outboxkit_dead_letter.reason, outboxkit_dead_letter.position
 FROM outboxkit_dead_letter
 WHERE outboxkit_dead_letter.resolution IS NULL AND (outboxkit_dead_letter.id IN (:id_1, …) OR
     outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND outboxkit_dead_letter.type = :type_1

@@ -1,7 +1,6 @@
 DELETE FROM outboxkit_inbox_default
-WHERE (outboxkit_inbox_default.handler, outboxkit_inbox_default.message_id) IN (SELECT
-    outboxkit_inbox_default.handler, outboxkit_inbox_default.message_id
-    FROM outboxkit_inbox_default
-    WHERE outboxkit_inbox_default.processed_at < :processed_at_1
-    ORDER BY outboxkit_inbox_default.processed_at
-    LIMIT :param_1);
+WHERE outboxkit_inbox_default.ctid = ANY (array((SELECT outboxkit_inbox_default.ctid
+            FROM outboxkit_inbox_default
+            WHERE outboxkit_inbox_default.processed_at < :processed_at_1
+            ORDER BY outboxkit_inbox_default.processed_at
+            LIMIT :param_1)));

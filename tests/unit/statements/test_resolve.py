@@ -1,4 +1,4 @@
-"""What goes back. What the statements do is tested in tests/integration/test_deadletters.py and test_sending_back.py."""
+"""What goes back. Integration tests (test_deadletters.py, test_sending_back.py) test what the statements do."""
 
 from sqlalchemy.sql.dml import Insert
 

@@ -60,9 +60,11 @@ def over_the_wire(properties: Basic.Properties) -> Properties:
     return decoding.read(int.from_bytes(written[:2]), written[2:])
 
 
-def foreign(**given: Any) -> Properties:
-    """What a plain client set."""
-    return over_the_wire(Basic.Properties(**({"message_id": "m-1", "message_type": "OrderConfirmed"} | given)))
+def foreign(headers: dict[str, Any] | None = None, **given: Any) -> Properties:
+    """What a plain client set; its headers are any that a client may write, also those that pamqp cannot."""
+    found = over_the_wire(Basic.Properties(**({"message_id": "m-1", "message_type": "OrderConfirmed"} | given)))
+    found.headers = headers
+    return found
 
 
 def read(found: Properties, body: bytes = b"{}", topic: str = "OrderConfirmed") -> Message | Malformed:

@@ -1,0 +1,150 @@
+"""What a subscriber of every broker promises: cases of the suite."""
+
+from datetime import UTC, datetime
+
+from outboxkit.brokers.marks import Marks
+from outboxkit.testing.conformance.route import LADDER, BrokerUnderTest, Route
+
+
+async def an_empty_queue_says_so(broker: BrokerUnderTest) -> None:
+    """`receive(wait=False)` gives what is there, and None once nothing is."""
+    async with Route(broker) as route:
+        assert await route.subscriber.receive(wait=False) is None
+        await route.send(route.message())
+        delivery = await route.subscriber.receive(wait=False)
+        assert delivery is not None
+        await delivery.ack()
+        assert await route.subscriber.receive(wait=False) is None
+
+
+async def a_released_message_comes_again_as_the_same_attempt(broker: BrokerUnderTest) -> None:
+    """`release` gives back and counts nothing."""
+    async with Route(broker) as route:
+        await route.send(route.message())
+        await (await route.next()).release()
+        again = await route.next()
+        assert again.marks.attempt == 1
+        await again.ack()
+
+
+async def what_is_not_acked_comes_again_after_a_disconnect(broker: BrokerUnderTest) -> None:
+    """A consumer that dies with messages in hand has lost none; what it acked stays acked."""
+    async with Route(broker) as route:
+        acked, kept = route.message("1"), route.message("2")
+        await route.send(acked, kept)
+        first = await route.next()
+        await route.next()
+        await first.ack()
+        await route.subscriber.close()
+        heir = route.another_subscriber()
+        await heir.connect()
+        again = await route.next(heir)
+        assert getattr(again.message, "id", None) == kept.id
+        await again.ack()
+        assert await heir.receive(wait=False) is None
+        await heir.close()
+
+
+async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderTest) -> None:
+    """`retry` takes a step of the ladder, keeps the message as it was, and counts the attempt."""
+    async with Route(broker) as route:
+        sent = route.message(key="order-1", headers={"tenant": "acme"}, correlation_id="story-1")
+        await route.send(sent)
+        first = await route.next()
+        assert await first.retry() == LADDER[0]
+        assert await route.subscriber.postponed() == 1
+        second = await route.next()
+        assert second.marks.attempt == 2
+        assert second.message == first.message
+        assert await second.retry(after=LADDER[1] * 2) == LADDER[1], "the step nearest to what was asked for"
+        third = await route.next()
+        assert third.marks.attempt == 3
+        await third.ack()
+        assert await route.subscriber.postponed() == 0
+
+
+async def what_is_noted_on_a_message_travels_with_its_retries(broker: BrokerUnderTest) -> None:
+    """Marks are read off what arrives, survive every retry and every renewal, and are no headers of the message."""
+    async with Route(broker) as route:
+        accepted = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        given = Marks(handlers=("One", "Two"), accepted_at=accepted)
+        await route.send(route.message(headers={**given.headers(), "tenant": "acme"}))
+        first = await route.next()
+        assert first.marks == given
+        assert dict(first.message.headers) == {"tenant": "acme"}, "what is reserved is not the message's"
+        await first.retry(handlers=("Two",))
+        second = await route.next()
+        failed = second.marks.first_failed_at
+        assert failed is not None, "it has failed, so it says when"
+        assert second.marks == Marks(2, failed, ("Two",), accepted)
+        await second.renew()
+        third = await route.next()
+        assert third.marks == second.marks
+        await third.retry()
+        fourth = await route.next()
+        assert fourth.marks == Marks(3, failed, ("Two",), accepted), "the first failure, and who is still to run, stay"
+        assert fourth.message == first.message
+        await fourth.ack()
+
+
+async def the_broker_counts_how_often_a_message_came_back(broker: BrokerUnderTest) -> None:
+    """`returned` is 0 at first and more after each consumer that went away with it; a retry begins anew."""
+    async with Route(broker) as route:
+        await route.send(route.message())
+        counts = []
+        for _ in range(3):
+            subscriber = route.another_subscriber()
+            await route.subscriber.close()
+            await subscriber.connect()
+            route.subscriber = subscriber
+            delivery = await route.next()
+            counts.append(delivery.returned)
+        assert counts[0] == 0
+        assert 0 < counts[1] <= counts[2]
+        await delivery.retry()
+        again = await route.next()
+        assert (again.returned, again.dropped) == (0, False)
+        await again.ack()
+
+
+async def a_renewed_message_comes_again_behind_the_others(broker: BrokerUnderTest) -> None:
+    """`renew` is a copy at the end of the queue that has never been returned, as the same attempt."""
+    async with Route(broker) as route:
+        sent = [route.message(text, key="order-1", headers={"tenant": "acme"}) for text in "12"]
+        await route.send(*sent)
+        await route.next()
+        await route.subscriber.close()
+        await route.subscriber.connect()
+        first = await route.next()
+        assert first.returned > 0
+        await first.renew()
+        second = await route.next()
+        third = await route.next()
+        assert [getattr(each.message, "id", None) for each in (first, second, third)] == [
+            sent[0].id,
+            sent[1].id,
+            sent[0].id,
+        ]
+        assert third.message == first.message
+        assert (third.returned, third.marks) == (0, first.marks)
+        await second.ack()
+        await third.ack()
+        assert await route.subscriber.receive(wait=False) is None
+
+
+async def one_that_ceased_takes_no_more(broker: BrokerUnderTest) -> None:
+    """After `cease` what was taken can be settled, and everything else is for another consumer."""
+    async with Route(broker) as route:
+        await route.send(route.message("1"), route.message("2"))
+        taken = await route.next()
+        await route.subscriber.cease()
+        assert await route.subscriber.receive(wait=False) is None
+        heir = route.another_subscriber()
+        await heir.connect()
+        other = await route.next(heir)
+        assert other.message.payload == b"2"
+        await taken.ack()
+        await other.ack()
+        await route.subscriber.close()
+        assert await heir.receive(wait=False) is None
+        await heir.close()

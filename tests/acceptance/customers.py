@@ -1,0 +1,128 @@
+"""What is seen of a consumer through an outage: its log, the effects of its handlers, the inbox, and its queues."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from sqlalchemy import select, text
+
+from outboxkit import tables
+from tests.acceptance.deployment import Deployment
+from tests.acceptance.shop import GATE
+from tests.acceptance.witness import POLLS, assert_discreet, states
+from tests.acceptance.worker_process import WorkerProcess
+from tests.ladder import LADDER_TEXT
+from tests.pages import libpq
+from tests.polling import eventually
+
+TYPES = ("SaleMade", "StockMoved")
+"""One is handled message by message, the other one in batches."""
+AT_THE_GATE = text(
+    "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database "
+    "WHERE datname = current_database() AND locktype = 'advisory' AND objid = :gate AND NOT granted"
+)
+
+
+class Customers:
+    """Publishes messages of both types, and remembers which. Begins with a consumer that has handled some."""
+
+    def __init__(self, deployment: Deployment, **settings: str) -> None:
+        self.deployment = deployment
+        self.sent: list[Any] = []
+        self.consumer = self.start_consumer(**settings)
+        self.consumer.wait_for("consumer connected")
+        self.send()
+        self.wait_for_effects()
+
+    def start_consumer(self, **settings: str) -> WorkerProcess:
+        """Another one, or one anew."""
+        self.consumer = self.deployment.start("consumer", "tests.acceptance.till", **settings)
+        return self.consumer
+
+    def send(self, count: int = 5) -> None:
+        """So many of each type."""
+        numbers = range(len(self.sent), len(self.sent) + count)
+        for type_ in TYPES:
+            messages = [
+                (b'{"number":%d}' % number, {"type": type_, "message_id": f"{type_} {number}"}) for number in numbers
+            ]
+            self.deployment.broker.publish_all(messages, topic=type_)
+            self.sent += [properties["message_id"] for _, properties in messages]
+
+    def wait_in_the_middle(self) -> None:
+        """Return once a handler and a batch of others both wait at the gate, each in its transaction."""
+        eventually(lambda: self.at_the_gate() == len(TYPES))
+
+    def wait_for_effects(self) -> None:
+        """Return once each message had its effect; AssertionError where one had two."""
+        found = eventually(
+            lambda: Counter(self.deployment.message_ids()),
+            lambda found: len(found) >= len(self.sent) or not self.consumer.is_running,
+        )
+        assert self.consumer.is_running, self.consumer.log.read_text()
+        assert found == Counter(self.sent)
+
+    def attempts(self) -> list[int]:
+        """What the inbox says: which attempt each message was handled at."""
+        with self.deployment.engine.connect() as connection:
+            return list(connection.execute(select(tables.inbox.c.attempts)).scalars())
+
+    def assert_away(self, what: str, *because: str) -> None:
+        """The consumer has said that it waits, and why: one of these."""
+        said = self.consumer.wait_for(f"{what} is away, waiting")
+        assert any(reason in said["error"] for reason in because), said["error"]
+        assert "\n" not in said["error"]
+        assert said["level"] == "warning"
+
+    def assert_all_handled(self, what: str | None, *, times: int = 1) -> None:
+        """Work has resumed by itself, also for new messages: each effect is there once, and nothing was counted.
+
+        The log says once for each outage of `what` that it is away and that it is back, and nothing else that a
+        person would look at: no failure, no traceback, no password.
+        """
+        self.deployment.broker.disconnect()  # it may have gone with the outage
+        self.send()
+        self.wait_for_effects()
+        if what is not None:
+            self.consumer.wait_for(f"{what} is back, work goes on", times=times)
+            assert states(self.consumer, what) == ["away", "back"] * times
+        assert self.consumer.stop() == 0
+        self.assert_nothing_counted()
+        told = [entry["event"] for entry in self.consumer.entries() if entry["level"] in ("warning", "error")]
+        assert [event for event in told if event != POLLS] == [f"{what} is away, waiting"] * (times if what else 0)
+        assert_discreet(self.consumer.log.read_text(), self.deployment)
+
+    def assert_nothing_counted(self) -> None:
+        """Every message was handled at its first attempt, no queue holds one any more, and none is a dead letter."""
+        assert Counter(self.deployment.message_ids()) == Counter(self.sent)
+        assert self.attempts() == [1] * len(self.sent)
+        assert self.depths() == Counter()
+        assert not self.deployment.dead_letters()
+        with self.deployment.engine.connect() as connection:
+            assert connection.execute(select(tables.attempt)).all() == []
+
+    def depths(self) -> Counter[str]:
+        """How many messages are ready in the queue, its retry steps and its dead letter queue, where there are any."""
+        names = ["", ".dead", *(f".retry.{step}" for step in LADDER_TEXT.split(","))]
+        broker = self.deployment.broker
+        return +Counter({name or "queue": broker.depth(broker.queue + name) for name in names})
+
+    def at_the_gate(self) -> int:
+        """How many transactions wait there."""
+        with self.deployment.engine.connect() as connection:
+            return int(connection.execute(AT_THE_GATE, {"gate": GATE}).scalar_one())
+
+
+@contextmanager
+def gate_shut(deployment: Deployment) -> Iterator[Any]:
+    """Messages wait in the middle of their transactions, until the connection is closed or the database goes."""
+    url = libpq(deployment.engine.url.render_as_string(hide_password=False))
+    connection = psycopg.connect(url, autocommit=True)
+    try:
+        connection.execute("SELECT pg_advisory_lock(%s)", (GATE,))
+        yield connection
+    finally:
+        with suppress(psycopg.Error):
+            connection.close()

@@ -1,0 +1,127 @@
+"""A depot from outside: parcels that arrive, and what its database and its broker hold."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from outboxkit import ids, tables
+from tests.acceptance.deployment import Deployment
+from tests.acceptance.depot import Booking, Tables
+from tests.acceptance.worker_process import WorkerProcess
+from tests.ladder import LADDER_TEXT
+from tests.polling import eventually
+
+DEPOT = "tests.acceptance.depot"
+ARRIVED, BOOKED = "ParcelArrived", "ParcelBooked"
+WAYS = {"singly": {}, "together": {"DEPOT_TOGETHER": "yes"}}
+"""Both kinds of handlers: a transaction each, or many in one."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """One message of a client that knows nothing of outboxkit, but for the header with the key."""
+
+    number: int
+    fate: str = ""
+    weight: object = 1
+    key: str | None = None
+    id: str = field(default_factory=ids.new)
+    timestamp: int | None = None
+
+    def wire(self) -> tuple[bytes, dict[str, Any]]:
+        """Its body and its properties."""
+        body = {"number": self.number, "weight": self.weight, "fate": self.fate}
+        headers = {} if self.key is None else {"outboxkit-key": self.key}
+        properties = {"message_id": self.id, "type": ARRIVED, "headers": headers, "delivery_mode": 2}
+        return json.dumps(body).encode(), properties | ({} if self.timestamp is None else {"timestamp": self.timestamp})
+
+
+class Stock:
+    """Starts `outboxkit consume` for the depot, and looks at what it has done."""
+
+    def __init__(self, deployment: Deployment, *, ladder: str = LADDER_TEXT) -> None:
+        deployment.programs = "outboxkit"
+        deployment.environment["OUTBOXKIT_RETRY_LADDER"] = ladder
+        self.deployment = deployment
+        self._steps = ladder.split(",")
+        Tables.metadata.create_all(deployment.engine)
+
+    def declare(self, *options: str, **settings: str) -> None:
+        """Have the queue, and all that belongs to it, without a consumer."""
+        drained = self.drain(*options, **settings)
+        assert drained == "nothing to do\n", drained
+
+    def consume(self, *options: str, **settings: str) -> WorkerProcess:
+        """Start a consumer."""
+        settings = {"OUTBOXKIT_LOG_LEVEL": "info"} | settings
+        return self.deployment.start("consumer", DEPOT, *options, **settings)
+
+    def drain(self, *options: str, **settings: str) -> str:
+        """Have everything handled that is in the queue; what the command says about it."""
+        settings = {"OUTBOXKIT_LOG_LEVEL": "error"} | settings
+        drained = self.deployment.outboxkit("consume", DEPOT, "--drain", *options, **settings)
+        assert drained.returncode == 0, drained.stderr
+        return drained.stdout
+
+    def arrive(self, parcels: Sequence[Parcel]) -> None:
+        """Publish them in this order."""
+        self.deployment.broker.publish_all([parcel.wire() for parcel in parcels], topic=ARRIVED)
+
+    def supervise(self, done: Callable[[], bool], **settings: str) -> int:
+        """Start a consumer, and another one whenever it has ended, until this is so; then stop it.
+
+        Returns how many have ended.
+        """
+        started = [self.consume(**settings)]
+
+        def has_come() -> bool:
+            if not started[-1].is_running:
+                started.append(self.consume(**settings))
+            return done()
+
+        eventually(has_come, seconds=120)
+        assert started[-1].stop() == 0, started[-1].log.read_text()
+        return len(started) - 1
+
+    def booked(self) -> Counter[int]:
+        """How often each parcel was booked."""
+        with Session(self.deployment.engine) as session:
+            return Counter(session.scalars(select(Booking.number)))
+
+    def booked_by_key(self) -> dict[str, list[int]]:
+        """The numbers of each key, in the order in which they were booked."""
+        found: dict[str, list[int]] = {}
+        with Session(self.deployment.engine) as session:
+            for key, number in session.execute(select(Booking.key, Booking.number).order_by(Booking.id)):
+                found.setdefault(key, []).append(number)
+        return found
+
+    def told(self) -> Counter[int]:
+        """How often the depot has told others of each parcel: what is in its outbox."""
+        return Counter(json.loads(row.payload)["number"] for row in self.deployment.outbox_rows() if row.type == BOOKED)
+
+    def given_up(self) -> dict[str, str]:
+        """The reason of each message that is among the open dead letters."""
+        return {row.message_id: row.reason for row in self.deployment.dead_letters() if row.resolution is None}
+
+    def suspected(self) -> int:
+        """Messages of which a start or a failure is recorded."""
+        with self.deployment.engine.connect() as connection:
+            return connection.execute(select(func.count()).select_from(tables.attempt)).scalar_one()
+
+    def depths(self) -> dict[str, int]:
+        """How many messages are ready in the queue, and in those beside it."""
+        queue = self.deployment.broker.queue
+        names = [queue, f"{queue}.dead", *(f"{queue}.retry.{step}" for step in self._steps)]
+        return {name.removeprefix(queue): self.deployment.broker.depth(name) for name in names}
+
+    def assert_nothing_is_left(self) -> None:
+        """No message in any queue, nothing recorded about one."""
+        depths = eventually(self.depths, lambda found: not any(found.values()), seconds=10)
+        assert depths == dict.fromkeys(depths, 0)
+        assert self.suspected() == 0

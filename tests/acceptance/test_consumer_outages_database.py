@@ -1,0 +1,138 @@
+"""A database that goes away in the middle of a handler and of a batch: the consumer says so, waits, and goes on."""
+
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from sqlalchemy import make_url, text
+
+from tests.acceptance.customers import Customers, gate_shut
+from tests.acceptance.deployment import Deployment
+from tests.acceptance.test_relay_outages_database import ENDED, pids, take_all_connections
+from tests.acceptance.witness import read_only, states
+from tests.polling import eventually
+from tests.servers import Server
+from tests.tcp_proxy import TcpProxy
+
+LOST = ("terminating connection", "server closed the connection", "Connection refused", "shutting down")
+
+
+def consumers_name(deployment: Deployment) -> str:
+    """What its connections to the database are called."""
+    return f"outboxkit consumer {deployment.broker.queue}"
+
+
+@contextmanager
+def database_behind_proxy(deployment: Deployment):
+    """A proxy before the database, and the settings of who goes through it."""
+    target = make_url(deployment.environment["OUTBOXKIT_DATABASE_URL"])
+    proxy = TcpProxy(target.host or "localhost", target.port or 5432)
+    try:
+        through = target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+        yield proxy, {"OUTBOXKIT_DATABASE_URL": through}
+    finally:
+        proxy.close()
+
+
+@pytest.mark.parametrize("way", ["stop", "kill"])
+def test_it_goes_down_in_the_middle(on_own_postgresql: Deployment, own_postgresql: Server, way: str):
+    customers = Customers(on_own_postgresql)
+    with gate_shut(on_own_postgresql):
+        customers.send()
+        customers.wait_in_the_middle()
+        getattr(own_postgresql, way)()
+    customers.assert_away("database", *LOST)
+    own_postgresql.start()
+    customers.assert_all_handled("database")
+
+
+def test_who_stops_while_it_is_down_gives_everything_back(on_own_postgresql: Deployment, own_postgresql: Server):
+    deployment = on_own_postgresql
+    customers = Customers(deployment)
+    with gate_shut(deployment):
+        customers.send()
+        customers.wait_in_the_middle()
+        own_postgresql.stop()
+    customers.assert_away("database", *LOST)
+    assert customers.consumer.stop() == 0
+    assert states(customers.consumer, "database") == ["away"]
+    given_back = customers.depths()
+    assert given_back["queue"] >= 2
+    assert list(given_back) == ["queue"]
+    customers.start_consumer().wait_for("database is away, waiting")
+    own_postgresql.start()
+    customers.assert_all_handled("database")
+
+
+def test_it_is_read_only_as_after_a_failover(on_own_postgresql: Deployment):
+    deployment = on_own_postgresql
+    customers = Customers(deployment)
+    with read_only(deployment):
+        customers.send()
+        customers.assert_away("database", "in a read-only transaction")
+        assert len(deployment.message_ids()) == 10
+    customers.assert_all_handled("database")
+
+
+def test_it_has_no_connection_left(on_own_postgresql: Deployment):
+    deployment = on_own_postgresql
+    with database_behind_proxy(deployment) as (proxy, through), ExitStack() as stack:
+        customers = Customers(deployment, **through)
+        with gate_shut(deployment), deployment.engine.connect() as own:
+            customers.send()
+            customers.wait_in_the_middle()
+            proxy.swallow()  # it is not to connect again before all places are taken
+            own.execute(ENDED, {"names": [consumers_name(deployment)]})
+            eventually(lambda: not pids(deployment, consumers_name(deployment)))
+            take_all_connections(deployment, stack)
+        proxy.release()
+        customers.assert_away("database", "terminating connection")
+        before = proxy.turns
+        eventually(lambda: proxy.turns > before + 4)  # it tries, and tries again
+        assert len(deployment.message_ids()) == 10
+        stack.close()
+        customers.assert_all_handled("database")
+
+
+def test_its_connections_are_ended_in_the_middle(deployment: Deployment):
+    customers = Customers(deployment)
+    for _ in range(2):
+        with gate_shut(deployment):
+            customers.send()
+            customers.wait_in_the_middle()
+            with deployment.engine.begin() as person:
+                person.execute(ENDED, {"names": [consumers_name(deployment)]})
+            eventually(lambda: customers.at_the_gate() == 0)
+            customers.wait_in_the_middle()
+    customers.assert_away("database", "terminating connection due to administrator command")
+    noticed = states(customers.consumer, "database").count("away")  # a connection each, or all at one moment
+    assert 2 <= noticed <= 4
+    customers.assert_all_handled("database", times=noticed)
+
+
+def test_it_falls_silent_and_speaks_again(deployment: Deployment):
+    with database_behind_proxy(deployment) as (proxy, through):
+        customers = Customers(deployment, **through)
+        with gate_shut(deployment):
+            customers.send()
+            customers.wait_in_the_middle()
+            proxy.swallow()
+        customers.send()
+        eventually(lambda: proxy.held_bytes > 0)
+        proxy.release()
+        customers.assert_all_handled(None)
+
+
+def test_it_falls_silent_and_its_connections_end(deployment: Deployment):
+    with database_behind_proxy(deployment) as (proxy, through):
+        customers = Customers(deployment, **through)
+        with gate_shut(deployment):
+            customers.send()
+            customers.wait_in_the_middle()
+            proxy.swallow()
+        customers.send()
+        eventually(lambda: proxy.held_bytes > 0)
+        proxy.refuse()
+        customers.assert_away("database", "server closed the connection", "Connection refused")
+        proxy.release()
+        proxy.accept()
+        customers.assert_all_handled("database")

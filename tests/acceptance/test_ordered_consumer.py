@@ -1,0 +1,109 @@
+"""`outboxkit consume --ordered`: whatever fails and whoever dies, the effects of each key come in its order."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.deployment import Deployment
+from tests.acceptance.stock import WAYS, Parcel, Stock
+from tests.polling import eventually
+
+KEYS, EACH = 50, 24
+SEED = 41
+LADDER = "100ms,200ms"
+PATIENT = {"OUTBOXKIT_MAX_ATTEMPTS": "1000"}
+
+
+@pytest.fixture
+def stock(deployment: Deployment) -> Stock:
+    return Stock(deployment, ladder=LADDER)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_key_is_in_order_through_failures_and_a_kill(stock: Stock, way: str):
+    """One parcel in twelve fails, some of these several times; the active one of two consumers is killed."""
+    chance = random.Random(SEED)
+    parcels = shuffled(chance, EACH)
+    expected = {f"k{key}": list(range(EACH)) for key in range(KEYS)}
+    settings = PATIENT | WAYS[way]
+    stock.declare("--ordered", **settings)
+    first = stock.consume("--ordered", **settings)
+    first.wait_for("consumer connected")
+    eventually(lambda: stock.deployment.broker.consumers() == 1)
+    second = stock.consume("--ordered", **settings)
+    second.wait_for("consumer connected")
+    stock.arrive(parcels)
+    eventually(lambda: stock.booked().total() > len(parcels) // 4)
+    assert not second.entries("handler failed, will be retried"), "it stands by"
+    first.kill()
+    assert first.entries("handler failed, will be retried")
+    eventually(lambda: stock.booked().total() >= len(parcels))
+    assert stock.booked_by_key() == expected
+    stock.assert_nothing_is_left()
+    assert second.stop() == 0
+    assert second.entries("handler failed, will be retried"), "it took over in the middle"
+    assert stock.booked_by_key() == expected
+    assert stock.given_up() == {}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_other_keys_go_on_while_one_fails(stock: Stock, tmp_path: Path, way: str):
+    cleared = tmp_path / "cleared"
+    settings = PATIENT | WAYS[way] | {"DEPOT_CLEARED": str(cleared)}
+    stock.declare("--ordered", **settings)
+    stock.arrive([Parcel(number, "held" if number == 3 else "", key="stuck") for number in range(10)])
+    stock.arrive(shuffled(random.Random(SEED), 4))
+    consumer = stock.consume("--ordered", **settings)
+    eventually(lambda: stock.booked().total() >= 3 + 4 * KEYS)
+    consumer.wait_for("handler failed, will be retried", times=3)
+    found = stock.booked_by_key()
+    assert found.pop("stuck") == [0, 1, 2]
+    assert found == {f"k{key}": list(range(4)) for key in range(KEYS)}
+    cleared.touch()
+    eventually(lambda: stock.booked().total() >= 10 + 4 * KEYS)
+    assert consumer.stop() == 0
+    assert stock.booked_by_key()["stuck"] == list(range(10))
+    stock.assert_nothing_is_left()
+    said = consumer.entries("handler failed, will be retried")
+    assert [entry["attempt"] for entry in said if "cleared" in entry["error"]][:3] == [1, 2, 3]
+
+
+def test_a_key_whose_message_is_given_up_goes_on_behind_it(stock: Stock):
+    settings = {"OUTBOXKIT_MAX_ATTEMPTS": "3"}
+    stock.declare("--ordered", **settings)
+    parcels = [Parcel(number, "breaks" if number == 2 else "", key="k") for number in range(5)]
+    stock.arrive(parcels)
+    consumer = stock.consume("--ordered", **settings)
+    eventually(lambda: stock.booked().total() >= 4)
+    assert consumer.stop() == 0
+    assert stock.booked_by_key() == {"k": [0, 1, 3, 4]}
+    assert stock.given_up() == {parcels[2].id: "failed"}
+    assert stock.deployment.dead_letters()[0].attempts == 3
+    stock.assert_nothing_is_left()
+
+
+def test_attempts_are_counted_across_a_restart(stock: Stock):
+    """A failing message waits in the process; the next process goes on counting where the last one was killed."""
+    settings = {"OUTBOXKIT_MAX_ATTEMPTS": "6"}
+    stock.declare("--ordered", **settings)
+    (parcel,) = [Parcel(1, "breaks", key="k")]
+    stock.arrive([parcel])
+    first = stock.consume("--ordered", **settings)
+    first.wait_for("handler failed, will be retried", times=2)
+    first.kill()
+    failed = [entry["attempt"] for entry in first.entries("handler failed, will be retried")]
+    assert stock.drain("--ordered", **settings) in ("dead 1, retried 3\n", "dead 1, retried 2\n", "dead 1, retried 1\n")
+    assert failed[:2] == [1, 2]
+    assert stock.given_up() == {parcel.id: "failed"}
+    assert stock.deployment.dead_letters()[0].attempts == 6
+    stock.assert_nothing_is_left()
+
+
+def shuffled(chance: random.Random, each: int) -> list[Parcel]:
+    """Parcels of all keys in random turns, in order within each; a few of them stumble."""
+    turns = [key for key in range(KEYS) for _ in range(each)]
+    chance.shuffle(turns)
+    numbers = [iter(range(each)) for _ in range(KEYS)]
+    fates = ["stumbles", *[""] * 11]
+    return [Parcel(next(numbers[key]), chance.choice(fates), key=f"k{key}") for key in turns]

@@ -1,0 +1,69 @@
+"""Handlers of the consumer's outages: one effect for each message, handled one by one or many in a transaction.
+
+No effect is unique in the database, so that one which happened twice can be seen.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, event, inbox_handler
+from tests.acceptance.shop import GATE, Effect
+
+GATED = 2
+"""While a test holds the advisory lock `GATE`, messages whose number is so, modulo five, wait in their transaction."""
+
+asked: set[str] = set()
+"""Refunds that this process has asked about."""
+
+
+@event("SaleMade")
+@dataclass(frozen=True)
+class SaleMade:
+    number: int
+
+
+@event("StockMoved")
+@dataclass(frozen=True)
+class StockMoved:
+    number: int
+
+
+@event("SaleRefunded")
+@dataclass(frozen=True)
+class SaleRefunded:
+    number: int
+
+
+@inbox_handler("BookSale")
+async def book_sale(session: AsyncSession, event: SaleMade, message: Message) -> None:
+    await write(session, event.number, message)
+
+
+@inbox_handler("CountStock", batch=True)
+async def count_stock(session: AsyncSession, event: StockMoved, message: Message) -> None:
+    await write(session, event.number, message)
+
+
+@inbox_handler("BookRefund")
+async def book_refund(session: AsyncSession, event: SaleRefunded, message: Message) -> None:
+    await write(session, event.number, message)
+
+
+@inbox_handler("ApproveRefund")
+def approve_refund(session: Session, event: SaleRefunded, message: Message) -> None:
+    session.add(Effect(order_id=event.number, message_id=f"{message.id} approved"))
+    session.flush()
+    if message.id not in asked:
+        asked.add(message.id)
+        raise RuntimeError("nobody has approved it yet")
+
+
+async def write(session: AsyncSession, number: int, message: Message) -> None:
+    """The effect, and then the gate."""
+    session.add(Effect(order_id=number, message_id=message.id))
+    await session.flush()
+    if number % 5 == GATED:
+        await session.execute(select(func.pg_advisory_xact_lock_shared(GATE)))

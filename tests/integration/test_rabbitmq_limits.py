@@ -1,0 +1,132 @@
+"""A broker's own limits: how often it delivers a message, and how much memory it has."""
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from outboxkit import Message
+from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from tests.ladder import LADDER, LADDER_TEXT
+from tests.plain_client import PlainClient
+from tests.polling import eventually, eventually_async
+from tests.servers import OwnServer
+
+
+@pytest.fixture
+def client(own_rabbitmq: OwnServer) -> Iterator[PlainClient]:
+    made = PlainClient(own_rabbitmq.url)
+    yield made
+    made.clean_up(LADDER_TEXT.split(","))
+
+
+def subscriber_of(client: PlainClient, timeout: float = 10) -> RabbitSubscriber:
+    return RabbitSubscriber(
+        client.url,
+        client.queue,
+        exchange=client.exchange,
+        topics=["orders.eu"],
+        ladder=LADDER,
+        timeout=timedelta(seconds=timeout),
+    )
+
+
+def publish(client: PlainClient, *ids: str) -> None:
+    for id_ in ids:
+        client.publish(b"{}", topic="orders.eu", message_id=id_, type="OrderConfirmed", headers={"a": 1})
+
+
+@pytest.fixture
+def limited(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[None]:
+    """A policy that lets a message come back twice."""
+    name, definition = client.queue, '{"delivery-limit": 2}'
+    own_rabbitmq.execute("rabbitmqctl", "set_policy", name, f"^{name}$", definition, "--apply-to", "queues")
+    yield
+    own_rabbitmq.execute("rabbitmqctl", "clear_policy", name)
+
+
+@pytest.mark.parametrize("wait", [True, False], ids=["pushed", "asked"])
+async def test_what_exceeds_the_delivery_limit_arrives_as_dropped(limited: None, client: PlainClient, wait: bool):
+    subscriber = subscriber_of(client)
+    await subscriber.connect()
+    publish(client, "poison")
+    counts = []
+    for _ in range(3):
+        delivery = await subscriber.receive(wait=wait)
+        assert delivery is not None
+        counts.append(delivery.returned)
+        assert not delivery.dropped
+        await delivery.release()
+    assert counts == [0, 1, 2]
+    await eventually_async(lambda: arrived(client, f"{client.queue}.dead"))
+    dropped = await subscriber.receive(wait=wait)
+    assert dropped is not None
+    assert (dropped.dropped, dropped.returned) == (True, 0)
+    assert dropped.message == Message(
+        id="poison", type="OrderConfirmed", payload=b"{}", topic="orders.eu", headers={"a": 1}
+    )
+    await dropped.renew()
+    again = await subscriber.receive()
+    assert again is not None
+    assert (again.dropped, again.message) == (True, dropped.message)
+    await again.ack()
+    await subscriber.close()
+    assert (client.depth(), client.depth(f"{client.queue}.dead")) == (0, 0)
+
+
+async def arrived(client: PlainClient, queue: str) -> bool:
+    """Whether the broker has moved something there, or it has been pushed on already."""
+    return await asyncio.to_thread(lambda: client.depth(queue) > 0 or client.consumers(queue) > 0)
+
+
+async def test_a_renewed_message_outlives_the_delivery_limit(limited: None, client: PlainClient):
+    subscriber = subscriber_of(client)
+    await subscriber.connect()
+    publish(client, "innocent")
+    for _ in range(6):
+        delivery = await subscriber.receive()
+        assert delivery is not None
+        assert not delivery.dropped
+        await (delivery.renew() if delivery.returned == 2 else delivery.release())
+    await subscriber.close()
+    assert eventually(client.depth, lambda depth: depth == 1) == 1
+
+
+async def test_while_the_broker_is_short_of_memory_only_what_is_to_be_copied_waits(
+    own_rabbitmq: OwnServer, client: PlainClient
+):
+    subscriber = subscriber_of(client, timeout=1)
+    await subscriber.connect()
+    publish(client, *"123")
+    first, second = await subscriber.receive(), await subscriber.receive()
+    assert first is not None
+    assert second is not None
+    await first.retry()
+    ctl = "rabbitmqctl"
+    await asyncio.to_thread(own_rabbitmq.execute, ctl, "set_vm_memory_high_watermark", "0.000001")
+    try:
+        retrying = asyncio.create_task(second.retry())
+        found = [await subscriber.receive(), await subscriber.receive()]
+        for delivery in found:
+            assert delivery is not None
+            await delivery.ack()
+        await subscriber.connect()
+        await eventually_async(lambda: asyncio.to_thread(unacked, own_rabbitmq, client), lambda count: count == 1)
+        await asyncio.wait((retrying,), timeout=1.5)
+        assert not retrying.done(), "longer than its limit"
+    finally:
+        await asyncio.to_thread(own_rabbitmq.execute, ctl, "set_vm_memory_high_watermark", "0.6")
+    await retrying
+    again = await subscriber.receive()
+    assert again is not None
+    assert isinstance(again.message, Message)
+    assert (again.message.id, again.marks.attempt, again.returned) == ("2", 2, 0)
+    await again.ack()
+    await subscriber.close()
+
+
+def unacked(server: OwnServer, client: PlainClient) -> int:
+    """How many deliveries of the queue the broker waits for."""
+    listed = server.execute("rabbitmqctl", "-q", "list_queues", "name", "messages_unacknowledged")
+    return next(int(line.split()[1]) for line in str(listed).splitlines() if line.split()[:1] == [client.queue])

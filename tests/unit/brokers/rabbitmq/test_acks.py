@@ -1,0 +1,116 @@
+"""Acks of one moment as few frames: what they tell a broker is what was acked, and nothing else."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import commands, frame
+
+from outboxkit.brokers.rabbitmq.acks import Acks
+
+CHANNEL = 3
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["arrive", "arrive", "ack", "ack", "nack", "flush"]), st.integers(0, 10**6)),
+    max_size=120,
+)
+
+
+class Broker:
+    """Settles as RabbitMQ does: a tag that is not unacked, also that of `multiple`, is an error."""
+
+    def __init__(self) -> None:
+        self.unacked: list[int] = []
+        self.acked: set[int] = set()
+        self.nacked: set[int] = set()
+        self.frames = 0
+
+    def hear(self, written: bytes) -> None:
+        while written:
+            size, channel, method = frame.unmarshal(written)
+            written = written[size:]
+            self.frames += 1
+            assert channel == CHANNEL
+            assert method.delivery_tag in self.unacked, "PRECONDITION_FAILED - unknown delivery tag"
+            if isinstance(method, commands.Basic.Nack):
+                assert (method.requeue, method.multiple) == (True, False)
+                self.nacked.add(method.delivery_tag)
+                self.unacked.remove(method.delivery_tag)
+                continue
+            assert isinstance(method, commands.Basic.Ack)
+            meant = [t for t in self.unacked if t <= method.delivery_tag] if method.multiple else [method.delivery_tag]
+            self.acked.update(meant)
+            self.unacked = [tag for tag in self.unacked if tag not in meant]
+
+
+@given(STEPS)
+def test_the_broker_hears_of_exactly_what_was_settled(steps: list[tuple[str, int]]):
+    acks, broker, held, acked, nacked, last = Acks(CHANNEL), Broker(), [], set(), set(), 0
+    for step, choice in steps:
+        if step == "arrive":
+            last += 1
+            acks.arrived(last)
+            broker.unacked.append(last)
+            held.append(last)
+        elif step == "flush":
+            broker.hear(acks.frames())
+            assert broker.acked == acked
+        elif held:
+            tag = held.pop(choice % len(held))
+            if step == "ack":
+                acks.ack(tag)
+                acked.add(tag)
+            else:
+                broker.hear(acks.nack(tag))
+                nacked.add(tag)
+        assert broker.acked <= acked, "an ack of what nobody has acked"
+        assert broker.nacked == nacked
+        assert acks.unsettled == len(held)
+    broker.hear(acks.frames())
+    assert (broker.acked, broker.unacked) == (acked, held)
+    assert acks.frames() == b""
+
+
+def settled(count: int, *tags: int) -> list[tuple[int, bool]]:
+    acks = Acks(CHANNEL)
+    for tag in range(1, count + 1):
+        acks.arrived(tag)
+    for tag in tags:
+        acks.ack(tag)
+    written, found = acks.frames(), []
+    while written:
+        size, _, method = frame.unmarshal(written)
+        written = written[size:]
+        found.append((method.delivery_tag, bool(method.multiple)))
+    return found
+
+
+def test_a_whole_batch_is_one_frame_whatever_the_order():
+    assert settled(200, *range(200, 0, -1)) == [(200, True)]
+
+
+def test_what_is_still_handled_is_not_skipped_over():
+    assert settled(6, 1, 2, 4, 6) == [(2, True), (4, False), (6, False)]
+    assert settled(6, 2, 4) == [(2, False), (4, False)]
+    assert settled(6, 1) == [(1, False)]
+    assert settled(6) == []
+
+
+def test_what_is_settled_is_not_settled_again():
+    acks = Acks(CHANNEL)
+    acks.arrived(1)
+    acks.ack(1)
+    acks.ack(1)
+    assert acks.nack(1) == b""
+    assert len(acks.frames()) == len(frame.marshal(commands.Basic.Ack(1), CHANNEL))
+    acks.ack(1)
+    assert acks.frames() + acks.nack(1) == b""
+
+
+def test_what_was_given_back_is_not_acked_by_what_is_behind_it():
+    acks, broker = Acks(CHANNEL), Broker()
+    for tag in (1, 2, 3):
+        acks.arrived(tag)
+        broker.unacked.append(tag)
+    acks.ack(1)
+    acks.ack(3)
+    broker.hear(acks.nack(2))
+    broker.hear(acks.frames())
+    assert (broker.acked, broker.nacked, broker.frames) == ({1, 3}, {2}, 2)

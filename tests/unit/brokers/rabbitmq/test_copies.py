@@ -1,0 +1,151 @@
+"""Copies without a broker: what is written, and which answer belongs to which copy."""
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+import structlog
+from pamqp import commands
+from pamqp.body import ContentBody
+from pamqp.header import ContentHeader
+
+from outboxkit import BrokerUnavailable
+from outboxkit.brokers.marks import Marks
+from outboxkit.brokers.rabbitmq import properties
+from outboxkit.brokers.rabbitmq.copies import Copies, _Line
+from outboxkit.brokers.rabbitmq.deliveries import Arrived
+from tests.servers.ports import free_ports
+from tests.unit.brokers.rabbitmq.written import Written
+
+
+def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> Arrived:
+    written = commands.Basic.Properties(message_id=id_, message_type="T", **given).marshal()
+    flags, rest = int.from_bytes(written[:2]), written[2:]
+    return Arrived(1, False, "billing", "orders.eu", flags, rest, properties.read(flags, rest), body)
+
+
+def line(room: int = 1000) -> tuple[_Line, Written]:
+    made, written = _Line(structlog.get_logger("test")), Written()
+    made.channel, made.room = 1, room
+    made.writes_to(written)  # type: ignore[arg-type]
+    return made, written
+
+
+def put(to: _Line, copied: Arrived) -> "asyncio.Task[str | None]":
+    return asyncio.create_task(to.put(copied, "billing.retry.1s", Marks(attempt=2), "orders.eu"))
+
+
+async def test_a_copy_goes_to_its_queue_with_its_marks_and_its_whole_body():
+    made, written = line(room=100)
+    copying = put(made, arrived(body=b"x" * 250, headers={"a": 1}))
+    await asyncio.sleep(0)
+    publish, header, *parts = written.take()
+    assert (publish.exchange, publish.routing_key, publish.mandatory) == ("", "billing.retry.1s", True)
+    assert isinstance(header, ContentHeader)
+    assert header.body_size == 250
+    assert header.properties.headers == {"a": 1, "outboxkit-attempt": 2, "outboxkit-topic": "orders.eu"}
+    assert all(isinstance(part, ContentBody) for part in parts)
+    assert b"".join(part.value for part in parts) == b"x" * 250
+    made.ack(1, multiple=False)
+    assert await copying is None
+
+
+async def test_what_cannot_be_read_is_copied_as_it_is():
+    made, written = line()
+    broken = arrived()
+    broken.flags, broken.written = 0x00C0, b"\x03m-1" + struct.pack(">Q", 2**62)
+    broken.properties = properties.read(broken.flags, broken.written)
+    assert broken.properties.unreadable is not None
+    put(made, broken)
+    await asyncio.sleep(0)
+    assert broken.written + b"\xce" in written.bytes
+    assert struct.pack(">HHQH", 60, 0, len(broken.body), broken.flags) in written.bytes
+
+
+async def test_every_copy_gets_its_own_answer():
+    made, _ = line()
+    copying = [put(made, arrived(str(number))) for number in range(1, 6)]
+    await asyncio.sleep(0)
+    made.returned("2", "there is no queue")
+    made.ack(3, multiple=True)
+    made.nack(4, multiple=False)
+    made.closed(320, "maintenance", connection_too=True)
+    assert [await each for each in copying] == [
+        None,
+        "there is no queue",
+        None,
+        "nacked: is the queue full?",
+        "320 maintenance",
+    ]
+    assert await put(made, arrived("6")) == "320 maintenance"
+
+
+@pytest.mark.parametrize("id_", ["same", None])
+async def test_no_id_is_there_twice_so_that_a_return_means_one(id_: str | None):
+    made, written = line()
+    copying = [put(made, arrived(id_)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert len([each for each in written.take() if isinstance(each, commands.Basic.Publish)]) == 1
+    made.returned(id_ or "", "there is no queue")
+    made.ack(1, multiple=False)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len([each for each in written.take() if isinstance(each, commands.Basic.Publish)]) == 1
+    made.ack(2, multiple=False)
+    assert [await each for each in copying] == ["there is no queue", None]
+
+
+async def test_an_answer_to_a_copy_that_nobody_waits_for_is_nobody_elses():
+    made, _ = line()
+    left = put(made, arrived("1"))
+    await asyncio.sleep(0)
+    left.cancel()
+    waiting = put(made, arrived("2"))
+    await asyncio.sleep(0)
+    made.ack(1, multiple=False)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    made.ack(2, multiple=False)
+    assert await waiting is None
+
+
+async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
+    copies = Copies("amqp://mq/", name="test", timeout=0.05)
+    copies._line, written = line()
+    copying = asyncio.create_task(copies.put(arrived("1"), "billing", marks=Marks(), topic="t"))
+    await asyncio.sleep(0)
+    assert len(written.take()) == 3
+    copies._line.blocked("low on memory")
+    later = asyncio.create_task(copies.put(arrived("2"), "billing", marks=Marks(), topic="t"))
+    await asyncio.wait((copying, later), timeout=0.2)
+    assert not copying.done()
+    assert not later.done()
+    assert written.take() == [], "what the broker does not read is not written"
+    copies._line.blocked(None)
+    copies._line.ack(1, multiple=False)
+    await copying
+    while not written.bytes:
+        await asyncio.sleep(0)
+    copies._line.ack(2, multiple=False)
+    await later
+
+
+async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
+    copies = Copies("amqp://mq/", name="test", timeout=0.05)
+    copies._line, _ = line()
+    copies._line.blocked("low on memory")
+    copying = asyncio.create_task(copies.put(arrived("1"), "billing", marks=Marks(), topic="t"))
+    await asyncio.sleep(0)
+    copies._line.blocked(None)
+    with pytest.raises(BrokerUnavailable, match="did not confirm a copy for 'billing' in time"):
+        await copying
+
+
+async def test_without_a_broker_there_is_no_copy():
+    (port,) = free_ports(1)
+    copies = Copies(f"amqp://127.0.0.1:{port}/", name="test", timeout=5)
+    with pytest.raises(BrokerUnavailable):
+        await copies.put(arrived(), "billing", marks=Marks(), topic="t")
+    await copies.close()
+    await copies.close()

@@ -1,0 +1,95 @@
+"""One arrival, without a broker: what is read off it, and what it asks for when it is settled."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pamqp import commands
+
+from outboxkit import BrokerUnavailable, Message
+from outboxkit.brokers.marks import Marks
+from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
+from outboxkit.brokers.rabbitmq.intake import Intake
+from tests.unit.brokers.rabbitmq.test_deliveries import CHANNEL, content
+from tests.unit.brokers.rabbitmq.written import Written
+
+STEPS = (timedelta(seconds=1), timedelta(minutes=1))
+
+
+class Source:
+    """Notes the copies that are asked for."""
+
+    ladder = STEPS
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.copies: list[tuple[Marks, timedelta | None]] = []
+        self.error = error
+
+    async def copy(self, delivery: RabbitDelivery, marked: Marks, step: timedelta | None) -> None:
+        if self.error is not None:
+            raise self.error
+        self.copies.append((marked, step))
+
+
+def delivery(
+    source: Source, *, redelivered: bool = False, dropped: bool = False, **given: Any
+) -> tuple[RabbitDelivery, Written]:
+    intake, written = Intake(timeout=5), Written()
+    intake.writes_to(written)  # type: ignore[arg-type]
+    intake.listen(channel=CHANNEL)
+    method = commands.Basic.Deliver("billing", 1, redelivered, "shop", "orders.eu").marshal()
+    frame_ = b"\x01" + CHANNEL.to_bytes(2) + (len(method) + 4).to_bytes(4) + (60 << 16 | 60).to_bytes(4) + method
+    properties = commands.Basic.Properties(**({"message_id": "m-1", "message_type": "T"} | given))
+    intake.deliveries.feed(frame_ + b"\xce" + b"".join(content(b"body", 100, properties)))
+    arrived = intake.next_present()
+    assert arrived is not None
+    return RabbitDelivery(arrived, intake, source, dropped=dropped), written
+
+
+async def test_everything_is_read_off_what_arrived():
+    headers = {"outboxkit-attempt": 3, "outboxkit-handlers": ["One"], "x-delivery-count": 2, "a": 1}
+    found, _ = delivery(Source(), redelivered=True, dropped=True, headers=headers)
+    assert isinstance(found.message, Message)
+    assert (found.message.id, found.message.topic, dict(found.message.headers)) == ("m-1", "orders.eu", {"a": 1})
+    assert (found.marks, found.returned, found.dropped) == (Marks(3, None, ("One",)), 2, True)
+
+
+async def test_an_ack_leaves_with_the_others_and_a_release_at_once():
+    found, written = delivery(Source())
+    await found.ack()
+    found.intake.flush()
+    assert [type(each) for each in written.take()] == [commands.Basic.Ack]
+    found, written = delivery(Source())
+    await found.release()
+    (nack,) = written.take()
+    assert (nack.delivery_tag, nack.requeue, nack.multiple) == (1, True, False)
+
+
+async def test_a_retry_is_a_copy_one_attempt_older_and_then_an_ack():
+    source = Source()
+    found, written = delivery(source, headers={"outboxkit-attempt": 2, "outboxkit-handlers": ["One", "Two"]})
+    assert await found.retry(handlers=("Two",)) == STEPS[1]
+    ((marked, step),) = source.copies
+    assert (marked.attempt, marked.handlers, step) == (3, ("Two",), STEPS[1])
+    assert marked.first_failed_at is not None
+    found.intake.flush()
+    assert [type(each) for each in written.take()] == [commands.Basic.Ack]
+    assert await delivery(source)[0].retry(timedelta(seconds=2)) == STEPS[0]
+
+
+async def test_a_renewal_is_a_copy_as_it_is_and_then_an_ack():
+    source = Source()
+    found, written = delivery(source, headers={"outboxkit-attempt": 2})
+    await found.renew()
+    assert source.copies == [(Marks(2), None)]
+    found.intake.flush()
+    assert [type(each) for each in written.take()] == [commands.Basic.Ack]
+
+
+async def test_without_a_copy_there_is_no_ack():
+    found, written = delivery(Source(BrokerUnavailable("no confirm")))
+    for settle in (found.retry, found.renew):
+        with pytest.raises(BrokerUnavailable):
+            await settle()
+    found.intake.flush()
+    assert written.bytes == b""

@@ -1,0 +1,70 @@
+"""Names and arguments of the queues, and what is said where one is there with other arguments."""
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outboxkit.brokers.rabbitmq.queues import Queues, dead_queue, quorum, retry_queue
+from outboxkit.settings import parse_duration
+
+STEPS = st.integers(1, 7 * 86_400_000).map(lambda number: timedelta(milliseconds=number))
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        (timedelta(milliseconds=1), "billing.retry.1ms"),
+        (timedelta(milliseconds=1500), "billing.retry.1500ms"),
+        (timedelta(seconds=10), "billing.retry.10s"),
+        (timedelta(seconds=90), "billing.retry.90s"),
+        (timedelta(minutes=10), "billing.retry.10m"),
+        (timedelta(hours=2), "billing.retry.2h"),
+        (timedelta(hours=36), "billing.retry.36h"),
+        (timedelta(days=7), "billing.retry.7d"),
+        (timedelta(0), "billing.retry.0ms"),
+    ],
+)
+def test_a_retry_queue_is_named_after_its_step(step: timedelta, name: str):
+    assert retry_queue("billing", step) == name
+
+
+@given(STEPS)
+def test_the_name_reads_as_the_duration_that_it_is(step: timedelta):
+    assert parse_duration(retry_queue("q", step).removeprefix("q.retry.")) == step
+
+
+@given(STEPS, STEPS)
+def test_two_steps_have_two_queues(one: timedelta, other: timedelta):
+    assert (retry_queue("q", one) == retry_queue("q", other)) is (one == other)
+
+
+def test_what_a_quorum_queue_drops_is_handed_on_safely():
+    assert quorum("billing.dead", **{"x-message-ttl": 1000}) == {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "billing.dead",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-message-ttl": 1000,
+    }
+
+
+def test_the_queue_for_what_the_broker_drops_is_named_after_its_queue():
+    assert dead_queue("billing") == "billing.dead"
+
+
+@pytest.mark.parametrize(("ordered", "before", "anew"), [(True, "without", "with"), (False, "with", "without")])
+def test_a_queue_of_the_other_kind_is_explained_with_both_cures(ordered: bool, before: str, anew: str):
+    refusal = "inequivalent arg 'x-single-active-consumer' for queue 'billing'"
+    text = Queues("billing", "outboxkit", [], [], ordered)._explain(refusal)
+    assert refusal in text
+    assert f"consume {before} --ordered (OUTBOXKIT_ORDERED) as before" in text
+    assert f"rabbitmqctl delete_queue billing) and start them again {anew} --ordered" in text
+
+
+def test_any_other_difference_is_explained_with_its_cure():
+    text = Queues("billing", "outboxkit", [], [], True)._explain("inequivalent arg 'x-queue-type'")
+    assert "Choose another OUTBOXKIT_QUEUE" in text
+    assert "--ordered" not in text

@@ -1,0 +1,213 @@
+"""What starts when: suspects alone, batches after their linger, other keys past one that waits."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from outboxkit import Outcome, Retry, inbox_handler, tables
+from outboxkit.consumer import Pace, Policy, flow
+from tests.unit.consumer.conftest import Bench
+from tests.unit.shop import OrderConfirmed, message, rows
+
+
+def order(number: int, **more: Any):
+    return message(**({"id": f"m-{number}", "payload": b'{"order_id":%d,"total":"1"}' % number} | more))
+
+
+def put_suspect(bench: Bench, number: int) -> None:
+    """As if it had been with a consumer that died."""
+    bench.put(order(number))
+    bench.subscriber.queue.put_back(bench.subscriber.queue.ready.pop())
+
+
+class Trace:
+    """Handlers that say when they begin and end; inside the transaction only one runs at a time on SQLite."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.seen: list[tuple[int, int]] = []
+
+        @inbox_handler("Traced")
+        async def handler(session: AsyncSession, event: OrderConfirmed) -> None:
+            self.seen.append((event.order_id, self.now))
+
+        self.handler = handler
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, bench: Bench, trace: Trace) -> None:
+    """Count how many are being handled, from before the transaction until after the ack."""
+    consumer_module = flow.Flow
+    handle = consumer_module._handle
+
+    async def counted(self: Any, *given: Any) -> None:
+        trace.now += 1
+        await asyncio.sleep(0.01)
+        try:
+            await handle(self, *given)
+        finally:
+            trace.now -= 1
+
+    monkeypatch.setattr(consumer_module, "_handle", counted)
+
+
+async def test_a_suspect_runs_with_nothing_beside_it_and_its_start_is_forgotten(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    trace = Trace()
+    watch(monkeypatch, bench, trace)
+    bench.put(*map(order, range(4)))
+    for number in (100, 101):
+        put_suspect(bench, number)
+    bench.put(*map(order, range(4, 8)))
+    consumer = await bench.run_until_settled(trace.handler, pace=Pace(4))
+    assert consumer.outcomes == {Outcome.PROCESSED: 10}
+    beside = dict(trace.seen)
+    assert (beside[100], beside[101]) == (1, 1)
+    assert max(beside.values()) > 1, "the others share the time"
+    assert rows(database_url, tables.attempt) == []
+
+
+async def test_a_start_is_recorded_before_the_handler_of_a_suspect_is_called(bench: Bench, database_url: str):
+    found: list[object] = []
+
+    @inbox_handler("Looks")
+    async def looks(session: AsyncSession, event: OrderConfirmed) -> None:
+        found.extend((row["message_id"], row["starts"]) for row in rows(database_url, tables.attempt))
+
+    bench.put(order(1))
+    put_suspect(bench, 2)
+    await bench.run_until_settled(looks)
+    assert found == [("m-2", 1)]
+
+
+async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench: Bench, database_url: str):
+    trace = Trace()
+    consumer = bench.consumer(trace.handler)
+    suspicion = consumer._handling._suspicion
+    for _ in range(3):
+        await suspicion.start("m-1", bench.stop)
+    put_suspect(bench, 1)
+    put_suspect(bench, 2)
+    done = await bench.drain(trace.handler)
+    assert done.outcomes == {Outcome.DEAD: 1, Outcome.PROCESSED: 1}
+    assert [number for number, _ in trace.seen] == [2]
+    (letter,) = rows(database_url, tables.dead_letter)
+    assert (letter["message_id"], letter["reason"]) == ("m-1", "crash")
+    assert rows(database_url, tables.attempt) == []
+
+
+async def test_what_came_back_too_often_without_a_fault_is_renewed(bench: Bench, database_url: str):
+    trace = Trace()
+    put_suspect(bench, 1)
+    queue = bench.subscriber.queue
+    for _ in range(9):
+        queue.put_back(queue.ready.pop())
+    assert queue.ready[0].returned == 10
+    assert (await bench.drain(trace.handler)).outcomes == {Outcome.PROCESSED: 1}
+    assert rows(database_url, tables.attempt) == []
+
+
+async def test_a_failed_suspect_is_a_suspect_no_more(bench: Bench, database_url: str):
+    @inbox_handler("Fails")
+    async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
+        raise Retry(after=timedelta(hours=1))
+
+    bench.subscriber.ladder = (timedelta(hours=1),)
+    put_suspect(bench, 1)
+    assert (await bench.drain(fails)).outcomes == {Outcome.RETRIED: 1}
+    assert rows(database_url, tables.attempt) == []
+
+
+async def test_a_batch_waits_a_moment_for_others_but_not_for_long(bench: Bench):
+    sizes: list[int] = []
+
+    @inbox_handler("Sizes", batch=True)
+    async def count_them(session: AsyncSession, event: OrderConfirmed) -> None:
+        sizes.append(event.order_id)
+
+    consumer = bench.consumer(count_them)
+    running = asyncio.create_task(consumer.run(bench.stop))
+    bench.put(order(1))
+    async with asyncio.timeout(10):
+        while not consumer.outcomes:
+            await asyncio.sleep(0.002)
+    bench.stop.set()
+    await running
+    assert sizes == [1]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_single_message_is_not_held_up_by_batches_for_ever(bench: Bench, batch: bool):
+    trace = Trace()
+    seen: list[int] = []
+
+    @inbox_handler("Endless", batch=batch)
+    async def endless(session: AsyncSession, event: OrderConfirmed) -> None:
+        seen.append(event.order_id)
+        if len(seen) < 200:
+            bench.put(order(1000 + len(seen)))
+
+    bench.put(order(1))
+    await bench.run_until_settled(endless, pace=Pace(1, batch=5))
+    assert len(seen) == 200
+    assert not trace.seen
+
+
+def failing_first(number: int, failures: int) -> tuple[list[int], Callable[..., Any]]:
+    calls: list[int] = []
+
+    @inbox_handler("InOrder")
+    async def handler(session: AsyncSession, event: OrderConfirmed) -> None:
+        calls.append(event.order_id)
+        if event.order_id == number and calls.count(number) <= failures:
+            raise ValueError("boom")
+
+    return calls, handler
+
+
+async def test_in_order_a_failing_key_waits_while_other_keys_flow(bench: Bench, database_url: str):
+    calls, handler = failing_first(1, 3)
+    bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 9)))
+    consumer = await bench.run_until_settled(handler, pace=Pace(4, ordered=True), max_attempts=9)
+    assert consumer.outcomes == {Outcome.PROCESSED: 8, Outcome.RETRIED: 3}
+    assert [number for number in calls if number % 2] == [1, 1, 1, 1, 3, 5, 7]
+    assert [number for number in calls if not number % 2] == [2, 4, 6, 8]
+    assert rows(database_url, tables.attempt) == []
+    assert [row["attempts"] for row in rows(database_url, tables.inbox) if row["message_id"] == "m-1"] == [4]
+
+
+async def test_in_order_the_key_goes_on_behind_a_dead_letter(bench: Bench, database_url: str):
+    calls, handler = failing_first(1, 100)
+    bench.put(*(order(number, key="a") for number in range(1, 4)))
+    consumer = await bench.run_until_settled(handler, pace=Pace(4, ordered=True), max_attempts=3)
+    assert consumer.outcomes == {Outcome.PROCESSED: 2, Outcome.RETRIED: 2, Outcome.DEAD: 1}
+    assert calls == [1, 1, 1, 2, 3]
+    (letter,) = rows(database_url, tables.dead_letter)
+    assert (letter["attempts"], letter["reason"]) == (3, "failed")
+
+
+async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database_url: str):
+    _, handler = failing_first(1, 100)
+    bench.subscriber.ladder = (timedelta(hours=1),)
+    bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 7)))
+    done = await bench.drain(handler, pace=Pace(4, ordered=True), policy=policy_with_an_hour())
+    assert done.outcomes == {Outcome.RETRIED: 1, Outcome.PROCESSED: 3}
+    assert done.postponed == 3
+    assert [kept.message.id for kept in bench.subscriber.queue.ready] == ["m-1", "m-3", "m-5"]
+    assert [(row["message_id"], row["failures"]) for row in rows(database_url, tables.attempt)] == [("m-1", 1)]
+
+
+def policy_with_an_hour() -> Policy:
+    return Policy(ladder=(timedelta(hours=1),))
+
+
+async def test_the_attempts_of_a_consumer_in_order_outlive_it(bench: Bench, database_url: str):
+    _, handler = failing_first(1, 100)
+    bench.put(order(1, key="a"))
+    for _ in range(2):
+        await bench.drain(handler, pace=Pace(ordered=True), policy=policy_with_an_hour())
+    assert [(row["failures"], row["starts"]) for row in rows(database_url, tables.attempt)] == [(2, 0)]

@@ -1,0 +1,104 @@
+"""Which handlers a delivery is for, and how it is handled."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, Outcome, ids, inbox_handler
+from outboxkit.brokers import Malformed
+from outboxkit.brokers.marks import FRESH, Marks
+from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
+from outboxkit.consumer import Decision, Policy
+from outboxkit.consumer.lanes import Arrival, Way
+from outboxkit.consumer.routing import Routing
+from outboxkit.inbox import handler_of
+from tests.unit.shop import NOW, OrderConfirmed, StockChanged, message
+
+
+@inbox_handler("Bill")
+def bill(session: Session, event: OrderConfirmed) -> None: ...
+
+
+@inbox_handler("Count", batch=True)
+def count_orders(session: Session, event: OrderConfirmed) -> None: ...
+
+
+@inbox_handler("Restock", batch=True)
+def restock(session: Session, event: StockChanged) -> None: ...
+
+
+POLICY = Policy(retention=timedelta(days=14), skew=timedelta(minutes=5))
+
+
+def routing(*functions: object, ordered: bool = False) -> Routing:
+    return Routing([handler_of(function) for function in functions], policy=POLICY, ordered=ordered)
+
+
+def delivery(found: Message | Malformed, *, marks: Marks = FRESH, returned: int = 0) -> MemoryDelivery:
+    subscriber = MemorySubscriber(MemoryBroker(), "billing", [])
+    subscriber.queue.put(found, marks)
+    kept = subscriber.queue.ready.pop()
+    for _ in range(returned):
+        subscriber.queue.put_back(kept)
+        kept = subscriber.queue.ready.pop()
+    return MemoryDelivery(kept, subscriber)
+
+
+def names(found: object) -> list[str]:
+    assert not isinstance(found, Decision)
+    return [handler.name for handler in found]  # type: ignore[attr-defined]
+
+
+def test_a_delivery_is_handled_together_only_where_all_its_handlers_allow_it():
+    both = routing(bill, count_orders, restock)
+    assert both.arrival(delivery(message())).way is Way.SINGLY
+    assert both.arrival(delivery(message(type="StockChanged"))).way is Way.TOGETHER
+    assert routing(count_orders).arrival(delivery(message())).way is Way.TOGETHER
+
+
+def test_what_came_back_is_handled_alone():
+    assert routing(count_orders).arrival(delivery(message(), returned=1)).way is Way.ALONE
+    assert routing(count_orders).arrival(delivery(Malformed("no id", b""), returned=1)).way is Way.SINGLY
+
+
+def test_the_key_counts_only_in_order():
+    assert routing(bill).arrival(delivery(message(key="k"))).key is None
+    assert routing(bill, ordered=True).arrival(delivery(message(key="k"))).key == "k"
+
+
+def test_every_handler_of_the_type_runs_or_those_that_are_named():
+    both, plain = routing(bill, count_orders), delivery(message())
+    assert names(both.handlers(Arrival(plain, Way.SINGLY), NOW)) == ["Bill", "Count"]
+    marked = delivery(message(), marks=Marks(handlers=("Count", "Gone")))
+    assert names(both.handlers(Arrival(marked, Way.SINGLY), NOW)) == ["Count"]
+    again = Arrival(plain, Way.SINGLY, handlers=("Bill",))
+    assert names(both.handlers(again, NOW)) == ["Bill"]
+
+
+@pytest.mark.parametrize(
+    ("found", "marks", "reason"),
+    [
+        (Malformed("the message has no id", b""), FRESH, "malformed"),
+        (message(type="Unknown"), FRESH, "no handler"),
+        (message(), Marks(handlers=("Gone",)), "no handler"),
+        (message(created_at=NOW - timedelta(days=14)), FRESH, "stale"),
+    ],
+)
+def test_what_none_may_handle(found: Message | Malformed, marks: Marks, reason: str):
+    decision = routing(bill).handlers(Arrival(delivery(found, marks=marks), Way.SINGLY), NOW)
+    assert isinstance(decision, Decision)
+    assert decision.reason == reason
+
+
+def test_staleness_is_judged_by_the_id_and_on_the_safe_side():
+    limit = POLICY.retention - POLICY.skew
+    young, old = (
+        message(id=ids.new(at=NOW - limit - extra)) for extra in (-timedelta(seconds=1), timedelta(seconds=1))
+    )
+    assert names(routing(bill).handlers(Arrival(delivery(young), Way.SINGLY), NOW)) == ["Bill"]
+    decision = routing(bill).handlers(Arrival(delivery(old), Way.SINGLY), NOW)
+    assert isinstance(decision, Decision)
+    assert decision.outcome is Outcome.STALE
+    accepted = delivery(old, marks=Marks(accepted_at=NOW - timedelta(days=1)))
+    assert names(routing(bill).handlers(Arrival(accepted, Way.SINGLY), NOW)) == ["Bill"]

@@ -1,0 +1,103 @@
+"""What is tried again, and how often."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
+from outboxkit.inbox import Culprit
+from outboxkit.outage import Outage
+
+
+class Diagnosis:
+    def __init__(self, table_name: str | None) -> None:
+        self.table_name = table_name
+
+
+class FromServer(Exception):
+    def __init__(self, sqlstate: str, table_name: str | None = None) -> None:
+        super().__init__(sqlstate)
+        self.sqlstate, self.diag = sqlstate, Diagnosis(table_name)
+
+
+def failure(sqlstate: str, table_name: str | None = None) -> DBAPIError:
+    return DBAPIError("INSERT", {}, FromServer(sqlstate, table_name))
+
+
+@pytest.mark.parametrize(
+    ("error", "conflict"),
+    [
+        (failure("40001"), True),
+        (failure("40P01"), True),
+        (failure("23514", "outboxkit_inbox_default"), True),
+        (failure("23514", "outboxkit_inbox"), True),
+        (failure("23514", "orders"), False),
+        (failure("23505", "outboxkit_inbox"), False),
+        (ValueError("40001"), False),
+        (None, False),
+    ],
+)
+def test_what_is_a_collision(error: BaseException | None, conflict: bool):
+    assert is_conflict(error) is conflict
+
+
+class Work:
+    """Fails with each of these in turn, then succeeds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    def __call__(self, _: Any) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+
+def of_a_batch(cause: Exception) -> Culprit:
+    error = Culprit(0)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.fixture
+def transactions(async_engine: AsyncEngine) -> Transactions:
+    return Transactions(async_engine, Outage("test"))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_a_collision_is_tried_again_at_once_a_few_times(transactions: Transactions, wrapped: bool):
+    errors = [of_a_batch(failure("40P01")) if wrapped else failure("40001") for _ in range(CONFLICTS)]
+    work = Work(*errors)
+    assert await transactions.run(work, asyncio.Event()) == "done"
+    assert work.calls == CONFLICTS + 1
+
+
+async def test_a_transaction_that_always_collides_fails_in_the_end(transactions: Transactions):
+    work = Work(*(failure("40001") for _ in range(100)))
+    with pytest.raises(DBAPIError):
+        await transactions.run(work, asyncio.Event())
+    assert work.calls == CONFLICTS + 1
+
+
+async def test_one_that_always_loses_its_connection_fails_in_the_end(transactions: Transactions):
+    work = Work(*(failure("57P01") for _ in range(100)))
+    with pytest.raises(DBAPIError):
+        await transactions.run(work, asyncio.Event())
+    assert work.calls == LOST_CONNECTIONS
+
+
+async def test_what_the_handler_raises_comes_at_once(transactions: Transactions):
+    work = Work(ValueError("boom"))
+    with pytest.raises(ValueError, match="boom"):
+        await transactions.run(work, asyncio.Event())
+    assert work.calls == 1
+
+
+async def test_a_stop_during_an_outage_ends_it(transactions: Transactions):
+    stop = asyncio.Event()
+    stop.set()
+    assert await transactions.run(Work(failure("57P01")), stop) is None
