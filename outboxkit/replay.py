@@ -12,7 +12,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import codec, migrations, partitions, statements
-from outboxkit.brokers import Publisher, Receipt, Verdict
+from outboxkit.brokers import Publisher, Receipt, Verdict, marks
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 from outboxkit.outage import Outage, Sleep, pause
@@ -190,7 +190,7 @@ def _message(row: Row[Any]) -> Message:
         payload=bytes(row.payload),
         key=row.key,
         topic=row.topic,
-        headers=codec.decode_headers(row.headers),
+        headers=marks.without(codec.decode_headers(row.headers)),  # a replayed dead letter was for one queue
         correlation_id=row.correlation_id,
         causation_id=row.causation_id,
         created_at=row.created_at,

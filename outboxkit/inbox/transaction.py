@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, event, select
 from sqlalchemy.orm import Session, scoped_session
 
+from outboxkit import tables
 from outboxkit.errors import TransactionRequired
 
 _KEY = "outboxkit.handler"
@@ -32,7 +33,7 @@ def opened(session: Session | scoped_session[Any], caller: str, arguments: str) 
             f"{caller} was called outside a transaction: its inbox row must commit or roll back together with the "
             "handler's work. Call it inside `with session.begin():`"
         )
-    connection = session.connection()
+    connection = session.connection(bind_arguments={"clause": tables.inbox})
     if connection.dialect.name == "sqlite":  # a driver in autocommit mode is how SQLAlchemy users get real transactions
         return session, connection
     driver_connection = connection.connection.dbapi_connection

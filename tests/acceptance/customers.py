@@ -1,10 +1,12 @@
 """What is seen of a consumer through an outage: its log, the effects of its handlers, the inbox, and its queues."""
 
+import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import aio_pika
 import psycopg
 from sqlalchemy import select, text
 
@@ -15,6 +17,7 @@ from tests.acceptance.witness import POLLS, assert_discreet, states
 from tests.acceptance.worker_process import WorkerProcess
 from tests.ladder import LADDER_TEXT
 from tests.pages import libpq
+from tests.plain_client import PlainClient
 from tests.polling import eventually
 
 TYPES = ("SaleMade", "StockMoved")
@@ -30,7 +33,7 @@ class Customers:
 
     def __init__(self, deployment: Deployment, **settings: str) -> None:
         self.deployment = deployment
-        self.sent: list[Any] = []
+        self.sent: list[str] = []
         self.consumer = self.start_consumer(**settings)
         self.consumer.wait_for("consumer connected")
         self.send()
@@ -44,12 +47,9 @@ class Customers:
     def send(self, count: int = 5) -> None:
         """So many of each type."""
         numbers = range(len(self.sent), len(self.sent) + count)
-        for type_ in TYPES:
-            messages = [
-                (b'{"number":%d}' % number, {"type": type_, "message_id": f"{type_} {number}"}) for number in numbers
-            ]
-            self.deployment.broker.publish_all(messages, topic=type_)
-            self.sent += [properties["message_id"] for _, properties in messages]
+        ids = [(type_, f"{type_} {number}", number) for type_ in TYPES for number in numbers]
+        asyncio.run(publish_at_once(self.deployment.broker, ids))
+        self.sent += [message_id for _, message_id, _ in ids]
 
     def wait_in_the_middle(self) -> None:
         """Return once a handler and a batch of others both wait at the gate, each in its transaction."""
@@ -113,6 +113,20 @@ class Customers:
         """How many transactions wait there."""
         with self.deployment.engine.connect() as connection:
             return int(connection.execute(AT_THE_GATE, {"gate": GATE}).scalar_one())
+
+
+async def publish_at_once(broker: PlainClient, messages: Sequence[tuple[str, str, int]]) -> None:
+    """Publish messages of these types, ids and numbers, one behind the other, and wait for all confirms."""
+    connection = await aio_pika.connect(broker.url)
+    async with connection, connection.channel() as channel:
+        exchange = await channel.get_exchange(broker.exchange, ensure=False)
+        published = [
+            exchange.publish(
+                aio_pika.Message(b'{"number":%d}' % number, type=type_, message_id=message_id), routing_key=type_
+            )
+            for type_, message_id, number in messages
+        ]
+        await asyncio.gather(*published)
 
 
 @contextmanager

@@ -2,16 +2,13 @@
 
 import random
 import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from decimal import Decimal
-from threading import Event
 
 from outboxkit import codec
 from tests.acceptance.deployment import HANDLERS, Deployment
+from tests.acceptance.killing import killed_at_random
 from tests.acceptance.shop import OrderConfirmed, take_orders
-from tests.acceptance.worker_process import WorkerProcess
 from tests.polling import eventually
 
 ORDERS = 5000
@@ -32,7 +29,7 @@ def test_no_order_is_lost_and_none_is_doubled(deployment: Deployment):
     )
     with ExitStack() as storm:
         for number, (started, start) in enumerate(workers):
-            storm.enter_context(killed_at_random(start, started, random.Random(SEED + number)))
+            storm.enter_context(killed_at_random(start, started, random.Random(SEED + number), kills=KILLS))
         publish_twice(deployment)
         kept = take_orders(deployment.engine, range(1, ORDERS + 1), roll_back_every=7)
         publish_twice(deployment)
@@ -55,28 +52,3 @@ def publish_twice(deployment: Deployment) -> None:
         for number in FOREIGN
     ]
     deployment.broker.publish_all(one + one, topic="OrderConfirmed")
-
-
-@contextmanager
-def killed_at_random(start: Callable[[], WorkerProcess], started: str, chance: random.Random) -> Iterator[None]:
-    """A process that is killed while it works, and started again, several times; the last one is let live."""
-    end = Event()
-
-    def run() -> None:
-        for _ in range(KILLS):
-            process = start()
-            process.wait_for(started)
-            end.wait(chance.uniform(0, 1.5))
-            process.kill()
-        process = start()
-        process.wait_for(started)
-        end.wait()
-        assert process.stop() == 0
-
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run)
-        try:
-            yield
-        finally:
-            end.set()
-        running.result()

@@ -1,5 +1,6 @@
 """Many messages in one transaction: the same outcome as one by one, or nothing at all."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -128,6 +129,39 @@ def test_a_failure_names_its_entry_and_leaves_nothing(engine: Engine, database_u
     assert raised.value.index == 1
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert count(database_url, tables.inbox) == count(database_url, effects) == count(database_url, tables.outbox) == 0
+
+
+async def test_a_handler_that_takes_too_long_is_the_culprit(async_engine: AsyncEngine, database_url: str):
+    @inbox_handler("Slow", batch=True, timeout=0.05)
+    async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(Culprit) as raised:
+        async with AsyncSession(async_engine) as session, session.begin():
+            await session.run_sync(run_batch, [entry(ship, "a"), entry(slow, "a"), entry(ship, "b")])
+    assert raised.value.index == 1
+    assert "handler 'Slow' took longer than 0.05 s" in str(raised.value.__cause__)
+    assert count(database_url, tables.inbox) == 0
+
+
+async def test_a_stop_is_nobodys_fault(async_engine: AsyncEngine, database_url: str):
+    running = asyncio.Event()
+
+    @inbox_handler("Waits", batch=True)
+    async def waits(session: AsyncSession, event: OrderConfirmed) -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    async def batch() -> None:
+        async with AsyncSession(async_engine) as session, session.begin():
+            await session.run_sync(run_batch, [entry(ship, "a"), entry(waits, "a")])
+
+    task = asyncio.create_task(batch())
+    await running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
 
 
 def test_an_error_of_the_flush_comes_as_it_is(engine: Engine, database_url: str):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import Engine, insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import Outcome, TransactionRequired, inbox, inbox_handler, tables
 from tests.unit.shop import OrderConfirmed, count, effects, message
@@ -39,6 +39,25 @@ def test_a_handler_that_ends_the_transaction_is_refused(engine: Engine, name: st
     refused = pytest.raises(TransactionRequired, match="handler 'Acts' ended the transaction")
     with refused, Session(engine) as session, session.begin():
         inbox.run_once(session, ORDER, acting(ENDS[name]))
+
+
+class ShopSession(Session):
+    """An application's own."""
+
+
+@pytest.mark.parametrize("made", [Session, ShopSession, sessionmaker(), sessionmaker(class_=ShopSession)], ids=repr)
+def test_in_a_session_of_any_class(engine: Engine, database_url: str, made: Callable[..., Session]):
+    with pytest.raises(TransactionRequired), made(bind=engine) as session, session.begin():
+        inbox.run_once(session, ORDER, acting(Session.commit))
+    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
+
+
+def test_a_session_that_has_an_engine_for_each_table_is_asked_for_the_one_of_the_inbox(
+    engine: Engine, database_url: str
+):
+    with Session(binds={tables.inbox: engine, effects: engine}) as session, session.begin():
+        assert inbox.run_once(session, ORDER, acting(lambda _: None)) is Outcome.PROCESSED
+    assert count(database_url, tables.inbox) == count(database_url, effects) == 1
 
 
 def test_a_commit_is_prevented_and_not_only_seen(engine: Engine, database_url: str):

@@ -1,0 +1,107 @@
+"""Everything at once at the consumers: duplicates, SIGKILLs, a database that is killed, poison; then the repair."""
+
+import json
+import os
+import random
+import signal
+from collections import Counter
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from tests.acceptance.deployment import Deployment
+from tests.acceptance.killing import killed_at_random
+from tests.acceptance.stock import ARRIVED, BOOKED, WAYS, Parcel, Stock
+from tests.polling import eventually
+from tests.servers import Server
+
+MESSAGES = {"together": 6000, "singly": 2500}
+ASKED = os.environ.get("OUTBOXKIT_TEST_STORM")
+"""How many messages instead, for a longer run by hand."""
+POISON_EVERY = 1000
+KILLS = 5
+SEED = 77
+KINDS = (("undecodable", {"weight": "heavy"}), ("failed", {"fate": "breaks"}), ("rejected", {"fate": "refused"}))
+"""The reasons for which messages are given up on, and what these are like."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_effect_happens_once_and_poison_is_repaired(
+    on_own_postgresql: Deployment, own_postgresql: Server, way: str
+):
+    stock, chance = Stock(on_own_postgresql), random.Random(SEED)
+    parcels, poison = harvest(int(ASKED or MESSAGES[way]))
+    settings = WAYS[way] | {"OUTBOXKIT_MAX_ATTEMPTS": "2", "OUTBOXKIT_LOG_LEVEL": "warning"}
+    stock.declare(**settings)
+    storm(stock, with_duplicates(parcels, chance), len(parcels) - len(poison), own_postgresql, settings)
+    eventually(lambda: stock.given_up().keys() >= poison.keys())
+    told = stock.drain(**settings)
+    harmless = {parcel.number: 1 for parcel in parcels if parcel.id not in poison}
+    assert (stock.booked(), stock.told(), stock.given_up()) == (harmless, harmless, poison), told
+    stock.assert_nothing_is_left()
+    repair(stock, settings)
+    assert stock.booked() == {parcel.number: 1 for parcel in parcels}
+    assert stock.given_up() == {}
+    stock.assert_nothing_is_left()
+    assert heard(stock) == stock.booked(), "what the handlers put into the outbox was published, once for each effect"
+
+
+def harvest(count: int) -> tuple[list[Parcel], dict[str, str]]:
+    """Parcels, and the reason for which each poisonous one of them is given up on."""
+    parcels, poison = [], {}
+    for number in range(1, count + 1):
+        reason, traits = KINDS[number // POISON_EVERY % len(KINDS)] if number % POISON_EVERY == 0 else ("", {})
+        parcels.append(Parcel(number, **traits))
+        if reason:
+            poison[parcels[-1].id] = reason
+    return parcels, poison
+
+
+def with_duplicates(parcels: list[Parcel], chance: random.Random) -> list[Parcel]:
+    """All of them, three in ten more than once, in any order."""
+    again = chance.sample(parcels, len(parcels) * 3 // 10)
+    sent = parcels + again + again[: len(again) // 4]
+    chance.shuffle(sent)
+    return sent
+
+
+def storm(stock: Stock, sent: list[Parcel], effects: int, database: Server, settings: dict[str, str]) -> None:
+    """Two consumers that are killed again and again, and a database that is killed once, until all is booked."""
+    started = "consumer connected"
+    with ExitStack() as killers:
+        for number in range(2):
+            start = partial(stock.consume, **settings | {"OUTBOXKIT_LOG_LEVEL": "info"})
+            killers.enter_context(killed_at_random(start, started, random.Random(SEED + number), kills=KILLS))
+        stock.arrive(sent[: len(sent) // 2])
+        eventually(lambda: stock.booked().total() > effects // 4, seconds=300)
+        database.kill()
+        stock.arrive(sent[len(sent) // 2 :])
+        database.start()
+        eventually(lambda: stock.booked().total() >= effects, seconds=600)
+    killed = [process.wait() for process in stock.deployment.processes]
+    assert Counter(killed) == {-signal.SIGKILL: 2 * KILLS, 0: 2}
+
+
+def repair(stock: Stock, settings: dict[str, str]) -> None:
+    """The handler is mended, and what was given up on goes through it."""
+    deployment = stock.deployment
+    deployment.broker.bind(BOOKED, queue=f"{deployment.broker.queue}.told")
+    mended = settings | {"DEPOT_MENDED": "yes", "OUTBOXKIT_LOG_LEVEL": "info"}
+    relay, consumer = deployment.relay(OUTBOXKIT_LOG_LEVEL="info"), stock.consume(**mended)
+    open_ = len([row for row in deployment.dead_letters() if row.resolution is None])
+    before = stock.booked().total()
+    poisoned = len(stock.given_up())
+    replayed = deployment.outboxkit("dead", "replay", "--all")
+    assert (replayed.returncode, replayed.stderr) == (0, "")
+    assert f"replayed {open_} of {open_} by " in replayed.stdout
+    eventually(lambda: stock.booked().total() >= before + poisoned)
+    deployment.wait_for_empty_outbox()
+    assert [consumer.stop(), relay.stop()] == [0, 0]
+
+
+def heard(stock: Stock) -> Counter[int]:
+    """What those heard who listen to the depot."""
+    arrived = stock.deployment.broker.take_all(f"{stock.deployment.broker.queue}.told")
+    assert ARRIVED not in {message.properties.type for message in arrived}, "a replay goes to its queue alone"
+    return Counter(json.loads(message.body)["number"] for message in arrived)
