@@ -127,11 +127,6 @@ class MemoryDelivery:
         return self._kept.marks
 
     @property
-    def attempt(self) -> int:
-        """The attempt of its marks."""
-        return self._kept.marks.attempt
-
-    @property
     def returned(self) -> int:
         """How often it was put back."""
         return self._kept.returned

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
-from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers import Receipt, Verdict, marks
 from outboxkit.message import Message
 from outboxkit.relay.order import Lineup
 from outboxkit.relay.rows import Claimed
@@ -136,7 +136,7 @@ def take_over(lineup: Lineup, settlement: Settlement) -> None:
 
 def _fail(settlement: Settlement, row: Claimed, receipt: Receipt, now: datetime, policy: Policy) -> None:
     unroutable = receipt.verdict is Verdict.UNROUTABLE
-    if unroutable and (row.discard_unroutable or policy.unroutable == "discard"):
+    if unroutable and _may_be_discarded(row, policy):
         settlement.discarded.append(row.position)
         return
     attempts, reason = row.attempts + 1, f"{receipt.verdict}: {receipt.reason}"
@@ -150,6 +150,12 @@ def _fail(settlement: Settlement, row: Claimed, receipt: Receipt, now: datetime,
     settlement.dead.append(Dead(row.position, row.message, cause, reason, 1, parked))
     if parked:
         _stick(settlement, row, PARKED)
+
+
+def _may_be_discarded(row: Claimed, policy: Policy) -> bool:
+    """Not what is for one queue: somebody has replayed it there, and that the queue is gone is news."""
+    wanted = row.discard_unroutable or policy.unroutable == "discard"
+    return wanted and marks.addressed_to(row.message.headers) is None
 
 
 def _stick(settlement: Settlement, row: Claimed, until: datetime | None) -> None:

@@ -9,7 +9,6 @@ from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import take_orders
 from tests.polling import eventually
 
-
 AGE_20_OF_30 = """
 WITH numbered AS (SELECT message_id, row_number() OVER () AS number FROM outboxkit_inbox)
 UPDATE outboxkit_inbox inbox

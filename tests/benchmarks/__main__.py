@@ -19,8 +19,7 @@ from tests.databases import migrate
 from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
 
 CASES: dict[str, Case] = {
-    case.name: case
-    for case in (*publishing.CASES, *waking.CASES, *draining.CASES, *adding.CASES, *consuming.CASES)
+    case.name: case for case in (*publishing.CASES, *waking.CASES, *draining.CASES, *adding.CASES, *consuming.CASES)
 }
 
 

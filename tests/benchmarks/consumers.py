@@ -20,7 +20,8 @@ from tests.benchmarks.raw_publisher import RawPublisher
 from tests.benchmarks.readings import Reading, Watch
 from tests.benchmarks.receipts import Model
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
+"""How long a consumer may say nothing."""
 PIECE, SIZE = 20_000, 1024
 INBOXES = {"hand-written": "benchmark_inbox", "per message": "outboxkit_inbox", "batch": "outboxkit_inbox"}
 """Where the consumers that have a database remember what they have handled."""
@@ -90,27 +91,24 @@ def _queue(broker_url: str) -> Iterator[tuple[str, RawPublisher]]:
 
 def _run(orders: Orders, on_progress: Callable[[int], None]) -> list[Reading]:
     command, pipe = (sys.executable, "-m", "tests.benchmarks.running_consumer"), subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        impatience = threading.Timer(PATIENCE_SECONDS, process.kill)
-        impatience.start()
-        try:
-            _tell(process, asdict(orders))
-            readings: list[Reading] = []
-            while (said := _hear(process)) is not None:
-                if said == "ready":
-                    _tell(process, "begin")
-                elif isinstance(said, int):
-                    on_progress(said)
-                else:
-                    readings = [Reading(**one) for one in said]
-            if process.wait() or not readings:
-                raise RuntimeError(f"{orders.consumer} ended before it was through; what it said is above")
-            return readings
-        except BaseException:
-            process.kill()
-            raise
-        finally:
-            impatience.cancel()
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    readings: list[Reading] = []
+    try:
+        _tell(process, asdict(orders))
+        while (said := _hear(process)) is not None:
+            if said == "ready":
+                _tell(process, "begin")
+            elif isinstance(said, int):
+                on_progress(said)
+            else:
+                readings = [Reading(**one) for one in said]
+        ended = process.wait(PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+    if ended or not readings:
+        raise RuntimeError(f"{orders.consumer} ended before it was through; what it said is above")
+    return readings
 
 
 def _tell(process: "subprocess.Popen[str]", what: object) -> None:
@@ -120,7 +118,13 @@ def _tell(process: "subprocess.Popen[str]", what: object) -> None:
 
 
 def _hear(process: "subprocess.Popen[str]") -> Any:
-    line = process.stdout.readline() if process.stdout is not None else ""
+    """What it says next; None where it has ended, or is ended because it says nothing."""
+    impatience = threading.Timer(PATIENCE_SECONDS, process.kill)
+    impatience.start()
+    try:
+        line = process.stdout.readline() if process.stdout is not None else ""
+    finally:
+        impatience.cancel()
     return json.loads(line) if line else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import aio_pika
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from outboxkit import process
 from outboxkit.brokers import DEFAULT_LADDER, Subscriber

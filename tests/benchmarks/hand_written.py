@@ -21,7 +21,9 @@ inbox = Table(
 )
 
 
-def handling(engine: AsyncEngine, concurrency: int, done: Callable[[], None]) -> Callable[[AbstractIncomingMessage], Awaitable[Any]]:
+def handling(
+    engine: AsyncEngine, concurrency: int, done: Callable[[], None]
+) -> Callable[[AbstractIncomingMessage], Awaitable[Any]]:
     """The callback for a queue: a transaction for each message, and the ack after its commit."""
     sessions = async_sessionmaker(engine, expire_on_commit=False)
     slots = asyncio.Semaphore(concurrency)

@@ -43,11 +43,6 @@ class RabbitDelivery:
         self.intake = intake
         self._source = source
 
-    @property
-    def attempt(self) -> int:
-        """The attempt of its marks."""
-        return self.marks.attempt
-
     async def ack(self) -> None:
         """Basic.Ack, together with the others of this moment."""
         self.intake.ack(self.arrived.tag)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers import Receipt, Verdict, marks
 from outboxkit.relay.order import Lineup
 from outboxkit.relay.rows import Claimed
 from outboxkit.relay.settlement import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
@@ -200,3 +200,10 @@ def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict:
     assert Policy().backoffs is BACKOFFS
     assert min(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) >= timedelta(milliseconds=100)
     assert max(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) <= 60 * SECOND
+
+
+def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
+    row = Claimed(1, 0, message(id="m-1", headers={marks.QUEUE: "billing"}), discard_unroutable=True)
+    found = settle([row], [Receipt(FAILURES[0])], now=NOW, policy=Policy(max_attempts=1, unroutable="discard"))
+    assert not found.discarded
+    assert [dead.position for dead in found.dead] == [1]

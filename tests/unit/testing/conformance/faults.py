@@ -84,7 +84,7 @@ class CountsAReleaseAsAnAttempt(MemorySubscriber):
     async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
         delivery = await super().receive(wait=wait)
         if delivery is not None:
-            delivery._kept = replace(delivery._kept, marks=Marks(attempt=delivery.attempt + 1))
+            delivery._kept = replace(delivery._kept, marks=Marks(attempt=delivery.marks.attempt + 1))
         return delivery
 
 
