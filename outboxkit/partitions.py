@@ -151,6 +151,7 @@ async def _for_each(
     for day in days:
         try:
             async with connection.begin():
+                await connection.execute(sql.see_commits())
                 await connection.execute(sql.wait_briefly())
                 await connection.execute(sql.be_alone(ranged))
                 found = await _find(connection, ranged)

@@ -1,6 +1,7 @@
 """What every outboxkit process needs around its service: engine, broker, log, signals, a deadline for stopping."""
 
 import asyncio
+import gc
 import logging
 import signal
 import sqlite3
@@ -186,6 +187,8 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
     back. Either way that is a clean stop, with code 0. It is meant to be a process's last act: later signals, which
     would spoil the exit code, are ignored.
     """
+    gc.collect()
+    gc.freeze()  # what is imported stays as long as the process: no collection has to look at it again
     return asyncio.run(_supervise(service, shutdown_timeout.total_seconds()))
 
 

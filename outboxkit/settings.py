@@ -79,7 +79,9 @@ class Settings(BaseSettings):
     consume_batch: int = Field(
         200, ge=1, le=10_000, description="deliveries that share a transaction at handlers with batch=True, at most"
     )
-    ordered: bool = Field(False, description="messages of one key one after the other, on one consumer at a time")
+    ordered: bool = Field(
+        default=False, description="messages of one key one after the other, on one consumer at a time"
+    )
     max_crashes: int = Field(
         3, ge=1, description="starts of a message that end with the process, before it goes to the dead letters"
     )

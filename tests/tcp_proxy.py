@@ -51,6 +51,10 @@ class TcpProxy:
         self._upstream.set()
         self._downstream.set()
 
+    def interject(self, sent: bytes) -> None:
+        """Send this to the server, as if the client of the first connection had."""
+        self._sockets[1].sendall(sent)
+
     def cut(self) -> None:
         """End the connections that are open, and drop what was kept back; new ones are accepted."""
         open_now, self._sockets = self._sockets, []

@@ -12,6 +12,7 @@ HANDLERS, ACCEPTED = "outboxkit-handlers", "outboxkit-accepted-at"
 QUEUE = "outboxkit-queue"
 """On a message that is to be published to this queue alone, past every binding. It is not sent."""
 
+_MARKS = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -60,7 +61,7 @@ FRESH = Marks()
 
 def read(headers: Mapping[str, Any]) -> Marks:
     """The marks among these headers. Whatever a foreign client has written there, it is no error: it is not a mark."""
-    if not any(name.startswith(OWN) for name in headers):
+    if _MARKS.isdisjoint(headers):
         return FRESH
     attempt, handlers = headers.get(ATTEMPT), headers.get(HANDLERS)
     return Marks(

@@ -18,6 +18,8 @@ LOST_CONNECTIONS = 5
 """How often one message may lose a database connection while the database is there, before it is taken as the cause."""
 CONFLICTS = 5
 """How often a transaction that collided with another one is tried again at once, before that counts as a failure."""
+PROBE_SECONDS = 2
+"""A database that does not answer for so long is away."""
 CONFLICT_SQLSTATES = ("40001", "40P01")
 """Serialization failure, and deadlock detected (PostgreSQL, appendix A)."""
 CHECK_VIOLATION = "23514"
@@ -46,8 +48,8 @@ class Transactions:
                 cause = error.__cause__ if isinstance(error, Culprit) else error
                 collision = is_conflict(cause)
                 collided, lost = collided + collision, lost + (not collision)
-                away = collision or what_is_away(cause) == "database"
-                if not away or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
+                passing = collision or await self._is_away(cause)
+                if not passing or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
                     raise
             if collision:
                 await pause(stop, jittered(0.005 * 2**collided))
@@ -58,6 +60,18 @@ class Transactions:
                     await self._outage.ride_out(self._probe, stop)
             if stop.is_set():
                 return None
+
+    async def _is_away(self, cause: BaseException | None) -> bool:
+        """Whether it was the database; a handler that ran out of time may have waited for one that fell silent."""
+        if isinstance(cause, TimeoutError):
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await self._probe()
+            except TimeoutError:
+                return True
+            except Exception as error:  # noqa: BLE001 - read as any other
+                cause = error
+        return what_is_away(cause) == "database"
 
     async def _probe(self) -> None:
         async with self._sessions() as session:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import perf_counter
@@ -65,6 +66,9 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
             await_(deadline.__aexit__(type(error), error, error.__traceback__))
         # A cancellation from elsewhere, such as a stop, is not the handler's fault and goes on.
         if deadline.expired() and task.cancelling() <= before:
+            if connection.dialect.name == "sqlite":
+                # The cursor lives in those frames, and with it the statement that holds the write lock.
+                traceback.clear_frames(error.__traceback__)
             raise TimeoutError(text) from error
         raise
     await_(deadline.__aexit__(None, None, None))

@@ -119,6 +119,14 @@ def wait_briefly() -> TextClause:
     return text(f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}")
 
 
+def see_commits() -> TextClause:
+    """Have each statement see what was committed before it: so a check counts that follows a lock. PostgreSQL only.
+
+    It must be the first statement of the transaction. Locks: none.
+    """
+    return text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+
 def first_unplaced(ranged: Ranged) -> Select[Any]:
     """The lowest UUIDv7 in a range of the default partition: its day has no partition yet. PostgreSQL only.
 

@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, insert, text
+from sqlalchemy import Connection, Engine, insert, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import ids, statements, tables
+from outboxkit import ids, process, statements, tables
 from outboxkit.partitions import INBOX, drop_before, make_ahead, make_behind
 from tests.integration.kept import DAY, DAYS, NOW, days
+from tests.polling import eventually_async
 
 DEFAULT = "outboxkit_inbox_default"
 
@@ -130,6 +131,30 @@ async def test_a_row_that_is_not_committed_yet_keeps_its_day(connection: AsyncCo
     assert len(places(pg_engine)) == 1
 
 
+async def test_a_row_that_is_committed_while_the_pruner_waits_keeps_its_day(postgresql_url: str, pg_engine: Engine):
+    """Also where the database's transactions see only what was committed before they began."""
+    elsewhere = make_url(postgresql_url).update_query_dict(
+        {"options": "-cdefault_transaction_isolation=repeatable\\ read"}
+    )
+    engine = process.engine(elsewhere.render_as_string(hide_password=False), name="test")
+    async with engine.connect() as connection:
+        await make_ahead(connection, INBOX, NOW)
+        with pg_engine.connect() as consumer, pg_engine.connect() as observer:
+            consumer.execute(insert(tables.inbox).values(handler="H", message_id=id_at(NOW), type="T"))
+
+            async def waiting() -> bool:
+                observer.rollback()
+                locks = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = cast(:name AS regclass)"
+                return bool(observer.execute(text(locks), {"name": INBOX.partition_of(DAYS[0])}).scalar_one())
+
+            dropping = asyncio.ensure_future(drop_before(connection, NOW + DAY, INBOX))
+            await eventually_async(waiting)
+            consumer.commit()
+            assert (await dropping).days == []
+    await engine.dispose()
+    assert len(places(pg_engine)) == 1
+
+
 async def test_space_is_free_although_a_transaction_stays_open(connection: AsyncConnection, pg_engine: Engine):
     await make_ahead(connection, INBOX, NOW)
     handled(pg_engine, id_at(NOW), id_at(NOW + DAY), at=NOW)
@@ -221,7 +246,6 @@ async def test_no_row_is_lost_or_doubled_while_partitions_come_and_go(
         rows = reader.execute(text("SELECT message_id FROM outboxkit_inbox")).scalars().all()
     assert set(effects.values()) == {1}
     assert sorted(effects) == sorted(id_ for id_ in rows if id_ in set(messages))
-    print(made, dropped, round_, consumers.done, consumers.trouble[:5], len(consumers.trouble))
     assert made > 8, "partitions were made below them"
     assert dropped > 0, "and dropped"
     assert not [said for said in consumers.trouble if "deadlock" not in said]

@@ -2,9 +2,11 @@
 
 import pytest
 
+from tests.benchmarks.consumers import PIECE, Supply
 from tests.benchmarks.machine import Share, Ticks
 from tests.benchmarks.order_designs import inversions
 from tests.benchmarks.place import slices, speed
+from tests.benchmarks.readings import Reading, Watch
 from tests.benchmarks.rounds import Figures, Line, Measure, Outcome, Round, rounded, run
 from tests.benchmarks.running_relay import Report
 from tests.benchmarks.table import table, target
@@ -137,3 +139,76 @@ def test_slices_are_rates_of_their_own_time():
 def test_an_inversion_is_a_message_that_left_after_a_later_one_of_its_key():
     assert inversions([(1, 1, "a"), (2, 3, "b"), (3, 2, "a")]) == 0
     assert inversions([(1, 2, "a"), (2, 1, "a"), (3, 3, "a"), (4, 1, "b")]) == 1
+
+
+class Taking:
+    """A raw publisher that only notes how much it is given."""
+
+    def __init__(self) -> None:
+        self.published: list[int] = []
+
+    def build(self, count: int, size: int) -> list[bytes]:
+        assert size == 1024
+        return [b""] * count
+
+    def publish(self, pieces: list[bytes], count: int) -> float:
+        assert len(pieces) == count
+        self.published.append(count)
+        return 0.0
+
+
+def test_a_supply_waits_until_a_portion_is_consumed():
+    taking = Taking()
+    supply = Supply(taking, 250, 100)
+    for done in (0, 50, 99, 100, 101, 200, 249, 250):
+        supply.keep_up(done)
+    assert taking.published == [100, 100, 50]
+
+
+def test_a_large_portion_is_built_in_pieces():
+    taking = Taking()
+    Supply(taking, 2 * PIECE + 1, 3 * PIECE).keep_up(0)
+    assert taking.published == [PIECE, PIECE, 1]
+
+
+def reading(at: float, done: int, **more: float) -> Reading:
+    cpu, resident = more.pop("cpu", 0.0), more.pop("resident", 80.0)
+    return Reading(round(at * 1e9), done, cpu, resident, **{name: round(value) for name, value in more.items()})
+
+
+def test_a_reading_is_due_at_each_multiple_and_at_the_end():
+    watch, taken = Watch(total=25, every=10), list[int]()
+    for done in (0, 9, 13, 19, 20, 24, 25, 25):
+        if watch.is_due(done):
+            watch.readings.append(reading(0, done))
+            taken.append(done)
+    assert taken == [13, 20, 25]  # 20, not 23: a portion ends there, and nothing more would come
+
+
+def test_a_watch_is_over_when_all_is_done():
+    watch = Watch(10, 5)
+    assert not watch.is_over
+    watch.readings.append(reading(1, 9))
+    assert not watch.is_over
+    watch.readings.append(reading(1, 11))  # a message may be delivered twice
+    assert watch.is_over
+    assert not watch.is_due(12)
+
+
+def test_the_speed_of_a_consumer_leaves_out_its_first_tenth():
+    watch = Watch(1000, 50, [reading(5, 50, cpu=1), reading(6, 100, cpu=2), reading(8, 1000, cpu=2.9)])
+    assert watch.speed() == {"rate": 450.0, "cpu": pytest.approx(1000.0)}
+
+
+def test_what_a_database_was_sent_counts_after_the_first_reading():
+    watch = Watch(
+        200, 100, [reading(1, 100, round_trips=900, statements=700), reading(2, 200, round_trips=1300, statements=900)]
+    )
+    assert watch.to_database() == {"round trips": 4.0, "statements": 2.0}
+
+
+def test_memory_is_the_peak_of_each_quarter():
+    figures = [(10, 90.0), (30, 80.0), (49, 81.0), (60, 82.0), (75, 80.5), (100, 83.5)]
+    watch = Watch(100, 10, [reading(0, done, resident=resident) for done, resident in figures])
+    peaks = {"quarter 1": 90.0, "quarter 2": 81.0, "quarter 3": 82.0, "quarter 4": 83.5}
+    assert watch.memory() == {**peaks, "peak": 90.0, "grown": 2.5}

@@ -54,3 +54,26 @@ def test_without_a_retention_it_says_that_it_keeps_them(run: Run, engine: Engine
         "published: left alone; OUTBOXKIT_KEEP_PUBLISHED is not set, and messages are kept"
     ]
     assert len(rows(database_url, tables.published)) == 1
+
+
+def test_the_skew_keeps_rows_longer(run: Run, engine: Engine, database_url: str):
+    moment = datetime.now(UTC) - timedelta(days=14, hours=1)
+    with engine.begin() as connection:
+        row = {"handler": "H", "message_id": "m", "type": "T", "processed_at": moment}
+        connection.execute(insert(tables.inbox).values(row))
+    for skew, forgotten in (("2h", 0), ("5m", 1)):
+        ended = run("prune", "--database-url", database_url, "--clock-skew", skew)
+        assert (ended.code, ended.out) == (0, f"inbox: {forgotten} rows forgotten\n")
+
+
+def test_old_dead_letters_go_and_it_says_how_many_were_open(run: Run, engine: Engine, database_url: str):
+    known = {"side": "inbox", "payload": b"", "headers": b"{}", "content_type": "application/json", "reason": "failed"}
+    letters = [(1, False, None), (100, False, None), (100, False, "replayed"), (100, True, None)]
+    with engine.begin() as connection:
+        for days, parked, resolution in letters:
+            dead_at = datetime.now(UTC) - timedelta(days=days)
+            row = known | {"attempts": days, "dead_at": dead_at, "parked": parked, "resolution": resolution}
+            connection.execute(insert(tables.dead_letter).values(row))
+    ended = run("prune", "--database-url", database_url, "--dead-retention", "90d")
+    assert (ended.code, ended.out.splitlines()[1:]) == (0, ["dead letters: 2 forgotten, 1 of them open"])
+    assert [row["parked"] for row in rows(database_url, tables.dead_letter)] == [False, True]

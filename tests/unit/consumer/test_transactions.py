@@ -101,3 +101,25 @@ async def test_a_stop_during_an_outage_ends_it(transactions: Transactions):
     stop = asyncio.Event()
     stop.set()
     assert await transactions.run(Work(failure("57P01")), stop) is None
+
+
+async def test_a_handler_that_runs_out_of_time_is_to_blame_while_the_database_answers(transactions: Transactions):
+    work = Work(TimeoutError("handler 'Bill' took longer than 30 s and was cancelled"))
+    with pytest.raises(TimeoutError, match="Bill"):
+        await transactions.run(work, asyncio.Event())
+    assert work.calls == 1
+
+
+async def test_a_handler_that_runs_out_of_time_is_not_to_blame_for_a_database_that_fell_silent(
+    transactions: Transactions, monkeypatch: pytest.MonkeyPatch
+):
+    answers: list[Exception | None] = [failure("57P01"), None]
+
+    async def probe() -> None:
+        if answers and (error := answers.pop(0)):
+            raise error
+
+    monkeypatch.setattr(transactions, "_probe", probe)
+    work = Work(TimeoutError("too long"))
+    assert await transactions.run(work, asyncio.Event()) == "done"
+    assert work.calls == 2

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -12,6 +12,8 @@ from outboxkit import Outcome, inbox, inbox_handler, tables
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
 ORDER = message()
+NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)"
+LONG_QUERY = text(f"{NUMBERS} SELECT max(i) FROM n")
 TIMED_OUT = "handler 'Slow' took longer than 0.05 s and was cancelled"
 
 
@@ -19,6 +21,16 @@ TIMED_OUT = "handler 'Slow' took longer than 0.05 s and was cancelled"
 async def sleeps(session: AsyncSession, event: OrderConfirmed) -> None:
     await session.execute(insert(effects).values(what="begun"))
     await asyncio.Event().wait()
+
+
+@inbox_handler("Slow", timeout=0.05)
+async def asks(session: AsyncSession, event: OrderConfirmed) -> None:
+    await session.execute(LONG_QUERY)
+
+
+@inbox_handler("Slow", timeout=0.05)
+def asks_in_sync(session: Session, event: OrderConfirmed) -> None:
+    session.execute(LONG_QUERY)
 
 
 @inbox_handler("Slow", timeout=0.05)
@@ -47,12 +59,13 @@ async def run(engine: AsyncEngine, handler: object, id_: str = "m-1") -> Outcome
         return await session.run_sync(inbox.run_once, message(id=id_), handler)
 
 
-@pytest.mark.parametrize("handler", [sleeps, goes_on, translates], ids=lambda found: found.__name__)
+@pytest.mark.parametrize("handler", [sleeps, asks, asks_in_sync, goes_on, translates], ids=lambda found: found.__name__)
 async def test_a_handler_that_takes_too_long_is_cancelled_and_has_failed(
     async_engine: AsyncEngine, database_url: str, handler: object
 ):
-    with pytest.raises(TimeoutError, match=TIMED_OUT):
+    with pytest.raises(TimeoutError, match=TIMED_OUT) as raised:
         await run(async_engine, handler)
+    assert raised.value.__cause__ is not None or handler is goes_on, "where it was cancelled"
     assert count(database_url, tables.inbox) == count(database_url, effects) == 0
     assert asyncio.current_task().cancelling() == 0
     assert await run(async_engine, quick) is Outcome.PROCESSED
