@@ -125,7 +125,7 @@ def test_it_takes_no_publishes_and_consuming_goes_on(on_own_rabbitmq: Deployment
     try:
         customers.wait_for_effects()
         customers.assert_away("broker", "the broker has blocked publishers: low on memory")
-        eventually(lambda: customers.depths(), lambda found: not found)
+        eventually(customers.depths, lambda found: not found)
         assert "refund 0 approved" not in deployment.message_ids()
     finally:
         own_rabbitmq.execute("rabbitmqctl", "set_vm_memory_high_watermark", "0.6")

@@ -42,7 +42,7 @@ def drain(
     """
     make_tables(place.database_url)
     with _queue(place.broker_url) as (queue, raw):
-        supply = Supply(raw, count, portion or count)
+        supply = Supply(lambda piece: raw.publish(raw.build(piece, SIZE), piece), count, portion or count)
         supply.keep_up(0)
         orders = Orders(consumer, place.database_url, place.broker_url, queue, count, every, trace)
         readings = _run(orders, supply.keep_up)
@@ -53,10 +53,16 @@ def drain(
 
 
 class Supply:
-    """Fills a queue whenever it is empty."""
+    """Fills a queue whenever it is empty.
 
-    def __init__(self, raw: RawPublisher, total: int, portion: int) -> None:
-        self._raw = raw
+    Args:
+        fill: publishes so many messages.
+        total: of messages.
+        portion: so many at a time.
+    """
+
+    def __init__(self, fill: Callable[[int], object], total: int, portion: int) -> None:
+        self._fill = fill
         self._total = total
         self._portion = portion
         self._sent = 0
@@ -68,7 +74,7 @@ class Supply:
         until = min(self._sent + self._portion, self._total)
         while self._sent < until:
             piece = min(PIECE, until - self._sent)
-            self._raw.publish(self._raw.build(piece, SIZE), piece)
+            self._fill(piece)
             self._sent += piece
 
 

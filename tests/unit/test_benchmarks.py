@@ -141,34 +141,19 @@ def test_an_inversion_is_a_message_that_left_after_a_later_one_of_its_key():
     assert inversions([(1, 2, "a"), (2, 1, "a"), (3, 3, "a"), (4, 1, "b")]) == 1
 
 
-class Taking:
-    """A raw publisher that only notes how much it is given."""
-
-    def __init__(self) -> None:
-        self.published: list[int] = []
-
-    def build(self, count: int, size: int) -> list[bytes]:
-        assert size == 1024
-        return [b""] * count
-
-    def publish(self, pieces: list[bytes], count: int) -> float:
-        assert len(pieces) == count
-        self.published.append(count)
-        return 0.0
-
-
 def test_a_supply_waits_until_a_portion_is_consumed():
-    taking = Taking()
-    supply = Supply(taking, 250, 100)
+    published: list[int] = []
+    supply, seen = Supply(published.append, 250, 100), list[int]()
     for done in (0, 50, 99, 100, 101, 200, 249, 250):
         supply.keep_up(done)
-    assert taking.published == [100, 100, 50]
+        seen.append(sum(published))
+    assert seen == [100, 100, 100, 200, 200, 250, 250, 250]
 
 
 def test_a_large_portion_is_built_in_pieces():
-    taking = Taking()
-    Supply(taking, 2 * PIECE + 1, 3 * PIECE).keep_up(0)
-    assert taking.published == [PIECE, PIECE, 1]
+    published: list[int] = []
+    Supply(published.append, 2 * PIECE + 1, 3 * PIECE).keep_up(0)
+    assert published == [PIECE, PIECE, 1]
 
 
 def reading(at: float, done: int, **more: float) -> Reading:

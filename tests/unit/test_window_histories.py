@@ -28,7 +28,7 @@ class Remembered:
                 del self._rows[message_id]
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1000, deadline=None)
 @example((10 * DAY, DAY, ACCEPTED))
 @given(plays(HOUR))
 def test_no_message_has_two_effects_whatever_the_order(play: tuple[timedelta, timedelta, list[tuple[Any, ...]]]):

@@ -76,7 +76,7 @@ class Deliveries:
 
     def _take(self, kind: int, channel: int, size: int, data: bytes, start: int) -> bool:
         """Whether the frame is of a delivery."""
-        if channel == 0:
+        if channel != self._channel:
             if channel == 0 and kind == METHOD:
                 self._notice_close(data, start, size)
             return False
