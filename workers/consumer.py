@@ -7,10 +7,9 @@ import sys
 from outboxkit import inbox, process, settings
 from outboxkit.consumer import Consumer, Pace, Policy
 from outboxkit.errors import OutboxkitError
-from outboxkit.settings import Settings
 
 
-async def consume(chosen: Settings, modules: list[str], stop: asyncio.Event) -> int:
+async def consume(chosen: settings.Settings, modules: list[str], stop: asyncio.Event) -> int:
     """Handle deliveries until `stop` is set. A copy imports its modules above and passes them to `handlers_in`."""
     handlers = inbox.handlers_in([importlib.import_module(name) for name in modules])
     queue, topics = str(chosen.queue), sorted({each.message_type for each in handlers})

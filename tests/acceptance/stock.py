@@ -1,11 +1,13 @@
 """A depot from outside: parcels that arrive, and what its database and its broker hold."""
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
 
+import aio_pika
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -14,12 +16,14 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import Booking, Tables
 from tests.acceptance.worker_process import WorkerProcess
 from tests.ladder import LADDER_TEXT
+from tests.plain_client import PlainClient
 from tests.polling import eventually
 
 DEPOT = "tests.acceptance.depot"
 ARRIVED, BOOKED = "ParcelArrived", "ParcelBooked"
 WAYS = {"singly": {}, "together": {"DEPOT_TOGETHER": "yes"}}
 """Both kinds of handlers: a transaction each, or many in one."""
+AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,18 @@ class Parcel:
     weight: object = 1
     key: str | None = None
     id: str = field(default_factory=ids.new)
-    timestamp: int | None = None
+    timestamp: datetime | None = None
 
-    def wire(self) -> tuple[bytes, dict[str, Any]]:
+    def on_the_wire(self) -> aio_pika.Message:
         """Its body and its properties."""
-        body = {"number": self.number, "weight": self.weight, "fate": self.fate}
-        headers = {} if self.key is None else {"outboxkit-key": self.key}
-        properties = {"message_id": self.id, "type": ARRIVED, "headers": headers, "delivery_mode": 2}
-        return json.dumps(body).encode(), properties | ({} if self.timestamp is None else {"timestamp": self.timestamp})
+        return aio_pika.Message(
+            json.dumps({"number": self.number, "weight": self.weight, "fate": self.fate}).encode(),
+            message_id=self.id,
+            type=ARRIVED,
+            headers={} if self.key is None else {"outboxkit-key": self.key},
+            timestamp=self.timestamp,
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        )
 
 
 class Stock:
@@ -69,8 +77,8 @@ class Stock:
         return drained.stdout
 
     def arrive(self, parcels: Sequence[Parcel]) -> None:
-        """Publish them in this order."""
-        self.deployment.broker.publish_all([parcel.wire() for parcel in parcels], topic=ARRIVED)
+        """Publish them in this order; the broker has confirmed each."""
+        asyncio.run(_publish(self.deployment.broker, parcels))
 
     def supervise(self, done: Callable[[], bool], **settings: str) -> int:
         """Start a consumer, and another one whenever it has ended, until this is so; then stop it.
@@ -125,3 +133,12 @@ class Stock:
         depths = eventually(self.depths, lambda found: not any(found.values()), seconds=10)
         assert depths == dict.fromkeys(depths, 0)
         assert self.suspected() == 0
+
+
+async def _publish(broker: PlainClient, parcels: Sequence[Parcel]) -> None:
+    connection = await aio_pika.connect(broker.url)
+    async with connection:
+        exchange = await (await connection.channel()).get_exchange(broker.exchange, ensure=False)
+        for first in range(0, len(parcels), AT_ONCE):
+            some = parcels[first : first + AT_ONCE]
+            await asyncio.gather(*(exchange.publish(parcel.on_the_wire(), ARRIVED) for parcel in some))

@@ -69,11 +69,11 @@ def with_duplicates(parcels: list[Parcel], chance: random.Random) -> list[Parcel
 def storm(stock: Stock, sent: list[Parcel], effects: int, database: Server, settings: dict[str, str]) -> None:
     """Two consumers that are killed again and again, and a database that is killed once, until all is booked."""
     started = "consumer connected"
+    stock.arrive(sent[: len(sent) // 2])
     with ExitStack() as killers:
         for number in range(2):
             start = partial(stock.consume, **settings | {"OUTBOXKIT_LOG_LEVEL": "info"})
             killers.enter_context(killed_at_random(start, started, random.Random(SEED + number), kills=KILLS))
-        stock.arrive(sent[: len(sent) // 2])
         eventually(lambda: stock.booked().total() > effects // 4, seconds=300)
         database.kill()
         stock.arrive(sent[len(sent) // 2 :])

@@ -109,20 +109,28 @@ async def test_two_handlers_that_deadlock_are_both_done_at_their_first_attempt(
 
 async def test_a_batch_that_deadlocks_is_run_again_as_a_whole(start: Start, shelves: Engine, broker: PlainClient):
     runs: list[int] = []
+    other_waits = asyncio.Event()
 
     @inbox_handler("TakeInBatch", batch=True)
     async def take_in_batch(session: AsyncSession, event: Ordered) -> None:
         runs.append(event.number)
         await session.execute(LOOK_SOON)
+        if event.number == SECOND:
+            await other_waits.wait()
         await take(session, event.number)
 
+    publish_before_there_is_a_consumer(broker, FIRST, SECOND)
     with shelves.connect() as other:
         other.execute(LOOK_LATE)
         other.execute(select(Shelf).where(Shelf.id == SECOND).with_for_update())
-        publish_before_there_is_a_consumer(broker, FIRST, SECOND)
         async with start(take_in_batch) as consumer:
-            await eventually_async(lambda: asyncio.to_thread(waiting, shelves), lambda count: count == 1)
-            await asyncio.to_thread(other.execute, select(Shelf).where(Shelf.id == FIRST).with_for_update())
+            await eventually_async(lambda: asyncio.sleep(0, runs), lambda runs: runs == [FIRST, SECOND])
+            locking = asyncio.create_task(
+                asyncio.to_thread(other.execute, select(Shelf).where(Shelf.id == FIRST).with_for_update())
+            )
+            await eventually_async(lambda: asyncio.to_thread(waiting, shelves))
+            other_waits.set()
+            await locking
             other.commit()
             await consumer.reaches(processed=2)
     assert runs[:4] == [FIRST, SECOND, FIRST, SECOND]
@@ -250,10 +258,9 @@ def publish_before_there_is_a_consumer(broker: PlainClient, *numbers: int) -> No
 
 
 def waiting(engine: Engine) -> int:
-    """How many of the test's connections wait for another one's row."""
+    """How many connections wait for another one's row."""
     asked = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'test' "
-        "AND wait_event_type = 'Lock'"
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
     with engine.connect() as connection:
         return int(connection.execute(asked).scalar_one())

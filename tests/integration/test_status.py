@@ -56,7 +56,7 @@ def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> 
     """Many ready rows, 40 delayed, 30 held and 20 parked ones, and as many inbox rows."""
     with database(postgresql, template) as engine:
         with engine.begin() as connection:
-            for table in ("outbox", "inbox", "dead_letter"):
+            for table in ("outbox", "inbox_default", "dead_letter"):
                 connection.execute(text(f"ALTER TABLE outboxkit_{table} SET (autovacuum_enabled = false)"))
             soon = utc_now() + timedelta(hours=1)
             for rows, due, held in (

@@ -134,5 +134,4 @@ class Deliveries:
         if method in (_CHANNEL_CLOSE, _CONNECTION_CLOSE):
             found = frame.unmarshal(data[start : start + size + FRAME_OVERHEAD])[2]
             assert isinstance(found, commands.Channel.Close | commands.Connection.Close)  # noqa: S101 - by its number
-            self._open = None
             self._listener.closed(f"{found.reply_code} {found.reply_text}")

@@ -69,7 +69,7 @@ class Queues:
             raise
 
     async def _declare(self, channel: aio_pika.abc.AbstractChannel, limit: float) -> None:
-        dead, more = dead_queue(self.name), {}
+        dead, more = dead_queue(self.name), {ONE_AT_A_TIME: True} if self.ordered else {}
         exchange = await channel.declare_exchange(
             self.exchange, aio_pika.ExchangeType.TOPIC, durable=True, timeout=limit
         )

@@ -1,0 +1,112 @@
+"""SIGTERM at a consumer in the middle of its work: what runs is finished, what waits is given back at once."""
+
+import pytest
+
+from tests.acceptance.deployment import Deployment
+from tests.acceptance.depot import GATE
+from tests.acceptance.stock import WAYS, Parcel, Stock
+from tests.acceptance.worker_process import WorkerProcess
+from tests.polling import eventually
+
+RUNNING = {"singly": 2, "together": 5}
+"""How many parcels are inside transactions: two of one each, or one of five."""
+PACE = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH": "5"}
+PARCELS = [Parcel(number, "waits") for number in range(12)]
+NOTHING_WAITS = "1h"
+
+
+class Stop:
+    """A consumer that has taken all parcels, of which some are inside handlers that wait at the gate."""
+
+    def __init__(self, deployment: Deployment, way: str) -> None:
+        self.stock = Stock(deployment)
+        self.running = RUNNING[way]
+        self._settings = PACE | WAYS[way]
+        self._transactions = 2 if way == "singly" else 1
+        self.stock.declare(**self._settings)
+        self.stock.arrive(PARCELS)
+
+    def start(self, **settings: str) -> WorkerProcess:
+        """A consumer."""
+        return self.stock.consume(**self._settings, **settings)
+
+    def wait_for_handlers(self, consumers: int = 1) -> None:
+        """Return once the handlers of so many consumers wait at the gate."""
+        eventually(lambda: self.stock.deployment.waiting_on("advisory") == consumers * self._transactions)
+
+    def ready(self) -> int:
+        """How many are ready in the queue."""
+        return self.stock.deployment.broker.depth()
+
+    def assert_rest_is_handled_once(self) -> None:
+        """A consumer that comes later handles what was given back."""
+        self.stock.drain(**self._settings)
+        assert self.stock.booked() == self.stock.told() == {parcel.number: 1 for parcel in PARCELS}
+        assert self.stock.given_up() == {}
+        self.stock.assert_nothing_is_left()
+
+
+@pytest.fixture(params=WAYS)
+def stop(deployment: Deployment, request: pytest.FixtureRequest) -> Stop:
+    return Stop(deployment, request.param)
+
+
+def test_what_has_not_started_is_with_others_while_the_rest_is_finished(stop: Stop):
+    first = stop.start()
+    with stop.stock.deployment.lock_held(GATE):
+        stop.wait_for_handlers()
+        assert stop.ready() == 0, "the rest is prefetched"
+        first.terminate()
+        eventually(stop.ready, lambda found: found == len(PARCELS) - stop.running)
+        second = stop.start()
+        stop.wait_for_handlers(consumers=2)
+        assert first.is_running
+        assert not stop.stock.booked()
+    assert first.wait() == 0
+    assert first.entries("consumer stopped")[0]["processed"] == stop.running
+    eventually(lambda: stop.stock.booked().total() == len(PARCELS))
+    assert second.stop() == 0
+    assert second.entries("consumer stopped")[0]["processed"] == len(PARCELS) - stop.running
+    stop.assert_rest_is_handled_once()
+
+
+def test_what_does_not_finish_in_time_is_rolled_back_and_comes_again(stop: Stop):
+    consumer = stop.start(OUTBOXKIT_SHUTDOWN_TIMEOUT="1s")
+    with stop.stock.deployment.lock_held(GATE):
+        stop.wait_for_handlers()
+        assert consumer.stop() == 0
+        eventually(stop.ready, lambda found: found == len(PARCELS))
+        assert not stop.stock.booked()
+    stop.assert_rest_is_handled_once()
+
+
+def test_a_second_signal_does_not_wait(stop: Stop):
+    consumer = stop.start(OUTBOXKIT_SHUTDOWN_TIMEOUT=NOTHING_WAITS)
+    with stop.stock.deployment.lock_held(GATE):
+        stop.wait_for_handlers()
+        consumer.terminate()
+        eventually(stop.ready, lambda found: found == len(PARCELS) - stop.running)
+        assert consumer.is_running
+        consumer.terminate()
+        assert consumer.wait() == 0
+        eventually(stop.ready, lambda found: found == len(PARCELS))
+        assert not stop.stock.booked()
+    stop.assert_rest_is_handled_once()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_waits_for_its_next_attempt_in_its_lane_is_given_back_at_once(deployment: Deployment, tmp_path, way: str):
+    """In order a failed parcel waits in the process, for an hour here, and others of its key behind it."""
+    stock = Stock(deployment, ladder="1h")
+    cleared = tmp_path / "cleared"
+    settings = WAYS[way] | {"DEPOT_CLEARED": str(cleared), "OUTBOXKIT_SHUTDOWN_TIMEOUT": NOTHING_WAITS}
+    stock.declare("--ordered", **settings)
+    stock.arrive([Parcel(number, "held" if number == 1 else "", key="k") for number in range(6)])
+    consumer = stock.consume("--ordered", **settings)
+    consumer.wait_for("handler failed, will be retried")
+    assert consumer.stop() == 0
+    assert stock.deployment.broker.depth() == 5
+    cleared.touch()
+    assert stock.drain("--ordered", **settings) == "processed 5\n"
+    assert stock.booked_by_key() == {"k": list(range(6))}
+    stock.assert_nothing_is_left()
