@@ -172,12 +172,13 @@ async def _make(connection: AsyncConnection, ranged: Ranged, found: _Found, day:
     if day in found.days:
         return False
     at = ranged, found.schema, day
+    close = sql.close_default if ranged.tried_again else sql.hold_off
     await _execute(
         connection,
         sql.make_partition(*at),
         sql.give_to_owner(*at, found.owner),
         sql.copy_from_default(*at),
-        sql.hold_off(ranged, found.schema),
+        close(ranged, found.schema),
         sql.copy_from_default(*at),
         sql.clear_default(*at),
         sql.attach_partition(*at),

@@ -39,6 +39,7 @@ class Ranged:
         bound: its lowest value of a day.
         lock: of an advisory lock: exclusive for who makes or drops its partitions.
         kept_by: the column of a time that may keep a row for longer than its day; None where the day is all.
+        tried_again: whether an insert that meets a partition being attached is tried again by who sent it.
     """
 
     parent: Table
@@ -46,6 +47,7 @@ class Ranged:
     bound: Callable[[date], str]
     lock: int
     kept_by: str | None = None
+    tried_again: bool = False
 
     @property
     def name(self) -> str:
@@ -88,7 +90,7 @@ def day_of_id(id_: str) -> date:
 
 
 PUBLISHED = Ranged(published, "published_at", midnight, lock=0x6F75_7462_7075)
-INBOX = Ranged(inbox, "message_id", first_id, lock=0x6F75_7462_696E, kept_by="processed_at")
+INBOX = Ranged(inbox, "message_id", first_id, lock=0x6F75_7462_696E, kept_by="processed_at", tried_again=True)
 
 
 def attached(ranged: Ranged) -> TextClause:
@@ -174,10 +176,18 @@ def hold_off(ranged: Ranged, schema: str) -> DDL:
     return _ddl(f"LOCK TABLE {_quoted(schema, ranged.name)} IN ACCESS EXCLUSIVE MODE")
 
 
+def close_default(ranged: Ranged, schema: str) -> DDL:
+    """Have every insert wait that found no partition for its day; those that have looked already fail with 23514.
+
+    PostgreSQL only. Locks: the default partition alone, ACCESS EXCLUSIVE: it waits for nobody whose day has one.
+    """
+    return _ddl(f"LOCK TABLE {_quoted(schema, ranged.default)} IN ACCESS EXCLUSIVE MODE")
+
+
 def clear_default(ranged: Ranged, schema: str, day: date) -> DDL:
     """Delete from the default partition what has been copied. PostgreSQL only.
 
-    Index: as `copy_from_default`. Locks: none beyond those of `hold_off`.
+    Index: as `copy_from_default`. Locks: none beyond those of `hold_off` or `close_default`.
     """
     return _ddl(f"DELETE FROM {_quoted(schema, ranged.default)} WHERE {_of_day(ranged, day)}")  # noqa: S608 - as above
 
@@ -185,7 +195,7 @@ def clear_default(ranged: Ranged, schema: str, day: date) -> DDL:
 def attach_partition(ranged: Ranged, schema: str, day: date) -> DDL:
     """Have a day's rows go to its table from now on. Reads the default partition. PostgreSQL only.
 
-    Locks: those of `hold_off`.
+    Locks: the table, SHARE UPDATE EXCLUSIVE, which no insert waits for; those of `hold_off` or `close_default`.
     """
     return _ddl(
         f"ALTER TABLE {_quoted(schema, ranged.name)} ATTACH PARTITION {_quoted(schema, ranged.partition_of(day))} "

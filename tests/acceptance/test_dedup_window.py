@@ -1,4 +1,4 @@
-"""The window in which a duplicate is caught, as an operator meets it: retention crossed, stale messages, wrong clocks."""
+"""The window in which a duplicate is caught, as an operator meets it: stale messages, forgotten ones, wrong clocks."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -56,7 +56,7 @@ def test_only_the_clock_of_the_database_decides(stock: Stock, tmp_path: Path, ah
     """A consumer ten minutes off finds the same messages stale as any other."""
     (tmp_path / "sitecustomize.py").write_text(ANOTHER_TIME)
     path = stock.deployment.environment["PYTHONPATH"]
-    settings = WINDOW | {"PYTHONPATH": f"{tmp_path}:{path}", "CLOCK_AHEAD": str(ahead)}
+    settings = WINDOW | {"PYTHONPATH": f"{tmp_path}:{path}", "CLOCK_AHEAD": str(ahead), "PYTHONWARNINGS": "ignore"}
     stock.declare(**settings)
     young = [aged(1, EDGE - 2 * MINUTE), aged(2, EDGE - 2 * MINUTE, foreign=True), aged(3, -30 * MINUTE)]
     old = [aged(4, EDGE + MINUTE), aged(5, EDGE + MINUTE, foreign=True)]
@@ -79,7 +79,6 @@ def test_a_stale_message_is_handled_once_when_an_operator_accepts_it(stock: Stoc
     stock.arrive([*parcels, *parcels])
     stock.drain(**settings)
     assert stock.given_up() == {parcel.id: "stale" for parcel in parcels}
-    assert len(stock.deployment.dead_letters()) == 2, "one of each, however often it arrives"
     refused = stock.deployment.outboxkit("dead", "replay", "--all", **settings)
     assert (refused.returncode, stock.deployment.pending()) == (3, 0)
     assert "add --accept-stale" in refused.stdout

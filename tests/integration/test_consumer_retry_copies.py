@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, make_url, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import Message, Retry, inbox_handler, tables
+from outboxkit import Message, Reject, Retry, inbox_handler, tables
 from tests.integration.running_consumer import Ordered, Start, processed, publish, starter
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
@@ -28,7 +28,8 @@ def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
 def attempts(engine: Engine) -> dict[str, int]:
     """The attempt at which each handler was done with its message."""
     with engine.connect() as connection:
-        return dict(connection.execute(select(tables.inbox.c.handler, tables.inbox.c.attempts)).tuples().all())
+        asked = select(tables.inbox.c.handler, tables.inbox.c.attempts)
+        return {row.handler: row.attempts for row in connection.execute(asked)}
 
 
 async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_it_is(
@@ -46,10 +47,15 @@ async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_i
         if runs["FailTwice"] <= 2:
             raise Retry("later", after=3600)
 
+    @inbox_handler("Refuse")
+    async def refuse(session: AsyncSession, event: Ordered) -> None:
+        runs["Refuse"] += 1
+        raise Reject("not wanted")
+
     began = datetime.now(UTC) - timedelta(seconds=1)
-    async with start(succeed, fail_twice) as consumer:
+    async with start(succeed, fail_twice, refuse) as consumer:
         publish(broker, 7, "m", headers={"tenant": "a"}, correlation_id="c")
-        await consumer.reaches(processed=1, retried=1)
+        await consumer.reaches(processed=1, retried=1, dead=1)
         first = broker.take(f"{broker.queue}.{LONG}")
         assert first is not None
         assert first.body == b'{"number":7}'
@@ -62,34 +68,39 @@ async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_i
         failed_at = datetime.fromtimestamp(headers["outboxkit-first-failed-at"] / 1000, UTC)
         assert began < failed_at <= datetime.now(UTC)
         broker.publish(first.body, **vars(first.properties))  # as the step does when its time has come
-        await consumer.reaches(processed=1, retried=2)
+        await consumer.reaches(processed=1, retried=2, dead=1)
         second = broker.take(f"{broker.queue}.{LONG}")
         assert second is not None
         changed = {name for name, value in second.properties.headers.items() if headers.get(name) != value}
         assert changed == {"outboxkit-attempt"}
         assert second.properties.headers["outboxkit-attempt"] == 3
         broker.publish(second.body, **vars(second.properties))
-        await consumer.reaches(processed=2, retried=2)
-    assert runs == {"Succeed": 1, "FailTwice": 3}
+        await consumer.reaches(processed=2, retried=2, dead=1)
+    assert runs == {"Succeed": 1, "FailTwice": 3, "Refuse": 1}
     assert attempts(pg_engine) == {"Succeed": 1, "FailTwice": 3}
 
 
 async def test_its_step_is_deleted_before_it_can_be_put_there(start: Start, pg_engine: Engine, broker: PlainClient):
-    runs = 0
+    runs = Counter[str]()
+
+    @inbox_handler("Succeed")
+    async def succeed(session: AsyncSession, event: Ordered) -> None:
+        runs["Succeed"] += 1
 
     @inbox_handler("FailTwice")
     async def fail_twice(session: AsyncSession, event: Ordered) -> None:
-        nonlocal runs
-        runs += 1
-        if runs <= 2:
+        runs["FailTwice"] += 1
+        if runs["FailTwice"] <= 2:
             raise RuntimeError("not yet")
 
-    async with start(fail_twice) as consumer:
+    async with start(succeed, fail_twice) as consumer:
         broker.delete_queue(f"{broker.queue}.{SHORT}")
         publish(broker, 7, "m")
-        await consumer.reaches(retried=1, processed=1)
-    assert runs == 3
-    assert attempts(pg_engine) == {"FailTwice": 2}, "what could not be put there was the first attempt all the same"
+        await consumer.reaches(retried=1, processed=2, duplicate=2)
+    assert runs == {"Succeed": 1, "FailTwice": 3}
+    assert attempts(pg_engine) == {"Succeed": 1, "FailTwice": 2}, (
+        "what could not be put there was the first attempt all the same"
+    )
     assert broker.depth() == broker.depth(f"{broker.queue}.{SHORT}") == 0
 
 

@@ -112,6 +112,6 @@ class Answers:
     def _end_return(self, listener: Listener) -> None:
         found, self._returned = self._returned, None
         if found is not None:
-            where = f"no queue is bound to exchange {found.exchange!r} for routing key {found.routing_key!r}"
-            reason = where if found.exchange else f"there is no queue {found.routing_key!r}"
-            listener.returned(self._returned_id, f"{found.reply_text}: {reason}")
+            bound = f"no queue is bound to exchange {found.exchange!r} for routing key {found.routing_key!r}"
+            gone = f"there is no queue {found.routing_key!r}"
+            listener.returned(self._returned_id, f"{found.reply_text}: {bound}" if found.exchange else gone)

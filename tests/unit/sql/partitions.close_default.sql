@@ -1,0 +1,1 @@
+LOCK TABLE "messages"."outboxkit_inbox_default" IN ACCESS EXCLUSIVE MODE;
