@@ -60,15 +60,15 @@ class Handling:
         A delivery that keeps its place in its lane is not settled: `arrival.waits` says how long.
         """
         delivery, known, arrival.waits = arrival.delivery, Known(), None
+        if delivery.returned >= TIRED and arrival.key is None:
+            await delivery.renew()
+            return
         handlers = self._routing.handlers(arrival, self._now())
         if isinstance(handlers, Decision):
             named = arrival.handlers or delivery.marks.handlers or (None,)
             await self._set_aside(delivery, dict.fromkeys(named, handlers), known, stop)
             return
         if arrival.way is Way.ALONE:
-            if delivery.returned >= TIRED and arrival.key is None:
-                await delivery.renew()
-                return
             found = await self._suspicion.start(_id(delivery), stop)
             if found is None:
                 await delivery.release()
@@ -77,7 +77,12 @@ class Handling:
             if known.starts > self._policy.max_crashes:
                 await self._set_aside(delivery, {None: decisions.crash(known.starts - 1)}, known, stop)
                 return
-        await self._run_all(arrival, handlers, known, stop)
+        try:
+            await self._run_all(arrival, handlers, known, stop)
+        except asyncio.CancelledError:  # a stop does not wait for it: it comes again, and has killed nobody
+            if known.starts:
+                await self._suspicion.call_off(_id(delivery), known, stop)
+            raise
 
     async def _run_all(self, arrival: Arrival, handlers: Sequence[Handler], known: Known, stop: asyncio.Event) -> None:
         """Each handler in a transaction of its own; what it raises is read as its decision."""

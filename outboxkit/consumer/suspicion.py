@@ -1,13 +1,19 @@
 """Messages that may have killed a consumer: each start is recorded, so that the one who did it is found."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
+from sqlalchemy import Executable
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
 from outboxkit.outage import Outage
+
+LAST_WORD_SECONDS = 2
+"""How long a stop that is at its end waits for the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,9 @@ class Known:
     starts: int = 0
     failures: int = 0
     first_failed_at: datetime | None = None
+
+
+_STARTED_ONCE = Known(starts=1)
 
 
 class Suspicion:
@@ -67,6 +76,24 @@ class Suspicion:
             return True
 
         return await self._outage.ride_out(write, stop)
+
+    async def call_off(self, message_id: str, known: Known, stop: asyncio.Event) -> None:
+        """Record that the start has ended because the process was told to stop, as far as that can be done soon."""
+        if known == _STARTED_ONCE:
+            statement: Executable = statements.attempts.forget()
+            place = self._place(message_id)
+        else:
+            statement = statements.attempts.call_off()
+            place = {f"at_{name}": value for name, value in self._place(message_id).items()}
+
+        async def write() -> bool:
+            async with self._engine.begin() as connection:
+                await connection.execute(statement, place)
+            return True
+
+        with suppress(TimeoutError, SQLAlchemyError):
+            async with asyncio.timeout(LAST_WORD_SECONDS):
+                await self._outage.ride_out(write, stop)
 
     def _place(self, message_id: str) -> dict[str, str]:
         return {"queue": self._queue, "message_id": message_id}

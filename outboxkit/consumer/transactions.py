@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
@@ -18,11 +18,12 @@ LOST_CONNECTIONS = 5
 """How often one message may lose a database connection while the database is there, before it is taken as the cause."""
 CONFLICTS = 5
 """How often a transaction that collided with another one is tried again at once, before that counts as a failure."""
-PROBE_SECONDS = 2
-"""A database that does not answer for so long is away."""
+PROBE_SECONDS, SOON_SECONDS = 15.0, 2.0
+"""A database that gives no answer for so long is away; the shorter one where a handler has waited for it already."""
 CONFLICT_SQLSTATES = ("40001", "40P01")
 """Serialization failure, and deadlock detected (PostgreSQL, appendix A)."""
 CHECK_VIOLATION = "23514"
+SILENT = TimeoutError("the database does not answer")
 
 
 class Transactions:
@@ -48,34 +49,39 @@ class Transactions:
                 cause = error.__cause__ if isinstance(error, Culprit) else error
                 collision = is_conflict(cause)
                 collided, lost = collided + collision, lost + (not collision)
-                passing = collision or await self._is_away(cause)
-                if not passing or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
+                away = None if collision else await self._away(cause)
+                if not (collision or away) or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
                     raise
             if collision:
                 await pause(stop, jittered(0.005 * 2**collided))
                 continue
-            self._outage.begins(cause)
+            self._outage.begins(away)
             async with self._probing:  # one asks whether it is back, for all that wait
                 if not stop.is_set():
                     await self._outage.ride_out(self._probe, stop)
             if stop.is_set():
                 return None
 
-    async def _is_away(self, cause: BaseException | None) -> bool:
-        """Whether it was the database; a handler that ran out of time may have waited for one that fell silent."""
+    async def _away(self, cause: BaseException | None) -> BaseException | None:
+        """What says that the database is away; a handler that ran out of time may have waited for a silent one."""
         if isinstance(cause, TimeoutError):
             try:
-                async with asyncio.timeout(PROBE_SECONDS):
-                    await self._probe()
-            except TimeoutError:
-                return True
+                await self._probe(SOON_SECONDS)
             except Exception as error:  # noqa: BLE001 - read as any other
                 cause = error
-        return what_is_away(cause) == "database"
+        return cause if what_is_away(cause) == "database" else None
 
-    async def _probe(self) -> None:
-        async with self._sessions() as session:
-            await session.execute(statements.inbox.record_nothing())
+    async def _probe(self, seconds: float = PROBE_SECONDS) -> None:
+        """Make sure that the database is there and takes rows.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: it is not, or it gave no answer in time.
+        """
+        try:
+            async with asyncio.timeout(seconds), self._sessions() as session:
+                await session.execute(statements.inbox.record_nothing())
+        except TimeoutError as error:
+            raise OperationalError(None, None, SILENT, connection_invalidated=True) from error
 
 
 def is_conflict(error: BaseException | None) -> bool:

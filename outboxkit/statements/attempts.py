@@ -7,7 +7,20 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Integer, Select, bindparam, delete, func, literal_column, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Integer,
+    Select,
+    Update,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
@@ -43,6 +56,16 @@ def fail(dialect: str) -> ReturningInsert[Any]:
     }
     first = {"starts": _ZERO, "failures": _ONE, "first_failed_at": _NOW}
     return _count(dialect, first, changed, *_COUNTED[1:])
+
+
+@cache
+def call_off() -> Update:
+    """A start has ended without an answer, and it was not the message that ended it: it does not count.
+
+    Parameters: at_queue, at_message_id. Index: the primary key. Locks: the row.
+    """
+    this = attempt.c.queue == bindparam("at_queue"), attempt.c.message_id == bindparam("at_message_id")
+    return update(attempt).where(*this).values(starts=attempt.c.starts - _ONE, touched_at=_NOW)
 
 
 @cache

@@ -110,3 +110,23 @@ def test_what_waits_for_its_next_attempt_in_its_lane_is_given_back_at_once(deplo
     assert stock.drain("--ordered", **settings) == "processed 5\n"
     assert stock.booked_by_key() == {"k": list(range(6))}
     stock.assert_nothing_is_left()
+
+
+def test_one_that_no_stop_gives_its_time_has_killed_nobody(deployment: Deployment):
+    """One stop after the other cuts it off: it comes back each time, but no process has died of it but the first.
+
+    That one was killed beside it: a start of it, which counts, is recorded from then on.
+    """
+    stop = Stop(deployment, "singly")
+    patient = {"OUTBOXKIT_SHUTDOWN_TIMEOUT": "10ms", "OUTBOXKIT_MAX_CRASHES": "2"}
+    recorded = []
+    with deployment.lock_held(GATE):
+        for end in (WorkerProcess.stop, WorkerProcess.kill, *[WorkerProcess.stop] * 3):
+            consumer = stop.start(**patient)
+            eventually(lambda: deployment.waiting_on("advisory"))
+            end(consumer)
+            eventually(stop.ready, lambda found: found == len(PARCELS))
+            recorded.append(stop.stock.suspected())
+            eventually(lambda: not deployment.waiting_on("advisory"))
+    assert recorded == [0, 1, 1, 1, 1]
+    stop.assert_rest_is_handled_once()

@@ -5,6 +5,7 @@ messages as were ordered, saying now and then how many that are. The last line i
 """
 
 import asyncio
+import gc
 import json
 import os
 import sys
@@ -57,4 +58,6 @@ def end_with_parent() -> None:
 
 if __name__ == "__main__":
     process.configure_log(level="warning", format="json")
+    gc.collect()
+    gc.freeze()  # as `process.run` does, and for all of them
     asyncio.run(main())

@@ -90,6 +90,11 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     ),
     "attempts.start": (statements.attempts.start("postgresql"), COUNTED, {ATTEMPT}),
     "attempts.fail": (statements.attempts.fail("postgresql"), COUNTED, {ATTEMPT}),
+    "attempts.call_off": (
+        statements.attempts.call_off(),
+        {f"at_{name}": value for name, value in COUNTED.items()},
+        {ATTEMPT},
+    ),
     "attempts.look_up": (statements.attempts.look_up(), COUNTED, {ATTEMPT}),
     "attempts.forget": (statements.attempts.forget(), COUNTED, {ATTEMPT}),
 }

@@ -1,7 +1,7 @@
 """What is tried again, and how often."""
 
 import asyncio
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from sqlalchemy.exc import DBAPIError
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
 from outboxkit.inbox import Culprit
-from outboxkit.outage import Outage
+from outboxkit.outage import Outage, first_line, what_is_away
 
 
 class Diagnosis:
@@ -115,7 +115,7 @@ async def test_a_handler_that_runs_out_of_time_is_not_to_blame_for_a_database_th
 ):
     answers: list[Exception | None] = [failure("57P01"), None]
 
-    async def probe() -> None:
+    async def probe(_: float = 0.0) -> None:
         if answers and (error := answers.pop(0)):
             raise error
 
@@ -123,3 +123,20 @@ async def test_a_handler_that_runs_out_of_time_is_not_to_blame_for_a_database_th
     work = Work(TimeoutError("too long"))
     assert await transactions.run(work, asyncio.Event()) == "done"
     assert work.calls == 2
+
+
+class SilentSession:
+    async def __aenter__(self) -> Self:
+        await asyncio.Event().wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """It is never entered."""
+
+
+async def test_a_database_that_does_not_answer_is_away(transactions: Transactions, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(transactions, "_sessions", SilentSession)
+    with pytest.raises(DBAPIError) as raised:
+        await transactions._probe(0.01)
+    assert what_is_away(raised.value) == "database"
+    assert first_line(raised.value) == "TimeoutError: the database does not answer"

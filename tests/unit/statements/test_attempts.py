@@ -30,6 +30,17 @@ def test_a_message_that_fails_without_a_start(engine: Engine):
         assert tuple(connection.execute(attempts.look_up(), THIS).one()) == (0, 1, first)
 
 
+def test_a_start_that_is_called_off_does_not_count(engine: Engine):
+    start = attempts.start("sqlite")
+    with engine.begin() as connection:
+        for _ in range(2):
+            connection.execute(start, THIS)
+        connection.execute(start, OTHER)
+        connection.execute(attempts.call_off(), {f"at_{name}": value for name, value in THIS.items()})
+        assert tuple(connection.execute(attempts.look_up(), THIS).one()) == (1, 0, None)
+        assert tuple(connection.execute(attempts.look_up(), OTHER).one()) == (1, 0, None)
+
+
 def test_forgetting_one_leaves_the_others(engine: Engine):
     with engine.begin() as connection:
         for one in (THIS, OTHER, {"queue": "r", "message_id": "m-1"}):
