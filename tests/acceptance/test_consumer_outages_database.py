@@ -1,5 +1,6 @@
 """A database that goes away in the middle of a handler and of a batch: the consumer says so, waits, and goes on."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -22,7 +23,7 @@ def consumers_name(deployment: Deployment) -> str:
 
 
 @contextmanager
-def database_behind_proxy(deployment: Deployment):
+def database_behind_proxy(deployment: Deployment) -> Iterator[tuple[TcpProxy, dict[str, str]]]:
     """A proxy before the database, and the settings of who goes through it."""
     target = make_url(deployment.environment["OUTBOXKIT_DATABASE_URL"])
     proxy = TcpProxy(target.host or "localhost", target.port or 5432)

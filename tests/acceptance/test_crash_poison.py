@@ -10,6 +10,7 @@ from tests.acceptance.stock import WAYS, Parcel, Stock
 from tests.servers import OwnServer
 
 PREFETCHED = 200
+KEYS = 5
 MAX_CRASHES = 3
 LIMIT = 20
 """RabbitMQ 4 drops a message at this return, if nobody says otherwise."""
@@ -18,19 +19,20 @@ LIMIT = 20
 class Minefield:
     """Parcels, some of which explode, at a supervised consumer that prefetches all of them at once."""
 
-    def __init__(self, deployment: Deployment, folder: Path, way: str) -> None:
+    def __init__(self, deployment: Deployment, folder: Path, way: str, **settings: str) -> None:
         self.stock = Stock(deployment)
         self._explosions = folder / "explosions"
         self._settings = WAYS[way] | {
             "DEPOT_EXPLOSIONS": str(self._explosions),
             "OUTBOXKIT_PREFETCH": str(PREFETCHED),
             "OUTBOXKIT_MAX_CRASHES": str(MAX_CRASHES),
+            **settings,
         }
 
     def cross(self, fates: dict[int, str], *, count: int = PREFETCHED) -> int:
         """Consume parcels, these with these fates, until all but those are booked; how often the process died."""
-        parcels = [Parcel(number, fates.get(number, "")) for number in range(count)]
-        self.stock.declare()
+        parcels = [Parcel(number, fates.get(number, ""), key=f"k{number % KEYS}") for number in range(count)]
+        self.stock.declare(**self._settings)
         self.stock.arrive(parcels)
         deaths = self.stock.supervise(
             lambda: len(self.stock.booked()) >= count - len(fates) and len(self.stock.given_up()) >= len(fates),
@@ -65,6 +67,15 @@ def test_two_kill_it_each_for_itself(deployment: Deployment, tmp_path: Path):
     counted = minefield.explosions()
     assert counted.total() == deaths == 1 + 2 * MAX_CRASHES, "only the first one could come unsuspected"
     assert min(counted.values()) >= MAX_CRASHES
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_in_order_its_key_goes_on_behind_it(deployment: Deployment, tmp_path: Path, way: str):
+    minefield = Minefield(deployment, tmp_path, way, OUTBOXKIT_ORDERED="true", OUTBOXKIT_MAX_CRASHES="1")
+    assert minefield.cross({10: "killed"}, count=50) == 2
+    assert minefield.stock.booked_by_key() == {
+        f"k{key}": [number for number in range(key, 50, KEYS) if number != 10] for key in range(KEYS)
+    }
 
 
 def test_a_broker_that_drops_what_came_back_too_often_drops_nothing(

@@ -117,7 +117,7 @@ async def test_partitions_are_read_as_one_table(
 ):
     keep(pg_engine, range(1, 4))
     async with async_pg_engine.connect() as connection:
-        await make_ahead(connection, START)
+        await make_ahead(connection, now=START)
     keep(pg_engine, range(4, 7), published_at=START + timedelta(days=1, seconds=-60))
     keep(pg_engine, range(7, 10), published_at=START - timedelta(days=3))
     broker.bind("nothing")

@@ -158,6 +158,8 @@ def shown(default: object) -> str:
         return "none"
     if hasattr(default, "get_secret_value"):
         default = default.get_secret_value()
+    if isinstance(default, bool):
+        default = str(default).lower()
     if isinstance(default, tuple):
         return f"`{','.join(as_typed(step) for step in default)}`"
     return f"`{as_typed(default) if isinstance(default, timedelta) else default}`"

@@ -131,7 +131,7 @@ class Bench:
         return rows(self.url, tables.dead_letter)
 
     def arrived(self) -> list[str]:
-        return [found.id for found, _ in self.publisher.broker.queue("billing", []).ready]
+        return [kept.message.id for kept in self.publisher.broker.queue("billing", []).ready]
 
 
 @pytest.fixture

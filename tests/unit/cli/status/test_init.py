@@ -31,7 +31,7 @@ def test_json_says_everything(run: Run, filled: str):
     assert datetime.fromisoformat(said["outbox"].pop("next_due")) == NOW + HOUR
     assert datetime.fromisoformat(said["published"].pop("oldest")) == NOW - 48 * HOUR
     assert said == {
-        "schema_version": 2,
+        "schema_version": 3,
         "outbox": {
             "pending": exactly(8),
             "ready": exactly(2),

@@ -24,7 +24,7 @@ def test_who_is_connected_and_what_holds_back_vacuum():
         "vacuum        54 321 dead rows in the outbox, last vacuum 2026-03-01 12:00 UTC",
         "                held back by session 99 (psql), idle in transaction for 2 h 0",
         "                  min, last query at 2026-03-01 10:00:00 UTC",
-        "tables        version 3",
+        "tables        version 2",
         "advice        do this",
         "              do that",
     ]
