@@ -20,6 +20,7 @@ PREFIX = "OUTBOXKIT_"
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 LONGEST = timedelta(days=36_500)
+_SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
 
 
@@ -40,6 +41,14 @@ def parse_duration(text: object) -> timedelta:
 
 def _parse_ladder(text: object) -> object:
     return tuple(parse_duration(part) for part in text.split(",")) if isinstance(text, str) else text
+
+
+def _parse_switch(text: object) -> object:
+    if isinstance(text, str):
+        if text.lower() not in _SWITCH:
+            raise ValueError("true or false is accepted")
+        return _SWITCH[text.lower()]
+    return text
 
 
 def _lowered(text: object) -> object:
@@ -79,7 +88,7 @@ class Settings(BaseSettings):
     consume_batch: int = Field(
         200, ge=1, le=10_000, description="deliveries that share a transaction at handlers with batch=True, at most"
     )
-    ordered: bool = Field(
+    ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
         default=False, description="messages of one key one after the other, on one consumer at a time"
     )
     max_crashes: int = Field(

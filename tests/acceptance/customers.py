@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -23,7 +23,7 @@ from tests.polling import eventually
 TYPES = ("SaleMade", "StockMoved")
 """One is handled message by message, the other one in batches."""
 AT_THE_GATE = text(
-    "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database "
+    "SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database "
     "WHERE datname = current_database() AND locktype = 'advisory' AND objid = :gate AND NOT granted"
 )
 
@@ -61,9 +61,9 @@ class Customers:
         """The effects, once everything is handled."""
         return Counter([*self.sent, *self.refunded, *(f"{refund} approved" for refund in self.refunded)])
 
-    def wait_in_the_middle(self) -> None:
-        """Return once a handler and a batch of others both wait at the gate, each in its transaction."""
-        eventually(lambda: self.at_the_gate() == len(TYPES))
+    def wait_in_the_middle(self, *, gone: Collection[int] = ()) -> set[int]:
+        """The connections of a handler and of a batch that both wait at the gate, once they do; others than `gone`."""
+        return eventually(self._at_the_gate, lambda found: len(found) == len(TYPES) and not found.intersection(gone))
 
     def wait_for_effects(self) -> None:
         """Return once each message that is not refunded had its effect; AssertionError where one had two."""
@@ -126,10 +126,9 @@ class Customers:
         broker = self.deployment.broker
         return +Counter({name or "queue": broker.depth(broker.queue + name) for name in names})
 
-    def at_the_gate(self) -> int:
-        """How many transactions wait there."""
+    def _at_the_gate(self) -> set[int]:
         with self.deployment.engine.connect() as connection:
-            return int(connection.execute(AT_THE_GATE, {"gate": GATE}).scalar_one())
+            return set(connection.execute(AT_THE_GATE, {"gate": GATE}).scalars())
 
 
 async def publish_at_once(broker: PlainClient, messages: Sequence[tuple[str, str, int]]) -> None:

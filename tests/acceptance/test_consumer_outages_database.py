@@ -108,11 +108,10 @@ def test_its_connections_are_ended_in_the_middle(deployment: Deployment):
     for _ in range(2):
         with gate_shut(deployment):
             customers.send()
-            customers.wait_in_the_middle()
+            ended = customers.wait_in_the_middle()
             with deployment.engine.begin() as person:
                 person.execute(ENDED, {"names": [consumers_name(deployment)]})
-            eventually(lambda: customers.at_the_gate() == 0)
-            customers.wait_in_the_middle()
+            customers.wait_in_the_middle(gone=ended)
     customers.assert_away("database", "terminating connection due to administrator command")
     customers.wait_for_effects()
     customers.assert_all_handled("database", times=noticed(customers, at_most=4))  # a connection each, or all at once
