@@ -103,7 +103,7 @@ class Consumer:
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or Policy()
         policy.check(handlers)
-        self._routing = routing = Routing(handlers, policy=policy, ordered=self._pace.ordered)
+        self._routing = routing = Routing(handlers, policy=policy, ordered=self._pace.ordered, saw=upkeep.saw)
         transactions = Transactions(engine, outage)
         self._handling = Handling(
             routing=routing,

@@ -1,6 +1,6 @@
 """Which handlers a delivery is for, and how it is handled: decided without I/O."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from outboxkit import window
@@ -19,14 +19,23 @@ class Routing:
         handlers: several may take one type.
         policy: when a message is stale.
         ordered: whether messages of one key are handled one after the other.
+        saw: hears when a message was made that is about to be handled.
     """
 
-    def __init__(self, handlers: Sequence[Handler], *, policy: Policy, ordered: bool) -> None:
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        *,
+        policy: Policy,
+        ordered: bool,
+        saw: Callable[[datetime], None] = lambda _: None,
+    ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(handler.message_type, []).append(handler)
         self._together = {type_ for type_, takers in self._by_type.items() if all(taker.batch for taker in takers)}
         self._policy = policy
+        self._saw = saw
         self._ordered = ordered
 
     def arrival(self, delivery: Delivery) -> Arrival:
@@ -52,8 +61,8 @@ class Routing:
             if not takers:
                 return decisions.no_handler(message, sorted(self._by_type), named)
         made = window.made(message.id, message.created_at, delivery.marks.accepted_at)
-        if made is not None and window.is_stale(
-            made, now=now, retention=self._policy.retention, skew=self._policy.skew
-        ):
-            return decisions.stale(made, self._policy)
+        if made is not None:
+            if window.is_stale(made, now=now, retention=self._policy.retention, skew=self._policy.skew):
+                return decisions.stale(made, self._policy)
+            self._saw(made)
         return takers

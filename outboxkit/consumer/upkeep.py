@@ -3,7 +3,9 @@
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as dawn
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
@@ -14,10 +16,14 @@ from outboxkit.outage import Clock, first_line
 
 EVERY = timedelta(minutes=1)
 PARTITIONS_EVERY = timedelta(hours=1)
+SETTLING = timedelta(seconds=1)
+"""How long a day without a partition is left alone, for what was seen of it to be committed."""
+FARTHEST = timedelta(days=31)
+"""Days farther ahead get no partition: anybody can write any time into an id."""
 
 
 class Upkeep:
-    """The database's clock, and the days to come.
+    """The database's clock, and the inbox's days: those to come, and those of messages that come.
 
     Args:
         engine: for connections of its own.
@@ -33,6 +39,9 @@ class Upkeep:
         self._monotonic = monotonic
         self._asked: tuple[datetime, float] | None = None
         self._prepared: float | None = None
+        self._days: set[date] = set()
+        self._unplaced: set[date] = set()
+        self._news = asyncio.Event()
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
     def now(self) -> datetime:
@@ -44,8 +53,17 @@ class Upkeep:
         then, at = self._asked
         return then + timedelta(seconds=self._monotonic() - at)
 
+    def saw(self, made: datetime) -> None:
+        """Note that a message of this day is about to be handled: the day gets its partition, if it has none."""
+        day = made.date()
+        if day not in self._days:
+            self._days.add(day)
+            if made - self.now() < FARTHEST:
+                self._unplaced.add(day)
+                self._news.set()
+
     async def once(self) -> None:
-        """Ask the database for the time, and make the partitions where that was long ago.
+        """Ask the database for the time; make the partitions of days that were seen, and of those ahead now and then.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database is away.
@@ -56,13 +74,25 @@ class Upkeep:
             await connection.rollback()
             if self._prepared is None or at - self._prepared >= PARTITIONS_EVERY.total_seconds():
                 await partitions.prepare_partitions(connection, partitions.INBOX)
+                self._days = set(self._unplaced)  # look again, where it could not be done
                 self._prepared = at
+            if self._unplaced:
+                days, self._unplaced = self._unplaced, set()
+                first, last = (datetime.combine(day, dawn(), UTC) for day in (min(days), max(days)))
+                await partitions.make_behind(connection, first, last)
 
     async def run(self) -> None:
         """Do it again and again, until cancelled. An outage is the deliveries' to report."""
         while True:
-            await asyncio.sleep(EVERY.total_seconds())
+            await self._something_to_do()
             try:
                 await self.once()
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 self._log.debug("the database's clock could not be asked", error=first_line(error))
+
+    async def _something_to_do(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(EVERY.total_seconds()):
+                await self._news.wait()
+                await asyncio.sleep(SETTLING.total_seconds())
+        self._news.clear()

@@ -20,7 +20,7 @@ MESSAGES = {"together": 5000, "singly": 2000}
 ASKED = os.environ.get("OUTBOXKIT_TEST_STORM")
 """How many messages instead, for a longer run by hand."""
 POISON_EVERY = 1000
-KILLS = 4
+KILLS = 3
 SEED = 77
 KINDS = (("undecodable", {"weight": "heavy"}), ("failed", {"fate": "breaks"}), ("rejected", {"fate": "refused"}))
 """The reasons for which messages are given up on, and what these are like."""

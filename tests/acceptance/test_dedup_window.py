@@ -51,7 +51,7 @@ def aged(number: int, age: timedelta, *, foreign: bool = False) -> Parcel:
     return Parcel(number, id=f"foreign-{number}", timestamp=made) if foreign else Parcel(number, id=ids.new(at=made))
 
 
-@pytest.mark.parametrize("ahead", [0, 600, -600])
+@pytest.mark.parametrize("ahead", [600, -600])
 def test_only_the_clock_of_the_database_decides(stock: Stock, tmp_path: Path, ahead: int):
     """A consumer ten minutes off finds the same messages stale as any other."""
     (tmp_path / "sitecustomize.py").write_text(ANOTHER_TIME)
@@ -71,9 +71,8 @@ def test_only_the_clock_of_the_database_decides(stock: Stock, tmp_path: Path, ah
     assert abs(offset - ahead) < 120, "its own clock was wrong indeed"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_stale_message_is_handled_once_when_an_operator_accepts_it(stock: Stock, way: str):
-    settings = WINDOW | WAYS[way]
+def test_a_stale_message_is_handled_once_when_an_operator_accepts_it(stock: Stock):
+    settings = WINDOW | WAYS["together"]
     stock.declare(**settings)
     parcels = [aged(1, 2 * EDGE), aged(2, 2 * EDGE, foreign=True)]
     stock.arrive([*parcels, *parcels])

@@ -1,15 +1,15 @@
 """The consumer against PostgreSQL and RabbitMQ, in this process: handlers that succeed, fail, reject and postpone."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Reject, Retry, inbox_handler, outbox, tables
+from outboxkit import Message, Reject, Retry, ids, inbox_handler, outbox, tables
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.consumer import Policy
 from outboxkit.relay import Relay
@@ -24,6 +24,7 @@ from tests.integration.running_consumer import (
     starter,
 )
 from tests.plain_client import PlainClient
+from tests.polling import eventually_async
 
 
 @pytest.fixture
@@ -149,3 +150,23 @@ async def test_of_two_handlers_only_the_failed_one_runs_again(start: Start, pg_e
         await consumer.reaches(processed=2, retried=1, duplicate=1)
     assert sorted(ran) == ["bad", "bad", "good"]
     assert processed(pg_engine) == [("A", "m"), ("B", "m")]
+
+
+async def test_a_day_that_has_no_partition_gets_one_when_a_message_of_it_comes(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    made = datetime.now(UTC) - timedelta(days=3)
+    id_ = ids.new(at=made)
+    async with start(bill) as consumer:
+        publish(broker, 1, id_)
+        publish(broker, 2, "an id of another kind")
+        await consumer.reaches(processed=2)
+
+        async def places() -> dict[str, str]:
+            asked = text("SELECT message_id, tableoid::regclass::text FROM outboxkit_inbox")
+            with pg_engine.connect() as connection:
+                return dict(connection.execute(asked).all())
+
+        day = f"outboxkit_inbox_{made:%Y%m%d}"
+        wanted = {id_: day, "an id of another kind": "outboxkit_inbox_default"}
+        await eventually_async(places, lambda found: found == wanted)

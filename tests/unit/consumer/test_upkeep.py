@@ -62,3 +62,39 @@ async def test_it_asks_again_and_an_outage_does_not_end_it(async_engine: AsyncEn
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert calls >= 3
+
+
+async def test_a_day_is_looked_after_once_and_not_if_it_is_far_ahead(
+    async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    asked: list[tuple[datetime, datetime]] = []
+
+    async def make_behind(_: object, first: datetime, last: datetime) -> None:
+        asked.append((first, last))
+
+    monkeypatch.setattr(partitions, "make_behind", make_behind)
+    upkeep = Upkeep(async_engine, clock=lambda: NOW)
+    for days in (0, -3, -3, 40):
+        upkeep.saw(NOW + timedelta(days=days))
+    await upkeep.once()
+    upkeep.saw(NOW)
+    await upkeep.once()
+    today = NOW.replace(hour=0)
+    assert asked == [(today - timedelta(days=3), today)]
+
+
+async def test_what_was_seen_is_done_soon(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(upkeep_module, "SETTLING", timedelta(milliseconds=1))
+    done = asyncio.Event()
+    upkeep = Upkeep(async_engine, clock=lambda: NOW)
+
+    async def once() -> None:
+        done.set()
+
+    monkeypatch.setattr(upkeep, "once", once)
+    running = asyncio.create_task(upkeep.run())
+    upkeep.saw(NOW)
+    async with asyncio.timeout(10):
+        await done.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
