@@ -58,9 +58,10 @@ class PlainClient:
     def publish_all(self, messages: Sequence[tuple[bytes, dict[str, Any]]], *, topic: str) -> None:
         """Publish many to the exchange without a confirm for each."""
         channel = self._channel()
+        channel.confirm_delivery()  # a quorum queue may lose what it has not confirmed when the channel closes
         for body, properties in messages:
             channel.basic_publish(self.exchange, topic, body, pika.BasicProperties(**properties))
-        self.disconnect()  # a clean close: the broker has read everything that was sent before it
+        self.disconnect()
 
     def take(self, queue: str | None = None) -> Received | None:
         """The head of a queue, acked."""

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import statements
 from outboxkit.brokers import Delivery
 from outboxkit.consumer.decision import Decision, dead_letter
+from outboxkit.consumer.lanes import Arrival
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
 from outboxkit.outage import Outage
@@ -28,8 +29,9 @@ class Burial:
         self._outcomes = outcomes
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
-    async def bury(self, delivery: Delivery, failed: Failed, stop: asyncio.Event, *, attempts: int) -> bool:
+    async def bury(self, arrival: Arrival, failed: Failed, stop: asyncio.Event, *, attempts: int) -> bool:
         """Put the message among the dead letters, once for each handler; False where `stop` came during an outage."""
+        delivery = arrival.delivery
         rows = [
             dead_letter(
                 delivery.message,
@@ -37,7 +39,7 @@ class Burial:
                 queue=self._queue,
                 handler=handler,
                 attempts=attempts,
-                first_failed_at=delivery.marks.first_failed_at,
+                first_failed_at=delivery.marks.first_failed_at or arrival.first_failed_at,
             )
             for handler, decision in failed.items()
         ]

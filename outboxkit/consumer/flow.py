@@ -104,7 +104,7 @@ class Flow:
         self._lanes.add(arrival)
         if arrival.way is Way.TOGETHER and self._lanes.waiting(Way.TOGETHER) == 1:
             loop = asyncio.get_running_loop()
-            self._batch_due = loop.time() + (LINGER_SECONDS if self._wait else 0)
+            self._batch_due = loop.time() + LINGER_SECONDS
             self._at(LINGER_SECONDS, self._news.set)
         self._news.set()
 

@@ -66,7 +66,7 @@ class Handling:
         handlers = self._routing.handlers(arrival, self._now())
         if isinstance(handlers, Decision):
             named = arrival.handlers or delivery.marks.handlers or (None,)
-            await self._set_aside(delivery, dict.fromkeys(named, handlers), known, stop)
+            await self._set_aside(arrival, dict.fromkeys(named, handlers), known, stop)
             return
         if arrival.way is Way.ALONE:
             found = await self._suspicion.start(_id(delivery), stop)
@@ -75,7 +75,7 @@ class Handling:
                 return
             known = found
             if known.starts > self._policy.max_crashes:
-                await self._set_aside(delivery, {None: decisions.crash(known.starts - 1)}, known, stop)
+                await self._set_aside(arrival, {None: decisions.crash(known.starts - 1)}, known, stop)
                 return
         try:
             await self._run_all(arrival, handlers, known, stop)
@@ -119,9 +119,9 @@ class Handling:
         again = {name: one for name, one in failed.items() if one.outcome is Outcome.RETRIED}
         dead = {name: one for name, one in failed.items() if one.outcome is not Outcome.RETRIED}
         if not again:
-            await self._set_aside(delivery, dead, known, stop, attempts=attempt)
+            await self._set_aside(arrival, dead, known, stop, attempts=attempt)
             return
-        if dead and not await self._burial.bury(delivery, dead, stop, attempts=attempt):
+        if dead and not await self._burial.bury(arrival, dead, stop, attempts=attempt):
             await delivery.release()
             return
         # What is dead must not run again; what is done is a duplicate.
@@ -139,18 +139,20 @@ class Handling:
                 await delivery.release()
                 return
             delay = arrival.waits = rung(self._policy.ladder, attempt, wanted)
-            arrival.failures, arrival.handlers = found.failures, names or arrival.handlers
+            arrival.failures, arrival.first_failed_at = found.failures, found.first_failed_at
+            arrival.handlers = names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(again)
         after = f"{delay.total_seconds():g}s"
         self._burial.warn("handler failed, will be retried", delivery, again, attempt=attempt, after=after)
 
     async def _set_aside(
-        self, delivery: Delivery, failed: Failed, known: Known, stop: asyncio.Event, *, attempts: int | None = None
+        self, arrival: Arrival, failed: Failed, known: Known, stop: asyncio.Event, *, attempts: int | None = None
     ) -> None:
         """Bury what failed, if anything, forget what was recorded, and only then ack."""
+        delivery = arrival.delivery
         count = delivery.marks.attempt if attempts is None else attempts
         recorded = bool(known.starts or known.failures) or count > delivery.marks.attempt
-        done = not failed or await self._burial.bury(delivery, failed, stop, attempts=count)
+        done = not failed or await self._burial.bury(arrival, failed, stop, attempts=count)
         if done and recorded:
             done = bool(await self._suspicion.forget(_id(delivery), stop))
         await (delivery.ack() if done else delivery.release())

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 
 from outboxkit.brokers import Delivery
@@ -31,6 +31,7 @@ class Arrival:
         number: its place among all arrivals.
         waits: how long it waits in its lane for its next attempt, unsettled; None where it does not.
         failures: those that were followed by such a wait.
+        first_failed_at: when the first of them was.
         handlers: the names of those that are still to run after them; the delivery's own where empty.
     """
 
@@ -40,6 +41,7 @@ class Arrival:
     number: int = 0
     waits: timedelta | None = None
     failures: int = 0
+    first_failed_at: datetime | None = None
     handlers: tuple[str, ...] = ()
 
 

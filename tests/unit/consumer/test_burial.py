@@ -11,6 +11,7 @@ from outboxkit.brokers.marks import Marks
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.consumer import Decision
 from outboxkit.consumer.burial import Burial
+from outboxkit.consumer.lanes import Arrival, Way
 from outboxkit.outage import Outage
 from tests.unit.shop import NOW, message, rows
 
@@ -27,7 +28,7 @@ async def test_one_dead_letter_a_handler_however_often_it_is_buried(async_engine
     failed = {"Bill": FAILED, "Ship": Decision(Outcome.STALE, "stale", "old")}
     with capture_logs() as said:
         for _ in range(2):
-            assert await burial.bury(delivery, failed, asyncio.Event(), attempts=3)
+            assert await burial.bury(Arrival(delivery, Way.SINGLY), failed, asyncio.Event(), attempts=3)
     names = ("queue", "handler", "reason", "attempts", "first_failed_at")
     assert [tuple(row[name] for name in names) for row in rows(database_url, tables.dead_letter)] == [
         ("billing", "Bill", "failed", 3, NOW),

@@ -188,6 +188,7 @@ async def test_in_order_the_key_goes_on_behind_a_dead_letter(bench: Bench, datab
     assert calls == [1, 1, 1, 2, 3]
     (letter,) = rows(database_url, tables.dead_letter)
     assert (letter["attempts"], letter["reason"]) == (3, "failed")
+    assert letter["first_failed_at"] is not None
 
 
 async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database_url: str):
