@@ -71,9 +71,9 @@ def topic_of(properties: Properties, routing_key: str, *, dropped: bool = False)
 
 
 def returned(properties: Properties, *, redelivered: bool) -> int:
-    """How often it came back: as a quorum queue counts, else whether it did at all."""
+    """How often it came back: as a quorum queue counts, and at least once where it was delivered before."""
     count = (properties.headers or _NO_HEADERS).get(COUNT)
-    return max(count, 0) if type(count) is int else int(redelivered)
+    return max(count if type(count) is int else 0, int(redelivered))
 
 
 def copy_of(properties: Properties, marks: Marks, topic: str) -> Basic.Properties:

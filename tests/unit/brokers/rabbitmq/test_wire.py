@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pamqp import frame
 from pamqp.commands import Basic
@@ -78,6 +78,7 @@ def test_a_message_comes_back_as_it_was(sent: Message):
 
 @given(MESSAGES)
 def test_a_copy_is_the_same_message_with_other_marks(sent: Message):
+    assume(not {"CC", "BCC"} & sent.headers.keys())
     found, marked = over_the_wire(published(sent)), Marks()
     topic = sent.routing_key
     for attempt in (1, 2, 3):
@@ -179,9 +180,9 @@ def test_a_copy_is_not_sent_to_further_queues_again():
 
 @pytest.mark.parametrize(
     ("count", "redelivered", "returned"),
-    [(None, False, 0), (None, True, 1), (3, True, 3), (0, True, 0), (-1, False, 0), ("9", True, 1), (True, True, 1)],
+    [(None, False, 0), (None, True, 1), (3, True, 3), (0, True, 1), (-1, False, 0), ("9", True, 1), (True, True, 1)],
 )
-def test_the_brokers_count_goes_before_its_flag(count: object, redelivered: bool, returned: int):
+def test_it_came_back_as_often_as_the_broker_counts_and_once_if_it_was_there_before(count: object, redelivered: bool, returned: int):
     headers = {} if count is None else {"x-delivery-count": count}
     assert wire.returned(foreign(headers=headers), redelivered=redelivered) == returned
 
