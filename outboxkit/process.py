@@ -187,8 +187,6 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
     back. Either way that is a clean stop, with code 0. It is meant to be a process's last act: later signals, which
     would spoil the exit code, are ignored.
     """
-    gc.collect()
-    gc.freeze()  # what is imported stays as long as the process: no collection has to look at it again
     return asyncio.run(_supervise(service, shutdown_timeout.total_seconds()))
 
 
@@ -201,6 +199,8 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], grace: 
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
         loop.add_signal_handler(number, on_signal)
+    gc.collect()
+    gc.freeze()  # what is imported stays as long as the process: no collection has to look at it again
     main = asyncio.ensure_future(service(stop))
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait((main, stopping), return_when=asyncio.FIRST_COMPLETED)

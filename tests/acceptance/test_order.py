@@ -83,6 +83,7 @@ def test_order_outlives_restarts_of_the_broker(on_own_rabbitmq: Deployment, own_
         relays.append(deployment.relay(**QUIET))
         written += write(deployment, 500, 1000, chance)
     deployment.wait_for_empty_outbox()
+    relays[-1].wait_for("relay started")
     assert [relay.stop() for relay in relays[3:]] == [0, 0, 0]
     deployment.broker.disconnect()
     first = first_appearances(deployment.broker.take_all())
