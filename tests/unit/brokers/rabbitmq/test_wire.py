@@ -182,7 +182,9 @@ def test_a_copy_is_not_sent_to_further_queues_again():
     ("count", "redelivered", "returned"),
     [(None, False, 0), (None, True, 1), (3, True, 3), (0, True, 1), (-1, False, 0), ("9", True, 1), (True, True, 1)],
 )
-def test_it_came_back_as_often_as_the_broker_counts_and_once_if_it_was_there_before(count: object, redelivered: bool, returned: int):
+def test_it_came_back_as_often_as_the_broker_counts_and_once_if_it_was_there_before(
+    count: object, redelivered: bool, returned: int
+):
     headers = {} if count is None else {"x-delivery-count": count}
     assert wire.returned(foreign(headers=headers), redelivered=redelivered) == returned
 
