@@ -38,7 +38,8 @@ def round_trips(place: Place) -> Iterator[Mapping[str, Measure]]:
 
 
 def _memory(place: Place, name: str, count: int) -> Figures:
-    watch = drain(place, name, count, every=max(count // 200, 1), portion=PORTION)
+    every = max(count // 200, 1)
+    watch = drain(place, name, count, every=every, portion=max(PORTION // every, 1) * every)
     return {**watch.memory(), **watch.speed()}
 
 
