@@ -1,6 +1,6 @@
 """Messages that may be killing their consumer, or that wait in one that keeps an order: starts and failures, counted.
 
-A row is there only while a message is under suspicion or has failed; it goes in the transaction of the handler.
+A row is there only while a message is under suspicion or has failed; it goes when its handler has ended.
 """
 
 from datetime import datetime
@@ -11,7 +11,6 @@ from sqlalchemy import (
     ColumnElement,
     Delete,
     Integer,
-    Select,
     Update,
     bindparam,
     delete,
@@ -66,15 +65,6 @@ def call_off() -> Update:
     """
     this = attempt.c.queue == bindparam("at_queue"), attempt.c.message_id == bindparam("at_message_id")
     return update(attempt).where(*this).values(starts=attempt.c.starts - _ONE, touched_at=_NOW)
-
-
-@cache
-def look_up() -> Select[Any]:
-    """Starts, failures and first_failed_at of a message; no row where nothing was counted.
-
-    Parameters: queue, message_id. Index: the primary key. Locks: none.
-    """
-    return select(*_COUNTED).where(*_this())
 
 
 @cache

@@ -50,26 +50,13 @@ class Selection:
 LISTED = tuple(column for column in dead_letter.columns if column.name not in ("payload", "headers"))
 """What a list shows: all but what may be large."""
 
-BURIED = (
-    "side",
-    "queue",
-    "handler",
-    "message_id",
-    "type",
-    "topic",
-    "key",
-    "payload",
-    "headers",
-    "correlation_id",
-    "causation_id",
-    "content_type",
-    "content_encoding",
-    "created_at",
-    "reason",
-    "error",
-    "attempts",
-    "first_failed_at",
+MESSAGE = (
+    *("message_id", "type", "topic", "key", "payload", "headers", "correlation_id", "causation_id", "content_type"),
+    *("content_encoding", "created_at"),
 )
+"""What a dead letter and a row of the outbox have in common: the message."""
+
+BURIED = ("side", "queue", "handler", *MESSAGE, "reason", "error", "attempts", "first_failed_at")
 """What the consumer says of a message that it gives up on."""
 
 JUDGED = (

@@ -25,29 +25,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outboxkit.statements.dead import LISTED
+from outboxkit.statements.dead import LISTED, MESSAGE
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
 
 Resolution = Literal["replayed", "discarded"]
 
-_ENVELOPE = (
-    "position",
-    "message_id",
-    "type",
-    "topic",
-    "key",
-    "payload",
-    "headers",
-    "correlation_id",
-    "causation_id",
-    "content_type",
-    "content_encoding",
-    "created_at",
-    "discard_unroutable",
-)
+_ENVELOPE = ("position", *MESSAGE, "discard_unroutable")
 """What a message has in the outbox, and takes back there; its attempts begin anew, and it does not expire again."""
 
-_SENT = tuple(name for name in _ENVELOPE if name not in ("position", "discard_unroutable"))
 
 _NOW = bindparam("now", type_=UtcDateTime)
 _PARKED = literal(PARKED, UtcDateTime)
@@ -131,11 +116,11 @@ def send_back() -> Insert:
     row.
     """
     headers = bindparam("headers", type_=outbox.c.headers.type)
-    values = [headers if name == "headers" else dead_letter.c[name] for name in _SENT]
+    values = [headers if name == "headers" else dead_letter.c[name] for name in MESSAGE]
     source = select(*values).where(
         dead_letter.c.resolution.is_(None), dead_letter.c.id == bindparam("id", type_=BigInteger)
     )
-    return insert(outbox).inline().from_select(list(_SENT), source, include_defaults=False)
+    return insert(outbox).inline().from_select(list(MESSAGE), source, include_defaults=False)
 
 
 def resolve(dialect: str) -> Update:

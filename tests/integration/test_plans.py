@@ -95,7 +95,6 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {f"at_{name}": value for name, value in COUNTED.items()},
         {ATTEMPT},
     ),
-    "attempts.look_up": (statements.attempts.look_up(), COUNTED, {ATTEMPT}),
     "attempts.forget": (statements.attempts.forget(), COUNTED, {ATTEMPT}),
 }
 SORTS = {"settle.park": {"Sort"}}
