@@ -91,9 +91,17 @@ def _lines(done: Pruned, chosen: Settings) -> Iterator[str]:
 
 def _dropped(name: str, days: list[date]) -> Iterator[str]:
     if days:
-        yield f"{name}: {len(days)} days dropped, {min(days)} to {max(days)}"
+        yield f"{name}: {_counted('day', days)} dropped, {_span(days)}"
 
 
 def _made(name: str, days: list[date]) -> Iterator[str]:
     if days:
-        yield f"{name}: partitions made, {min(days)} to {max(days)}"
+        yield f"{name}: {_counted('partition', days)} made, {_span(days)}"
+
+
+def _counted(noun: str, days: list[date]) -> str:
+    return f"{len(days)} {noun}" if len(days) == 1 else f"{len(days)} {noun}s"
+
+
+def _span(days: list[date]) -> str:
+    return str(days[0]) if len(days) == 1 else f"{min(days)} to {max(days)}"

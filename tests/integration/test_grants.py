@@ -115,7 +115,7 @@ def test_the_operator_drops_what_the_operator_has_made(run: Run, roles: dict[str
             f"ALTER TABLE outboxkit_published ATTACH PARTITION {old} "
             "FOR VALUES FROM ('2020-01-01 UTC') TO ('2020-01-02 UTC')"
         )
-    assert "published: 1 days dropped, 2020-01-01" in run("shop_operator", "outboxkit prune --keep-published 7d")
+    assert "published: 1 day dropped, 2020-01-01" in run("shop_operator", "outboxkit prune --keep-published 7d")
 
 
 def test_dead_letters_are_buried_listed_and_brought_back(run: Run, broker: PlainClient):
