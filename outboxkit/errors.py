@@ -3,7 +3,9 @@
     OutboxkitError
     ├── ConfigurationError      a setting, a handler or an event class cannot be used as it is
     ├── SchemaError             the tables are missing or old; the text says what to run
-    ├── TransactionRequired     the inbox rule was asked for where nothing could be rolled back
+    ├── TransactionRequired     the inbox rule, or an idempotency key, was used where nothing could be rolled back
+    ├── LeaseLost               another run has taken over the request, or the effect, that this one was busy with
+    ├── InProgressElsewhere     another run is busy with the effect at this moment
     ├── CodecError
     │   ├── EncodeError         an event cannot become a message
     │   └── DecodeError         a message cannot become an event
@@ -33,7 +35,19 @@ class SchemaError(OutboxkitError):
 
 
 class TransactionRequired(OutboxkitError):
-    """The session has no transaction that could take the inbox row back together with the handler's work."""
+    """The session has no transaction that could take a row of outboxkit back together with the caller's work."""
+
+
+class LeaseLost(OutboxkitError):
+    """A lease ended under a slow run, and another run has taken over: this one may write nothing any more."""
+
+
+class InProgressElsewhere(OutboxkitError):
+    """Another run is busy with the same effect at this moment; `after` is when its lease ends at the latest."""
+
+    def __init__(self, text: str, *, after: timedelta) -> None:
+        super().__init__(text)
+        self.after = after
 
 
 class CodecError(OutboxkitError):

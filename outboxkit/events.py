@@ -9,6 +9,7 @@ from typing import Literal, TypeVar, cast
 import msgspec
 
 from outboxkit.errors import ConfigurationError
+from outboxkit.message import DEFAULT_DESTINATION
 
 T = TypeVar("T")
 
@@ -23,15 +24,24 @@ class Declaration:
         name: the message's type, and its default routing key.
         strict_order: transactions that add one key wait for each other, so that positions follow commits.
         discard_unroutable: a message that reaches no queue has done its duty.
+        destination: where its messages go: what a relay of this destination publishes to.
+        reply: the name of the event that the destination's answer becomes; None: the answer is dropped.
     """
 
     name: str
     strict_order: bool = False
     discard_unroutable: bool = False
+    destination: str = DEFAULT_DESTINATION
+    reply: str | None = None
 
 
 def event(
-    name: str, *, strict_order: bool = False, unroutable: Literal["discard"] | None = None
+    name: str,
+    *,
+    strict_order: bool = False,
+    unroutable: Literal["discard"] | None = None,
+    destination: str = DEFAULT_DESTINATION,
+    reply: str | None = None,
 ) -> Callable[[type[T]], type[T]]:
     """Give a class the name under which its instances travel: the message's type, and its default routing key.
 
@@ -45,18 +55,29 @@ def event(
             commit, so that the order of positions is the order of commits. Every event then needs a key.
         unroutable: "discard" for events that may go to nobody: one that reaches no queue counts as published. None
             leaves it to `OUTBOXKIT_UNROUTABLE`.
+        destination: who publishes it: `outboxkit relay --destination NAME`. 1 to 255 bytes.
+        reply: the name of another event: what the destination answers (the body of a 2xx response) is added to the
+            outbox as that event, in the transaction that settles this one. For HTTP destinations.
 
     Raises:
-        ConfigurationError: the name is empty or too long for AMQP (255 bytes), `unroutable` is something else, or the
+        ConfigurationError: a name is empty or too long for AMQP (255 bytes), `unroutable` is something else, or the
             class is of no such kind.
     """
-    if not isinstance(name, str) or not name or len(name.encode()) > 255:
+    if not _is_name(name):
         raise ConfigurationError(
             f'@event takes a name of 1 to 255 bytes, as in @event("OrderConfirmed"); found {name!r}'
         )
+    for option, given in (("destination", destination), ("reply", reply if reply is not None else name)):
+        if not _is_name(given):
+            raise ConfigurationError(f"@event({name!r}) takes a {option} of 1 to 255 bytes; found {given!r}")
+    if reply is not None and destination == DEFAULT_DESTINATION:
+        raise ConfigurationError(
+            f"@event({name!r}) asks for a reply, which a broker does not give: name an HTTP destination as well, as in "
+            f'@event({name!r}, destination="payments", reply={reply!r})'
+        )
     if unroutable not in (None, "discard"):
         raise ConfigurationError(f'@event({name!r}) takes unroutable="discard" or None; found {unroutable!r}')
-    declaration = Declaration(name, strict_order=bool(strict_order), discard_unroutable=unroutable == "discard")
+    declaration = Declaration(name, bool(strict_order), unroutable == "discard", destination, reply)
 
     def mark(cls: type[T]) -> type[T]:
         if not is_model(cls):
@@ -68,6 +89,10 @@ def event(
         return cls
 
     return mark
+
+
+def _is_name(given: object) -> bool:
+    return isinstance(given, str) and 0 < len(given.encode()) <= 255
 
 
 def declaration_of(cls: type) -> Declaration:

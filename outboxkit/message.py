@@ -12,6 +12,9 @@ from outboxkit.errors import EncodeError
 NAME_LIMIT = 255
 """Bytes that an AMQP 0-9-1 short string holds (section 4.2.5.3): ids, types and routing keys are such strings."""
 
+DEFAULT_DESTINATION = "default"
+"""Where a message goes whose event names no destination: the broker of the relays that name none either."""
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -136,18 +139,39 @@ def storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
-_handling: ContextVar[Message | None] = ContextVar("outboxkit_handling", default=None)
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What is being handled, and by whom.
+
+    Attributes:
+        message: the message.
+        handler: the handler's durable name; None where nobody said.
+        database: the file that holds the handler's transaction, on SQLite, which has one writer at a time.
+    """
+
+    message: Message
+    handler: str | None = None
+    database: str | None = None
+
+
+_handling: ContextVar[Handling | None] = ContextVar("outboxkit_handling", default=None)
 
 
 def being_handled() -> Message | None:
     """The message whose handler is running in this context, if any: what a message added now was caused by."""
+    current = _handling.get()
+    return current.message if current is not None else None
+
+
+def current_handling() -> Handling | None:
+    """What is being handled in this context, and by whom, if anything is."""
     return _handling.get()
 
 
 @contextmanager
-def handling(message: Message) -> Iterator[None]:
+def handling(message: Message, *, handler: str | None = None, database: str | None = None) -> Iterator[None]:
     """Mark `message` as the cause of every message that is added inside the block."""
-    token = _handling.set(message)
+    token = _handling.set(Handling(message, handler, database))
     try:
         yield
     finally:

@@ -30,7 +30,9 @@ from sqlalchemy import (
     func,
 )
 
-SCHEMA_VERSION = 3
+from outboxkit.message import DEFAULT_DESTINATION
+
+SCHEMA_VERSION = 4
 """The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
 
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
@@ -81,6 +83,14 @@ def _envelope() -> list[Column[Any]]:
     ]
 
 
+def _route() -> list[Column[Any]]:
+    """The columns that say where a message goes, and what becomes of an answer."""
+    return [
+        Column("destination", String(255), nullable=False, server_default=DEFAULT_DESTINATION),
+        Column("reply", String(255), comment="the type of the message that the destination's answer becomes"),
+    ]
+
+
 outbox = Table(
     "outboxkit_outbox",
     metadata,
@@ -96,6 +106,7 @@ outbox = Table(
     Column("expires_at", UtcDateTime, comment="not published after this"),
     Column("discard_unroutable", Boolean, nullable=False, server_default=false()),
     Column("dedup", Boolean, nullable=False, server_default=false(), comment="one row for an id at a time"),
+    *_route(),
     sqlite_autoincrement=True,
 )
 """Messages that wait to be published. A row leaves in the transaction that follows the broker's confirm."""
@@ -105,8 +116,8 @@ def _partial(name: str, *columns: Column[Any], where: ColumnElement[bool], uniqu
     Index(f"outboxkit_{name}", *columns, postgresql_where=where, sqlite_where=where, unique=unique)
 
 
-_partial("outbox_ready", outbox.c.position, where=outbox.c.due_at.is_(None))
-_partial("outbox_due", outbox.c.due_at, outbox.c.position, where=outbox.c.due_at.is_not(None))
+_partial("outbox_ready", outbox.c.destination, outbox.c.position, where=outbox.c.due_at.is_(None))
+_partial("outbox_due", outbox.c.destination, outbox.c.due_at, outbox.c.position, where=outbox.c.due_at.is_not(None))
 _partial(
     "outbox_key",
     outbox.c.key,
@@ -168,6 +179,7 @@ dead_letter = Table(
     Column("resolution", String(10), comment="replayed or discarded; null: open"),
     Column("resolved_at", UtcDateTime),
     Column("resolved_by", String(255)),
+    *_route(),
 )
 """Messages that were given up on, with the reason; a row stays when it is replayed or discarded, and says by whom."""
 
@@ -183,6 +195,7 @@ published = Table(
     Column("message_id", String(255), nullable=False),
     Column("type", String(255), nullable=False),
     *_envelope(),
+    *_route(),
     postgresql_partition_by="RANGE (published_at)",
 )
 """What was published, where it is kept: on PostgreSQL a partition for each day, and one for what fits in none."""
@@ -196,6 +209,42 @@ sleeper = Table(
 """Relays that are asleep and want to be woken by the next insert. Unlogged: after a crash nobody is asleep."""
 
 Index("outboxkit_sleeper_until", sleeper.c.until)
+
+idempotency = Table(
+    "outboxkit_idempotency",
+    metadata,
+    Column("scope", String(255), primary_key=True, comment="the operation, such as POST /orders"),
+    Column("principal", String(255), primary_key=True, comment="the caller; empty: the key is nobody's own"),
+    Column("key", String(255), primary_key=True),
+    Column("fingerprint", LargeBinary, nullable=False, comment="SHA-256 of the request"),
+    Column("state", String(10), nullable=False, comment="processing or done"),
+    Column("token", String(36), nullable=False, comment="of the run that may write the response"),
+    Column("steps", LargeBinary, comment="results of finished steps, as a JSON object"),
+    Column("response_status", Integer),
+    Column("response_headers", LargeBinary, comment="a JSON array of pairs"),
+    Column("response_body", LargeBinary),
+    Column("locked_until", UtcDateTime, comment="of a run in steps: until then nobody else runs"),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime, nullable=False, comment="after this the key is new again"),
+)
+"""Requests with an idempotency key, and what was answered: one row for each (scope, principal, key)."""
+
+Index("outboxkit_idempotency_expires", idempotency.c.expires_at)
+
+effect = Table(
+    "outboxkit_effect",
+    metadata,
+    Column("key", String(600), primary_key=True),
+    Column("state", String(10), nullable=False, comment="started, done or skipped"),
+    Column("token", String(36), nullable=False, comment="of the run that may record the result"),
+    Column("result", LargeBinary, comment="JSON"),
+    Column("started_at", UtcDateTime, nullable=False),
+    Column("finished_at", UtcDateTime),
+    Column("locked_until", UtcDateTime, nullable=False, comment="until then a start without an end is a running one"),
+)
+"""Calls to systems that cannot tell a repetition, mail for one: the intention, committed before, and the result."""
+
+Index("outboxkit_effect_started", effect.c.started_at)
 
 _RING = """
 DO $make$

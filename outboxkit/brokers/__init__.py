@@ -20,6 +20,7 @@ class Verdict(StrEnum):
     CONFIRMED = "confirmed"
     UNROUTABLE = "unroutable"
     REJECTED = "rejected"
+    POSTPONED = "postponed"
     HELD = "held"
     UNKNOWN = "unknown"
 
@@ -30,12 +31,36 @@ class Receipt:
 
     Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks. `UNROUTABLE` and
     `REJECTED` are the message's own failure. `HELD` means that it was not sent: an earlier message of its key in the
-    same batch has failed, or its key is published with such care that the rest comes with a later batch. `UNKNOWN`
-    means that no answer came: the message may or may not have arrived, and nobody is to blame.
+    same batch has failed, or its key is published with such care that the rest comes with a later batch. `POSTPONED`
+    means that the other end asked to come again later: no attempt is counted. `UNKNOWN` means that no answer came: the
+    message may or may not have arrived, and nobody is to blame.
+
+    Attributes:
+        verdict: one of these.
+        reason: why, where it is no confirm.
+        after: how long the other end asked to wait before the next attempt; None: as the relay's backoff says.
+        final: of a `REJECTED` message: another attempt would not help, it is dead at once.
+        answer: what the other end said to a confirmed message whose event asks for a reply.
     """
 
     verdict: Verdict
     reason: str | None = None
+    after: timedelta | None = None
+    final: bool = False
+    answer: "Answer | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The body with which a destination has answered a message.
+
+    Attributes:
+        payload: the bytes.
+        content_type: their MIME type.
+    """
+
+    payload: bytes
+    content_type: str = "application/json"
 
 
 CONFIRMED = Receipt(Verdict.CONFIRMED)

@@ -35,7 +35,12 @@ def call(
         ConfigurationError: it is async and the session is not, or it returned an awaitable without being async.
     """
     started = perf_counter()
-    with handling(message), guarded(session, connection, handler.name), _limited(handler, connection):
+    file = connection.engine.url.database if connection.dialect.name == "sqlite" else None
+    with (
+        handling(message, handler=handler.name, database=file),
+        guarded(session, connection, handler.name),
+        _limited(handler, connection),
+    ):
         _invoke(handler, session, event, message)
         if flush:
             session.flush()

@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, event, select
+from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import tables
+from outboxkit import tables, transaction
 from outboxkit.errors import TransactionRequired
 
-_KEY = "outboxkit.handler"
 _ABORTED = 3
 """libpq's PQTRANS_INERROR, which psycopg and psycopg2 pass on."""
 
@@ -22,27 +21,14 @@ def opened(session: Session | scoped_session[Any], caller: str, arguments: str) 
         TransactionRequired: the session is in no transaction, or its connection in autocommit mode.
         TypeError: the session is of another kind.
     """
-    session = session() if isinstance(session, scoped_session) else session
-    if not isinstance(session, Session):
-        raise TypeError(
-            f"{caller} takes a Session, found {type(session).__name__}; "
-            f"with an AsyncSession: await session.run_sync(inbox.{caller}, {arguments})"
-        )
+    session = transaction.session_of(session, f"inbox.{caller}", arguments)
     if not session.in_transaction():
         raise TransactionRequired(
             f"{caller} was called outside a transaction: its inbox row must commit or roll back together with the "
             "handler's work. Call it inside `with session.begin():`"
         )
-    connection = session.connection(bind_arguments={"clause": tables.inbox})
-    if connection.dialect.name == "sqlite":  # a driver in autocommit mode is how SQLAlchemy users get real transactions
-        return session, connection
-    driver_connection = connection.connection.dbapi_connection
-    if driver_connection is not None and connection.dialect.detect_autocommit_setting(driver_connection):
-        raise TransactionRequired(
-            f"{caller} was called on a connection with isolation level AUTOCOMMIT: the inbox row would stay when the "
-            "handler fails, and the message would be lost. Use an engine without it"
-        )
-    return session, connection
+    why = "the inbox row would stay when the handler fails, and the message would be lost"
+    return session, transaction.connection_of(session, tables.inbox, why)
 
 
 @contextmanager
@@ -53,15 +39,14 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
         TransactionRequired: it committed, which is prevented, or rolled back, or the database has given up the
             transaction at an error that the handler caught.
     """
-    transaction, root = session.get_transaction(), connection.get_transaction()
-    outer = session.info.get(_KEY)
-    session.info[_KEY] = handler
+    begun, root = session.get_transaction(), connection.get_transaction()
+    outer = transaction.forbid_commit(session, _ended(handler), for_good=True)
     try:
         yield
     finally:
-        session.info[_KEY] = outer
-    if session.get_transaction() is not transaction or connection.get_transaction() is not root:
-        raise _ended(handler)
+        transaction.allow_commit(session, but=outer)
+    if session.get_transaction() is not begun or connection.get_transaction() is not root:
+        raise TransactionRequired(_ended(handler))
     if connection.dialect.name == "postgresql" and _is_aborted(connection):
         raise TransactionRequired(
             f"handler {handler!r} caught an error of the database and went on, but the database has given up the "
@@ -69,16 +54,8 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
         )
 
 
-@event.listens_for(Session, "before_commit")
-def _refuse_commit(session: Session) -> None:
-    """A commit in a handler would keep inbox rows whose handlers have not run, or not to their end."""
-    handler = session.info.get(_KEY)
-    if handler is not None and not session.in_nested_transaction():
-        raise _ended(handler)
-
-
-def _ended(handler: str) -> TransactionRequired:
-    return TransactionRequired(
+def _ended(handler: str) -> str:
+    return (
         f"handler {handler!r} ended the transaction that holds its inbox row. Leave commit and rollback to the "
         "caller; session.begin_nested() is there for work that may fail alone"
     )

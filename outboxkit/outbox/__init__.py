@@ -39,6 +39,7 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
             transaction is adding it, the flush waits for that one's end. Needs `message_id`.
         topic: the routing key, where it is not the event's name.
         correlation_id: shared by all messages of one story.
+        destination: who publishes it (`outboxkit relay --destination NAME`), where that is not what its event says.
 
     Returns:
         The message as it will be sent.

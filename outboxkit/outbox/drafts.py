@@ -32,6 +32,8 @@ class Row(NamedTuple):
     expires_at: datetime | None
     discard_unroutable: bool
     dedup: bool
+    destination: str
+    reply: str | None
 
 
 class Draft(NamedTuple):
@@ -113,6 +115,8 @@ class Drafts:
             self._options.get("expires_at"),
             declaration.discard_unroutable,
             self._dedup,
+            self._options.get("destination") or declaration.destination,
+            declaration.reply,
         )
 
 

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from outboxkit.errors import EncodeError
+from outboxkit.message import NAME_LIMIT
 
 
 class Options(TypedDict, total=False):
@@ -20,6 +21,7 @@ class Options(TypedDict, total=False):
         dedup: write nothing where the outbox has a message of this id that was added with `dedup` too.
         topic: the routing key, where it is not the event's name.
         correlation_id: shared by all messages of one story.
+        destination: who publishes it, where that is not what its event says.
     """
 
     key: str | None
@@ -30,6 +32,7 @@ class Options(TypedDict, total=False):
     dedup: bool
     topic: str | None
     correlation_id: str | None
+    destination: str | None
 
 
 def check_options(caller: str, options: Options) -> None:
@@ -37,13 +40,18 @@ def check_options(caller: str, options: Options) -> None:
 
     Raises:
         TypeError: a name is none of `Options`.
-        EncodeError: a moment has no time zone.
+        EncodeError: a moment has no time zone, or the destination is no name.
     """
     for name in options:
         if name not in Options.__annotations__:
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
     _check_moment("deliver_at", options.get("deliver_at"))
     _check_moment("expires_at", options.get("expires_at"))
+    destination = options.get("destination")
+    if destination is not None and (
+        not isinstance(destination, str) or not 0 < len(destination.encode()) <= NAME_LIMIT
+    ):
+        raise EncodeError(f"destination is {destination!r}; a name of 1 to {NAME_LIMIT} bytes is accepted")
 
 
 def _check_moment(name: str, moment: object) -> None:

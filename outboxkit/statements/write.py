@@ -39,6 +39,8 @@ WRITTEN = (
     outbox.c.expires_at,
     outbox.c.discard_unroutable,
     outbox.c.dedup,
+    outbox.c.destination,
+    outbox.c.reply,
 )
 """The columns of a new row, in the order in which `outboxkit.outbox.drafts` gives them."""
 

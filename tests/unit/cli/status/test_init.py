@@ -90,7 +90,7 @@ def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyP
         "                inbox, rejected: 2",
         "                outbox, refused: 3",
         f"published     1 kept, the oldest of {NOW - 48 * HOUR:%Y-%m-%d %H:%M} UTC",
-        "tables        version 3",
+        "tables        version 4",
         "advice        3 keys are parked: see `outboxkit dead list`, then replay or",
         "                discard",
     ]
@@ -110,7 +110,7 @@ def test_nothing_at_all(run: Run, database_url: str):
         "outbox        0 pending",
         "inbox         0 processed",
         "dead letters  0 open",
-        "tables        version 3",
+        "tables        version 4",
     ]
 
 

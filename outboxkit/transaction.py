@@ -1,0 +1,86 @@
+"""The caller's transaction: asked for, and guarded against an end that would keep half of what belongs together."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Table, event
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+
+from outboxkit.errors import TransactionRequired
+
+_KEY = "outboxkit.guard"
+
+
+class Guard:
+    """Why a session may not be committed now: the text of the error that a commit raises.
+
+    Where it has a transaction it ends with that one.
+    """
+
+    def __init__(self, transaction: SessionTransaction | None, text: str) -> None:
+        self.transaction = transaction
+        self.text = text
+
+
+def session_of(session: Session | scoped_session[Any], caller: str, arguments: str) -> Session:
+    """The session itself, behind a scoped one.
+
+    Raises:
+        TypeError: it is of another kind; the text says how an `AsyncSession` calls `caller`.
+    """
+    opened = session() if isinstance(session, scoped_session) else session
+    if not isinstance(opened, Session):
+        raise TypeError(
+            f"{caller} takes a Session, found {type(opened).__name__}; "
+            f"with an AsyncSession: await session.run_sync({caller}, {arguments})"
+        )
+    return opened
+
+
+def connection_of(session: Session, table: Table, why: str) -> Connection:
+    """The session's connection for the table, in a transaction that can be rolled back; begun where it is not.
+
+    Raises:
+        TransactionRequired: the connection is in autocommit mode; the text goes on with `why`.
+    """
+    connection = session.connection(bind_arguments={"clause": table})
+    if connection.dialect.name == "sqlite":  # a driver in autocommit mode is how SQLAlchemy users get real transactions
+        return connection
+    driver_connection = connection.connection.dbapi_connection
+    if driver_connection is not None and connection.dialect.detect_autocommit_setting(driver_connection):
+        raise TransactionRequired(f"the connection has isolation level AUTOCOMMIT: {why}. Use an engine without it")
+    return connection
+
+
+def forbid_commit(session: Session, text: str, *, for_good: bool = False) -> Guard | None:
+    """Have a commit of the session raise `TransactionRequired` with this text, until `allow_commit`.
+
+    Args:
+        session: in a transaction.
+        text: what was done wrong, and what to do instead.
+        for_good: also in a later transaction, where this one is rolled back.
+
+    Returns:
+        What forbade it before, for `allow_commit`.
+    """
+    before: Guard | None = session.info.get(_KEY)
+    session.info[_KEY] = Guard(None if for_good else session.get_transaction(), text)
+    return before
+
+
+def allow_commit(session: Session, *, but: Guard | None = None) -> None:
+    """End what `forbid_commit` began, `but` what forbade it before that."""
+    if but is None:
+        session.info.pop(_KEY, None)
+    else:
+        session.info[_KEY] = but
+
+
+@event.listens_for(Session, "before_commit")
+def _refuse_commit(session: Session) -> None:
+    guard: Guard | None = session.info.get(_KEY)
+    if guard is None or session.in_nested_transaction():
+        return
+    if guard.transaction is not None and session.get_transaction() is not guard.transaction:
+        allow_commit(session)  # that transaction was rolled back
+        return
+    raise TransactionRequired(guard.text)
