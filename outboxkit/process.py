@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -19,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
+from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
 
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
@@ -36,6 +38,8 @@ minute instead of the operating system's hours. In seconds, the last in millisec
 LOCK_TIMEOUT = "'2s'"
 """A relay never waits for rows, but for a table that is altered: that waits for its one transaction, which would wait
 for its other one, which waits for the table."""
+ROUNDS = 8
+"""How many batches of requests, each as many as may be open at once, a relay of an HTTP destination claims."""
 LEAVING = timedelta(seconds=5)
 """What a relay may need, beside its two publishes, to leave a broker that does not answer and to settle."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -113,19 +117,81 @@ def _sqlite(target: URL) -> AsyncEngine:
     return made
 
 
-def publisher(url: str, *, exchange: str, timeout: timedelta, app_id: str = "outboxkit") -> Publisher:
-    """The publisher for a broker URL. `memory://` is one broker for the whole process, and for no other."""
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """How an HTTP destination is spoken to.
+
+    Attributes:
+        concurrency: requests that are open at once.
+        authorization: the Authorization header.
+        secret: a secret of Standard Webhooks, `whsec_…`: requests are signed with it.
+        cloudevents: whether requests carry the headers of CloudEvents.
+        max_answer: the longest answer that can be kept as a reply, in bytes.
+    """
+
+    concurrency: int = 8
+    authorization: str | None = field(default=None, repr=False)
+    secret: str | None = field(default=None, repr=False)
+    cloudevents: bool = False
+    max_answer: int = MAX_PAYLOAD_BYTES
+
+    def rows(self, wanted: int) -> int:
+        """How many rows a relay claims at once, at most: what can be sent while others wait for the rows."""
+        return min(wanted, ROUNDS * self.concurrency)
+
+
+def publisher(
+    url: str, *, exchange: str, timeout: timedelta, app_id: str = "outboxkit", requests: Requests | None = None
+) -> Publisher:
+    """The publisher for a broker URL, or for the URL of an HTTP destination.
+
+    `memory://` is one broker for the whole process, and for no other. An HTTP publisher needs up to twice the timeout.
+
+    Raises:
+        ConfigurationError: an HTTP destination, and httpx is not installed.
+    """
+    if is_http(url):
+        return _http_publisher(url, timeout=timeout, source=app_id, requests=requests or Requests())
     if url.startswith(MEMORY):
         return MemoryPublisher(_memory_broker(url))
     return RabbitPublisher(url, exchange=exchange, timeout=timeout, app_id=app_id)
+
+
+def is_http(url: str) -> bool:
+    """Whether this is the URL of an HTTP destination, which has no queues."""
+    return url.lower().startswith(("http://", "https://"))
+
+
+def _http_publisher(url: str, *, timeout: timedelta, source: str, requests: Requests) -> Publisher:
+    try:
+        from outboxkit.brokers.http import HttpPublisher  # noqa: PLC0415 - httpx is an extra
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
+        needed = "pip install outboxkit[http]"
+        raise ConfigurationError(f"OUTBOXKIT_BROKER_URL is an HTTP URL, which needs httpx: {needed}") from None
+    return HttpPublisher(url, timeout=timeout, source=source, **asdict(requests))
+
+
+def refuse_http(url: str) -> None:
+    """Nothing but a relay can use an HTTP destination.
+
+    Raises:
+        ConfigurationError: it is the URL of one.
+    """
+    if is_http(url):
+        raise ConfigurationError(
+            "OUTBOXKIT_BROKER_URL is an HTTP URL, a destination for `outboxkit relay` alone; amqp://… is accepted here"
+        )
 
 
 def queue_publisher(url: str, queue: str, *, timeout: timedelta, app_id: str = "outboxkit") -> Publisher:
     """A publisher past every binding, to one queue that exists.
 
     Raises:
-        ConfigurationError: `memory://` has no queues but those of this process.
+        ConfigurationError: `memory://` has no queues but those of this process, and an HTTP destination has none.
     """
+    refuse_http(url)
     if url.startswith(MEMORY):
         raise ConfigurationError("OUTBOXKIT_BROKER_URL is memory://, a broker inside one process; amqp://… is accepted")
     return QueuePublisher(url, queue, timeout=timeout, app_id=app_id)
@@ -141,7 +207,12 @@ def subscriber(
     ladder: Sequence[timedelta] = DEFAULT_LADDER,
     ordered: bool = False,
 ) -> Subscriber:
-    """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time."""
+    """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time.
+
+    Raises:
+        ConfigurationError: an HTTP destination has no queues.
+    """
+    refuse_http(url)
     if url.startswith(MEMORY):
         return MemorySubscriber(_memory_broker(url), queue, topics, ladder)
     return RabbitSubscriber(

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import codec, migrations, partitions, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict, marks
 from outboxkit.errors import BrokerUnavailable
-from outboxkit.message import Message
+from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.outage import Outage, Sleep, pause
 
 PAGE = 500
@@ -31,12 +31,14 @@ class Selection:
         key: the ordering key.
         since: published at this moment or later.
         until: published before this moment; what is published after the start of a replay is no part of it.
+        destination: where it went.
     """
 
     type: str | None = None
     key: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    destination: str = DEFAULT_DESTINATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Replay:
         self._outage = Outage("replay", patience=patience.total_seconds())
         self._monotonic = monotonic
         self._sleep = sleep
-        self._range: dict[str, datetime] = {}
+        self._range: dict[str, Any] = {}
 
     async def find(self) -> Found:
         """Count the messages; what is published from now on is no part of the replay.
@@ -118,7 +120,8 @@ class Replay:
             now = await partitions.clock(connection)
             chosen = self._selection
             until = now if chosen.until is None else min(chosen.until, now)
-            self._range = {"since": chosen.since or BEGINNING, "until": until}
+            since = chosen.since or BEGINNING
+            self._range = {"destination": chosen.destination, "since": since, "until": until}
             counting = statements.published.count_kept(type_=chosen.type, key=chosen.key)
             count, first, last = (await connection.execute(counting, self._range)).one()
             return Found(count, first, last, until)

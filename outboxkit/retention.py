@@ -34,6 +34,8 @@ class Pruned:
         attempts: messages whose counted starts and failures were forgotten.
         dead: dead letters that were forgotten.
         dead_open: how many of them were neither replayed nor discarded.
+        idempotency: requests whose idempotency keys have expired, which were forgotten.
+        effects: effects that were forgotten.
         days_made: days to come that have a partition of `outboxkit_published` now.
         days_dropped: days that were dropped with all their messages.
         published: kept messages that were forgotten one by one, because their day had no partition.
@@ -49,6 +51,8 @@ class Pruned:
     attempts: int = 0
     dead: int = 0
     dead_open: int = 0
+    idempotency: int = 0
+    effects: int = 0
     days_made: list[date] = field(default_factory=list)
     days_dropped: list[date] = field(default_factory=list)
     published: int = 0
@@ -73,8 +77,8 @@ class Periods:
     """How long what is kept, at least.
 
     Attributes:
-        inbox: inbox rows.
-        skew: how far clocks may be apart: inbox rows are kept so much longer.
+        inbox: inbox rows, and effects since their start.
+        skew: how far clocks may be apart: inbox rows and effects are kept so much longer.
         published: kept published messages; where None they are left alone.
         dead: dead letters that park no key; where None they stay.
     """
@@ -86,10 +90,11 @@ class Periods:
 
 
 class Retention:
-    """Forgets inbox rows, kept published messages and dead letters that are older than their retention.
+    """Forgets what is older than its retention: inbox rows, effects, requests, kept messages and dead letters.
 
     One at a time does so on PostgreSQL. A message whose inbox row is gone is stale to every consumer of the same
-    retention and skew, so the row will not be asked for again.
+    retention and skew, so neither the row nor its effects will be asked for again. Requests say themselves when their
+    idempotency keys expire.
 
     Args:
         engine: for its own connections, two at once.
@@ -132,6 +137,7 @@ class Retention:
             if done.alone:
                 await self._prune_inbox(done, now, show)
                 await self._prune_dead(done, now, show)
+                await self._prune_requests(done, now, show)
                 await self._prune_published(done, now, show)
         return done
 
@@ -193,6 +199,17 @@ class Retention:
             show(done)
             await self._breathe(deleted)
 
+    async def _prune_requests(self, done: Pruned, now: datetime, show: Show) -> None:
+        """What was answered at the HTTP door, and the calls that were made behind it."""
+        dialect = self._engine.dialect.name
+        async for deleted in self._in_batches(lambda limit: statements.prune.prune_idempotency(dialect, now, limit)):
+            done.idempotency += deleted
+            show(done)
+        before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
+        async for deleted in self._in_batches(lambda limit: statements.prune.prune_effects(dialect, before, limit)):
+            done.effects += deleted
+            show(done)
+
     async def _prune_published(self, done: Pruned, now: datetime, show: Show) -> None:
         if self._periods.published is None:
             async with self._engine.connect() as connection:
@@ -228,6 +245,8 @@ class Retention:
         self._log.info("inbox pruned", rows=done.inbox, **_days(done.inbox_days_dropped, done.inbox_days_made))
         if self._periods.dead is not None:
             self._log.info("dead letters pruned", rows=done.dead, open=done.dead_open)
+        self._log.info("idempotency keys pruned", rows=done.idempotency)
+        self._log.info("effects pruned", rows=done.effects)
         if self._periods.published is not None:
             self._log.info("published pruned", rows=done.published, **_days(done.days_dropped, done.days_made))
         for problem in done.problems:

@@ -2,9 +2,11 @@
 
 import os
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -14,6 +16,7 @@ from sqlalchemy.exc import ArgumentError
 from outboxkit.brokers import DEFAULT_LADDER
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
+from outboxkit.message import DEFAULT_DESTINATION
 
 PREFIX = "OUTBOXKIT_"
 
@@ -21,6 +24,8 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 LONGEST = timedelta(days=36_500)
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_VISIBLE, _HEADER = re.compile(r"[!-~]+"), re.compile(r"[!-~]+(?: [!-~]+)*")
+_ANOTHER_URL = re.compile(r",\s*\w+://")
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
 
 
@@ -69,7 +74,20 @@ class Settings(BaseSettings):
     )
     broker_url: SecretStr = Field(
         SecretStr("amqp://guest:guest@localhost:5672/"),
-        description="the broker: amqp://…, amqps://… or memory://; several with commas are tried in turn",
+        description="the broker: amqp://…, amqps://… or memory://, several with commas are tried in turn; "
+        "or, for a relay, an HTTP destination: https://…",
+    )
+    destination: str = Field(
+        DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"
+    )
+    http_authorization: SecretStr | None = Field(
+        None, description="the Authorization header for an HTTP destination, such as Bearer …"
+    )
+    http_secret: SecretStr | None = Field(
+        None, description="the secret that signs requests to an HTTP destination (Standard Webhooks): whsec_…"
+    )
+    http_cloudevents: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
+        default=False, description="requests to an HTTP destination carry the headers of CloudEvents"
     )
     exchange: str = Field("outboxkit", min_length=1, max_length=255, description="the topic exchange")
     queue: str | None = Field(None, min_length=1, max_length=200, description="the consumer's queue")
@@ -83,7 +101,9 @@ class Settings(BaseSettings):
         timedelta(milliseconds=250), description="how long an idle relay sleeps where no NOTIFY wakes it"
     )
     max_payload_bytes: int = Field(MAX_PAYLOAD_BYTES, ge=1, description="the largest event that outbox.add accepts")
-    concurrency: int = Field(8, ge=1, le=1000, description="deliveries that a consumer handles at once")
+    concurrency: int = Field(
+        8, ge=1, le=1000, description="deliveries that a consumer handles at once, or requests that a relay has open"
+    )
     prefetch: int = Field(64, ge=1, le=65_535, description="deliveries that the broker may push ahead")
     consume_batch: int = Field(
         200, ge=1, le=10_000, description="deliveries that share a transaction at handlers with batch=True, at most"
@@ -140,9 +160,12 @@ class Settings(BaseSettings):
     def _check_broker_url(cls, value: SecretStr) -> SecretStr:
         urls = [url.strip() for url in value.get_secret_value().split(",")]
         scheme, separator, _ = urls[0].partition("://")
+        if separator and scheme in ("http", "https"):
+            _check_http_url(value.get_secret_value())
+            return value
         if not separator or scheme not in ("amqp", "amqps", "memory"):
             raise ValueError(
-                "amqp://user:password@host:5672/vhost, amqps://… or memory:// is accepted; "
+                "amqp://user:password@host:5672/vhost, amqps://…, memory:// or https://host/path is accepted; "
                 + (f"the scheme is {scheme[:20]!r}" if separator else "there is no :// in it")
             )
         if len(urls) > 1 and not all(url.startswith(("amqp://", "amqps://")) for url in urls):
@@ -152,12 +175,47 @@ class Settings(BaseSettings):
             )
         return value
 
+    @field_validator("http_authorization")
+    @classmethod
+    def _check_authorization(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and _HEADER.fullmatch(value.get_secret_value()) is None:
+            raise ValueError("the value of a header is accepted, such as Bearer …: one line of visible ASCII")
+        return value
+
+    @field_validator("http_secret")
+    @classmethod
+    def _check_secret(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _is_signing_secret(value.get_secret_value()):
+            raise ValueError("whsec_ and 24 to 64 bytes in base64 is accepted, as Standard Webhooks has it")
+        return value
+
     @field_validator("retry_ladder")
     @classmethod
     def _check_ladder(cls, value: tuple[timedelta, ...]) -> tuple[timedelta, ...]:
         if list(value) != sorted(set(value)):
             raise ValueError("ascending durations with commas between them are accepted, such as 1s,10s,1m")
         return value
+
+
+def _check_http_url(url: str) -> None:
+    accepted = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
+    if not _VISIBLE.fullmatch(url) or _ANOTHER_URL.search(url):
+        raise ValueError(f"{accepted}; this is something else, or more than that")
+    try:
+        parts = urlsplit(url)
+        is_usable = bool(parts.hostname) and (parts.port is None or parts.port > 0) and "#" not in url
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise ValueError(accepted)
+
+
+def _is_signing_secret(text: str) -> bool:
+    try:
+        key = b64decode(text.removeprefix("whsec_"), validate=True)
+    except ValueError:
+        return False
+    return text.startswith("whsec_") and 24 <= len(key) <= 64
 
 
 def load(options: Mapping[str, Any] | None = None) -> Settings:
@@ -173,6 +231,14 @@ def load(options: Mapping[str, Any] | None = None) -> Settings:
         raise ConfigurationError("\n".join(_explain(problem, given) for problem in error.errors())) from None
 
 
+SECRETS = frozenset(
+    name
+    for name, field in Settings.model_fields.items()
+    if SecretStr in (field.annotation, *get_args(field.annotation))
+)
+"""Settings whose values are never shown."""
+
+
 def variable(name: str) -> str:
     """The environment variable of a setting."""
     return PREFIX + name.upper()
@@ -182,6 +248,6 @@ def _explain(problem: Any, given: Mapping[str, Any]) -> str:
     name = str(problem["loc"][0])
     shown = f"--{name.replace('_', '-')}" if name in given else variable(name)
     raw = given[name] if name in given else os.environ.get(variable(name), problem["input"])
-    found = "" if name.endswith("_url") else f" is {raw!r}"
+    found = "" if name in SECRETS else f" is {raw!r}"
     accepted = problem["msg"].removeprefix("Value error, ")
     return f"{shown}{found}{':' if found else ' cannot be used:'} {accepted}"

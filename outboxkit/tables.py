@@ -28,6 +28,7 @@ from sqlalchemy import (
     event,
     false,
     func,
+    literal_column,
 )
 
 from outboxkit.message import DEFAULT_DESTINATION
@@ -118,13 +119,9 @@ def _partial(name: str, *columns: Column[Any], where: ColumnElement[bool], uniqu
 
 _partial("outbox_ready", outbox.c.destination, outbox.c.position, where=outbox.c.due_at.is_(None))
 _partial("outbox_due", outbox.c.destination, outbox.c.due_at, outbox.c.position, where=outbox.c.due_at.is_not(None))
-_partial(
-    "outbox_key",
-    outbox.c.key,
-    outbox.c.position,
-    where=and_(outbox.c.key.is_not(None), outbox.c.due_at.is_(None)),
-)
-_partial("outbox_held", outbox.c.key, outbox.c.position, where=outbox.c.held)
+_KEYED = (outbox.c.key, outbox.c.destination, outbox.c.position)
+_partial("outbox_key", *_KEYED, where=and_(outbox.c.key.is_not(None), outbox.c.due_at.is_(None)))
+_partial("outbox_held", *_KEYED, where=outbox.c.held)
 _partial("outbox_delayed", outbox.c.message_id, where=outbox.c.due_at.is_not(None))
 _partial("outbox_dedup", outbox.c.message_id, where=outbox.c.dedup, unique=True)
 
@@ -235,7 +232,7 @@ effect = Table(
     "outboxkit_effect",
     metadata,
     Column("key", String(600), primary_key=True),
-    Column("state", String(10), nullable=False, comment="started, done or skipped"),
+    Column("state", String(10), nullable=False, comment="started, done, repeated or skipped"),
     Column("token", String(36), nullable=False, comment="of the run that may record the result"),
     Column("result", LargeBinary, comment="JSON"),
     Column("started_at", UtcDateTime, nullable=False),
@@ -245,6 +242,7 @@ effect = Table(
 """Calls to systems that cannot tell a repetition, mail for one: the intention, committed before, and the result."""
 
 Index("outboxkit_effect_started", effect.c.started_at)
+_partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_column("'started'"))
 
 _RING = """
 DO $make$

@@ -4,6 +4,8 @@ While a relay is recorded in `outboxkit_sleeper`, an insert into the outbox ring
 of the whole server at commit. A relay that is kept busy is not recorded, so that nobody pays. What no bell announces (a
 transaction that inserted before the sleeper was recorded, a pooler that swallows notifications) a net of rare looks
 catches.
+
+The bell is for the destination `default`: who inserts knows nothing of destinations. Relays of others poll.
 """
 
 import asyncio
@@ -22,6 +24,7 @@ from sqlalchemy import Executable, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, jittered, pause, utc_now
 from outboxkit.statements import wakeup as statements
 
@@ -93,8 +96,9 @@ class Bell:
             await self._execute(statements.stop_listening())
 
     async def look(self, floor: int) -> tuple[int | None, datetime | None]:
-        """The lowest position above the floor that waits for nothing, and the earliest due time."""
-        position, due_at = (await self._execute(statements.something_to_do(), floor=floor)).one()
+        """The lowest position above the floor that waits for nothing, and the earliest due time, of `default`."""
+        look = statements.something_to_do()
+        position, due_at = (await self._execute(look, destination=DEFAULT_DESTINATION, floor=floor)).one()
         return position, due_at
 
     async def hears(self, stop: asyncio.Event, seconds: float) -> bool:
@@ -180,10 +184,12 @@ class Bell:
 class Wakeup:
     """What an idle relay waits for: the bell, the time of a delayed message, a look now and then.
 
-    On SQLite, with another driver than psycopg, or where notifications do not arrive, it polls.
+    On SQLite, with another driver than psycopg, for a destination but `default`, or where notifications do not arrive,
+    it polls.
 
     Args:
         engine: the relay's; one of its connections is kept.
+        destination: the relay's.
         poll_interval: how long a relay sleeps where no bell can wake it.
         net: how long, about, where one can.
         clock: the relay's, which due times are compared with.
@@ -194,12 +200,14 @@ class Wakeup:
         self,
         engine: AsyncEngine,
         *,
+        destination: str = DEFAULT_DESTINATION,
         poll_interval: timedelta,
         net: timedelta = NET,
         clock: Clock = utc_now,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._bell = Bell(engine, monotonic=monotonic) if engine.dialect.driver == "psycopg" else None
+        may_ring = engine.dialect.driver == "psycopg" and destination == DEFAULT_DESTINATION
+        self._bell = Bell(engine, monotonic=monotonic) if may_ring else None
         self._poll_seconds, self._net_seconds = poll_interval.total_seconds(), net.total_seconds()
         self._clock = clock
         self._monotonic = monotonic

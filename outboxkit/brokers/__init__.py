@@ -29,18 +29,24 @@ class Verdict(StrEnum):
 class Receipt:
     """The broker's answer for one message, with its reason where it is no confirm.
 
-    Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks. `UNROUTABLE` and
-    `REJECTED` are the message's own failure. `HELD` means that it was not sent: an earlier message of its key in the
-    same batch has failed, or its key is published with such care that the rest comes with a later batch. `POSTPONED`
-    means that the other end asked to come again later: no attempt is counted. `UNKNOWN` means that no answer came: the
-    message may or may not have arrived, and nobody is to blame.
+    Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks, or that a destination
+    said yes to it. `UNROUTABLE` and `REJECTED` are the message's own failure. `HELD` means that it was not sent: an
+    earlier message of its key in the same batch has failed, its key is published with such care that the rest comes
+    with a later batch, or there was no time left. `POSTPONED` means that the other end asked to come again later: no
+    attempt is counted. `UNKNOWN` means that no answer came: the message may or may not have arrived, and nobody is to
+    blame.
+
+    A `CONFIRMED` with a reason was answered with something that could not be kept, such as a body over the limit: the
+    call was made, and whoever wants a reply to it must bury the message with that reason. A `CONFIRMED` with neither
+    answer nor reason was answered with an empty body.
 
     Attributes:
         verdict: one of these.
-        reason: why, where it is no confirm.
+        reason: why, where it is no confirm; of a confirm: why its answer could not be kept.
         after: how long the other end asked to wait before the next attempt; None: as the relay's backoff says.
         final: of a `REJECTED` message: another attempt would not help, it is dead at once.
-        answer: what the other end said to a confirmed message whose event asks for a reply.
+        answer: the body with which the other end has confirmed the message, where it has one. A publisher does not know
+            whether its event asks for a reply.
     """
 
     verdict: Verdict
@@ -83,7 +89,8 @@ class Publisher(Protocol):
         key that have not left yet are `HELD`. A message at which the broker closes the channel or the connection is
         found, and is the only one that is `REJECTED` for it.
 
-        Returns within the publisher's time limit: what was not answered by then is `UNKNOWN`.
+        Returns within the publisher's time limit: what was not answered by then is `UNKNOWN`, or `REJECTED` where the
+        other end has answered for other messages of the batch and each message is a request of its own.
 
         Raises:
             BrokerUnavailable: the connection was already lost, nothing was published.

@@ -54,7 +54,8 @@ def _option(name: str) -> inspect.Parameter:
 def _accepted(kind: Any) -> str:
     """What stands for an option's value in the help."""
     if type(None) in get_args(kind):
-        return _accepted(next(one for one in get_args(kind) if one is not type(None)))
+        inner = next(one for one in get_args(kind) if one is not type(None))
+        return "SECRET" if inner is SecretStr else _accepted(inner)
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
     named = {int: "N", timedelta: "DURATION", SecretStr: "URL"}

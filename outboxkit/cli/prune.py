@@ -20,7 +20,7 @@ INCOMPLETE = 3
 
 @with_settings(*DATABASE, "inbox_retention", "clock_skew", "keep_published", "dead_retention")
 def prune(chosen: Settings) -> None:
-    """Forget what is older than its retention: inbox rows, published messages that are kept, and dead letters.
+    """Forget what is older than its retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
     Safe to kill, to repeat and to run beside relays and consumers; one at a time works, a second one ends at once. On
     PostgreSQL it also makes the partitions of the days to come. Exit 3 where the role may not do that.
@@ -67,6 +67,8 @@ def _shown() -> Iterator[Show]:
             so_far = (
                 f"{done.inbox} inbox rows and {len(done.inbox_days_dropped)} days",
                 f"{done.dead} dead letters",
+                f"{done.idempotency} idempotency keys",
+                f"{done.effects} effects",
                 f"{done.published} published messages and {len(done.days_dropped)} days",
             )
             status.update(f"forgotten: {', '.join(so_far)}")
@@ -80,6 +82,10 @@ def _lines(done: Pruned, chosen: Settings) -> Iterator[str]:
     yield from _made("inbox", done.inbox_days_made)
     if chosen.dead_retention is not None:
         yield f"dead letters: {done.dead} forgotten, {done.dead_open} of them open"
+    if done.idempotency:
+        yield f"idempotency keys: {done.idempotency} forgotten"
+    if done.effects:
+        yield f"effects: {done.effects} forgotten"
     if done.untouched:
         yield "published: left alone; OUTBOXKIT_KEEP_PUBLISHED is not set, and messages are kept"
     if chosen.keep_published is None:

@@ -50,7 +50,8 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
         chosen: Settings, *, type_: Type = None, key: Key = None, since: Since = None, until: Until = None, **own: Any
     ) -> None:
         now = utc_now()
-        selection = Selection(type_, key, _moment("--since", since, now), _moment("--until", until, now))
+        published = _moment("--since", since, now), _moment("--until", until, now)
+        selection = Selection(type_, key, *published, destination=chosen.destination)
         command(chosen, selection, **own)
 
     first, _, *own = inspect.signature(command).parameters.values()
@@ -60,7 +61,7 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-@with_settings(*DATABASE, "broker_url", "app_id", "publish_timeout", *PROCESS)
+@with_settings(*DATABASE, "destination", "broker_url", "app_id", "publish_timeout", *PROCESS)
 @_selecting
 def replay(
     chosen: Settings,

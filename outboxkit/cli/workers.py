@@ -29,12 +29,13 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
 @with_settings(
     *DATABASE,
     *BROKER,
-    *("app_id", "batch_size", "publish_timeout", "poll_interval"),
+    *("destination", "app_id", "batch_size", "publish_timeout", "poll_interval"),
+    *("concurrency", "http_authorization", "http_secret", "http_cloudevents"),
     *("max_attempts", "unroutable", "dead_key", "keep_published"),
     *PROCESS,
 )
 def relay(chosen: Settings, *, drain: Drain = False) -> None:
-    """Publish what committed transactions left in the outbox. Run as many as you like.
+    """Publish what committed transactions left in the outbox for a destination. Run as many as you like.
 
     With --drain: exit 0 once all that was due is published, 3 where some of it could not be.
 
@@ -45,17 +46,23 @@ def relay(chosen: Settings, *, drain: Drain = False) -> None:
 
 
 async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
-    limit = chosen.publish_timeout
-    url = chosen.database_url.get_secret_value()
-    engine = process.relay_engine(url, publish_timeout=limit)
-    publisher = process.publisher(_broker_url(chosen), exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id)
+    limit, requests, broker = chosen.publish_timeout, _requests(chosen), _broker_url(chosen)
+    over_http = process.is_http(broker)
+    publisher = process.publisher(
+        broker, exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id, requests=requests
+    )
+    engine = process.relay_engine(
+        chosen.database_url.get_secret_value(), publish_timeout=limit * 2 if over_http else limit
+    )
     worker = Relay(
         engine,
         publisher,
-        batch_size=chosen.batch_size,
+        destination=chosen.destination,
+        batch_size=requests.rows(chosen.batch_size) if over_http else chosen.batch_size,
         poll_interval=chosen.poll_interval,
         policy=RelayPolicy(chosen.max_attempts, chosen.unroutable, chosen.dead_key),
         keep_published=chosen.keep_published is not None,
+        hold=not (over_http and engine.dialect.name == "sqlite"),
     )
     try:
         if not drain:
@@ -67,6 +74,17 @@ async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
         await engine.dispose()
     typer.echo(_summary(done), err=not done.is_complete)
     return 0 if done.is_complete else INCOMPLETE
+
+
+def _requests(chosen: Settings) -> process.Requests:
+    authorization, secret = chosen.http_authorization, chosen.http_secret
+    return process.Requests(
+        concurrency=chosen.concurrency,
+        authorization=authorization.get_secret_value() if authorization is not None else None,
+        secret=secret.get_secret_value() if secret is not None else None,
+        cloudevents=chosen.http_cloudevents,
+        max_answer=chosen.max_payload_bytes,
+    )
 
 
 def _summary(done: Drained) -> str:

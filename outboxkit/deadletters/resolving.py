@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Row
@@ -128,9 +130,9 @@ async def _put_back(connection: AsyncConnection, rows: Sequence[Row[Any]], now: 
 
 async def _release(connection: AsyncConnection, resolved: Iterable[Row[Any]], now: datetime) -> int:
     """Have what waited behind these due now, unless another dead letter stands before it; returns how many."""
-    keys = sorted({row.key for row in resolved if row.parked and row.key is not None})
-    if not keys:
-        return 0
-    statement = statements.resolve.release(connection.dialect.name)
-    released: int = (await connection.execute(statement, {"keys": keys, "now": now})).rowcount
+    parked = sorted({(row.destination, row.key) for row in resolved if row.parked and row.key is not None})
+    statement, released = statements.resolve.release(connection.dialect.name), 0
+    for destination, found in groupby(parked, key=itemgetter(0)):
+        given = {"at_destination": destination, "keys": [key for _, key in found], "now": now}
+        released += (await connection.execute(statement, given)).rowcount
     return released

@@ -35,7 +35,7 @@ def call(
         ConfigurationError: it is async and the session is not, or it returned an awaitable without being async.
     """
     started = perf_counter()
-    file = connection.engine.url.database if connection.dialect.name == "sqlite" else None
+    file = (connection.engine.url.database or ":memory:") if connection.dialect.name == "sqlite" else None
     with (
         handling(message, handler=handler.name, database=file),
         guarded(session, connection, handler.name),

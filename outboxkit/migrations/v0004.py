@@ -9,17 +9,19 @@ _MESSAGES = ("outboxkit_outbox", "outboxkit_dead_letter", "outboxkit_published")
 _ANSWER = "the type of the message that the destination's answer becomes"
 
 
-def _index(op: Any, name: str, columns: list[str], condition: str) -> None:
-    where = sa.text(condition)
+def _index(op: Any, name: str, columns: list[str], where: sa.ColumnElement[bool] | sa.TextClause) -> None:
     op.create_index(f"outboxkit_outbox_{name}", "outboxkit_outbox", columns, postgresql_where=where, sqlite_where=where)
 
 
-def _index_anew(op: Any, *before: str) -> None:
-    """What relays claim by, behind these columns."""
-    for name in ("ready", "due"):
+def _index_anew(op: Any, *destination: str) -> None:
+    """What relays claim by, and find what stands before a key by: with this column, or without it."""
+    for name in ("ready", "due", "key", "held"):
         op.drop_index(f"outboxkit_outbox_{name}", table_name="outboxkit_outbox")
-    _index(op, "ready", [*before, "position"], "due_at IS NULL")
-    _index(op, "due", [*before, "due_at", "position"], "due_at IS NOT NULL")
+    ready, key = sa.text("due_at IS NULL"), ["key", *destination, "position"]
+    _index(op, "ready", [*destination, "position"], ready)
+    _index(op, "due", [*destination, "due_at", "position"], sa.text("due_at IS NOT NULL"))
+    _index(op, "key", key, sa.and_(sa.column("key").is_not(None), ready))
+    _index(op, "held", key, sa.column("held", sa.Boolean))
 
 
 def upgrade(op: Any) -> None:
@@ -48,7 +50,7 @@ def upgrade(op: Any) -> None:
     op.create_table(
         "outboxkit_effect",
         sa.Column("key", sa.String(600), primary_key=True),
-        sa.Column("state", sa.String(10), nullable=False, comment="started, done or skipped"),
+        sa.Column("state", sa.String(10), nullable=False, comment="started, done, repeated or skipped"),
         sa.Column("token", sa.String(36), nullable=False, comment="of the run that may record the result"),
         sa.Column("result", sa.LargeBinary, comment="JSON"),
         sa.Column("started_at", _TIME, nullable=False),
@@ -56,6 +58,10 @@ def upgrade(op: Any) -> None:
         sa.Column("locked_until", _TIME, nullable=False, comment="until then a start without an end is a running one"),
     )
     op.create_index("outboxkit_effect_started", "outboxkit_effect", ["started_at"])
+    where = sa.text("state = 'started'")
+    op.create_index(
+        "outboxkit_effect_open", "outboxkit_effect", ["locked_until"], postgresql_where=where, sqlite_where=where
+    )
 
 
 def downgrade(op: Any) -> None:

@@ -1,7 +1,8 @@
 """The relay: claim → publish → settle.
 
 `relay` runs the turns; `batch` is one transaction's claim and settle. What is decided is decided without I/O: `order`
-(who must wait for whom), `settlement` (what becomes of a row), `floor` (below which position nothing can be).
+(who must wait for whom), `settlement` (what becomes of a row), `reply` (what a destination's answer becomes), `floor`
+(below which position nothing can be).
 """
 
 from outboxkit.relay.outcome import Drained

@@ -1,4 +1,4 @@
-"""One batch is one transaction: rows claimed, and lined up by what stands before them."""
+"""One batch is one transaction, two where rows are not held: rows claimed, and lined up by what stands before them."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import statements
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay.avoidance import Avoidance
 from outboxkit.relay.floor import Floor
 from outboxkit.relay.order import Before, Lineup, line_up
@@ -24,7 +25,7 @@ SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
 
 @dataclass(slots=True)
 class Batch:
-    """Rows that are locked by this connection's open transaction."""
+    """Rows that are locked by this connection's open transaction, or not at all where the batches are not held."""
 
     connection: AsyncConnection
     rows: list[Claimed] = field(default_factory=list)
@@ -58,12 +59,24 @@ class Batches:
     Args:
         engine: for a connection a batch.
         size: rows claimed at once, at most; fewer where they are large.
+        destination: whose rows are claimed.
+        hold: keep the transaction open, and the rows locked, until the batch is settled.
         monotonic: seconds, for tests.
     """
 
-    def __init__(self, engine: AsyncEngine, size: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        size: int,
+        *,
+        destination: str = DEFAULT_DESTINATION,
+        hold: bool = True,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._engine = engine
         self._dialect = engine.dialect.name
+        self._destination = destination
+        self._hold = hold
         self._size = size
         self._limit = min(size, FIRST_ROWS)
         self._monotonic = monotonic
@@ -75,6 +88,11 @@ class Batches:
         self._claim_due, self._claim_due_but = statements.claim.claim_due(), statements.claim.claim_due_but()
         self._standing_before = statements.claim.standing_before(self._dialect)
         self._writers, self._oldest_ready = statements.claim.writers(), statements.claim.oldest_ready()
+
+    @property
+    def may_be_ahead(self) -> bool:
+        """Whether a batch can be claimed while another one is open: SQLite has one writer at a time."""
+        return self._dialect != "sqlite"
 
     @property
     def is_avoiding(self) -> bool:
@@ -91,7 +109,7 @@ class Batches:
         self.sweep()
 
     async def claim(self, as_of: datetime, *, now: datetime, mine: Iterable[Claimed] = ()) -> Batch:
-        """Lock the next rows and line them up.
+        """Lock the next rows and line them up. The locks end with this where the batches are not held.
 
         Args:
             as_of: rows that are due by then.
@@ -106,6 +124,8 @@ class Batches:
             await connection.begin()
             rows, floor = await self._lock(connection, as_of)
             before = await self._before(connection, rows, mine, floor)
+            if not self._hold:
+                await connection.rollback()
         except BaseException:
             await connection.close()
             raise
@@ -132,7 +152,7 @@ class Batches:
         return rows, floor
 
     async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[Claimed]:
-        given: dict[str, object] = {"now": as_of, "limit": limit}
+        given: dict[str, object] = {"destination": self._destination, "now": as_of, "limit": limit}
         if avoided := self._avoidance.keys():
             return read(await fetch(connection, self._claim_due_but, given | {"but": avoided}))
         return read(await fetch(connection, self._claim_due, given))
@@ -143,7 +163,7 @@ class Batches:
         started = self._monotonic()
         below = started >= self._next_sweep
         floor = 0 if below else self.floor.value
-        given: dict[str, object] = {"floor": floor, "limit": limit}
+        given: dict[str, object] = {"destination": self._destination, "floor": floor, "limit": limit}
         if avoided := self._avoidance.keys():
             rows = read(await fetch(connection, self._claim_ready_but, given | {"but": avoided}))
         else:
@@ -158,7 +178,8 @@ class Batches:
 
     async def _raise_floor(self, connection: AsyncConnection) -> None:
         found = await fetch(connection, self._writers, {})
-        oldest = await fetch(connection, self._oldest_ready, {"floor": self.floor.value})
+        given = {"destination": self._destination, "floor": self.floor.value}
+        oldest = await fetch(connection, self._oldest_ready, given)
         self.floor.look((row[0] for row in found), oldest[0][0])
 
     async def _before(
@@ -168,7 +189,7 @@ class Batches:
         if not last:
             return {}
         held = [row.position for group in (rows, mine) for row in group if row.message.key is not None]
-        given: dict[str, Any] = {"keys": list(last), "mine": held}
+        given: dict[str, Any] = {"destination": self._destination, "keys": list(last), "mine": held}
         if self._dialect == "postgresql":
             given |= {"uptos": list(last.values()), "floor": floor}
         return {row[0]: Before(*row[1:]) for row in await fetch(connection, self._standing_before, given)}

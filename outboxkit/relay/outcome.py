@@ -1,5 +1,6 @@
 """What the relay tells: its log, and the sum of a drain."""
 
+import logging
 from dataclasses import dataclass, field
 
 import structlog
@@ -14,7 +15,7 @@ class Drained:
     Attributes:
         published: messages that the broker confirmed.
         discarded: messages that no queue wanted and that were to be forgotten then.
-        failed: how often each type could not be published, with the last reason.
+        failed: how often each type could not be published, or was postponed, with the last reason.
         dead: how many messages of each type were given up, with the last reason.
         expired: messages that were too late to be published.
         held: due rows that another relay holds, or that came back to wait; None where the database was away when the
@@ -50,8 +51,9 @@ def report(settlement: Settlement) -> None:
     """Log it: a line for each message that failed or was given up; batches are for debugging."""
     log = structlog.get_logger("outboxkit").bind(process="relay")
     for row in settlement.failed:
-        log.warning(
-            "message not published",
+        log.log(
+            logging.WARNING if row.failures else logging.INFO,
+            "message not published" if row.failures else "message postponed by its destination",
             message_id=row.message.id,
             type=row.message.type,
             attempts=row.attempts,

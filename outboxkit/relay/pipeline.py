@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Self
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.brokers import Publisher
 from outboxkit.errors import BrokerUnavailable
@@ -35,33 +34,30 @@ class Pipeline:
     the same ids. Leaving the context gives back whatever is not settled.
 
     Args:
-        engine: for the transactions.
-        publisher: where messages go.
-        batch_size: rows claimed at once.
+        batches: where rows come from.
+        publisher: where their messages go.
+        settling: what writes down what became of them.
         policy: what to do with messages that cannot be published.
-        keep_published: move published rows to `outboxkit_published` instead of deleting them.
         on_settled: called with each settlement that was committed.
         clock: for tests.
     """
 
     def __init__(
         self,
-        engine: AsyncEngine,
+        batches: Batches,
         publisher: Publisher,
+        settling: Settling,
         *,
-        batch_size: int,
         policy: Policy,
-        keep_published: bool,
         on_settled: Callable[[Settlement], None],
         clock: Clock,
     ) -> None:
+        self._batches = batches
         self._publisher = publisher
+        self._settling = settling
         self._policy = policy
         self._on_settled = on_settled
         self._clock = clock
-        self._batches = Batches(engine, batch_size)
-        self._settling = Settling(engine.dialect.name, keep=keep_published)
-        self._claims_ahead = engine.dialect.name != "sqlite"  # it has one writer at a time
         self._next: Batch | None = None
         self._answered: tuple[Batch, Settlement] | None = None
 
@@ -147,7 +143,7 @@ class Pipeline:
 
     async def _settle_and_claim(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> None:
         await self._settle_answered()
-        if not self._claims_ahead or stop.is_set():
+        if not self._batches.may_be_ahead or stop.is_set():
             return
         following = await self._claim(as_of, batch)
         if following.lineup.send:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
@@ -9,10 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import migrations, partitions, statements
 from outboxkit.brokers import Publisher
+from outboxkit.errors import ConfigurationError
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, jittered, pause, utc_now
+from outboxkit.relay.batch import Batches
 from outboxkit.relay.outcome import Drained, report
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.settlement import Policy, Settlement
+from outboxkit.relay.settling import Settling
 from outboxkit.wakeup import Wakeup
 
 BLOCKED_SECONDS = 0.002
@@ -23,51 +28,63 @@ DRAIN_SECONDS = 0.02
 """How long a drain waits before it looks again for rows that another relay holds."""
 
 
+@dataclass(eq=False, repr=False)
 class Relay:
-    """Publishes what transactions have left in the outbox, and deletes what the broker has confirmed.
+    """Publishes what transactions have left in the outbox for a destination, and deletes what was confirmed.
 
     Any number of relays may run at once: their batches are disjoint, because the rows of a batch stay locked until
     it is settled. The lock is the lease: it ends with the connection, and no clock is compared. Messages of one key
-    are published in the order of their positions, whichever relay has them.
+    are published in the order of their positions within a destination, whichever relay has them.
 
-    Args:
+    Where an event asks for a reply, what the destination has answered is added to the outbox, for the destination
+    `default`, in the transaction that settles the message.
+
+    Attributes:
         engine: for the relay's own connections, two at a time.
         publisher: where messages go.
+        destination: which messages go there: those of `@event(..., destination=...)`, or of `outbox.add`.
         batch_size: rows claimed at once, at most; fewer where they are large.
-        poll_interval: how long an idle relay sleeps where nothing wakes it.
+        poll_interval: how long an idle relay sleeps where nothing wakes it: a commit wakes relays of `default` only.
         policy: what to do with messages that cannot be published.
         keep_published: move published rows to `outboxkit_published` instead of deleting them.
+        hold: keep the rows of a batch locked while they are published. False is for SQLite with a slow destination,
+            such as an HTTP server: the one writer of the file is free meanwhile, and the batch is settled in a
+            transaction of its own, in which rows that are gone stay gone and have no reply. Then a destination must
+            have one relay only, for two would publish the same rows, and `outbox.cancel` does not wait for a message
+            that is being published.
         clock: for tests.
+
+    Raises:
+        ConfigurationError: `hold=False` with PostgreSQL, where locked rows are in nobody's way.
     """
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        publisher: Publisher,
-        *,
-        batch_size: int = 2000,
-        poll_interval: timedelta = timedelta(milliseconds=250),
-        policy: Policy | None = None,
-        keep_published: bool = False,
-        clock: Clock = utc_now,
-    ) -> None:
-        self._engine = engine
-        self._publisher = publisher
-        self._batch_size = batch_size
-        self._poll_interval = poll_interval.total_seconds()
-        self._clock = clock
+    engine: AsyncEngine
+    publisher: Publisher
+    _: KW_ONLY
+    destination: str = DEFAULT_DESTINATION
+    batch_size: int = 2000
+    poll_interval: timedelta = timedelta(milliseconds=250)
+    policy: Policy = field(default_factory=Policy)
+    keep_published: bool = False
+    hold: bool = True
+    clock: Clock = utc_now
+
+    def __post_init__(self) -> None:
+        dialect = self.engine.dialect.name
+        if not self.hold and dialect != "sqlite":
+            raise ConfigurationError(f"hold=False is for SQLite, and the database is {dialect}: leave it out")
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
-        self._keep_published = keep_published
-        self._wakeup = Wakeup(engine, poll_interval=poll_interval, clock=clock)
+        self._wakeup = Wakeup(
+            self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self.clock
+        )
         self._done = Drained()
         self._pipeline = Pipeline(
-            engine,
-            publisher,
-            batch_size=batch_size,
-            policy=policy or Policy(),
-            keep_published=keep_published,
+            Batches(self.engine, self.batch_size, destination=self.destination, hold=self.hold),
+            self.publisher,
+            Settling(dialect, keep=self.keep_published, destination=self.destination),
+            policy=self.policy,
             on_settled=self._settled,
-            clock=clock,
+            clock=self.clock,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -78,22 +95,22 @@ class Relay:
         """
         outage = Outage("relay", passing=PASSING_SQLSTATES)
         await outage.ride_out(self._get_ready, stop)
-        self._log.info("relay started", batch_size=self._batch_size)
+        self._log.info("relay started", destination=self.destination, batch_size=self.batch_size)
         try:
             async with self._pipeline:
                 await self._turn_after_turn(outage, stop)
         finally:
             await self._wakeup.close()
-        await self._publisher.close()
+        await self.publisher.close()
         self._log.info("relay stopped")
 
     async def _turn_after_turn(self, outage: Outage, stop: asyncio.Event) -> None:
         blocked = BLOCKED_SECONDS
         while not stop.is_set():
-            turned = await outage.ride_out(lambda: self._pipeline.turn(self._clock(), stop), stop)
+            turned = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), stop), stop)
             if turned is Turn.BLOCKED:
                 await pause(stop, jittered(blocked))
-                blocked = min(blocked * 2, self._poll_interval)
+                blocked = min(blocked * 2, self.poll_interval.total_seconds())
                 continue
             blocked = BLOCKED_SECONDS
             if turned is Turn.MOVED:
@@ -111,27 +128,27 @@ class Relay:
         outage = Outage("relay", patience=patience.total_seconds(), passing=PASSING_SQLSTATES)
         await outage.ride_out(self._get_ready, stop)
         done = self._done = Drained()
-        as_of = waiting_since = self._clock()
+        as_of = waiting_since = self.clock()
         async with self._pipeline:
             while not stop.is_set():
                 turned = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
                 if turned is Turn.MOVED:
-                    waiting_since = self._clock()
+                    waiting_since = self.clock()
                     continue
                 done.held, done.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
-                if not done.held or self._clock() - waiting_since > patience:
+                if not done.held or self.clock() - waiting_since > patience:
                     break
                 self._pipeline.sweep()
                 await pause(stop, jittered(DRAIN_SECONDS))
         if stop.is_set():
             done.held, done.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
-        await self._publisher.close()
+        await self.publisher.close()
         return done
 
     async def _get_ready(self) -> None:
-        await migrations.check_engine(self._engine)
-        if self._keep_published:
-            async with self._engine.connect() as connection:
+        await migrations.check_engine(self.engine)
+        if self.keep_published:
+            async with self.engine.connect() as connection:
                 await partitions.prepare_partitions(connection)
 
     def _settled(self, settlement: Settlement) -> None:
@@ -139,10 +156,12 @@ class Relay:
         report(settlement)
 
     def _counter(self, as_of: datetime) -> Callable[[], Awaitable[tuple[int, int]]]:
+        ours = {"destination": self.destination}
+
         async def count() -> tuple[int, int]:
-            async with self._engine.connect() as connection:
-                held = (await connection.execute(statements.status.count_due(as_of))).scalar_one()
-                later = (await connection.execute(statements.status.count_later(as_of))).one()[0]
+            async with self.engine.connect() as connection:
+                held = (await connection.execute(statements.status.count_due(as_of), ours)).scalar_one()
+                later = (await connection.execute(statements.status.count_later(as_of), ours)).one()[0]
             return held, later
 
         return count

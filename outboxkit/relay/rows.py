@@ -27,6 +27,7 @@ class Claimed:
     expires_at: datetime | None = None
     discard_unroutable: bool = False
     due_at: datetime | None = None
+    reply: str | None = None
 
 
 def read(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
@@ -34,12 +35,12 @@ def read(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
     claimed = []
     for row in rows:
         position, attempts, id_, type_, payload, key, topic, headers, correlation, causation, created = row[:11]
-        content_type, encoding, expires_at, discard, due_at = row[11:]
+        content_type, encoding, expires_at, discard, due_at, reply = row[11:]
         carried = _NO_HEADERS if headers == b"{}" else codec.decode_headers(headers)
         message = trusted(
             id_, type_, payload, key, topic, carried, correlation, causation, created, content_type, encoding
         )
-        claimed.append(Claimed(position, attempts, message, expires_at, discard, due_at))
+        claimed.append(Claimed(position, attempts, message, expires_at, discard, due_at, reply))
     return claimed
 
 

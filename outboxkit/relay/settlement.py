@@ -9,6 +9,7 @@ from typing import Literal
 from outboxkit.brokers import Receipt, Verdict, marks
 from outboxkit.message import Message
 from outboxkit.relay.order import Lineup
+from outboxkit.relay.reply import Reply, reply_to
 from outboxkit.relay.rows import Claimed
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
@@ -27,8 +28,10 @@ TOO_LATE = "its expires_at had passed before it could be published"
 BACKOFFS: Mapping[Verdict, Backoff] = {
     Verdict.UNROUTABLE: Backoff(),
     Verdict.REJECTED: Backoff(base=timedelta(milliseconds=500)),
+    Verdict.POSTPONED: Backoff(base=timedelta(seconds=10), floor=timedelta(seconds=1)),
 }
-"""How long a message waits after a failure: a queue is bound by people, a full one empties by itself."""
+"""How long a message waits after a failure: a queue is bound by people, a full one empties by itself. Who asked to come
+again later, without a time, is asked at an even pace: nothing is counted that could let the delay grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Policy:
             once, as its event's `unroutable="discard"` does.
         dead_key: whether later messages of a dead one's key wait for an operator (`park`) or `continue`. Behind an
             unroutable one, which nobody has missed, they always go on.
-        backoffs: the delays after a failure, for each kind of failure.
+        backoffs: the delays after a failure, for each kind of failure; the built-in one for a kind that is missing.
     """
 
     max_attempts: int = 10
@@ -52,13 +55,18 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A row to settle as failed: due again later, for this reason."""
+    """A row to settle as failed: due again later, for this reason. `failures` is what is added to its attempts.
+
+    It is 0 for a message that was postponed. Such a message is never given up for that: only its own `expires_at`
+    bounds how long it is tried, as the destination has said nothing against it.
+    """
 
     position: int
     attempts: int
     message: Message
     reason: str
     due_at: datetime
+    failures: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,7 @@ class Settlement:
 
     Attributes:
         published: positions that the broker confirmed.
+        replies: what the answers to some of these become.
         discarded: positions that no queue wanted, to be forgotten.
         failed: rows that are to be tried again.
         dead: rows that were given up.
@@ -89,6 +98,7 @@ class Settlement:
     """
 
     published: list[int] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     discarded: list[int] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     dead: list[Dead] = field(default_factory=list)
@@ -114,12 +124,18 @@ def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetim
     for row, receipt in zip(rows, receipts, strict=True):
         match receipt.verdict:
             case Verdict.CONFIRMED:
+                if row.reply is not None and not _is_answered(settlement, row, row.reply, receipt, now):
+                    _give_up(settlement, row, Reason.REJECTED, f"{receipt.verdict}: {receipt.reason}", policy)
+                    continue
                 settlement.published.append(row.position)
             case Verdict.UNKNOWN:
                 settlement.unknown.append(receipt.reason or "the broker did not answer")
                 _stick(settlement, row, None)
             case Verdict.HELD:
                 _wait_behind(settlement, row, now)
+            case Verdict.POSTPONED:
+                after = receipt.after or _backoff(policy, receipt.verdict).after(row.attempts + 1)
+                _try_again(settlement, row, receipt, now + after, failures=0)
             case _:
                 _fail(settlement, row, receipt, now, policy)
     return settlement
@@ -139,17 +155,40 @@ def _fail(settlement: Settlement, row: Claimed, receipt: Receipt, now: datetime,
     if unroutable and _may_be_discarded(row, policy):
         settlement.discarded.append(row.position)
         return
-    attempts, reason = row.attempts + 1, f"{receipt.verdict}: {receipt.reason}"
-    if attempts < policy.max_attempts:
-        due_at = now + policy.backoffs[receipt.verdict].after(attempts)
-        settlement.failed.append(Failure(row.position, attempts, row.message, reason, due_at))
-        _stick(settlement, row, due_at)
+    attempts = row.attempts + 1
+    if attempts < policy.max_attempts and not (receipt.final and not unroutable):
+        backoff = _backoff(policy, receipt.verdict).after(attempts)
+        _try_again(settlement, row, receipt, now + max(receipt.after or backoff, backoff), failures=1)
         return
-    parked = policy.dead_key == "park" and not unroutable and row.message.key is not None
     cause = Reason.UNROUTABLE if unroutable else Reason.REJECTED
-    settlement.dead.append(Dead(row.position, row.message, cause, reason, 1, parked))
+    _give_up(settlement, row, cause, f"{receipt.verdict}: {receipt.reason}", policy)
+
+
+def _try_again(settlement: Settlement, row: Claimed, receipt: Receipt, due_at: datetime, *, failures: int) -> None:
+    reason = f"{receipt.verdict}: {receipt.reason}"
+    settlement.failed.append(
+        Failure(row.position, row.attempts + failures, row.message, reason, due_at, failures=failures)
+    )
+    _stick(settlement, row, due_at)
+
+
+def _give_up(settlement: Settlement, row: Claimed, cause: Reason, error: str, policy: Policy) -> None:
+    parked = policy.dead_key == "park" and cause is not Reason.UNROUTABLE and row.message.key is not None
+    settlement.dead.append(Dead(row.position, row.message, cause, error, 1, parked))
     if parked:
         _stick(settlement, row, PARKED)
+
+
+def _is_answered(settlement: Settlement, row: Claimed, wanted: str, receipt: Receipt, now: datetime) -> bool:
+    """Add the reply; False where there was an answer and the publisher could not keep it: somebody waits for that."""
+    if receipt.answer is None and receipt.reason is not None:
+        return False
+    settlement.replies.append(reply_to(row, wanted, receipt.answer, now=now))
+    return True
+
+
+def _backoff(policy: Policy, verdict: Verdict) -> Backoff:
+    return policy.backoffs.get(verdict, BACKOFFS[verdict])
 
 
 def _may_be_discarded(row: Claimed, policy: Policy) -> bool:

@@ -1,4 +1,7 @@
-"""Writing a settlement: every row of a batch, in the transaction that claimed it."""
+"""Writing a settlement: every row of a batch, in the transaction that claimed it, or that follows on that.
+
+A row that is gone by then, as one may be whose transaction has ended, is left alone: no statement brings it back.
+"""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -6,7 +9,7 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
-from outboxkit.message import storable
+from outboxkit.message import DEFAULT_DESTINATION, storable
 from outboxkit.relay.batch import Batch
 from outboxkit.relay.settlement import Dead, Settlement
 
@@ -17,16 +20,19 @@ class Settling:
     Args:
         dialect: the database's.
         keep: whether published rows are moved to `outboxkit_published` instead of deleted.
+        destination: the one whose rows they are.
     """
 
-    def __init__(self, dialect: str, *, keep: bool) -> None:
+    def __init__(self, dialect: str, *, keep: bool, destination: str = DEFAULT_DESTINATION) -> None:
         self._dialect = dialect
+        self._destination = destination
         self._keep = keep
         self._moves = dialect != "sqlite"
         self._forget = statements.settle.forget(dialect)
         self._keep_published = statements.settle.keep_published(dialect)
         self._bury, self._hold = statements.settle.bury(dialect), statements.settle.hold(dialect)
         self._park, self._reschedule = statements.settle.park(dialect), statements.settle.reschedule()
+        self._add_reply = statements.settle.add_reply()
 
     async def commit(self, batch: Batch, settlement: Settlement, *, now: datetime) -> None:
         """Settle every row of the batch and commit; the connection goes back to its pool either way.
@@ -42,6 +48,8 @@ class Settling:
 
     async def _write(self, connection: AsyncConnection, settlement: Settlement, now: datetime) -> None:
         gone = [*settlement.discarded]
+        if settlement.replies:
+            await connection.execute(self._add_reply, [reply._asdict() for reply in settlement.replies])
         if settlement.published:
             gone += await self._let_go(connection, settlement.published)
         for rows in _alike(settlement.dead):
@@ -50,14 +58,20 @@ class Settling:
             await connection.execute(self._forget, {"positions": gone})
         if settlement.failed:
             failed = [
-                {"at_position": row.position, "error": storable(row.reason), "due": row.due_at, "now": now}
+                {
+                    "at_position": row.position,
+                    "failures": row.failures,
+                    "error": storable(row.reason),
+                    "due": row.due_at,
+                    "now": now if row.failures else None,
+                }
                 for row in settlement.failed
             ]
             await connection.execute(self._reschedule, failed)
         for due, positions in settlement.waiting.items():
             await connection.execute(self._hold, {"positions": positions, "due": due})
         if settlement.parked:
-            await connection.execute(self._park, {"positions": settlement.parked})
+            await connection.execute(self._park, {"positions": settlement.parked, "of_destination": self._destination})
 
     async def _let_go(self, connection: AsyncConnection, positions: list[int]) -> list[int]:
         """Keep published rows where that is wanted; returns what is to be deleted still."""

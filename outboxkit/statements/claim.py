@@ -1,4 +1,7 @@
-"""Claiming: which rows a relay takes for a batch, and what stands before them."""
+"""Claiming: which rows a relay takes for a batch, and what stands before them.
+
+A relay has one destination: each statement has it as a parameter, and sees no row of another one.
+"""
 
 from typing import Any
 
@@ -18,6 +21,7 @@ from sqlalchemy import (
     select,
     table,
     true,
+    tuple_,
     union_all,
 )
 from sqlalchemy.sql.selectable import LateralFromClause
@@ -42,37 +46,44 @@ CLAIMED = (
     outbox.c.expires_at,
     outbox.c.discard_unroutable,
     outbox.c.due_at,
+    outbox.c.reply,
 )
 """The columns of a claimed row, in the order in which `outboxkit.relay.rows` reads them."""
 
 _NOW = bindparam("now", type_=outbox.c.due_at.type)
 _FLOOR = bindparam("floor", type_=BigInteger)
 _LIMIT = bindparam("limit", type_=BigInteger)
+_DESTINATION = bindparam("destination", type_=String)
+_PLACE = (outbox.c.destination, outbox.c.position)
+
+
+def ready_rows() -> tuple[ColumnElement[bool], ...]:
+    """Which rows of a destination, above the floor, wait for nothing; to be ordered by destination and position.
+
+    A range of pairs, for which only outboxkit_outbox_ready has the order: to a planner that reads `destination = …`
+    the primary key looks as good, and that one leads over every delayed row and over those of all other destinations.
+    """
+    beyond = tuple_(*_PLACE) > tuple_(_DESTINATION, _FLOOR)
+    return outbox.c.due_at.is_(None), beyond, outbox.c.destination <= _DESTINATION
 
 
 def claim_ready() -> Select[Any]:
     """The oldest rows that wait for nothing, in position order, above the floor.
 
-    Parameters: floor (a position), limit. Index: outboxkit_outbox_ready, from the floor on. Locks: each row FOR UPDATE
-    until the transaction ends; rows that another relay has locked are passed over.
+    Parameters: destination, floor (a position), limit. Index: outboxkit_outbox_ready, from the floor on. Locks: each
+    row FOR UPDATE until the transaction ends; rows that another relay has locked are passed over.
     """
-    return (
-        select(*CLAIMED)
-        .where(outbox.c.due_at.is_(None), outbox.c.position > _FLOOR)
-        .order_by(outbox.c.position)
-        .limit(_LIMIT)
-        .with_for_update(skip_locked=True)
-    )
+    return select(*CLAIMED).where(*ready_rows()).order_by(*_PLACE).limit(_LIMIT).with_for_update(skip_locked=True)
 
 
 def claim_due() -> Select[Any]:
     """Rows whose time has come: retries, what waits behind them, and delayed messages; the longest due first.
 
-    Parameters: now, limit. Index: outboxkit_outbox_due, up to `now`. Locks: as `claim_ready`.
+    Parameters: destination, now, limit. Index: outboxkit_outbox_due, up to `now`. Locks: as `claim_ready`.
     """
     return (
         select(*CLAIMED)
-        .where(outbox.c.due_at <= _NOW)
+        .where(outbox.c.destination == _DESTINATION, outbox.c.due_at <= _NOW)
         .order_by(outbox.c.due_at, outbox.c.position)
         .limit(_LIMIT)
         .with_for_update(skip_locked=True)
@@ -102,8 +113,9 @@ def standing_before(dialect: str) -> Select[Any]:
     one, and the position of a parked dead letter; null where there is none. One snapshot, so that a message on its
     way from one place to another is seen in one of them.
 
-    Parameters: keys; mine (positions that this relay holds); on PostgreSQL also uptos (for each key its last position
-    in the batch) and floor. On SQLite, where one transaction at a time has every row, ready rows cannot stand before.
+    Parameters: destination; keys; mine (positions that this relay holds); on PostgreSQL also uptos (for each key its
+    last position in the batch) and floor. On SQLite, where one transaction at a time has every row, ready rows cannot
+    stand before.
 
     Indexes: outboxkit_outbox_key above the floor, outboxkit_outbox_held, outboxkit_dead_letter_parked: on PostgreSQL
     one probe a key in each. Locks: none, and rows that others have locked are seen.
@@ -119,6 +131,7 @@ def _standing_before() -> Select[Any]:
     )
     earlier = (
         outbox.c.key == wanted.c.key,
+        outbox.c.destination == _DESTINATION,
         outbox.c.position < wanted.c.upto,
         outbox.c.position != all_(_array("mine", BigInteger())),
     )
@@ -126,7 +139,7 @@ def _standing_before() -> Select[Any]:
     held = _first(select(outbox.c.position, outbox.c.due_at).where(*earlier, outbox.c.held))
     parked = (
         select(func.min(dead_letter.c.position))
-        .where(dead_letter.c.key == wanted.c.key, dead_letter.c.parked)
+        .where(dead_letter.c.key == wanted.c.key, dead_letter.c.destination == _DESTINATION, dead_letter.c.parked)
         .scalar_subquery()
     )
     found = (
@@ -150,12 +163,17 @@ def _held_or_parked() -> Select[Any]:
     mine = bindparam("mine", expanding=True, type_=BigInteger)
     parked = (
         select(dead_letter.c.key, func.min(dead_letter.c.position).label("parked_at"))
-        .where(dead_letter.c.parked, dead_letter.c.key.in_(keys))
+        .where(dead_letter.c.parked, dead_letter.c.key.in_(keys), dead_letter.c.destination == _DESTINATION)
         .group_by(dead_letter.c.key)
     )
     held = (
         select(outbox.c.key, func.min(outbox.c.position).label("held_at"))
-        .where(outbox.c.held, outbox.c.key.in_(keys), outbox.c.position.not_in(mine))
+        .where(
+            outbox.c.held,
+            outbox.c.key.in_(keys),
+            outbox.c.destination == _DESTINATION,
+            outbox.c.position.not_in(mine),
+        )
         .group_by(outbox.c.key)
         .subquery("first")
     )
@@ -176,9 +194,10 @@ def _held_or_parked() -> Select[Any]:
 def oldest_ready() -> Select[Any]:
     """The lowest position above the floor of a committed row that waits for nothing, whoever holds it.
 
-    Parameters: floor. Index: outboxkit_outbox_ready, from the floor on. Locks: none.
+    Parameters: destination, floor. Index: outboxkit_outbox_ready, from the floor on. Locks: none.
     """
-    return select(func.min(outbox.c.position)).where(outbox.c.due_at.is_(None), outbox.c.position > _FLOOR)
+    first = select(outbox.c.position).where(*ready_rows()).order_by(*_PLACE).limit(literal_column("1"))
+    return select(func.min(first.subquery("first").c.position))
 
 
 def writers() -> Select[Any]:

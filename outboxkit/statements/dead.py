@@ -30,7 +30,7 @@ class Selection:
 
     Attributes:
         numbers, message_ids: those with one of these numbers or message ids; all where both are empty.
-        type, key, reason, side: as the columns.
+        type, key, reason, side, destination: as the columns.
         before: dead for longer: before this moment.
         since: dead at this moment or later.
         resolved: also those that were replayed or discarded.
@@ -42,6 +42,7 @@ class Selection:
     key: str | None = None
     reason: str | None = None
     side: str | None = None
+    destination: str | None = None
     before: datetime | None = None
     since: datetime | None = None
     resolved: bool = False
@@ -123,14 +124,16 @@ def doubtful(selection: Selection) -> Select[Any]:
 
 
 def count_released(selection: Selection) -> Select[Any]:
-    """How many keys a selection parks, and how many messages wait behind them.
+    """How many keys a selection parks, each of one destination, and how many messages wait behind them.
 
     Indexes: outboxkit_dead_letter_parked and outboxkit_outbox_held. Locks: none.
     """
-    keys = select(dead_letter.c.key).where(_are(selection), dead_letter.c.parked).distinct().cte("keys")
+    parked = select(dead_letter.c.key, dead_letter.c.destination).where(_are(selection), dead_letter.c.parked)
+    keys = parked.distinct().cte("keys")
+    theirs = and_(outbox.c.key == keys.c.key, outbox.c.destination == keys.c.destination)
     waiting = (
         select(func.count())
-        .select_from(outbox.join(keys, outbox.c.key == keys.c.key))
+        .select_from(outbox.join(keys, theirs))
         .where(outbox.c.held, outbox.c.due_at == _PARKED)
         .scalar_subquery()
     )
@@ -167,7 +170,7 @@ def _are(selection: Selection) -> ColumnElement[bool]:
         named.append(columns.message_id.in_(selection.message_ids))
     if named:
         found.append(or_(*named))
-    asked = {name: getattr(selection, name) for name in ("type", "key", "reason", "side")}
+    asked = {name: getattr(selection, name) for name in ("type", "key", "reason", "side", "destination")}
     found += [columns[name] == value for name, value in asked.items() if value is not None]
     if selection.before is not None:
         found.append(columns.dead_at < selection.before)

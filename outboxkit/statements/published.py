@@ -40,7 +40,7 @@ KEPT = (
     published.c.content_type,
     published.c.content_encoding,
 )
-"""The columns of a kept row, in the order in which `outboxkit.replay` reads them."""
+"""The columns of a kept row that `outboxkit.replay` reads. A replay is for a queue, and nothing there answers."""
 
 
 def moment(dialect: str) -> Select[Any]:
@@ -80,19 +80,19 @@ def any_published() -> Select[Any]:
 
 
 def count_kept(*, type_: str | None, key: str | None) -> Select[int, Any, Any]:
-    """How many kept rows a replay would publish, and when the first and the last were published.
+    """How many kept rows of a destination a replay would publish, and when the first and the last were published.
 
-    Parameters: since, until. Index: the primary key, from `since` to `until`. Locks: none.
+    Parameters: destination, since, until. Index: the primary key, from `since` to `until`. Locks: none.
     """
     at = published.c.published_at
     return select(func.count(), func.min(at), func.max(at)).where(*_wanted(type_, key))
 
 
 def kept_page(*, type_: str | None, key: str | None) -> Select[Any]:
-    """The next kept rows behind a place, in the order in which they were published: by key in position order.
+    """The next kept rows of a destination behind a place, in the order of their publishing: by key in position order.
 
-    Parameters: since, until; after_at and after_position: the place; limit. Index: the primary key of each partition
-    from the place on. Locks: none.
+    Parameters: destination, since, until; after_at and after_position: the place; limit. Index: the primary key of
+    each partition from the place on. Locks: none.
     """
     place = (published.c.published_at, published.c.position)
     after = (bindparam("after_at", type_=UtcDateTime), bindparam("after_position", type_=BigInteger))
@@ -107,6 +107,7 @@ def kept_page(*, type_: str | None, key: str | None) -> Select[Any]:
 def _wanted(type_: str | None, key: str | None) -> list[ColumnElement[bool]]:
     """`since` is part of the range, `until` is not."""
     wanted = [
+        published.c.destination == bindparam("destination", type_=published.c.destination.type),
         published.c.published_at >= bindparam("since", type_=UtcDateTime),
         published.c.published_at < bindparam("until", type_=UtcDateTime),
     ]

@@ -10,6 +10,7 @@ from sqlalchemy import (
     Insert,
     Select,
     Update,
+    and_,
     any_,
     bindparam,
     exists,
@@ -30,7 +31,7 @@ from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
 
 Resolution = Literal["replayed", "discarded"]
 
-_ENVELOPE = ("position", *MESSAGE, "discard_unroutable")
+_ENVELOPE = ("position", *MESSAGE, "discard_unroutable", "destination", "reply")
 """What a message has in the outbox, and takes back there; its attempts begin anew, and it does not expire again."""
 
 
@@ -39,14 +40,15 @@ _PARKED = literal(PARKED, UtcDateTime)
 
 
 def with_siblings(dialect: str) -> CompoundSelect[Any]:
-    """The numbers of these dead letters, and of all others that park one of their keys.
+    """The numbers of these dead letters, and of all others that park one of their keys in its destination.
 
     Parameters: ids. Indexes: the primary key and outboxkit_dead_letter_parked. Locks: none.
     """
     chosen, other = dead_letter.alias("chosen"), dead_letter.alias("other")
     ours = _among(chosen.c.id, "ids", dialect)
-    keys = select(chosen.c.key).where(ours, chosen.c.parked)
-    return union(select(chosen.c.id).where(ours), select(other.c.id).where(other.c.key.in_(keys), other.c.parked))
+    keys = select(chosen.c.key, chosen.c.destination).where(ours, chosen.c.parked).distinct().subquery("keys")
+    theirs = (other.c.key == keys.c.key, other.c.destination == keys.c.destination, other.c.parked)
+    return union(select(chosen.c.id).where(ours), select(other.c.id).join(keys, and_(*theirs)))
 
 
 def lock(dialect: str) -> Select[Any]:
@@ -59,7 +61,7 @@ def lock(dialect: str) -> Select[Any]:
     their numbers; whoever parks rows of these keys waits.
     """
     return (
-        select(dead_letter.c.id, dead_letter.c.position, dead_letter.c.key, dead_letter.c.parked, dead_letter.c.side)
+        select(*(dead_letter.c[name] for name in ("id", "position", "key", "parked", "side", "destination")))
         .where(dead_letter.c.resolution.is_(None), _among(dead_letter.c.id, "ids", dialect))
         .order_by(dead_letter.c.id)
         .with_for_update()
@@ -110,7 +112,7 @@ def envelopes(dialect: str) -> Select[Any]:
 
 
 def send_back() -> Insert:
-    """Put a dead letter of the inbox into the outbox, behind all that is there: a new row like any other.
+    """Put a dead letter of the inbox into the outbox, behind all that is there: a new row of the destination `default`.
 
     Parameters: id, and headers, which say where it is to go; or a list of both. Index: the primary key. Locks: the new
     row.
@@ -136,19 +138,21 @@ def resolve(dialect: str) -> Update:
 
 
 def release(dialect: str) -> Update:
-    """Have parked rows of these keys due at once, those that no parked dead letter stands before.
+    """Have parked rows of these keys of a destination due at once, those that no parked dead letter stands before.
 
     In a statement of its own, after `resolve` in the same transaction: it sees what a relay parked until `lock`.
 
-    Parameters: keys, now. Indexes: outboxkit_outbox_held and outboxkit_dead_letter_parked. Locks: the rows.
+    Parameters: at_destination, keys, now. Indexes: outboxkit_outbox_held and outboxkit_dead_letter_parked. Locks: the
+    rows.
     """
     before = dead_letter.alias("before")
-    stands = exists().where(before.c.parked, before.c.key == outbox.c.key, before.c.position < outbox.c.position)
-    return (
-        update(outbox)
-        .where(_among(outbox.c.key, "keys", dialect), outbox.c.held, outbox.c.due_at == _PARKED, ~stands)
-        .values(due_at=_NOW)
+    earlier = (before.c.position < outbox.c.position, before.c.destination == outbox.c.destination)
+    stands = exists().where(before.c.parked, before.c.key == outbox.c.key, *earlier)
+    theirs = (
+        _among(outbox.c.key, "keys", dialect),
+        outbox.c.destination == bindparam("at_destination", type_=outbox.c.destination.type),
     )
+    return update(outbox).where(*theirs, outbox.c.held, outbox.c.due_at == _PARKED, ~stands).values(due_at=_NOW)
 
 
 def role() -> Select[Any]:

@@ -17,6 +17,7 @@ from sqlalchemy import (
     any_,
     bindparam,
     delete,
+    exists,
     func,
     insert,
     literal,
@@ -29,6 +30,19 @@ from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, published
 
 _MOVED = tuple(column.name for column in published.columns if column.name != "published_at")
 _BURIED = (*_MOVED, "discard_unroutable")
+
+REPLY = (
+    outbox.c.message_id,
+    outbox.c.type,
+    outbox.c.payload,
+    outbox.c.key,
+    outbox.c.headers,
+    outbox.c.correlation_id,
+    outbox.c.causation_id,
+    outbox.c.created_at,
+    outbox.c.content_type,
+)
+"""The columns of a reply that are its own; the others have their defaults."""
 
 
 def forget(dialect: str) -> Delete:
@@ -54,15 +68,16 @@ def keep_published(dialect: str) -> Insert:
 
 
 def reschedule() -> Update:
-    """Count a failed attempt of a row, and hold it until it is due again; executed with a list of parameters.
+    """Hold a row that was not published until it is due again; executed with a list of parameters.
 
-    Parameters: at_position, error, due, now. Index: the primary key. Locks: none beyond those that the claim holds.
+    Parameters: at_position; failures (attempts to add: 1, or 0 where it is nobody's fault); error; due; now (null where
+    nothing has failed). Index: the primary key. Locks: none beyond those that the claim holds.
     """
     return (
         update(outbox)
         .where(outbox.c.position == bindparam("at_position"))
         .values(
-            attempts=outbox.c.attempts + 1,
+            attempts=outbox.c.attempts + bindparam("failures", type_=Integer),
             last_error=bindparam("error"),
             due_at=bindparam("due", type_=UtcDateTime),
             held=True,
@@ -80,14 +95,18 @@ def hold(dialect: str) -> Update:
 
 
 def park(dialect: str) -> Update:
-    """Have rows wait for an operator, those of them whose key is parked at this moment.
+    """Have rows of a destination wait for an operator, those of them whose key is parked there at this moment.
 
-    Parameters: positions. Indexes: the outbox's primary key, outboxkit_dead_letter_parked. Locks: on PostgreSQL the
-    dead letters that park the keys FOR SHARE, until the transaction ends: who releases a key at the same time either
-    waits and then finds these rows, or has already released it, and nothing is parked.
+    Parameters: positions, of_destination. Indexes: the outbox's primary key, outboxkit_dead_letter_parked. Locks: on
+    PostgreSQL the dead letters that park the keys FOR SHARE, until the transaction ends: who releases a key at the same
+    time either waits and then finds these rows, or has already released it, and nothing is parked.
     """
     wanted = select(outbox.c.key).where(_among_positions(dialect))
-    parking = select(dead_letter.c.key).where(dead_letter.c.parked, dead_letter.c.key.in_(wanted))
+    parking = select(dead_letter.c.key).where(
+        dead_letter.c.parked,
+        dead_letter.c.key.in_(wanted),
+        dead_letter.c.destination == bindparam("of_destination", type_=String),
+    )
     if dialect != "sqlite":
         parking = parking.order_by(dead_letter.c.id)  # as who resolves dead letters locks them: no deadlock
         parking = select(parking.with_for_update(read=True).cte("parking").c.key)
@@ -96,6 +115,17 @@ def park(dialect: str) -> Update:
         .where(_among_positions(dialect), outbox.c.key.in_(parking))
         .values(due_at=literal(PARKED, UtcDateTime), held=True)
     )
+
+
+def add_reply() -> Insert:
+    """Add what a destination has answered to a row as a row of `default`, if that row is there; a list of parameters.
+
+    Executed before `forget`, in its transaction. Parameters: at_position, and the columns of `REPLY`. Index: the primary
+    key. Locks: none.
+    """
+    given = select(*(bindparam(known.name, type_=known.type).label(known.name) for known in REPLY))
+    is_there = exists().where(outbox.c.position == bindparam("at_position", type_=BigInteger))
+    return insert(outbox).inline().from_select([known.name for known in REPLY], given.where(is_there))
 
 
 def bury(dialect: str) -> Insert:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Float,
     FromClause,
     Integer,
@@ -22,32 +23,37 @@ from sqlalchemy import (
     func,
     literal_column,
     select,
+    union,
 )
 
-from outboxkit.tables import PARKED, dead_letter, inbox, outbox, published
+from outboxkit.tables import PARKED, dead_letter, effect, idempotency, inbox, outbox, published
 
 _LIMIT = bindparam("limit", type_=Integer)
+_DESTINATION = bindparam("destination", type_=String)
 _ROWS = func.count().label("rows")
 _ROWID = literal_column("rowid", Integer)
 _PARKED = bindparam("parked_until", PARKED, type_=outbox.c.due_at.type)
 
 
 def count_due(now: datetime) -> Select[int]:
-    """How many committed rows could be published now, whoever holds them.
+    """How many committed rows of a destination could be published now, whoever holds them.
 
-    Indexes: outboxkit_outbox_ready and outboxkit_outbox_due, counted in full. Locks: none.
+    Parameters: destination. Indexes: outboxkit_outbox_ready and outboxkit_outbox_due, the destination's part of them
+    counted in full. Locks: none.
     """
-    ready = select(func.count()).select_from(outbox).where(outbox.c.due_at.is_(None)).scalar_subquery()
-    due = select(func.count()).select_from(outbox).where(outbox.c.due_at <= now).scalar_subquery()
+    ours = select(func.count()).select_from(outbox).where(outbox.c.destination == _DESTINATION)
+    ready = ours.where(outbox.c.due_at.is_(None)).scalar_subquery()
+    due = ours.where(outbox.c.due_at <= now).scalar_subquery()
     return select(ready + due)
 
 
 def count_later(now: datetime) -> Select[int, datetime | None]:
-    """How many rows wait for a later time, and the next such time.
+    """How many rows of a destination wait for a later time, and the next such time.
 
-    Index: outboxkit_outbox_due, from `now` on. Locks: none.
+    Parameters: destination. Index: outboxkit_outbox_due, from `now` on. Locks: none.
     """
-    return select(func.count(), func.min(outbox.c.due_at)).where(outbox.c.due_at > now)
+    waiting = (outbox.c.destination == _DESTINATION, outbox.c.due_at > now)
+    return select(func.count(), func.min(outbox.c.due_at)).where(*waiting)
 
 
 def by_index() -> Select[Any]:
@@ -67,30 +73,48 @@ def by_index() -> Select[Any]:
     )
 
 
-def ready() -> Select[int, Any]:
-    """How many rows wait for nothing, and the creation of the oldest, among the first `limit` of them.
+def destinations() -> Select[str]:
+    """The destinations of rows in the outbox, and of up to `limit` parked dead letters; at most `most` of each kind.
 
-    Parameters: limit. Index: outboxkit_outbox_ready. Locks: none.
+    However many rows there are, it reads one for each destination. Parameters: most, limit. Indexes:
+    outboxkit_outbox_ready, outboxkit_outbox_due and outboxkit_dead_letter_parked. Locks: none.
     """
-    first = _first(select(outbox.c.created_at).where(outbox.c.due_at.is_(None)), outbox.c.position)
+    letters = _first(select(dead_letter.c.destination).where(dead_letter.c.parked), dead_letter.c.key)
+    found = union(
+        _each_destination("ready", outbox.c.due_at.is_(None)),
+        _each_destination("due", outbox.c.due_at.is_not(None)),
+        select(letters.c.destination),
+    ).subquery("found")
+    return select(found.c.destination).order_by(found.c.destination)
+
+
+def ready() -> Select[int, Any]:
+    """How many rows of a destination wait for nothing, and the creation of the oldest, among the first `limit` of them.
+
+    Parameters: destination, limit. Index: outboxkit_outbox_ready. Locks: none.
+    """
+    # A range of one, and both columns in the order: for an equation the planner would take the primary key's order.
+    ours = outbox.c.destination.between(_DESTINATION, _DESTINATION)
+    found = select(outbox.c.created_at).where(ours, outbox.c.due_at.is_(None))
+    first = _first(found, outbox.c.destination, outbox.c.position)
     return select(func.count(), func.min(first.c.created_at)).select_from(first)
 
 
 def waiting() -> Select[Any]:
     """For held and for delayed rows: how many, the next time and the oldest creation, among the `limit` next due ones.
 
-    Parameters: limit. Index: outboxkit_outbox_due, up to the parked rows. Locks: none.
+    Of a destination. Parameters: destination, limit. Index: outboxkit_outbox_due, up to the parked rows. Locks: none.
     """
     columns = (outbox.c.held, outbox.c.due_at, outbox.c.created_at)
-    first = _first(select(*columns).where(outbox.c.due_at < _PARKED), outbox.c.due_at, outbox.c.position)
+    first = _first(_to_destination(*columns).where(outbox.c.due_at < _PARKED), outbox.c.due_at, outbox.c.position)
     earliest = (func.min(first.c.due_at), func.min(first.c.created_at))
     return select(first.c.held, func.count(), *earliest).group_by(first.c.held)
 
 
 def parked() -> Select[Any]:
-    """How many rows wait behind a parked dead letter: at most `limit` are counted.
+    """How many rows of a destination wait behind a parked dead letter: at most `limit` are counted.
 
-    Parameters: limit. Index: outboxkit_outbox_due, its upper end. Locks: none.
+    Parameters: destination, limit. Index: outboxkit_outbox_due, its upper end. Locks: none.
     """
     return select(func.count()).select_from(_parked_rows())
 
@@ -98,13 +122,17 @@ def parked() -> Select[Any]:
 def parked_keys() -> Select[Any]:
     """The keys with parked dead letters, those with the most waiting rows first; of all of them, keys and dead letters.
 
-    Of waiting rows and of dead letters the first `limit` are counted. Parameters: limit, top (how many keys).
-    Indexes: outboxkit_outbox_due, its upper end, and outboxkit_dead_letter_parked. Locks: none.
+    Of a destination; of its waiting rows, and of the dead letters of all destinations, the first `limit` are counted.
+    Parameters: destination, limit, top (how many keys). Indexes: outboxkit_outbox_due, its upper end, and
+    outboxkit_dead_letter_parked. Locks: none.
     """
     rows = _parked_rows()
     behind = select(rows.c.key, func.count().label("rows")).group_by(rows.c.key).cte("behind")
-    letters = _first(select(dead_letter.c.key).where(dead_letter.c.parked), dead_letter.c.key)
-    dead = select(letters.c.key, func.count().label("rows")).group_by(letters.c.key).cte("dead")
+    letters = _first(
+        select(dead_letter.c.key, dead_letter.c.destination).where(dead_letter.c.parked), dead_letter.c.key
+    )
+    ours = select(letters.c.key, func.count().label("rows")).where(letters.c.destination == _DESTINATION)
+    dead = ours.group_by(letters.c.key).cte("dead")
     waiting_rows = func.coalesce(behind.c.rows, literal_column("0", Integer))
     return (
         select(dead.c.key, waiting_rows, dead.c.rows, func.count().over(), func.sum(dead.c.rows).over())
@@ -115,11 +143,11 @@ def parked_keys() -> Select[Any]:
 
 
 def oldest_by_type() -> Select[Any]:
-    """The `limit` rows with the lowest positions, by type and state; and how many of these have failed before.
+    """The `limit` rows with the lowest positions, by type, destination and state; how many of them failed before.
 
     Parameters: limit. Index: the primary key. Locks: none.
     """
-    columns = (outbox.c.type, outbox.c.due_at, outbox.c.held, outbox.c.attempts)
+    columns = (outbox.c.type, outbox.c.destination, outbox.c.due_at, outbox.c.held, outbox.c.attempts)
     return _by_type(_first(select(*columns), outbox.c.position))
 
 
@@ -157,6 +185,21 @@ def sampled_published(dialect: str) -> Select[Any]:
     return select(_ROWS).select_from(_sample(dialect, published))
 
 
+def sampled_remembered(dialect: str) -> Select[Any]:
+    """How many requests with an idempotency key are remembered, in a sample of them (see `size`). Locks: none."""
+    return select(_ROWS).select_from(_sample(dialect, idempotency))
+
+
+def unknown_effects() -> Select[Any]:
+    """How many effects were started, and have neither an end nor a lease any more: at most `limit` are counted.
+
+    Parameters: limit, now. Index: outboxkit_effect_open. Locks: none.
+    """
+    is_open = effect.c.state == literal_column("'started'")
+    over = effect.c.locked_until < bindparam("now", type_=effect.c.locked_until.type)
+    return select(func.count()).select_from(_first(select(effect.c.key).where(is_open, over), effect.c.locked_until))
+
+
 def oldest_published() -> Select[Any]:
     """When the oldest message that is kept was published. Index: the primary key, of each partition. Locks: none."""
     return select(func.min(published.c.published_at))
@@ -184,7 +227,25 @@ def _first(query: Select[Any], *order: Any) -> Subquery:
 
 
 def _parked_rows() -> Subquery:
-    return _first(select(outbox.c.key).where(outbox.c.due_at == _PARKED), outbox.c.position)
+    # No row is due later; but by the position alone the planner would take the primary key's order.
+    return _first(_to_destination(outbox.c.key).where(outbox.c.due_at >= _PARKED), outbox.c.due_at, outbox.c.position)
+
+
+def _to_destination(*columns: Any) -> Select[Any]:
+    return select(*columns).where(outbox.c.destination == _DESTINATION)
+
+
+def _each_destination(name: str, where: ColumnElement[bool]) -> Select[Any]:
+    """Each destination by one look into the index: the next one behind the last."""
+    first = select(func.min(outbox.c.destination)).where(where).scalar_subquery()
+    one = literal_column("1", Integer)
+    found = select(first.label("destination"), one.label("number")).cte(name, recursive=True)
+    behind = select(func.min(outbox.c.destination)).where(where, outbox.c.destination > found.c.destination)
+    following = select(behind.correlate(found).scalar_subquery(), found.c.number + one).where(
+        found.c.destination.is_not(None), found.c.number < bindparam("most", type_=Integer)
+    )
+    each = found.union_all(following)
+    return select(each.c.destination).where(each.c.destination.is_not(None))
 
 
 def _sample(dialect: str, table: Table) -> FromClause:
@@ -201,4 +262,5 @@ def _by_type(rows: FromClause) -> Select[Any]:
         else_=literal_column("'delayed'", String),
     ).label("state")
     failed = func.count().filter(rows.c.attempts > literal_column("0", Integer)).label("failed")
-    return select(rows.c.type, state, failed, _ROWS).group_by(rows.c.type, literal_column("state"))
+    by = (rows.c.type, rows.c.destination)
+    return select(*by, state, failed, _ROWS).group_by(*by, literal_column("state"))

@@ -3,7 +3,6 @@
 from typing import Any
 
 from sqlalchemy import (
-    BigInteger,
     Delete,
     Interval,
     Select,
@@ -20,9 +19,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 
+from outboxkit.statements.claim import oldest_ready
 from outboxkit.tables import UtcDateTime, outbox, sleeper
 
-_FLOOR = bindparam("floor", type_=BigInteger)
 _NAME = bindparam("name", type_=String)
 
 
@@ -75,9 +74,10 @@ def forget_the_gone() -> Delete:
 def something_to_do() -> Select[Any]:
     """The lowest position of a ready row above the floor, and the earliest due time; null where there is none.
 
-    Parameters: floor. Indexes: outboxkit_outbox_ready from the floor on, and outboxkit_outbox_due. Locks: none, and
-    rows that others have locked are seen.
+    Parameters: destination, floor. Indexes: outboxkit_outbox_ready from the floor on, and outboxkit_outbox_due. Locks:
+    none, and rows that others have locked are seen.
     """
-    ready = select(func.min(outbox.c.position)).where(outbox.c.due_at.is_(None), outbox.c.position > _FLOOR)
-    due = select(func.min(outbox.c.due_at)).where(outbox.c.due_at.is_not(None))
+    ours = outbox.c.destination == bindparam("destination", type_=String)
+    ready = oldest_ready()
+    due = select(func.min(outbox.c.due_at)).where(ours, outbox.c.due_at.is_not(None))
     return select(ready.scalar_subquery().label("position"), due.scalar_subquery().label("due_at"))

@@ -86,6 +86,9 @@ class Drain:
             self.left.value -= len(rows)
 
 
+OURS = {"destination": "default"}
+
+
 def text(statement: Any) -> str:
     return str(statement.compile(dialect=psycopg_dialect()))  # type: ignore[no-untyped-call]
 
@@ -99,14 +102,14 @@ def by_position(drain: Drain, connection: psycopg.Connection[Any], *, ordered: b
     floor = everybodys = 0
     while drain.left.value:
         if ordered and drain.batches % LOOK_BATCHES == 0:
-            (found,) = cursor.execute(oldest, {"floor": everybodys}).fetchone() or (None,)
+            (found,) = cursor.execute(oldest, {**OURS, "floor": everybodys}).fetchone() or (None,)
             everybodys = everybodys if found is None else found - 1
-        rows = cursor.execute(claim, {"floor": floor, "limit": BATCH}).fetchall()
+        rows = cursor.execute(claim, {**OURS, "floor": floor, "limit": BATCH}).fetchall()
         send = rows
         if ordered and rows:
             last = {row[5]: row[0] for row in rows}
             given: dict[str, Any] = {"keys": list(last), "uptos": list(last.values()), "mine": [row[0] for row in rows]}
-            given["floor"] = everybodys  # this worker's own is past rows that others hold
+            given |= {**OURS, "floor": everybodys}  # this worker's own is past rows that others hold
             blocked = {row[0]: row[1] for row in cursor.execute(before, given) if row[1] is not None}
             send = [row for row in rows if row[0] < blocked.get(row[5], row[0] + 1)]
         drain.given_back += len(rows) - len(send)

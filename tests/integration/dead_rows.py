@@ -21,7 +21,8 @@ def dead(position: int | None, **more: Any) -> dict[str, Any]:
     key = more.get("key")
     known = ENVELOPE | {"side": "outbox", "position": position, "message_id": f"m-{position}", "key": key}
     known |= {"reason": "rejected", "error": "rejected: no", "attempts": 10, "parked": key is not None}
-    return known | {"dead_at": LONG_AGO, "queue": None, "handler": None, "discard_unroutable": False} | more
+    known |= {"dead_at": LONG_AGO, "queue": None, "handler": None, "discard_unroutable": False}
+    return known | {"destination": "default", "reply": None} | more
 
 
 def buried(message_id: str | None = "m-1", **more: Any) -> dict[str, Any]:

@@ -16,8 +16,10 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, event, outbox, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.relay import Policy, Relay
+from outboxkit.relay.batch import Batches
 from outboxkit.relay.pipeline import Pipeline
 from outboxkit.relay.settlement import Settlement
+from outboxkit.relay.settling import Settling
 from outboxkit.retry import Backoff
 from tests.tcp_proxy import TcpProxy
 
@@ -148,11 +150,10 @@ async def turn(
     """One batch; returns what was settled."""
     settled: list[Settlement] = []
     async with Pipeline(
-        engine,
+        Batches(engine, 500),
         publisher,
-        batch_size=500,
+        Settling(engine.dialect.name, keep=False),
         policy=policy or Policy(),
-        keep_published=False,
         on_settled=settled.append,
         clock=lambda: NOW,
     ) as pipeline:

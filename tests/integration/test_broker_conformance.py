@@ -1,15 +1,19 @@
-"""Every broker that comes with outboxkit passes the suite that comes with it."""
+"""Every broker and every destination that comes with outboxkit passes the suite that comes with it."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+from urllib.parse import unquote
 
 import pytest
 
 from outboxkit import ids
 from outboxkit.brokers import Publisher, Subscriber
+from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
+from outboxkit.message import Message
 from outboxkit.testing import conformance
+from tests.http_destination import Call, Destination, Say, say
 from tests.servers import Server
 
 
@@ -44,3 +48,57 @@ async def test_memory_broker_conforms(case: conformance.Case) -> None:
 @pytest.mark.parametrize("case", conformance.CASES, ids=lambda case: case.__name__)
 async def test_rabbitmq_conforms(case: conformance.Case, rabbitmq: Server) -> None:
     await case(Rabbit(rabbitmq.url))
+
+
+class Http:
+    def __init__(self, server: Destination) -> None:
+        self.server = server
+        self.refused: set[str] = set()
+        self.taken: list[Message] = []
+        server.answer = self.answer
+
+    def publisher(self) -> Publisher:
+        return HttpPublisher(self.server.url)
+
+    def refuse(self, id: str) -> None:  # noqa: A002
+        self.refused.add(id)
+
+    def arrived(self) -> Sequence[Message]:
+        return self.taken
+
+    def answer(self, call: Call) -> Say:
+        message = message_of(call)
+        if message.id in self.refused:
+            return say(400, b"refused")
+        self.taken.append(message)
+        return say()
+
+
+def message_of(call: Call) -> Message:
+    """What a receiver can read of a request."""
+
+    def text(name: str) -> str | None:
+        value = call.header(f"outboxkit-{name}")
+        return None if value is None else unquote(value)
+
+    transport = {"host", "content-length", "content-type", "user-agent", "idempotency-key"}
+    own = {name: value for name, value in call.headers if not name.lower().startswith(("outboxkit-", "accept"))}
+    created_at = text("created-at")
+    return Message(
+        id=unquote(str(call.key)),
+        type=str(text("type")),
+        payload=call.body,
+        key=text("key"),
+        topic=text("topic"),
+        headers={name: value for name, value in own.items() if name.lower() not in transport},
+        correlation_id=text("correlation-id"),
+        causation_id=text("causation-id"),
+        created_at=None if created_at is None else datetime.fromisoformat(created_at),
+        content_type=str(call.header("content-type")),
+    )
+
+
+@pytest.mark.parametrize("case", conformance.POINT_TO_POINT, ids=lambda case: case.__name__)
+async def test_an_http_destination_conforms(case: conformance.PointToPointCase) -> None:
+    async with Destination() as server:
+        await case(Http(server))

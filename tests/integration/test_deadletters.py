@@ -158,7 +158,7 @@ async def test_an_end_at_any_statement_loses_and_doubles_nothing(
 
 async def park(connection: AsyncConnection, positions: list[int]) -> int:
     statement = statements.settle.park(connection.dialect.name)
-    return (await connection.execute(statement, {"positions": positions})).rowcount
+    return (await connection.execute(statement, {"positions": positions, "of_destination": "default"})).rowcount
 
 
 async def claim(connection: AsyncConnection, positions: list[int]) -> None:

@@ -33,12 +33,12 @@ async def test_a_claim_that_was_planned_for_an_empty_outbox(
     claim = statements.claim.claim_ready()
     async with made.connect() as connection:
         for _ in range(TIMES):
-            assert await fetch(connection, claim, {"floor": 0, "limit": 500}) == []
+            assert await fetch(connection, claim, {"destination": "default", "floor": 0, "limit": 500}) == []
         with pg_engine.begin() as other:
             other.execute(text(FILL))
         kept = "SELECT name FROM pg_prepared_statements WHERE generic_plans > 0 AND statement LIKE '%SKIP LOCKED'"
         name = (await connection.execute(text(kept))).scalar_one()
-        plan = await connection.execute(text(f'EXPLAIN EXECUTE "{name}"(0, 500)'))
+        plan = await connection.execute(text(f'EXPLAIN EXECUTE "{name}"(\'default\', 0, 500)'))
         lines = "\n".join(plan.scalars())
     await made.dispose()
     assert ("using outboxkit_outbox_ready" in lines) is of_a_relay, lines

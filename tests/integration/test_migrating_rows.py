@@ -119,6 +119,61 @@ def test_no_row_of_the_inbox_is_copied_and_its_rights_stay(empty_postgresql_url:
     engine.dispose()
 
 
+MESSAGES = ("outboxkit_outbox", "outboxkit_dead_letter", "outboxkit_published")
+DAY = """
+CREATE TABLE outboxkit_published_20260301 PARTITION OF outboxkit_published
+FOR VALUES FROM ('2026-03-01 UTC') TO ('2026-03-02 UTC')
+"""
+
+
+def test_messages_of_version_3_go_where_they_went(engine: Engine):
+    """Every row of the three tables is there as it was, in its partition, and goes to the destination `default`."""
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        migrations.upgrade(operations, to=3)
+        fill_version_3(connection)
+        old, described_3 = messages(connection), described(connection, *MESSAGES)
+        migrations.upgrade(operations, since=3, to=4)
+        assert {name: [row[:-2] for row in rows] for name, rows in messages(connection).items()} == old
+        assert {row[-2:] for rows in messages(connection).values() for row in rows} == {("default", None)}
+        connection.execute(insert(metadata.tables["outboxkit_idempotency"]).values(request()))
+        connection.execute(insert(metadata.tables["outboxkit_effect"]).values(started()))
+        connection.execute(text("UPDATE outboxkit_outbox SET destination = 'payments', reply = 'CardCharged'"))
+        migrations.downgrade(operations, since=4, to=3)
+        assert messages(connection) == old
+        assert described(connection, *MESSAGES) == described_3
+        assert not {"outboxkit_idempotency", "outboxkit_effect"} & set(inspect(connection).get_table_names())
+        migrations.upgrade(operations, since=3, to=4)
+        assert {row[-2:] for rows in messages(connection).values() for row in rows} == {("default", None)}
+
+
+def test_no_row_is_rewritten_for_the_new_columns(empty_postgresql_url: str):
+    """Whoever holds the lock meanwhile holds it for the indexes of the outbox alone, which is nearly empty."""
+    engine = create_engine(empty_postgresql_url)
+    asked = text("SELECT relname, pg_relation_filenode(oid) FROM pg_class WHERE relname ~ 'published|dead_letter'")
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        migrations.upgrade(operations, to=3)
+        fill_version_3(connection)
+        files = set(map(tuple, connection.execute(asked)))
+        migrations.upgrade(operations, since=3, to=4)
+        assert set(map(tuple, connection.execute(asked))) == files
+    engine.dispose()
+
+
+def test_a_relay_of_version_3_goes_on_with_the_new_tables(engine: Engine):
+    """It names the columns that it knows; what it moves gets the destination that it has."""
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        migrations.upgrade(operations, to=3)
+        fill_version_3(connection)
+        migrations.upgrade(operations, since=3, to=4)
+        connection.execute(insert(metadata.tables["outboxkit_published"]).from_select(*kept()))
+        rows = connection.execute(text("SELECT destination FROM outboxkit_published")).scalars().all()
+        assert set(rows) == {"default"}
+        assert len(rows) == 4
+
+
 def process(connection: Connection, *messages: str) -> None:
     """As a consumer of any version has done."""
     statement = text("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('H', :id, 'T')")
@@ -154,6 +209,45 @@ def fill_version_1(connection: Connection) -> None:
     connection.execute(text("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('h', 'm', 'T')"))
 
 
+def fill_version_3(connection: Connection) -> None:
+    """Rows of every table that holds messages: waiting, held, parked and dead; kept inside a day and outside."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(DAY))
+    names = "message_id, type, payload, headers, content_type"
+    given = {"payload": b"\xff", "headers": b"{}", "parked": "9999-12-31 00:00:00+00"}
+    row = "'T', :payload, :headers, 'application/json'"
+    put = f"INSERT INTO outboxkit_outbox ({names}, key, due_at, held) VALUES"
+    dead = f"INSERT INTO outboxkit_dead_letter ({names}, key, side, reason, attempts, position, parked) VALUES"
+    keep = f"INSERT INTO outboxkit_published ({names}, published_at, position) VALUES"
+    for statement in (
+        f"{put} ('ready', {row}, NULL, NULL, false)",
+        f"{put} ('parked', {row}, 'k', :parked, true)",
+        f"{dead} ('dead', {row}, 'k', 'outbox', 'rejected', 10, 1, true)",
+        f"{keep} ('in its day', {row}, '2026-03-01 12:00:00+00', 1)",
+        f"{keep} ('in none', {row}, '2026-01-01 12:00:00+00', 2)",
+    ):
+        connection.execute(text(statement), {name: value for name, value in given.items() if f":{name}" in statement})
+
+
+def messages(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """Every row of the tables that hold messages, and on PostgreSQL of the partition of a day."""
+    names = [*MESSAGES, *(["outboxkit_published_20260301"] if connection.dialect.name == "postgresql" else [])]
+    return {
+        name: [tuple(row) for row in connection.execute(text(f"SELECT * FROM {name} ORDER BY 1"))] for name in names
+    }
+
+
+def request() -> dict[str, Any]:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    known = {"scope": "POST /orders", "principal": "", "key": "k", "fingerprint": b"f", "state": "done", "token": "t"}
+    return known | {"created_at": now, "expires_at": now}
+
+
+def started() -> dict[str, Any]:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    return {"key": "k", "state": "started", "token": "t", "started_at": now, "locked_until": now}
+
+
 def contents(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
     """Every row of the tables that version 1 has."""
     return {
@@ -165,7 +259,8 @@ def contents(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
 def kept() -> tuple[list[str], Select[Any]]:
     """What moves the outbox's rows to those that were published."""
     outbox = metadata.tables["outboxkit_outbox"]
-    names = [column.name for column in metadata.tables["outboxkit_published"].columns if column.name != "published_at"]
+    new = {"published_at", "destination", "reply"}
+    names = [column.name for column in metadata.tables["outboxkit_published"].columns if column.name not in new]
     return ["published_at", *names], select(func.current_timestamp(), *(outbox.c[name] for name in names))
 
 

@@ -1,5 +1,6 @@
 """The tables: however they come into being they are the same, and any number of processes may create them at once."""
 
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -219,5 +220,5 @@ def described(connection: Connection) -> dict[str, Any]:
     found = {name: list(connection.scalars(text(query))) for name, query in asked.items()}
     assert all(found.values()), found
     # SQLite keeps a table's definition as it was written, and Alembic prints it with other spaces.
-    found["definitions"] = [" ".join(sql.split()) for sql in found.get("definitions", []) if sql]
+    found["definitions"] = [re.sub(r"\s*([ (),])\s*", r"\1", sql) for sql in found.get("definitions", []) if sql]
     return found

@@ -45,37 +45,39 @@ COUNTED = {"queue": "q", "message_id": "m1"}
 READY, DUE, KEY, HELD = (f"outboxkit_outbox_{name}" for name in ("ready", "due", "key", "held"))
 PRIMARY, INBOX, PARKED = "outboxkit_outbox_pkey", "outboxkit_inbox_pkey", "outboxkit_dead_letter_parked"
 INBOX_DEFAULT, ATTEMPT = "outboxkit_inbox_default_pkey", "outboxkit_attempt_pkey"
+OURS = {"destination": "default"}
 POSITIONS = list(range(5000, 5500))
 BURIED = {"reason": "rejected", "error": "no", "failures": 1, "parked": True, "now": NOW}
 BATCH = {
+    **OURS,
     "keys": [f"k{n}" for n in range(100)],
     "uptos": [10_000] * 100,
     "mine": list(range(9900, 10_000)),
     "floor": 5000,
 }
 PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
-    "claim.claim_ready": (statements.claim.claim_ready(), {"floor": 5000, "limit": 500}, {READY}),
-    "claim.claim_due": (statements.claim.claim_due(), {"now": NOW, "limit": 500}, {DUE}),
+    "claim.claim_ready": (statements.claim.claim_ready(), {**OURS, "floor": 5000, "limit": 500}, {READY}),
+    "claim.claim_due": (statements.claim.claim_due(), {**OURS, "now": NOW, "limit": 500}, {DUE}),
     "claim.claim_ready_but": (
         statements.claim.claim_ready_but(),
-        {"floor": 5000, "limit": 500, "but": ["k1", "k2"]},
+        {**OURS, "floor": 5000, "limit": 500, "but": ["k1", "k2"]},
         {READY},
     ),
-    "claim.claim_due_but": (statements.claim.claim_due_but(), {"now": NOW, "limit": 500, "but": ["k1"]}, {DUE}),
-    "claim.oldest_ready": (statements.claim.oldest_ready(), {"floor": 5000}, {READY}),
+    "claim.claim_due_but": (statements.claim.claim_due_but(), {**OURS, "now": NOW, "limit": 500, "but": ["k1"]}, {DUE}),
+    "claim.oldest_ready": (statements.claim.oldest_ready(), {**OURS, "floor": 5000}, {READY}),
     "claim.standing_before": (statements.claim.standing_before("postgresql"), BATCH, {KEY, HELD, PARKED}),
     "settle.forget": (statements.settle.forget("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
     "settle.keep_published": (statements.settle.keep_published("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
     "settle.reschedule": (
         statements.settle.reschedule(),
-        {"at_position": 5000, "error": "no", "due": NOW, "now": NOW},
+        {"at_position": 5000, "failures": 1, "error": "no", "due": NOW, "now": NOW},
         {PRIMARY},
     ),
     "settle.hold": (statements.settle.hold("postgresql"), {"positions": POSITIONS, "due": NOW}, {PRIMARY}),
-    "settle.park": (statements.settle.park("postgresql"), {"positions": POSITIONS[:20]}, {PRIMARY, PARKED}),
+    "settle.park": (statements.settle.park("postgresql"), {"of_destination": "default", "positions": POSITIONS[:20]}, {PRIMARY, PARKED}),
     "settle.bury": (statements.settle.bury("postgresql"), {"positions": POSITIONS} | BURIED, {PRIMARY}),
-    "status.count_due": (statements.status.count_due(NOW - timedelta(hours=2)), {}, {READY, DUE}),
-    "status.count_later": (statements.status.count_later(NOW + timedelta(hours=2)), {}, {DUE}),
+    "status.count_due": (statements.status.count_due(NOW - timedelta(hours=2)), OURS, {READY, DUE}),
+    "status.count_later": (statements.status.count_later(NOW + timedelta(hours=2)), OURS, {DUE}),
     "inbox.record_processed": (statements.inbox.record_processed("postgresql"), HANDLED, {INBOX}),
     "inbox.record_all": (statements.inbox.record_all("postgresql"), HANDLED_ALL, {INBOX}),
     "inbox.took": (
@@ -136,7 +138,7 @@ def test_the_docstring_names_these_indexes(name: str):
 
 def test_a_claim_stays_short_however_many_rows_wait_for_later(filled: Engine):
     """`claim_ready` reads no rows but those that it returns."""
-    found = run(filled, PLANS["claim.claim_ready"][0], {"floor": 0, "limit": 100})
+    found = run(filled, PLANS["claim.claim_ready"][0], {**OURS, "floor": 0, "limit": 100})
     (scan,) = [node for node in walk(found) if "Index Name" in node]
     assert (scan["Actual Rows"], scan.get("Rows Removed by Filter", 0)) == (100, 0)
 

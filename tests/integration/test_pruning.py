@@ -1,8 +1,11 @@
-"""`outboxkit prune` on PostgreSQL: one at a time, safe to kill, days of the inbox dropped."""
+"""`outboxkit prune` on PostgreSQL: one at a time, safe to kill, days of the inbox dropped, expired keys forgotten."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -92,3 +95,79 @@ async def test_a_day_that_is_in_use_is_left_and_said(async_pg_engine: AsyncEngin
         done = await Retention(async_pg_engine, Periods(inbox=7 * DAY), clock=lambda: NOW + 9 * DAY).prune()
         assert (done.inbox_days_dropped, done.busy) == ([], True)
         assert any("lock timeout" in problem for problem in done.problems)
+
+
+REQUESTS = """
+INSERT INTO outboxkit_idempotency (scope, principal, key, fingerprint, state, token, created_at, expires_at)
+SELECT 'POST /orders', 'p' || n % 10, 'k' || n, '', 'done', 't', :now,
+       :now - (n % 4 - 1) * interval '1 hour' - n * interval '1 millisecond'
+FROM generate_series(1, :rows) n
+"""
+EFFECTS = """
+INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until)
+SELECT 'e' || n, 'done', 't', :now - n % 4 * interval '10 days' - n * interval '1 millisecond',
+       :now - interval '20 days'
+FROM generate_series(1, :rows) n
+"""
+ABOUT = {
+    "idempotency": (REQUESTS, lambda limit: statements.prune.prune_idempotency("postgresql", NOW, limit)),
+    "effect": (EFFECTS, lambda limit: statements.prune.prune_effects("postgresql", NOW - 9 * DAY, limit)),
+}
+
+
+@pytest.mark.parametrize("table", ABOUT)
+def test_a_batch_is_found_by_the_index_and_is_no_larger(pg_engine: Engine, table: str):
+    fill, prune = ABOUT[table]
+    with pg_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(fill), {"rows": 20_000, "now": NOW})
+        connection.execute(text(f"ANALYZE outboxkit_{table}"))
+    with pg_engine.begin() as connection:
+        compiled = prune(100).compile(pg_engine)
+        explain = f"EXPLAIN (ANALYZE, FORMAT JSON) {compiled}"
+        nodes = list(walk(connection.exec_driver_sql(explain, compiled.params).scalar_one()[0]["Plan"]))
+        assert connection.execute(text(f"SELECT count(*) FROM outboxkit_{table}")).scalar_one() == 19_900
+    scans = [node for node in nodes if "Scan" in node["Node Type"] and "Relation Name" in node]
+    assert {node["Node Type"] for node in scans} == {"Index Scan", "Tid Scan"}
+    column = "expires" if table == "idempotency" else "started"
+    assert [node["Index Name"] for node in scans if "Index Name" in node] == [f"outboxkit_{table}_{column}"]
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 200
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", []):
+        yield from walk(child)
+
+
+async def test_a_key_that_is_taken_over_at_this_moment_is_left_to_its_new_run(
+    async_pg_engine: AsyncEngine, pg_engine: Engine
+):
+    """The pruner passes it over, and sees afterwards that it is not expired any more."""
+    with pg_engine.begin() as connection:
+        for fill, _ in ABOUT.values():
+            connection.execute(text(fill), {"rows": 3, "now": NOW - 30 * DAY})
+    key = {"at": "k3", "effect": "e3", "later": NOW + DAY}
+    with pg_engine.connect() as taking:
+        taking.execute(text("UPDATE outboxkit_idempotency SET expires_at = :later WHERE key = :at"), key)
+        taking.execute(text("UPDATE outboxkit_effect SET locked_until = :later WHERE key = :effect"), key)
+        periods = Periods(inbox=7 * DAY)
+        first = await Retention(async_pg_engine, periods, clock=lambda: NOW).prune()
+        assert (first.idempotency, first.effects) == (2, 2)
+        taking.commit()
+    second = await Retention(async_pg_engine, periods, clock=lambda: NOW).prune()
+    assert (second.idempotency, second.effects) == (0, 0)
+    with pg_engine.connect() as connection:
+        assert connection.execute(text("SELECT key FROM outboxkit_idempotency")).scalars().all() == ["k3"]
+        assert connection.execute(text("SELECT key FROM outboxkit_effect")).scalars().all() == ["e3"]
+
+
+def test_the_clock_of_the_database_decides(pg_engine: Engine, postgresql_url: str):
+    """The command is in a time zone of its own, and asks for no other time."""
+    insert = "INSERT INTO outboxkit_idempotency VALUES ('s', 'p', :key, '', 'done', 't', NULL, NULL, NULL, NULL, NULL, "
+    with pg_engine.begin() as connection:
+        for key, ago in (("expired", "1 second"), ("new", "-60 seconds")):
+            connection.execute(text(f"{insert} now(), now() - interval '{ago}')"), {"key": key})
+    said = run_to_end([COMMAND, "prune", "--database-url", postgresql_url], {"TZ": "Pacific/Kiritimati"}).stdout
+    assert "idempotency keys: 1 forgotten\n" in said
+    with pg_engine.connect() as connection:
+        assert connection.execute(text("SELECT key FROM outboxkit_idempotency")).scalars().all() == ["new"]

@@ -50,7 +50,14 @@ async def test_a_page_is_read_from_the_index(async_pg_engine: AsyncEngine, pg_en
         await make_ahead(connection, now=NOW)
     keep(pg_engine, *(row(number, NOW + number * timedelta(minutes=1)) for number in range(5_000)))
     page = statements.published.kept_page(type_="OrderConfirmed", key=None)
-    given = {"since": NOW, "until": NOW + 9 * DAY, "after_at": NOW + DAY, "after_position": 1440, "limit": 500}
+    given = {
+        "destination": "default",
+        "since": NOW,
+        "until": NOW + 9 * DAY,
+        "after_at": NOW + DAY,
+        "after_position": 1440,
+        "limit": 500,
+    }
     with pg_engine.connect() as other:
         other.execute(text("ANALYZE outboxkit_published"))
         compiled = page.compile(pg_engine)

@@ -149,10 +149,9 @@ async def test_rows_below_the_floor_are_found_by_the_sweep_and_kept_in_order(
 def buffers(engine: Engine, floor: int) -> int:
     """What PostgreSQL reads of index and table to claim 100 rows."""
     query = statements.claim.claim_ready().compile(engine)
+    given = {"destination": "default", "floor": floor, "limit": 100}
     with engine.connect() as connection:
-        found = connection.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", {"floor": floor, "limit": 100}
-        ).scalar_one()
+        found = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {query}", given).scalar_one()
         connection.rollback()
     plan = found[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])

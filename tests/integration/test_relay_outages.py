@@ -20,7 +20,7 @@ from tests.integration.recording import Recorder, add, count, relay, rows, runni
 from tests.polling import eventually_async
 
 CLAIM = statements.claim.claim_ready()
-EVERYTHING = {"floor": 0, "limit": 10}
+EVERYTHING = {"destination": "default", "floor": 0, "limit": 10}
 
 Way = Callable[[AsyncConnection], Awaitable[Any]]
 

@@ -55,7 +55,7 @@ def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_old_tables(command: str, empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     create_version_1(empty_url)
     assert failure(command, monkeypatch, capsys) == (
-        "outboxkit: the outboxkit tables have version 1, this code needs 3: run `outboxkit migrate`, "
+        "outboxkit: the outboxkit tables have version 1, this code needs 4: run `outboxkit migrate`, "
         "or add migrations.upgrade(op, since=1, to=4) to your Alembic history\n"
     )
 

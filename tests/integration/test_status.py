@@ -19,7 +19,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from outboxkit import statements, tables
 from outboxkit.cli import status
 from outboxkit.cli.status import show
-from outboxkit.cli.status.report import Status
+from outboxkit.cli.status.report import Count, Status
 from outboxkit.cli.status.sample import EXACT_UP_TO, LIMIT, SAMPLED_PAGES
 from outboxkit.outage import utc_now
 from tests.pages import libpq
@@ -28,18 +28,34 @@ from tests.servers import Server, create_database, drop_database
 
 ROWS = 200_000
 OUTBOX = """
-    INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, due_at, held)
-    SELECT 'm' || n, 'T' || n % 4, 'k' || n % 100, convert_to(repeat('x', 200), 'UTF8'), '{}', 'x', now(), :due, :held
+    INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, due_at, held,
+                                  destination)
+    SELECT 'm' || n, 'T' || n % 4, 'k' || n % 100, convert_to(repeat('x', 200), 'UTF8'), '{}', 'x', now(), :due, :held,
+           :destination
     FROM generate_series(1, :rows) n
 """
 DEAD = """
-    INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked)
-    SELECT 'outbox', 'T', 'k' || n, '', '{}', 'x', 'refused', 10, true FROM generate_series(1, :rows) n
+    INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked,
+                                       destination)
+    SELECT 'outbox', 'T', 'k' || n, '', '{}', 'x', 'refused', 10, true, :destination FROM generate_series(1, :rows) n
 """
 INBOX = """
     INSERT INTO outboxkit_inbox (handler, message_id, type)
     SELECT 'H' || n % 2, 'm' || n, 'T' FROM generate_series(1, :rows) n
 """
+
+
+REQUESTS = """
+    INSERT INTO outboxkit_idempotency (scope, principal, key, fingerprint, state, token, created_at, expires_at)
+    SELECT 's', 'p', n, '', 'done', 't', now(), now() + interval '1 day' FROM generate_series(1, :rows) n
+"""
+EFFECTS = """
+    INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until)
+    SELECT n, CASE WHEN n % 1000 = 0 THEN 'started' ELSE 'done' END, 't', now(), now() - interval '1 hour'
+    FROM generate_series(1, :rows) n
+"""
+DEFAULT = {"destination": "default"}
+HERE = DEFAULT | {"due": None, "held": False}
 
 
 @contextmanager
@@ -53,21 +69,31 @@ def database(server: Server, template: str) -> Iterator[Engine]:
 
 @pytest.fixture(scope="module", params=["without statistics", "with statistics"])
 def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
-    """Many ready rows, 40 delayed, 30 held and 20 parked ones, and as many inbox rows."""
+    """Many ready rows, 40 delayed, 30 held and 20 parked ones of `default`; as many inbox rows, requests and effects.
+
+    Of two other destinations one has as many rows again, most of them parked, and the last by its name has three.
+    """
     with database(postgresql, template) as engine:
         with engine.begin() as connection:
-            for table in ("outbox", "inbox_default", "dead_letter"):
+            for table in ("outbox", "inbox_default", "dead_letter", "idempotency", "effect"):
                 connection.execute(text(f"ALTER TABLE outboxkit_{table} SET (autovacuum_enabled = false)"))
             soon = utc_now() + timedelta(hours=1)
-            for rows, due, held in (
-                (ROWS, None, False),
-                (40, soon, False),
-                (30, soon, True),
-                (20, tables.PARKED, True),
+            for rows, due, held, destination in (
+                (ROWS, None, False, "default"),
+                (40, soon, False, "default"),
+                (30, soon, True, "default"),
+                (20, tables.PARKED, True, "default"),
+                (20_000, None, False, "mail"),
+                (60_000, tables.PARKED, True, "mail"),
+                (5, soon, True, "mail"),
+                (3, None, False, "payments"),
             ):
-                connection.execute(text(OUTBOX), {"rows": rows, "due": due, "held": held})
-            connection.execute(text(DEAD), {"rows": 20})
-            connection.execute(text(INBOX), {"rows": ROWS})
+                given = {"rows": rows, "due": due, "held": held, "destination": destination}
+                connection.execute(text(OUTBOX), given)
+            connection.execute(text(DEAD), {"rows": 20} | DEFAULT)
+            connection.execute(text(DEAD), {"rows": 100, "destination": "mail"})
+            for statement in (INBOX, REQUESTS, EFFECTS):
+                connection.execute(text(statement), {"rows": ROWS})
         if request.param == "with statistics":
             with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 connection.execute(text("VACUUM ANALYZE"))
@@ -83,17 +109,26 @@ def test_many_rows_are_estimated_and_few_are_counted(large: Engine) -> None:
     found = read(large)
     assert found.outbox.pending.estimate
     assert found.outbox.ready.estimate
-    assert found.outbox.ready.value == pytest.approx(ROWS, rel=0.3)
-    counted = (found.outbox.delayed, found.outbox.held, found.outbox.parked, found.outbox.parked_keys.count)
-    assert [(count.value, count.estimate) for count in counted] == [(40, False), (30, False), (20, False), (20, False)]
+    assert found.outbox.ready.value == pytest.approx(ROWS + 20_000, rel=0.3)
+    ours, mail, payments = (found.outbox.by_destination[name] for name in ("default", "mail", "payments"))
+    assert (ours.delayed, ours.held, ours.parked) == (Count(40), Count(30), Count(20))
+    assert (mail.delayed, mail.held) == (Count(0), Count(5))
+    assert mail.parked.value == pytest.approx(60_000, rel=0.4)
+    assert (payments.pending, payments.ready) == (Count(3), Count(3))
+    assert found.outbox.parked_keys.count == Count(120)
+    assert found.outbox.held == Count(35)
     assert sorted(found.outbox.by_type) == ["T0", "T1", "T2", "T3"]
     for of_type in found.outbox.by_type.values():
         assert of_type.pending.estimate
-        assert of_type.pending.value == pytest.approx(ROWS / 4, rel=0.3)
+        assert of_type.pending.value == pytest.approx((ROWS + 80_000) / 4, rel=0.3)
     assert found.inbox.processed.value == pytest.approx(ROWS, rel=0.3)
+    assert found.idempotency.remembered.value == pytest.approx(ROWS, rel=0.3)
+    assert found.effects.unknown == Count(ROWS // 1000)
 
 
 READS: dict[str, Callable[[], Any]] = {
+    "destinations": statements.status.destinations,
+    "unknown_effects": statements.status.unknown_effects,
     "ready": statements.status.ready,
     "waiting": statements.status.waiting,
     "parked": statements.status.parked,
@@ -102,17 +137,18 @@ READS: dict[str, Callable[[], Any]] = {
     "dead_open": statements.status.dead_open,
     "oldest_published": statements.status.oldest_published,
     **{
-        name: lambda name=name: getattr(statements.status, name)("postgresql")
-        for name in ("sampled_by_type", "sampled_dead", "sampled_processed", "sampled_published")
+        f"sampled_{name}": lambda name=name: getattr(statements.status, f"sampled_{name}")("postgresql")
+        for name in ("by_type", "dead", "processed", "published", "remembered")
     },
 }
 
 
+@pytest.mark.parametrize("destination", ["default", "mail", "payments"])
 @pytest.mark.parametrize("name", READS)
-def test_no_table_is_read_from_end_to_end(large: Engine, name: str) -> None:
+def test_no_table_is_read_from_end_to_end(large: Engine, name: str, destination: str) -> None:
     with large.connect() as connection:
         status.read(connection, utc_now())
-        nodes = list(walk(explain(connection, READS[name]())))
+        nodes = list(walk(explain(connection, READS[name](), destination)))
     assert not [node for node in nodes if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")]
     scans = [node for node in nodes if "Scan" in node["Node Type"] and "Relation Name" in node]
     assert scans
@@ -120,7 +156,8 @@ def test_no_table_is_read_from_end_to_end(large: Engine, name: str) -> None:
         if scan["Node Type"] == "Sample Scan":
             assert scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] < 2 * SAMPLED_PAGES
         else:
-            assert scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) <= EXACT_UP_TO + 1
+            read = scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)
+            assert read * scan["Actual Loops"] <= EXACT_UP_TO + 1
             for index in index_names(name):
                 assert index in {node.get("Index Name") for node in nodes}
 
@@ -131,9 +168,20 @@ def index_names(name: str) -> list[str]:
     return [word.strip(".,:") for word in doc.split() if word.startswith("outboxkit_")]
 
 
-def explain(connection: Connection, statement: Any) -> dict[str, Any]:
+def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:
+    with large.connect() as connection:
+        connection.execute(statements.status.by_index())
+        nodes = list(walk(explain(connection, statements.status.destinations())))
+    scans = [node for node in nodes if node.get("Relation Name") == "outboxkit_outbox"]
+    assert {scan["Index Name"] for scan in scans} == {"outboxkit_outbox_ready", "outboxkit_outbox_due"}
+    assert max(scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in scans) == 1
+    assert max(scan["Actual Loops"] for scan in scans) <= 3
+
+
+def explain(connection: Connection, statement: Any, destination: str = "default") -> dict[str, Any]:
     made = statement.compile(connection)
-    values = made.params | LIMIT | {"top": 10, "percent": 10.0}
+    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "percent": 10.0}
+    values = made.params | LIMIT | given
     given = {name: values[name] for name in made.params}
     query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {made}"
     plan: dict[str, Any] = connection.exec_driver_sql(query, given).scalar_one()[0]["Plan"]
@@ -148,7 +196,7 @@ def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgresql_url: str) -> None:
     with pg_engine.begin() as connection:
-        connection.execute(text(OUTBOX), {"rows": 1, "due": None, "held": False})
+        connection.execute(text(OUTBOX), {"rows": 1} | HERE)
     mover = psycopg.connect(libpq(postgresql_url), autocommit=True)
     executed = []
 
@@ -191,7 +239,7 @@ def test_status_itself_is_no_session(postgresql_url: str) -> None:
 
 def test_who_holds_back_vacuum_is_named_without_its_query(pg_engine: Engine, postgresql_url: str) -> None:
     with pg_engine.begin() as connection:
-        connection.execute(text(OUTBOX), {"rows": 3000, "due": None, "held": False})
+        connection.execute(text(OUTBOX), {"rows": 3000} | HERE)
     with psycopg.connect(libpq(postgresql_url), application_name="nightly report") as reader:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         reader.execute("SELECT 'hunter2'")

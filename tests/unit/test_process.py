@@ -5,6 +5,7 @@ import logging
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,6 +16,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import ConfigurationError, process
+from outboxkit.brokers import http
+from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
 from tests.unit.shop import message
@@ -70,6 +73,64 @@ async def test_a_broker_url_chooses_the_broker():
         assert isinstance(process.subscriber(url, "q", exchange="e", topics=["T"]), RabbitSubscriber)
     assert isinstance(process.publisher("memory://", exchange="e", timeout=SECOND), MemoryPublisher)
     assert isinstance(process.subscriber("memory://", "q", exchange="e", topics=["T"]), MemorySubscriber)
+
+
+SIGNING = "whsec_" + b64encode(b"0123456789" * 3).decode()
+
+
+def test_an_http_destination_gets_its_publisher_with_all_that_was_asked_for(monkeypatch: pytest.MonkeyPatch):
+    told: dict[str, object] = {}
+    monkeypatch.setattr(http, "HttpPublisher", lambda url, **more: told.update(more, url=url))
+    requests = process.Requests(3, "Bearer hunter2", SIGNING, cloudevents=True, max_answer=77)
+    for url in ("https://pay.example/", "http://pay.example/", "HTTPS://pay.example/"):
+        process.publisher(url, exchange="e", timeout=SECOND, app_id="shop", requests=requests)
+        assert told == {
+            "url": url,
+            "timeout": SECOND,
+            "concurrency": 3,
+            "authorization": "Bearer hunter2",
+            "secret": SIGNING,
+            "cloudevents": True,
+            "source": "shop",
+            "max_answer": 77,
+        }
+
+
+def test_an_http_destination_is_a_publisher_as_it_is():
+    requests = process.Requests(authorization="Bearer hunter2", secret=SIGNING)
+    made = process.publisher("https://pay.example/", exchange="e", timeout=SECOND, requests=requests)
+    assert isinstance(made, HttpPublisher)
+    assert isinstance(process.publisher("https://pay.example/", exchange="e", timeout=SECOND), HttpPublisher)
+    for shown in (repr(requests), repr(made)):
+        assert "hunter2" not in shown
+        assert SIGNING not in shown
+
+
+def test_without_httpx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in sys.modules if name.startswith("outboxkit.brokers.http")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(ConfigurationError, match=r"pip install outboxkit\[http\]"):
+        process.publisher("https://pay.example/", exchange="e", timeout=SECOND)
+
+
+def test_the_package_does_not_need_httpx():
+    code = "import sys; sys.modules['httpx'] = None; import outboxkit.process, outboxkit.cli"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_http_destination_has_no_queues():
+    for refused in (
+        lambda: process.subscriber("https://pay.example/", "q", exchange="e", topics=["T"]),
+        lambda: process.queue_publisher("https://pay.example/", "q", timeout=SECOND),
+    ):
+        with pytest.raises(ConfigurationError, match="a destination for `outboxkit relay` alone"):
+            refused()
+
+
+def test_a_batch_of_requests_is_no_more_than_some_rounds_of_them():
+    assert process.Requests(concurrency=8).rows(2000) == 64
+    assert process.Requests(concurrency=8).rows(10) == 10
 
 
 def test_one_queue_is_published_to_on_rabbitmq_alone():

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import outboxkit
-from outboxkit import errors, ids, inbox, migrations, outbox, tables
+from outboxkit import effects, errors, ids, inbox, migrations, outbox, tables
 from outboxkit.cli import app
 from outboxkit.consumer import decision
 from outboxkit.settings import Settings, variable
@@ -25,7 +25,7 @@ WITH_SUBCOMMANDS = COMMANDS | {
     for group, found in COMMANDS.items()
     for name, command in getattr(found, "commands", {}).items()
 }
-MODULES = {"ids": ids, "inbox": inbox, "migrations": migrations, "outbox": outbox}
+MODULES = {"effects": effects, "ids": ids, "inbox": inbox, "migrations": migrations, "outbox": outbox}
 
 
 def read(name: str) -> str:
@@ -100,6 +100,7 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
         (outboxkit.Retries, "`Retries(max_attempts=None, delays=(), never=())`"),
         (inbox.Handler, "`inbox.Handler`"),
         (inbox.Entry, "`inbox.Entry`"),
+        (effects.Effect, "`effects.Effect`"),
     ],
 )
 def test_every_attribute_is_in_its_table(found: type, title: str) -> None:

@@ -125,6 +125,16 @@ async def test_a_selection_holds_in_all_its_parts(
     assert found.first == (NOW + int(ids[0][2:]) * SECOND if ids else None)
 
 
+async def test_what_went_to_another_destination_is_no_part_of_it(engine: Engine, async_engine: AsyncEngine):
+    keep(engine, 1)
+    keep(engine, 2, destination="payments", reply="CardCharged")
+    for selection, ids in ((Selection(), ["m-1"]), (Selection(destination="payments"), ["m-2"])):
+        queue = Queue()
+        done = await replay(async_engine, queue, selection)
+        assert (queue.ids, done.count) == (ids, 1)
+        assert (await Replay(async_engine, queue, selection).find()).count == 1
+
+
 async def test_pages_meet_without_a_gap_and_without_an_overlap(
     engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ):

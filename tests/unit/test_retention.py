@@ -61,7 +61,8 @@ async def test_batches_go_on_until_all_is_forgotten(
     event.listen(async_engine.sync_engine, "commit", commits.append)
     assert (await retention.prune()).inbox == found
     assert count(database_url, tables.inbox) == 0
-    assert len(commits) == 1 + (found // 3 + 1) + 1, "the check, a transaction for each batch, and the counted attempts"
+    others = ("the check", "the counted attempts", "the idempotency keys", "the effects")
+    assert len(commits) == (found // 3 + 1) + len(others), "a transaction for each batch, and one for each of others"
 
 
 async def test_others_get_a_turn_between_two_batches(async_engine: AsyncEngine, engine: Engine):
@@ -195,3 +196,66 @@ async def test_what_it_did_with_kept_messages_is_logged(async_engine: AsyncEngin
         await worker.run(stop, interval=timedelta(milliseconds=1))
     (line,) = [line for line in said if line["event"] == "published pruned"]
     assert (line["rows"], line["days_dropped"], line["days_made"]) == (1, [], [])
+
+
+def request(key: str, expires_at: datetime, locked_until: datetime | None = None, **more: object) -> dict[str, object]:
+    known = {"scope": "POST /orders", "principal": "ann", "key": key, "fingerprint": b"", "state": "done", "token": "t"}
+    return known | {"created_at": expires_at - DAY, "expires_at": expires_at, "locked_until": locked_until} | more
+
+
+def effect(key: str, started_at: datetime, locked_until: datetime | None = None) -> dict[str, object]:
+    known = {"key": key, "state": "done", "token": "t", "started_at": started_at}
+    return known | {"locked_until": locked_until or started_at + SECOND}
+
+
+async def test_expired_keys_are_forgotten_but_those_that_a_run_is_busy_with(
+    retention: Retention, engine: Engine, database_url: str
+):
+    busy = {"state": "processing"}
+    with engine.begin() as connection:
+        requests = [
+            *(request(f"old-{number}", NOW - number * SECOND) for number in range(1, 8)),
+            request("its lease is over", NOW - SECOND, NOW - SECOND, **busy),
+            request("expires now", NOW),
+            request("new", NOW + SECOND),
+            request("new, its lease is over", NOW + SECOND, NOW - SECOND, **busy),
+            request("at work", NOW - SECOND, NOW + SECOND, **busy),
+        ]
+        connection.execute(insert(tables.idempotency), requests)
+    assert (await retention.prune()).idempotency == 8
+    left = {row["key"] for row in rows(database_url, tables.idempotency)}
+    assert left == {"expires now", "new", "new, its lease is over", "at work"}
+
+
+async def test_effects_are_remembered_for_as_long_as_the_inbox_remembers(
+    retention: Retention, engine: Engine, database_url: str
+):
+    """The message of an effect that is forgotten is stale: nobody asks for the effect again."""
+    limit = NOW - DAY - SKEW
+    with engine.begin() as connection:
+        effects = [
+            *(effect(f"old-{number}", limit - 2 * number * SECOND) for number in range(1, 8)),
+            effect("as old as may be", limit),
+            effect("new", NOW),
+            effect("taken over", limit - DAY, NOW + SECOND),
+        ]
+        connection.execute(insert(tables.effect), effects)
+    done = await retention.prune()
+    assert (done.effects, done.idempotency) == (7, 0)
+    assert {row["key"] for row in rows(database_url, tables.effect)} == {"as old as may be", "new", "taken over"}
+
+
+async def test_forgotten_keys_and_effects_are_logged(async_engine: AsyncEngine, engine: Engine):
+    with engine.begin() as connection:
+        connection.execute(insert(tables.idempotency), [request("k", NOW - SECOND)])
+        connection.execute(insert(tables.effect), [effect("e", NOW - 9 * DAY)])
+    stop = asyncio.Event()
+
+    def clock() -> datetime:
+        stop.set()
+        return NOW
+
+    with capture_logs() as said:
+        await Retention(async_engine, Periods(inbox=DAY), clock=clock).run(stop, interval=SECOND)
+    logged = {line["event"]: line.get("rows") for line in said}
+    assert (logged["idempotency keys pruned"], logged["effects pruned"]) == (1, 1)

@@ -1,6 +1,7 @@
 """Settings: where they come from, and what a bad one says."""
 
 import re
+from base64 import b64encode
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from outboxkit import ConfigurationError, codec
 from outboxkit.brokers import DEFAULT_LADDER
-from outboxkit.settings import Settings, load, parse_duration, variable
+from outboxkit.settings import SECRETS, Settings, load, parse_duration, variable
 
 SECRET = "hunter2"
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -20,7 +21,15 @@ BAD = {
     "broker_url": [
         "",
         "mq",
-        f"http://shop:{SECRET}@mq/",
+        f"http://a:{SECRET}@",
+        f"https://:{SECRET}@:8443/",
+        f"https://mq/#{SECRET}",
+        f"https://mq:{SECRET}/",
+        f"https://mq/a {SECRET}",
+        f"https://mq/\r\nX-Evil: {SECRET}",
+        f"https://one/,https://a:{SECRET}@two/",
+        f"https://one/, amqp://a:{SECRET}@two/",
+        f"ftp://a:{SECRET}@mq/",
         f"shop:{SECRET}@mq",
         f"amqp:/shop:{SECRET}@mq",
         f"amqp://a:{SECRET}@mq,",
@@ -30,6 +39,25 @@ BAD = {
         f"amqp://a:x,{SECRET}@mq/",
         f"amqp://a:x,{SECRET}://@mq/",
     ],
+    "destination": ["", "x" * 256],
+    "http_authorization": [
+        "",
+        f" {SECRET}",
+        f"Bearer {SECRET}\r\nHost: evil",
+        f"Bearer  {SECRET}",
+        f"Bearer {SECRET}é",
+    ],
+    "http_secret": [
+        "",
+        SECRET,
+        "whsec_",
+        f"whsec_{SECRET}",
+        f"whsec_{b64encode(b'x' * 23).decode()}",
+        f"whsec_{b64encode(b'x' * 65).decode()}",
+        b64encode(b"x" * 32).decode(),
+        f"whsec_{b64encode(b'x' * 32).decode()}*{SECRET}",
+    ],
+    "http_cloudevents": ["", "perhaps"],
     "exchange": ["", "x" * 256],
     "queue": ["", "x" * 201],
     "app_id": ["x" * 256],
@@ -73,10 +101,11 @@ def test_a_bad_value_is_one_line_with_the_variable_and_what_was_found(
         load()
     said = str(raised.value)
     assert len(said.splitlines()) == 1
-    if name.endswith("_url"):
+    if name in SECRETS:
         assert said.startswith(f"{variable(name)} cannot be used: ")
         assert " is accepted" in said
         assert SECRET not in said
+        assert len(value) < 7 or value not in said
     else:
         assert said.startswith(f"{variable(name)} is {value!r}: ")
         assert "timedelta" not in said
@@ -111,7 +140,8 @@ def test_every_bad_value_gets_its_line(monkeypatch: pytest.MonkeyPatch):
         ("log_format", "'auto', 'console' or 'json'"),
         ("batch_size", "valid integer"),
         ("database_url", "postgresql+psycopg://user:password@host/name or sqlite:///path"),
-        ("broker_url", "amqp://user:password@host:5672/vhost, amqps://… or memory://"),
+        ("broker_url", "amqp://user:password@host:5672/vhost, amqps://…, memory:// or https://host/path"),
+        ("http_secret", "whsec_ and 24 to 64 bytes in base64 is accepted"),
     ],
 )
 def test_what_is_accepted_is_said(monkeypatch: pytest.MonkeyPatch, name: str, accepted: str):
@@ -125,6 +155,12 @@ def test_the_defaults():
     found = load()
     assert found.database_url.get_secret_value() == "sqlite:///outboxkit.db"
     assert found.broker_url.get_secret_value() == "amqp://guest:guest@localhost:5672/"
+    assert (found.destination, found.http_authorization, found.http_secret, found.http_cloudevents) == (
+        "default",
+        None,
+        None,
+        False,
+    )
     assert (found.exchange, found.queue, found.batch_size) == ("outboxkit", None, 2000)
     assert (found.publish_timeout, found.inbox_retention) == (timedelta(seconds=10), timedelta(days=14))
     assert (found.max_attempts, found.unroutable, found.dead_key, found.keep_published) == (10, "bury", "park", None)
@@ -145,6 +181,8 @@ def test_the_defaults():
         ("keep_published", "7d", timedelta(days=7)),
         ("unroutable", "discard", "discard"),
         ("dead_key", "continue", "continue"),
+        ("destination", "payments", "payments"),
+        ("http_cloudevents", "yes", True),
     ],
 )
 def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object):
@@ -169,14 +207,32 @@ def test_any_driver_of_a_known_database_is_accepted(url: str):
 
 @pytest.mark.parametrize(
     "url",
-    ["amqp://mq", "amqps://a:b@mq:5671/v", "memory://", "amqp://a:b@one/v, amqps://two:5671", "amqp://a:x%2Cy@mq/"],
+    [
+        "amqp://mq",
+        "amqps://a:b@mq:5671/v",
+        "memory://",
+        "amqp://a:b@one/v, amqps://two:5671",
+        "amqp://a:x%2Cy@mq/",
+        "https://pay.example/charges",
+        "http://user:password@127.0.0.1:8123/a,b?next=https://other/",
+        "https://[::1]:8443",
+    ],
 )
 def test_brokers(url: str):
     assert load({"broker_url": url}).broker_url.get_secret_value() == url
 
 
 def test_no_password_is_ever_shown():
-    found = load({"database_url": f"postgresql://a:{SECRET}@db/x", "broker_url": f"amqp://a:{SECRET}@mq/"})
+    found = load(
+        {
+            "database_url": f"postgresql://a:{SECRET}@db/x",
+            "broker_url": f"https://a:{SECRET}@mq/",
+            "http_authorization": f"Bearer {SECRET}",
+            "http_secret": f"whsec_{b64encode(SECRET.encode() * 5).decode()}",
+        }
+    )
+    assert {"http_authorization", "http_secret", "database_url", "broker_url"} == SECRETS
+    assert b64encode(SECRET.encode() * 5).decode() not in repr(found) + found.model_dump_json()
     for text in (repr(found), str(found), found.model_dump_json(), repr(found.model_dump())):
         assert SECRET not in text
 

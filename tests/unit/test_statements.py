@@ -75,6 +75,7 @@ EXAMPLES: dict[str, Any] = {
         key="order-7",
         reason="rejected",
         side="outbox",
+        destination="payments",
         before=MOMENT,
         since=MOMENT,
     ),
@@ -186,4 +187,4 @@ def test_both_claims_read_the_same_columns():
         for claim in (statements.claim.claim_ready, statements.claim.claim_due)
     )
     assert ready == due == [column.name for column in statements.claim.CLAIMED]
-    assert {column.name for column in tables.published.columns} - {"published_at"} <= set(ready)
+    assert {column.name for column in tables.published.columns} - {"published_at", "destination"} <= set(ready)

@@ -27,6 +27,8 @@ def test_one_public_metadata_holds_every_table_and_nothing_else():
     assert sorted(tables.metadata.tables) == [
         "outboxkit_attempt",
         "outboxkit_dead_letter",
+        "outboxkit_effect",
+        "outboxkit_idempotency",
         "outboxkit_inbox",
         "outboxkit_outbox",
         "outboxkit_published",
@@ -37,10 +39,14 @@ def test_one_public_metadata_holds_every_table_and_nothing_else():
 
 @pytest.mark.parametrize("table", tables.metadata.sorted_tables, ids=str)
 def test_names_are_as_wide_as_amqp_allows(table):
-    for name in {"message_id", "type", "topic", "key", "correlation_id", "causation_id", "handler"} & set(
-        table.c.keys()
-    ):
-        assert table.c[name].type.length == NAME_LIMIT
+    names = {"message_id", "type", "topic", "key", "correlation_id", "causation_id", "handler", "destination", "reply"}
+    for name in names & set(table.c.keys()):
+        if table.c[name] is not tables.effect.c.key:
+            assert table.c[name].type.length == NAME_LIMIT
+
+
+def test_a_key_of_an_effect_holds_a_handler_and_a_message_id():
+    assert tables.effect.c.key.type.length > 2 * NAME_LIMIT
 
 
 @given(MOMENTS)

@@ -13,6 +13,7 @@ from sqlalchemy import Row
 from outboxkit import codec
 from outboxkit.cli.status.wording import many, number, plain, span
 from outboxkit.deadletters import Refusal, Survey
+from outboxkit.message import DEFAULT_DESTINATION
 
 HEX_BYTES = 64
 LABEL = 16
@@ -62,6 +63,8 @@ def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
         ("message id", row.message_id),
         ("type", row.type),
         ("key", row.key),
+        ("destination", _elsewhere(row)),
+        ("reply", row.reply),
         ("queue", row.queue),
         ("handler", row.handler),
         ("error", row.error),
@@ -141,9 +144,13 @@ def headers(stored: bytes) -> Mapping[str, object]:
 
 
 def _side(row: Row[Any]) -> str:
-    """The outbox, or the inbox with its queue and handler."""
-    where = ", ".join(name for name in (row.queue, row.handler) if name)
+    """The outbox with the destination, where it is another than `default`, or the inbox with its queue and handler."""
+    where = ", ".join(name for name in (_elsewhere(row), row.queue, row.handler) if name)
     return f"{row.side}: {where}" if where else str(row.side)
+
+
+def _elsewhere(row: Row[Any]) -> str | None:
+    return None if row.destination == DEFAULT_DESTINATION else str(row.destination)
 
 
 def _replay(row: Row[Any], why: Refusal | None) -> str:

@@ -24,6 +24,9 @@ Reason = Annotated[
     str | None, typer.Option("--reason", metavar="NAME", help="Only this reason, such as rejected or unroutable.")
 ]
 Side = Annotated[str | None, typer.Option("--side", metavar="outbox|inbox", help="Only this side.")]
+Destination = Annotated[
+    str | None, typer.Option("--destination", metavar="NAME", help="Only messages to this destination.")
+]
 Older = Annotated[
     str | None, typer.Option("--older-than", metavar="DURATION", help="Only what died longer ago, such as 2h or 7d.")
 ]
@@ -39,6 +42,7 @@ class Wanted:
     key: str | None = None
     reason: str | None = None
     side: str | None = None
+    destination: str | None = None
     older: timedelta | None = None
     newer: timedelta | None = None
 
@@ -58,6 +62,7 @@ class Wanted:
             key=self.key,
             reason=self.reason,
             side=self.side,
+            destination=self.destination,
             before=None if self.older is None else now - self.older,
             since=None if self.newer is None else now - self.newer,
             resolved=resolved,
@@ -80,6 +85,7 @@ FILTERS: dict[str, Any] = {
     "key": Key,
     "reason": Reason,
     "side": Side,
+    "destination_": Destination,
     "older_than": Older,
     "newer_than": Newer,
 }
@@ -112,6 +118,7 @@ def _wanted(
         key=more["key"],
         reason=more["reason"],
         side=side,
+        destination=more["destination_"],
         older=_age("--older-than", older_than),
         newer=_age("--newer-than", newer_than),
     )

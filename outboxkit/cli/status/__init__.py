@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from outboxkit import migrations, process, statements
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
-from outboxkit.cli.status import advice, messages, server, show
+from outboxkit.cli.status import advice, messages, server, show, waiting
 from outboxkit.cli.status.report import Status
 from outboxkit.outage import utc_now
 from outboxkit.settings import Settings
@@ -56,10 +56,12 @@ def read(connection: Connection, now: datetime) -> Status:
         connection.execute(statements.status.by_index())
     found = Status(
         schema_version=migrations.installed(connection),
-        outbox=messages.read_outbox(connection, now),
+        outbox=waiting.read_outbox(connection, now),
         inbox=messages.read_inbox(connection),
         dead_letters=messages.read_dead_letters(connection),
         published=messages.read_published(connection),
+        idempotency=messages.read_idempotency(connection),
+        effects=messages.read_effects(connection, now),
     )
     if connection.dialect.name == "postgresql":
         sessions, vacuum = server.read_sessions(connection), server.read_vacuum(connection, now)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from outboxkit.cli.status.report import Holder, Status, Vacuum
 from outboxkit.cli.status.wording import many, number, plain, span
+from outboxkit.message import DEFAULT_DESTINATION
 
 PATIENCE = 60
 """Seconds that a message may wait, or a transaction stay open, before it is worth a line."""
@@ -14,21 +15,37 @@ FAR_BEHIND = 10_000
 
 def advise(found: Status) -> Iterator[str]:
     """A line for each thing that is wrong."""
-    age = found.outbox.oldest_age_seconds or 0
-    if found.sessions is not None and age >= PATIENCE:
-        if not found.sessions.relays:
-            yield f"no relay is connected, and messages wait for {span(age)}: start `outboxkit relay`"
-        else:
-            yield f"messages wait for {span(age)} though a relay is connected: read its log"
+    yield from _waiting(found)
     keys = found.outbox.parked_keys.count
     if keys.value:
         yield f"{many(keys, 'key is', 'keys are')} parked: see `outboxkit dead list`, then replay or discard"
     elif found.dead_letters.open.value:
         yield f"{many(found.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
+    if found.effects.unknown.value:
+        yield (
+            f"{many(found.effects.unknown, 'effect')} may have happened or not: the next run decides as its on_unknown "
+            "says; see outboxkit_effect, state 'started'"
+        )
     if found.vacuum is not None and found.vacuum.oldest_transaction is not None and is_held_back(found.vacuum):
         yield f"{number(found.vacuum.dead_rows)} dead rows cannot be removed: {_cure(found.vacuum.oldest_transaction)}"
     if found.missing_right is not None:
         yield f"PostgreSQL hides other roles' sessions from this one: GRANT {found.missing_right} to it"
+
+
+def _waiting(found: Status) -> Iterator[str]:
+    """Who should publish what waits; a relay of another destination than `default` cannot be told from the others."""
+    by_destination = found.outbox.by_destination
+    ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else found.outbox
+    age = (ours.oldest_age_seconds if ours is not None else None) or 0
+    if found.sessions is not None and age >= PATIENCE:
+        if not found.sessions.relays:
+            yield f"no relay is connected, and messages wait for {span(age)}: start `outboxkit relay`"
+        else:
+            yield f"messages wait for {span(age)} though a relay is connected: read its log"
+    for name, there in by_destination.items():
+        if name != DEFAULT_DESTINATION and (there.oldest_age_seconds or 0) >= PATIENCE:
+            waits = f"messages to {plain(name)} wait for {span(there.oldest_age_seconds or 0)}"
+            yield f"{waits}: read the log of its relay, or start `outboxkit relay --destination {plain(name)}`"
 
 
 def is_held_back(vacuum: Vacuum) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from outboxkit.message import DEFAULT_DESTINATION
+
 
 @dataclass(frozen=True)
 class Count:
@@ -31,11 +33,12 @@ class OfType:
 
 @dataclass(frozen=True)
 class ParkedKey:
-    """A key with a dead letter that its later messages wait for."""
+    """A key with a dead letter that its later messages of the same destination wait for."""
 
     key: str | None
     waiting: Count
     dead: Count
+    destination: str = DEFAULT_DESTINATION
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,23 @@ class ParkedKeys:
 
 
 @dataclass(frozen=True)
+class OfDestination:
+    """The rows of one destination by state; `oldest_age_seconds` as of the whole outbox."""
+
+    pending: Count
+    ready: Count
+    delayed: Count
+    held: Count
+    parked: Count
+    oldest_age_seconds: float | None
+
+
+@dataclass(frozen=True)
 class Outbox:
-    """Rows by state; `oldest_age_seconds` is how long the oldest one that should be gone has waited."""
+    """Rows by state; `oldest_age_seconds` is how long the oldest one that should be gone has waited.
+
+    `by_destination` is empty where there is no destination but `default`.
+    """
 
     pending: Count
     ready: Count
@@ -60,6 +78,7 @@ class Outbox:
     next_due: datetime | None
     by_type: dict[str, OfType]
     parked_keys: ParkedKeys
+    by_destination: dict[str, OfDestination] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,6 +113,20 @@ class Published:
 
     kept: Count
     oldest: datetime | None
+
+
+@dataclass(frozen=True)
+class Idempotency:
+    """Requests with an idempotency key whose answers are remembered."""
+
+    remembered: Count = Count()
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Effects of which nobody knows whether they happened: started, and neither an end nor a lease any more."""
+
+    unknown: Count = Count()
 
 
 @dataclass(frozen=True)
@@ -148,6 +181,8 @@ class Status:
     inbox: Inbox
     dead_letters: DeadLetters
     published: Published
+    idempotency: Idempotency = Idempotency()
+    effects: Effects = Effects()
     sessions: Sessions | None = None
     vacuum: Vacuum | None = None
     missing_right: str | None = None

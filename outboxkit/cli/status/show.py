@@ -4,8 +4,23 @@ import textwrap
 from collections.abc import Iterator
 
 from outboxkit.cli.status.advice import is_held_back, is_old
-from outboxkit.cli.status.report import DeadLetters, Holder, Inbox, Outbox, Published, Session, Sessions, Status, Vacuum
+from outboxkit.cli.status.report import (
+    DeadLetters,
+    Effects,
+    Holder,
+    Idempotency,
+    Inbox,
+    OfDestination,
+    Outbox,
+    ParkedKey,
+    Published,
+    Session,
+    Sessions,
+    Status,
+    Vacuum,
+)
 from outboxkit.cli.status.wording import many, number, plain, span
+from outboxkit.message import DEFAULT_DESTINATION
 
 LABEL = 14
 NARROWEST = 60
@@ -19,6 +34,8 @@ def lines(found: Status, *, width: int) -> Iterator[str]:
         ("inbox", _inbox(found.inbox)),
         ("dead letters", _dead_letters(found.dead_letters)),
         ("published", _published(found.published)),
+        ("idempotency", _idempotency(found.idempotency)),
+        ("effects", _effects(found.effects)),
     ]
     if found.sessions is not None and found.vacuum is not None:
         parts += _sessions(found.sessions)
@@ -41,20 +58,32 @@ def _outbox(found: Outbox) -> Iterator[str]:
     age = "" if found.oldest_age_seconds is None else f", the oldest for {span(found.oldest_age_seconds)}"
     yield f"{number(found.pending)} pending{age}"
     if found.pending.value > found.ready.value:
-        states = {"ready": found.ready, "delayed": found.delayed, "held": found.held, "parked": found.parked}
-        yield "  " + ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value)
+        yield f"  {_states(found)}"
     if found.next_due is not None:
         yield f"  next due: {found.next_due:%Y-%m-%d %H:%M:%S} UTC"
     for kind, of_type in found.by_type.items():
         failed = f", {number(of_type.failed_before)} failed before" if of_type.failed_before.value else ""
         yield f"  {plain(kind)}: {number(of_type.pending)}{failed}"
+    for name, there in found.by_destination.items():
+        age = "" if there.oldest_age_seconds is None else f", the oldest for {span(there.oldest_age_seconds)}"
+        yield f"to {plain(name)}: {_states(there)}{age}"
     keys = found.parked_keys
     if keys.count.value:
         yield f"{many(keys.count, 'key')} parked"
     for key in keys.top:
-        yield f"  {plain(key.key)}: {number(key.waiting)} waiting behind {many(key.dead, 'dead letter')}"
+        yield f"  {_key(key)}: {number(key.waiting)} waiting behind {many(key.dead, 'dead letter')}"
     if keys.more.value:
         yield f"  and {number(keys.more)} more"
+
+
+def _states(found: Outbox | OfDestination) -> str:
+    states = {"ready": found.ready, "delayed": found.delayed, "held": found.held, "parked": found.parked}
+    return ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value)
+
+
+def _key(found: ParkedKey) -> str:
+    elsewhere = "" if found.destination == DEFAULT_DESTINATION else f" to {plain(found.destination)}"
+    return plain(found.key) + elsewhere
 
 
 def _inbox(found: Inbox) -> Iterator[str]:
@@ -73,6 +102,16 @@ def _dead_letters(found: DeadLetters) -> Iterator[str]:
 def _published(found: Published) -> Iterator[str]:
     if found.oldest is not None:
         yield f"{number(found.kept)} kept, the oldest of {found.oldest:%Y-%m-%d %H:%M} UTC"
+
+
+def _idempotency(found: Idempotency) -> Iterator[str]:
+    if found.remembered.value:
+        yield f"{many(found.remembered, 'key')} remembered"
+
+
+def _effects(found: Effects) -> Iterator[str]:
+    if found.unknown.value:
+        yield f"{number(found.unknown)} unknown: started, and nobody knows whether they happened"
 
 
 def _sessions(sessions: Sessions) -> list[tuple[str, Iterator[str]]]:

@@ -4,17 +4,20 @@
     async def test_conformance(case):
         await case(MyBrokerUnderTest())
 
-Each case asserts one promise of `outboxkit.brokers`, on queues of its own.
+Each case asserts one promise of `outboxkit.brokers`, on queues of its own. What has no queues, but answers for each
+message, such as an HTTP API, is a destination: it passes `POINT_TO_POINT`, with a `DestinationUnderTest`, instead.
 """
 
 from collections.abc import Awaitable, Callable
 
-from outboxkit.testing.conformance import publishing, receiving
+from outboxkit.testing.conformance import calling, publishing, receiving
+from outboxkit.testing.conformance.calling import DestinationUnderTest
 from outboxkit.testing.conformance.route import BrokerUnderTest
 
-__all__ = ["CASES", "BrokerUnderTest", "Case"]
+__all__ = ["CASES", "POINT_TO_POINT", "BrokerUnderTest", "Case", "DestinationUnderTest", "PointToPointCase"]
 
 Case = Callable[[BrokerUnderTest], Awaitable[None]]
+PointToPointCase = Callable[[DestinationUnderTest], Awaitable[None]]
 
 CASES: tuple[Case, ...] = (
     publishing.a_confirmed_message_arrives_as_it_was,
@@ -35,4 +38,16 @@ CASES: tuple[Case, ...] = (
     receiving.the_broker_counts_how_often_a_message_came_back,
     receiving.a_renewed_message_comes_again_behind_the_others,
     receiving.one_that_ceased_takes_no_more,
+)
+
+POINT_TO_POINT: tuple[PointToPointCase, ...] = (
+    calling.a_called_destination_gets_the_message_as_it_was,
+    calling.wherever_a_message_wants_to_go_it_comes_here,
+    calling.calls_of_a_key_are_made_in_order_among_others,
+    calling.a_refused_call_holds_back_the_rest_of_its_key_only,
+    calling.a_refused_call_is_no_confirmed_one,
+    calling.one_id_twice_in_a_batch_is_two_calls,
+    calling.a_large_batch_of_large_calls_arrives_whole,
+    calling.publishers_do_not_get_into_each_others_way,
+    calling.a_closed_line_can_be_opened_again,
 )

@@ -53,6 +53,16 @@ def test_nothing_to_do_is_no_failure(run: Run, kept: None, database_url: str, op
     assert (ended.code, ended.out) == (0, "no such message is kept\n")
 
 
+def test_messages_of_another_destination_are_asked_for(run: Run, kept: None, engine: Engine, database_url: str):
+    with engine.begin() as connection:
+        connection.execute(
+            tables.published.update().values(destination="payments").where(tables.published.c.position == 0)
+        )
+    ask = ("replay", "--to-queue", "q", "--dry-run", "--database-url", database_url)
+    assert run(*ask).out.startswith("2 messages for queue q, ")
+    assert run(*ask, "--destination", "payments").out.startswith("1 messages for queue q, ")
+
+
 def test_it_asks_first(run: Run, kept: None, database_url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     ended = run("replay", "--to-queue", "q", "--database-url", database_url, *NOBODY)

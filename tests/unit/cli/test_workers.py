@@ -1,11 +1,18 @@
 """`outboxkit relay` and `outboxkit consume`: what they refuse to start with, and how they sum up."""
 
+import asyncio
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit import process, settings
+from outboxkit.brokers.http import HttpPublisher
+from outboxkit.cli import workers
 from outboxkit.cli.workers import _summary
-from outboxkit.relay import Drained
+from outboxkit.relay import Drained, Relay
 from tests.unit.cli.conftest import Run
 
 HANDLERS = """
@@ -74,6 +81,72 @@ def test_a_broker_inside_one_process_is_refused(run: Run, tmp_path: Path, databa
     assert ended.code == 2
     assert "`outboxkit demo` shows memory:// at work" in ended.err
     assert "memory://" in refused(run, module(tmp_path, "unit_good", HANDLERS), "--queue", "q", *given)
+
+
+@pytest.mark.parametrize("url", ["https://pay.example/", "http://a:hunter2@pay.example/"])
+def test_nothing_but_a_relay_speaks_http(run: Run, tmp_path: Path, database_url: str, url: str):
+    given = ("--broker-url", url, "--database-url", database_url)
+    said = refused(run, module(tmp_path, "unit_http", HANDLERS), "--queue", "q", *given)
+    assert said == (
+        "OUTBOXKIT_BROKER_URL is an HTTP URL, a destination for `outboxkit relay` alone; amqp://… is accepted here"
+    )
+    ended = run("replay", "--to-queue", "q", "--since", "2h", "--yes", *given)
+    assert (ended.code, ended.out, ended.err) == (2, "", f"outboxkit: {said}\n")
+
+
+Started = dict[str, Any]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """What `outboxkit relay` made its relay of."""
+    found: Started = {}
+
+    class Noted(Relay):
+        async def drain(self, stop: asyncio.Event, *, patience: timedelta = timedelta(0)) -> Drained:
+            found.update(relay=self, patience=patience)
+            return Drained()
+
+    def noted_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
+        found["publish_timeout"] = publish_timeout
+        return process.engine(url, name="unit tests")
+
+    monkeypatch.setattr(workers, "Relay", Noted)
+    monkeypatch.setattr(process, "relay_engine", noted_engine)
+    return found
+
+
+def test_a_relay_of_an_http_destination(run: Run, database_url: str, started: Started):
+    given = ("--database-url", database_url, "--broker-url", "https://pay.example/", "--destination", "payments")
+    ended = run("relay", "--drain", *given, "--concurrency", "5", "--publish-timeout", "3s")
+    assert (ended.code, ended.err) == (0, "")
+    made = started["relay"]
+    assert isinstance(made.publisher, HttpPublisher)
+    assert (made.destination, made.batch_size, made.hold) == ("payments", 40, False)
+    assert (started["publish_timeout"], started["patience"]) == (timedelta(seconds=6), timedelta(seconds=3))
+
+
+def test_a_relay_of_a_broker(run: Run, database_url: str, started: Started):
+    assert run("relay", "--drain", "--database-url", database_url, "--broker-url", "amqp://mq/").code == 0
+    made = started["relay"]
+    assert (made.destination, made.batch_size, made.hold) == ("default", 2000, True)
+    assert started["publish_timeout"] == timedelta(seconds=10)
+
+
+def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
+    run: Run, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    secret = "whsec_" + "aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg=="
+    given = {"http_authorization": "Bearer hunter2", "http_secret": secret, "http_cloudevents": "true"}
+    chosen = settings.load({**given, "concurrency": "3", "max_payload_bytes": "77"})
+    requests = workers._requests(chosen)
+    assert requests == process.Requests(3, "Bearer hunter2", secret, cloudevents=True, max_answer=77)
+    assert workers._requests(settings.load()) == process.Requests()
+    monkeypatch.setenv("OUTBOXKIT_LOG_LEVEL", "debug")
+    url = ("--broker-url", "http://a:hunter2@127.0.0.1:1/", "--database-url", database_url, "--publish-timeout", "1s")
+    for broken in ((), ("--http-secret", "whsec_hunter2"), ("--http-authorization", "Bearer hunter2\r\n")):
+        ended = run("relay", "--drain", *url, "--http-authorization", "Bearer hunter2", *broken)
+        assert "hunter2" not in ended.out + ended.err + repr(requests)
 
 
 def test_a_drain_is_summed_up():

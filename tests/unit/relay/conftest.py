@@ -13,9 +13,12 @@ from sqlalchemy.orm import Session
 from outboxkit import BrokerUnavailable, Message, outbox, tables
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Drained, Policy, Relay
+from outboxkit.relay.batch import Batches
 from outboxkit.relay.pipeline import Pipeline
 from outboxkit.relay.settlement import Settlement
+from outboxkit.relay.settling import Settling
 from outboxkit.retry import Backoff
 from tests.unit.shop import NOW, message, rows
 
@@ -41,7 +44,7 @@ class Publisher(MemoryPublisher):
         super().__init__(broker)
         self.broker = broker
         self.batches: list[list[str]] = []
-        self.answer: Callable[[Message], Verdict | None] = lambda message: None
+        self.answer: Callable[[Message], Verdict | Receipt | None] = lambda message: None
         self.refuse_to_connect = 0
         self.closed = 0
 
@@ -58,7 +61,8 @@ class Publisher(MemoryPublisher):
                 receipts.append(Receipt(Verdict.HELD))
                 continue
             chosen = self.answer(sent)
-            receipt = self.broker.route(sent) if chosen is None else Receipt(chosen, "told so")
+            told = Receipt(chosen, "told so") if isinstance(chosen, Verdict) else chosen
+            receipt = self.broker.route(sent) if told is None else told
             if receipt.verdict is not Verdict.CONFIRMED and sent.key is not None:
                 stuck.add(sent.key)
             receipts.append(receipt)
@@ -79,6 +83,7 @@ class Bench:
         self.publisher = Publisher(broker)
         self.policy = POLICY
         self.keep_published = False
+        self.destination, self.hold = DEFAULT_DESTINATION, True
         self.settled: list[Settlement] = []
         self.stop = asyncio.Event()
 
@@ -86,6 +91,8 @@ class Bench:
         return Relay(
             self.async_engine,
             self.publisher,
+            destination=self.destination,
+            hold=self.hold,
             batch_size=batch_size,
             poll_interval=SECOND / 1000,
             policy=self.policy,
@@ -95,11 +102,10 @@ class Bench:
 
     def pipeline(self, batch_size: int = 3) -> Pipeline:
         return Pipeline(
-            self.async_engine,
+            Batches(self.async_engine, batch_size, destination=self.destination, hold=self.hold),
             self.publisher,
-            batch_size=batch_size,
+            Settling("sqlite", keep=self.keep_published, destination=self.destination),
             policy=self.policy,
-            keep_published=self.keep_published,
             on_settled=self.settled.append,
             clock=self.clock,
         )

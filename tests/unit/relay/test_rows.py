@@ -11,7 +11,7 @@ from outboxkit.relay.rows import fetch, read
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message
 
-NOTHING_KNOWN = {"floor": 0, "limit": 10}
+NOTHING_KNOWN = {"destination": "default", "floor": 0, "limit": 10}
 
 
 async def test_a_claimed_row_is_the_message_that_was_added(bench: Bench):
@@ -26,20 +26,23 @@ async def test_a_claimed_row_is_the_message_that_was_added(bench: Bench):
         content_type="text/plain",
     )
     bench.add_messages(full, message(id="bare"))
-    columns = {"attempts": 3, "expires_at": NOW + SECOND, "discard_unroutable": True}
+    columns = {"reply": "Replied", "attempts": 3, "expires_at": NOW + SECOND, "discard_unroutable": True}
     with bench.engine.begin() as connection:
         connection.execute(tables.outbox.update().where(tables.outbox.c.message_id == "full").values(columns))
     async with bench.async_engine.connect() as connection:
         found = read(await fetch(connection, statements.claim.claim_ready(), NOTHING_KNOWN))
     assert [row.message for row in found] == [full, message(id="bare")]
     assert [(row.position, row.attempts, row.discard_unroutable) for row in found] == [(1, 3, True), (2, 0, False)]
+    assert [row.reply for row in found] == ["Replied", None]
     assert [(row.expires_at, row.due_at) for row in found] == [(NOW + SECOND, None), (None, None)]
 
 
 async def test_a_due_row_says_since_when(bench: Bench):
     bench.add("a", deliver_at=NOW - SECOND)
     async with bench.async_engine.connect() as connection:
-        (found,) = read(await fetch(connection, statements.claim.claim_due(), {"now": NOW, "limit": 10}))
+        (found,) = read(
+            await fetch(connection, statements.claim.claim_due(), {"destination": "default", "now": NOW, "limit": 10})
+        )
     assert found.due_at == NOW - SECOND
     assert found.due_at.utcoffset() == timedelta(0)
 
@@ -57,7 +60,7 @@ async def test_values_are_parameters_and_never_part_of_the_text(bench: Bench):
     said: list[str] = []
     event.listen(bench.async_engine.sync_engine, "before_cursor_execute", lambda _, __, text_, *___: said.append(text_))
     async with bench.async_engine.connect() as connection:
-        await fetch(connection, statements.claim.claim_ready(), {"floor": 31337, "limit": 10})
+        await fetch(connection, statements.claim.claim_ready(), NOTHING_KNOWN | {"floor": 31337})
     assert "31337" not in said[-1]
 
 

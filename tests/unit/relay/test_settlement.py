@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.brokers import Receipt, Verdict, marks
+from outboxkit.brokers import Answer, Receipt, Verdict, marks
 from outboxkit.relay.order import Lineup
 from outboxkit.relay.rows import Claimed
 from outboxkit.relay.settlement import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
@@ -18,7 +18,7 @@ from tests.unit.shop import NOW, message
 
 SECOND = timedelta(seconds=1)
 SLOW, FAST = Backoff(base=60 * SECOND, jitter=lambda: 1.0), Backoff(base=SECOND, jitter=lambda: 1.0)
-DELAYS = {Verdict.UNROUTABLE: SLOW, Verdict.REJECTED: FAST}
+DELAYS = {Verdict.UNROUTABLE: SLOW, Verdict.REJECTED: FAST, Verdict.POSTPONED: FAST}
 FAILURES = (Verdict.UNROUTABLE, Verdict.REJECTED)
 POLICIES = st.builds(
     Policy,
@@ -28,7 +28,13 @@ POLICIES = st.builds(
     backoffs=st.just(DELAYS),
 )
 ANSWERED = st.tuples(
-    st.builds(Receipt, st.sampled_from(Verdict), st.none() | st.text(max_size=9)),
+    st.builds(
+        Receipt,
+        st.sampled_from(Verdict),
+        st.none() | st.text(max_size=9),
+        st.none() | st.timedeltas(timedelta(milliseconds=1), timedelta(minutes=2)),
+        st.booleans(),
+    ),
     st.integers(0, 4),
     st.sampled_from([None, "a", "b"]),
     st.booleans(),
@@ -92,13 +98,18 @@ def test_only_what_the_broker_refused_counts_an_attempt_until_there_are_too_many
     for row, (receipt, attempts, key, discard) in zip(rows, given_, strict=True):
         unwanted = receipt.verdict is Verdict.UNROUTABLE and (discard or policy.unroutable == "discard")
         counts = receipt.verdict in FAILURES and not unwanted
+        postponed = receipt.verdict is Verdict.POSTPONED
+        hopeless = receipt.final and receipt.verdict is Verdict.REJECTED
+        too_many = attempts + 1 >= policy.max_attempts or hopeless
         assert (row.position in settlement.discarded) is unwanted
-        assert (row.position in failed) is (counts and attempts + 1 < policy.max_attempts)
-        assert (row.position in dead) is (counts and attempts + 1 >= policy.max_attempts)
+        assert (row.position in failed) is (postponed or (counts and not too_many))
+        assert (row.position in dead) is (counts and too_many)
         if found := failed.get(row.position):
-            assert (found.attempts, found.message) == (attempts + 1, row.message)
-            assert found.due_at == NOW + DELAYS[receipt.verdict].after(attempts + 1) > NOW
-            assert found.reason == f"{receipt.verdict}: {receipt.reason}"
+            assert (found.attempts, found.failures) == (attempts + (not postponed), not postponed)
+            usual = DELAYS[receipt.verdict].after(attempts + 1)
+            asked = receipt.after or usual
+            assert found.due_at == NOW + (asked if postponed else max(asked, usual)) > NOW
+            assert (found.message, found.reason) == (row.message, f"{receipt.verdict}: {receipt.reason}")
         if gone := dead.get(row.position):
             rejected = receipt.verdict is Verdict.REJECTED
             assert (gone.failures, gone.message) == (1, row.message)
@@ -207,3 +218,70 @@ def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
     found = settle([row], [Receipt(FAILURES[0])], now=NOW, policy=Policy(max_attempts=1, unroutable="discard"))
     assert not found.discarded
     assert [dead.position for dead in found.dead] == [1]
+
+
+@pytest.mark.parametrize("after", [None, 3 * SECOND, timedelta(hours=1)])
+def test_who_is_asked_to_come_again_later_comes_then_and_is_never_given_up(after: timedelta | None):
+    receipt = Receipt(Verdict.POSTPONED, "503", after)
+    _, found = settled([(receipt, 9, "k", False), (Receipt(Verdict.HELD), 0, "k", False)], Policy(1, backoffs=DELAYS))
+    due = NOW + (after or FAST.after(10))
+    assert [(row.attempts, row.failures, row.due_at, row.reason) for row in found.failed] == [
+        (9, 0, due, "postponed: 503")
+    ]
+    assert (found.dead, found.waiting, found.stuck) == ([], {due: [2]}, {"k": due})
+    assert found.answered, "somebody is there: it is no outage"
+
+
+@pytest.mark.parametrize(("after", "delay"), [(None, 4), (2 * SECOND, 4), (60 * SECOND, 60)])
+def test_a_rejected_message_waits_as_long_as_was_asked_and_never_less_than_it_would(after, delay):
+    _, found = settled([(Receipt(Verdict.REJECTED, "500", after), 2, None, False)], Policy(backoffs=DELAYS))
+    assert [(row.attempts, row.failures, row.due_at) for row in found.failed] == [(3, 1, NOW + delay * SECOND)]
+
+
+@pytest.mark.parametrize(("dead_key", "parked"), [("park", True), ("continue", False)])
+def test_what_another_attempt_would_not_help_is_dead_at_once(dead_key, parked):
+    receipt = Receipt(Verdict.REJECTED, "404 Not Found", final=True)
+    _, found = settled([(receipt, 0, "k", False)], Policy(dead_key=dead_key))
+    assert [(row.reason, row.error, row.failures, row.parked) for row in found.dead] == [
+        (Reason.REJECTED, "rejected: 404 Not Found", 1, parked)
+    ]
+    assert (found.failed, found.stuck) == ([], {"k": PARKED} if parked else {})
+
+
+def test_a_kind_of_failure_without_a_backoff_has_the_built_in_one():
+    _, found = settled([(Receipt(Verdict.POSTPONED), 0, None, False)], Policy(backoffs={}))
+    assert NOW + SECOND <= found.failed[0].due_at <= NOW + 10 * SECOND
+
+
+WANTED = {"reply": "CardCharged"}
+
+
+def test_an_answer_becomes_a_reply_where_one_is_wanted():
+    answer = Answer(b'{"ok":1}')
+    rows = [Claimed(1, 0, message(id="a"), reply="CardCharged"), Claimed(2, 0, message(id="b")), claimed_wanting("c")]
+    found = settle(rows, [Receipt(Verdict.CONFIRMED, answer=answer)] * 3, now=NOW, policy=Policy())
+    assert found.published == [1, 2, 3]
+    assert [(reply.at_position, reply.causation_id, reply.payload) for reply in found.replies] == [
+        (1, "a", answer.payload),
+        (3, "c", answer.payload),
+    ]
+
+
+def claimed_wanting(id_: str, position: int = 3) -> Claimed:
+    return Claimed(position, 0, message(id=id_, key="k"), **WANTED)
+
+
+@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.CONFIRMED])
+def test_nothing_but_a_confirm_has_a_reply(verdict: Verdict):
+    receipt = Receipt(verdict, "why", answer=Answer(b"{}"))
+    assert settle([claimed_wanting("a")], [receipt], now=NOW, policy=Policy()).replies == []
+
+
+def test_an_answer_that_could_not_be_kept_is_for_an_operator_where_it_is_wanted():
+    receipt = Receipt(Verdict.CONFIRMED, "the answer is longer than 9 bytes")
+    rows = [Claimed(1, 0, message(id="a")), claimed_wanting("b")]
+    found = settle(rows, [receipt] * 2, now=NOW, policy=Policy())
+    assert (found.published, found.replies) == ([1], [])
+    assert [(row.position, row.reason, row.error, row.parked) for row in found.dead] == [
+        (3, Reason.REJECTED, "confirmed: the answer is longer than 9 bytes", True)
+    ]

@@ -1,11 +1,16 @@
 """Settlements as they are written, on SQLite: where each row ends up."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from outboxkit import tables
+from outboxkit import ids, tables
+from outboxkit.brokers import Answer
 from outboxkit.relay.batch import Batch, Batches
+from outboxkit.relay.reply import Reply, reply_to
+from outboxkit.relay.rows import Claimed
 from outboxkit.relay.settlement import Dead, Failure, Reason, Settlement
 from outboxkit.relay.settling import Settling
 from outboxkit.tables import PARKED
@@ -14,11 +19,11 @@ from tests.unit.shop import NOW, message, rows
 
 
 async def claim(bench: Bench) -> Batch:
-    return await Batches(bench.async_engine, 20).claim(NOW, now=NOW)
+    return await Batches(bench.async_engine, 20, destination=bench.destination).claim(NOW, now=NOW)
 
 
 async def settled(bench: Bench, settlement: Settlement, *, keep: bool = False) -> None:
-    await Settling("sqlite", keep=keep).commit(await claim(bench), settlement, now=NOW)
+    await Settling("sqlite", keep=keep, destination=bench.destination).commit(await claim(bench), settlement, now=NOW)
     assert bench.async_engine.pool.checkedout() == 0
 
 
@@ -121,3 +126,70 @@ async def test_an_error_settles_nothing_and_gives_the_connection_back(bench: Ben
         await settled(bench, Settlement(published=[1], parked=[2]))
     assert bench.async_engine.pool.checkedout() == 0
     assert bench.rows() == before
+
+
+def reply_of(position: int, id_: str, **more: Any) -> Reply:
+    claimed = Claimed(position, 0, message(id=id_, key="k", headers={"traceparent": "t"}), reply="CardCharged")
+    return reply_to(claimed, "CardCharged", Answer(**{"payload": b"{1}", **more}), now=NOW)
+
+
+async def test_replies_are_added_for_the_destination_default(bench: Bench):
+    bench.add("a", "b", "c", key="k", columns={"destination": "payments", "reply": "CardCharged"})
+    bench.destination = "payments"
+    replies = [reply_of(1, "a"), reply_of(2, "b", payload=b"", content_type="x\0" * 300)]
+    await settled(bench, Settlement(published=[1, 2], replies=replies))
+    left, first, second = bench.rows()
+    assert left["message_id"] == "c"
+    assert (first["message_id"], first["type"], first["payload"]) == (ids.derive("reply", "a"), "CardCharged", b"{1}")
+    assert (first["key"], first["headers"], first["created_at"]) == ("k", b'{"traceparent":"t"}', NOW)
+    assert (first["correlation_id"], first["causation_id"], first["topic"]) == ("a", "a", None)
+    assert (second["payload"], second["content_type"][:3]) == (b"{}", "x\\0")
+    for row in (first, second):
+        assert (row["destination"], row["reply"], row["due_at"], row["held"], row["attempts"]) == (
+            "default",
+            None,
+            None,
+            False,
+            0,
+        )
+
+
+async def test_a_row_that_is_gone_stays_gone_and_has_no_reply(bench: Bench):
+    """As where the rows of a batch are not held, and somebody has cancelled them meanwhile."""
+    bench.add(*"abcdefg", key="k")
+    batch = await Batches(bench.async_engine, 20, hold=False).claim(NOW, now=NOW)
+    with bench.engine.begin() as connection:
+        connection.execute(tables.outbox.delete().where(tables.outbox.c.message_id != "g"))
+    everything = Settlement(
+        published=[1, 7],
+        replies=[reply_of(1, "a"), reply_of(7, "g")],
+        discarded=[2],
+        failed=[Failure(3, 1, message(), "no", NOW + SECOND)],
+        dead=[dead(4, Reason.REJECTED, "no", parked=True)],
+        waiting={NOW + SECOND: [5]},
+        parked=[6],
+    )
+    await Settling("sqlite", keep=True).commit(batch, everything, now=NOW)
+    assert bench.left() == [ids.derive("reply", "g")]
+    assert bench.dead() == []
+    assert [row["message_id"] for row in rows(bench.url, tables.published)] == ["g"]
+
+
+async def test_what_was_postponed_has_not_failed(bench: Bench):
+    bench.add("a", columns={"attempts": 2})
+    await settled(bench, Settlement(failed=[Failure(1, 2, message(), "postponed: 503", NOW + SECOND, failures=0)]))
+    (row,) = bench.rows()
+    assert (row["attempts"], row["first_failed_at"], row["last_error"]) == (2, None, "postponed: 503")
+    assert (row["held"], row["due_at"]) == (True, NOW + SECOND)
+
+
+async def test_a_key_is_parked_in_its_destination(bench: Bench):
+    bench.add("a", "b", key="k")
+    bench.add("c", "d", key="k", columns={"destination": "payments"})
+    await settled(bench, Settlement(dead=[dead(1, Reason.REJECTED, "no", parked=True)]))
+    bench.destination = "payments"
+    await settled(bench, Settlement(parked=[3]))
+    assert [row["due_at"] for row in bench.rows()] == [None, None, None]
+    bench.destination = "default"
+    await settled(bench, Settlement(parked=[2]))
+    assert [row["due_at"] for row in bench.rows()] == [PARKED, None, None]

@@ -7,7 +7,8 @@ SELECT outboxkit_dead_letter.id, outboxkit_dead_letter.side, outboxkit_dead_lett
     outboxkit_dead_letter.dead_at, outboxkit_dead_letter.position, outboxkit_dead_letter.parked,
     outboxkit_dead_letter.first_failed_at, outboxkit_dead_letter.discard_unroutable,
     outboxkit_dead_letter.resolution, outboxkit_dead_letter.resolved_at,
-    outboxkit_dead_letter.resolved_by, outboxkit_dead_letter.headers
+    outboxkit_dead_letter.resolved_by, outboxkit_dead_letter.destination,
+    outboxkit_dead_letter.reply, outboxkit_dead_letter.headers
 FROM outboxkit_dead_letter
 WHERE outboxkit_dead_letter.id = ANY (:ids::BIGINT[])
 ORDER BY outboxkit_dead_letter.id;

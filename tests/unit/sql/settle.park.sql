@@ -3,7 +3,8 @@ WITH parking AS
     FROM outboxkit_dead_letter
     WHERE outboxkit_dead_letter.parked AND outboxkit_dead_letter.key IN (SELECT outboxkit_outbox.key
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[]))
+        WHERE outboxkit_outbox.position = ANY (:positions::BIGINT[])) AND
+            outboxkit_dead_letter.destination = :of_destination
     ORDER BY outboxkit_dead_letter.id FOR SHARE)
 UPDATE outboxkit_outbox
 SET due_at=:due_at, held=:held

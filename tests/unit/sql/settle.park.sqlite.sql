@@ -6,4 +6,5 @@ WHERE outboxkit_outbox.position IN (:positions, …) AND outboxkit_outbox."key" 
     WHERE outboxkit_dead_letter.parked = 1 AND outboxkit_dead_letter."key" IN (SELECT
         outboxkit_outbox."key"
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.position IN (:positions, …)));
+        WHERE outboxkit_outbox.position IN (:positions, …)) AND outboxkit_dead_letter.destination =
+            :of_destination);

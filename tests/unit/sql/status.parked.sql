@@ -1,6 +1,6 @@
 SELECT count(*) AS count_1
 FROM (SELECT outboxkit_outbox.key AS key
     FROM outboxkit_outbox
-    WHERE outboxkit_outbox.due_at = :parked_until
-    ORDER BY outboxkit_outbox.position
+    WHERE outboxkit_outbox.destination = :destination AND outboxkit_outbox.due_at >= :parked_until
+    ORDER BY outboxkit_outbox.due_at, outboxkit_outbox.position
     LIMIT :limit) AS first;

@@ -1,17 +1,20 @@
 WITH dead AS
 (SELECT first."key" AS "key", count(*) AS rows
-    FROM (SELECT outboxkit_dead_letter."key" AS "key"
+    FROM (SELECT outboxkit_dead_letter."key" AS "key", outboxkit_dead_letter.destination AS
+        destination
         FROM outboxkit_dead_letter
         WHERE outboxkit_dead_letter.parked = 1
         ORDER BY outboxkit_dead_letter."key"
         LIMIT :limit OFFSET :param_1) AS first
+    WHERE first.destination = :destination
     GROUP BY first."key"),
 behind AS
 (SELECT first."key" AS "key", count(*) AS rows
     FROM (SELECT outboxkit_outbox."key" AS "key"
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at = :parked_until
-        ORDER BY outboxkit_outbox.position
+        WHERE outboxkit_outbox.destination = :destination AND outboxkit_outbox.due_at >=
+            :parked_until
+        ORDER BY outboxkit_outbox.due_at, outboxkit_outbox.position
         LIMIT :limit OFFSET :param_2) AS first
     GROUP BY first."key")
 SELECT dead."key", coalesce(behind.rows, 0) AS coalesce_1, dead.rows, count(*) OVER () AS anon_1,

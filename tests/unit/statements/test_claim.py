@@ -14,11 +14,11 @@ LATER, EARLIER = NOW + timedelta(minutes=1), NOW - timedelta(minutes=1)
 
 
 def positions(connection: Connection, statement: Select[Any], **given: object) -> list[int]:
-    return [row[0] for row in connection.execute(statement, given)]
+    return [row[0] for row in connection.execute(statement, {"destination": "default", **given})]
 
 
 def before(connection: Connection, *keys: str, mine: tuple[int, ...] = ()) -> list[tuple[Any, ...]]:
-    found = connection.execute(claim.standing_before("sqlite"), {"keys": keys, "mine": mine})
+    found = connection.execute(claim.standing_before("sqlite"), {"destination": "default", "keys": keys, "mine": mine})
     return sorted(map(tuple, found))
 
 
@@ -27,8 +27,8 @@ def test_ready_rows_come_in_their_order_above_the_floor(engine: Engine):
         put(connection, {}, {"due_at": EARLIER}, {}, {"due_at": LATER}, {})
         assert positions(connection, claim.claim_ready(), floor=0, limit=9) == [1, 3, 5]
         assert positions(connection, claim.claim_ready(), floor=1, limit=1) == [3]
-        assert connection.execute(claim.oldest_ready(), {"floor": 1}).scalar() == 3
-        assert connection.execute(claim.oldest_ready(), {"floor": 5}).scalar() is None
+        assert connection.execute(claim.oldest_ready(), {"destination": "default", "floor": 1}).scalar() == 3
+        assert connection.execute(claim.oldest_ready(), {"destination": "default", "floor": 5}).scalar() is None
 
 
 def test_due_rows_come_by_their_time_and_then_by_their_position(engine: Engine):

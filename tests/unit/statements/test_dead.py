@@ -16,6 +16,7 @@ GIVEN = {
     "key": "k",
     "reason": "expired",
     "side": "inbox",
+    "destination": "payments",
     "before": NOW,
     "since": NOW,
 }
@@ -54,4 +55,5 @@ def test_what_a_replay_may_refuse_is_looked_at_without_what_is_large():
 def test_a_consumer_says_all_that_is_not_said_later():
     """A new column of the dead letters is either given at the burial or named here."""
     later = {"id", "dead_at", "position", "parked", "discard_unroutable", "resolution", "resolved_at", "resolved_by"}
+    later |= {"destination", "reply"}  # of a row of the outbox; what goes back to a queue goes by way of `default`
     assert {*dead.BURIED} == {column.name for column in tables.dead_letter.columns} - later

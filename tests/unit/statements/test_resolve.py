@@ -19,7 +19,7 @@ def test_what_goes_back_to_its_place_is_all_that_a_message_has():
 
 
 def test_what_goes_to_its_queue_is_a_new_row_at_a_new_place():
-    new = {"position", "due_at", "held", "discard_unroutable"}
+    new = {"position", "due_at", "held", "discard_unroutable", "destination", "reply"}
     sent = columns(resolve.send_back()) - {"anon_1"} | {"headers"}
     assert {column.name for column in tables.outbox.columns} - LEFT - new <= sent
     assert not sent & new

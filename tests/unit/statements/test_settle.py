@@ -34,7 +34,7 @@ def test_a_failed_row_is_held_and_remembers_when_it_failed_first(engine: Engine)
     with engine.begin() as connection:
         put(connection, {})
         for error, now in (("first", NOW), ("second", LATER)):
-            given = {"at_position": 1, "error": error, "due": LATER, "now": now}
+            given = {"at_position": 1, "failures": 1, "error": error, "due": LATER, "now": now}
             connection.execute(settle.reschedule(), [given])
         assert left(connection, "attempts", "held", "due_at", "last_error", "first_failed_at") == [
             (2, True, LATER, "second", NOW)
@@ -54,7 +54,7 @@ def test_only_rows_of_a_parked_key_are_parked(engine: Engine, parked: bool, due:
     with engine.begin() as connection:
         connection.execute(insert(dead_letter), {**dead, "key": "a", "reason": "rejected", "parked": parked})
         put(connection, {"key": "a"}, {"key": "b"}, {"key": "a"})
-        connection.execute(settle.park("sqlite"), {"positions": [1, 2]})
+        connection.execute(settle.park("sqlite"), {"positions": [1, 2], "of_destination": "default"})
         assert left(connection, "due_at", "held") == [(due, parked), (None, False), (None, False)]
 
 

@@ -24,6 +24,7 @@ def letter(**more: Any) -> Any:
         "headers": b"{}",
         "parked": False,
         "content_type": "application/json",
+        "destination": "default",
     }
     return SimpleNamespace(**(row | more), _mapping=row | more)
 
@@ -130,3 +131,12 @@ def test_accepting_what_is_stale_is_said_aloud():
     survey = Survey([(("inbox", "T", "stale"), 2)], 2, Counter(), accepted=2, upto=9, keys=0, waiting=0)
     (line,) = show.refusals(survey)
     assert line == "accepted: 2, stale: dated anew; what they have done before, they do again"
+
+
+def test_a_destination_is_named_where_it_is_another_than_the_default():
+    assert not any(line.startswith(("destination", "reply")) for line in text().splitlines())
+    lines = text(destination="payments", reply="CardCharged").splitlines()
+    assert {"destination     payments", "reply           CardCharged"} <= {*lines}
+    sides = list(show.table([letter(), letter(destination="payments")], [None, None], NOW).columns[4].cells)
+    assert [side.plain for side in sides] == ["outbox", "outbox: payments"]
+    assert show.listed(letter(destination="payments"), None)["destination"] == "payments"

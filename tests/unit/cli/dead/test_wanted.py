@@ -19,7 +19,7 @@ def test_digits_are_a_number(given: str, number: bool):
 
 
 def test_arguments_and_filters_are_one_selection():
-    wanted = Wanted(("7",), "T", "k", "expired", "outbox", timedelta(hours=1), timedelta(days=1))
+    wanted = Wanted(("7",), "T", "k", "expired", "outbox", "payments", timedelta(hours=1), timedelta(days=1))
     assert wanted.selection(NOW, ("8", "m-1"), resolved=True) == Selection(
         numbers=(8,),
         message_ids=("7", "m-1"),
@@ -27,6 +27,7 @@ def test_arguments_and_filters_are_one_selection():
         key="k",
         reason="expired",
         side="outbox",
+        destination="payments",
         before=NOW - timedelta(hours=1),
         since=NOW - timedelta(days=1),
         resolved=True,

@@ -39,5 +39,13 @@ def fill(connection: Connection) -> None:
     add_dead(connection, resolution="replayed", resolved_at=NOW, resolved_by="ann")
     for handler, message_id in (("A", "1"), ("A", "2"), ("B", "1")):
         connection.execute(insert(tables.inbox).values(handler=handler, message_id=message_id, type="T"))
+    for number, (state, over) in enumerate((("started", True), ("started", True), ("started", False), ("done", True))):
+        until = NOW - HOUR if over else NOW + HOUR
+        row = {"key": f"e{number}", "state": state, "token": "t", "started_at": NOW - 2 * HOUR, "locked_until": until}
+        connection.execute(insert(tables.effect).values(row))
+    for number in range(4):
+        row = {"scope": "POST /orders", "principal": "ann", "key": f"k{number}", "fingerprint": b"", "state": "done"}
+        row |= {"token": "t", "created_at": NOW, "expires_at": NOW + HOUR}
+        connection.execute(insert(tables.idempotency).values(row))
     kept = {"published_at": NOW - 48 * HOUR, "position": 1, "message_id": "m", "type": "T"}
     connection.execute(insert(tables.published), [kept | ENVELOPE])

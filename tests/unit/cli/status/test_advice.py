@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from outboxkit.cli.status.advice import advise, is_held_back
-from outboxkit.cli.status.report import Count, ParkedKeys, Sessions, Vacuum
+from outboxkit.cli.status.report import Count, Effects, OfDestination, ParkedKeys, Sessions, Vacuum
 from tests.unit.cli.status.reports import CALM, NOW, RELAY, holder, outbox, status
 
 
@@ -31,6 +31,26 @@ def test_messages_that_came_just_now_are_no_matter(age: float | None):
 
 def test_on_sqlite_nobody_knows_whether_a_relay_is_there():
     assert list(advise(status(outbox=outbox(age=190), sessions=None, vacuum=None))) == []
+
+
+def waits(age: float) -> OfDestination:
+    return OfDestination(Count(1), Count(1), Count(), Count(), Count(), age)
+
+
+def test_each_destination_has_a_relay_of_its_own():
+    """One of another destination is no proof that messages of this one leave, and the other way round."""
+    there = {"default": waits(3), "payments": waits(190), "mail": waits(1)}
+    found = status(outbox=replace(outbox(age=190), by_destination=there))
+    (line,) = advise(found)
+    assert line.startswith("messages to payments wait for 3 min 10 s: read the log of its relay, or start `outboxkit r")
+    assert "--destination payments`" in line
+    only = replace(found, outbox=replace(found.outbox, by_destination={"payments": waits(1)}))
+    assert list(advise(only)) == []
+
+
+def test_what_nobody_knows_of_an_effect():
+    (line,) = advise(replace(status(), effects=Effects(Count(1))))
+    assert line.startswith("1 effect may have happened or not")
 
 
 def test_parked_keys_and_dead_letters_are_one_line():

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from outboxkit import tables
 from tests.unit.cli.conftest import Run
-from tests.unit.cli.status.rows import HOUR, NOW, add_rows, fill
+from tests.unit.cli.status.rows import HOUR, NOW, add_dead, add_rows, fill
 
 
 @pytest.fixture
@@ -17,6 +18,12 @@ def filled(engine: Engine, database_url: str) -> str:
     with engine.begin() as connection:
         fill(connection)
     return database_url
+
+
+UNKNOWN = (
+    "2 effects may have happened or not: the next run decides as its on_unknown says; see outboxkit_effect, state "
+    "'started'"
+)
 
 
 def exactly(value: int) -> dict[str, Any]:
@@ -31,7 +38,7 @@ def test_json_says_everything(run: Run, filled: str):
     assert datetime.fromisoformat(said["outbox"].pop("next_due")) == NOW + HOUR
     assert datetime.fromisoformat(said["published"].pop("oldest")) == NOW - 48 * HOUR
     assert said == {
-        "schema_version": 3,
+        "schema_version": 4,
         "outbox": {
             "pending": exactly(8),
             "ready": exactly(2),
@@ -45,12 +52,13 @@ def test_json_says_everything(run: Run, filled: str):
             "parked_keys": {
                 "count": exactly(3),
                 "top": [
-                    {"key": "b", "waiting": exactly(2), "dead": exactly(1)},
-                    {"key": "c", "waiting": exactly(1), "dead": exactly(1)},
-                    {"key": "d", "waiting": exactly(0), "dead": exactly(1)},
+                    {"key": "b", "waiting": exactly(2), "dead": exactly(1), "destination": "default"},
+                    {"key": "c", "waiting": exactly(1), "dead": exactly(1), "destination": "default"},
+                    {"key": "d", "waiting": exactly(0), "dead": exactly(1), "destination": "default"},
                 ],
                 "more": exactly(0),
             },
+            "by_destination": {},
         },
         "inbox": {"processed": exactly(3), "by_handler": {"A": exactly(2), "B": exactly(1)}},
         "dead_letters": {
@@ -62,10 +70,12 @@ def test_json_says_everything(run: Run, filled: str):
             "resolved": exactly(1),
         },
         "published": {"kept": exactly(1)},
+        "idempotency": {"remembered": exactly(4)},
+        "effects": {"unknown": exactly(2)},
         "sessions": None,
         "vacuum": None,
         "missing_right": None,
-        "advice": ["3 keys are parked: see `outboxkit dead list`, then replay or discard"],
+        "advice": ["3 keys are parked: see `outboxkit dead list`, then replay or discard", UNKNOWN],
     }
 
 
@@ -90,9 +100,13 @@ def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyP
         "                inbox, rejected: 2",
         "                outbox, refused: 3",
         f"published     1 kept, the oldest of {NOW - 48 * HOUR:%Y-%m-%d %H:%M} UTC",
+        "idempotency   4 keys remembered",
+        "effects       2 unknown: started, and nobody knows whether they happened",
         "tables        version 4",
         "advice        3 keys are parked: see `outboxkit dead list`, then replay or",
         "                discard",
+        "              2 effects may have happened or not: the next run decides as its",
+        "                on_unknown says; see outboxkit_effect, state 'started'",
     ]
 
 
@@ -104,6 +118,7 @@ def test_nothing_at_all(run: Run, database_url: str):
         "next_due": None,
         "by_type": {},
         "parked_keys": {"count": exactly(0), "top": [], "more": exactly(0)},
+        "by_destination": {},
     }
     assert (said["inbox"]["processed"], said["dead_letters"]["open"], said["advice"]) == (exactly(0), exactly(0), [])
     assert run("status", "--database-url", database_url).out.splitlines() == [
@@ -120,3 +135,32 @@ def test_a_type_cannot_steer_the_terminal(run: Run, engine: Engine, database_url
     ended = run("status", "--database-url", database_url)
     assert ended.code == 0
     assert r"[bold]x[/nonsense]\x1b[31m: 1" in ended.out
+
+
+def test_other_destinations_have_a_line_each(run: Run, filled: str, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    with engine.begin() as connection:
+        add_rows(connection, 2, destination="payments", created_at=NOW - 3 * HOUR)
+        add_rows(connection, key="b", destination="payments", held=True, due_at=tables.PARKED)
+        add_dead(connection, key="b", destination="payments", parked=True)
+    outbox = json.loads(run("status", "--json", "--database-url", filled).out)["outbox"]
+    payments = outbox["by_destination"]["payments"]
+    assert 3 * 3600 <= payments.pop("oldest_age_seconds") < 4 * 3600
+    assert payments == {name: exactly(count) for name, count in zip(STATES, (3, 2, 0, 0, 1), strict=True)}
+    ours = outbox["by_destination"]["default"]
+    assert [ours[name]["value"] for name in STATES] == [8, 2, 1, 2, 3]
+    assert (outbox["pending"], outbox["parked"]) == (exactly(11), exactly(4))
+    assert [(key["key"], key["destination"], key["waiting"]["value"]) for key in outbox["parked_keys"]["top"]] == [
+        ("b", "default", 2),
+        ("b", "payments", 1),
+        ("c", "default", 1),
+        ("d", "default", 0),
+    ]
+    ended = run("status", "--database-url", filled)
+    lines = re.sub(r"\d+ min", "some min", ended.out).splitlines()
+    assert "              to default: 2 ready, 1 delayed, 2 held, 3 parked, the oldest for 2 h some min" in lines
+    assert "              to payments: 2 ready, 1 parked, the oldest for 3 h some min" in lines
+    assert "                b to payments: 1 waiting behind 1 dead letter" in lines
+
+
+STATES = ("pending", "ready", "delayed", "held", "parked")

@@ -1,14 +1,11 @@
-"""Beyond the limit of exact counting, on SQLite; each state and table by itself."""
-
-from datetime import timedelta
+"""What is kept beside the outbox, beyond the limit of exact counting, on SQLite."""
 
 import pytest
 from sqlalchemy import Engine
 
-from outboxkit import tables
 from outboxkit.cli.status import messages, sample
 from outboxkit.cli.status.report import Count, OfReason
-from tests.unit.cli.status.rows import HOUR, NOW, add_dead, add_rows
+from tests.unit.cli.status.rows import HOUR, NOW, add_dead, fill
 
 
 @pytest.fixture(autouse=True)
@@ -16,74 +13,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (sample, messages):
         monkeypatch.setattr(module, "EXACT_UP_TO", 50)
         monkeypatch.setattr(module, "LIMIT", {"limit": 51})
-
-
-def test_a_state_within_the_limit_is_exact_beside_one_beyond_it(engine: Engine):
-    with engine.begin() as connection:
-        add_rows(connection, 7, key="a", held=True, due_at=NOW + HOUR)
-        add_rows(connection, 3, due_at=NOW + HOUR)
-        add_rows(connection, 200)
-        found = messages.read_outbox(connection, NOW)
-    assert (found.held, found.delayed, found.parked) == (Count(7), Count(3), Count(0))
-    assert found.ready.estimate
-    assert found.ready.value > 50
-    assert found.pending.estimate
-
-
-def test_held_and_delayed_share_an_index_and_its_limit(engine: Engine):
-    with engine.begin() as connection:
-        for _ in range(30):
-            add_rows(connection, key="a", held=True, due_at=NOW + HOUR)
-            add_rows(connection, due_at=NOW + HOUR)
-        found = messages.read_outbox(connection, NOW)
-    assert (found.held, found.delayed) == (Count(30, estimate=True), Count(30, estimate=True))
-
-
-def test_exactly_the_limit_is_exact(engine: Engine):
-    with engine.begin() as connection:
-        add_rows(connection, 50)
-        add_rows(connection, 50, held=True, due_at=tables.PARKED)
-        found = messages.read_outbox(connection, NOW)
-    assert found.pending == Count(100)
-    assert found.by_type["OrderConfirmed"].pending == Count(100)
-
-
-@pytest.mark.parametrize(
-    ("columns", "age"),
-    [
-        ({"created_at": NOW - HOUR}, 3600),
-        ({"created_at": NOW - HOUR, "held": True, "due_at": NOW + HOUR}, 3600),
-        ({"created_at": NOW - 2 * HOUR, "due_at": NOW - HOUR}, 3600),
-        ({"created_at": NOW - 2 * HOUR, "due_at": NOW + HOUR}, None),
-        ({"created_at": NOW - 2 * HOUR, "held": True, "due_at": tables.PARKED}, None),
-        ({"created_at": NOW + HOUR}, 0),
-        ({"created_at": None}, None),
-    ],
-)
-def test_the_oldest_is_one_that_should_be_gone(engine: Engine, columns: dict[str, object], age: float | None):
-    with engine.begin() as connection:
-        add_rows(connection, **columns)
-        assert messages.read_outbox(connection, NOW).oldest_age_seconds == age
-
-
-def test_ten_keys_are_named_and_the_others_counted(engine: Engine):
-    with engine.begin() as connection:
-        for number in range(12):
-            add_dead(connection, key=f"k{number:02}", parked=True)
-            add_rows(
-                connection, number % 3, key=f"k{number:02}", held=True, due_at=tables.PARKED
-            ) if number % 3 else None
-        found = messages.read_outbox(connection, NOW).parked_keys
-    assert (found.count, found.more) == (Count(12), Count(2))
-    assert [key.key for key in found.top[:5]] == ["k02", "k05", "k08", "k11", "k01"]
-
-
-def test_more_parked_keys_than_are_read(engine: Engine):
-    with engine.begin() as connection:
-        for number in range(60):
-            add_dead(connection, key=f"k{number:02}", parked=True)
-        found = messages.read_outbox(connection, NOW).parked_keys
-    assert found.count == Count(51, estimate=True)
 
 
 def test_resolved_dead_letters_do_not_make_open_ones_an_estimate(engine: Engine):
@@ -107,7 +36,15 @@ def test_many_open_dead_letters_are_estimated(engine: Engine):
     assert found.open == Count(60, estimate=True)
 
 
-def test_an_overdue_time_is_the_next_due(engine: Engine):
+def test_an_effect_is_unknown_when_its_lease_is_over_and_nobody_has_recorded_an_end(engine: Engine):
     with engine.begin() as connection:
-        add_rows(connection, due_at=NOW - timedelta(minutes=1))
-        assert messages.read_outbox(connection, NOW).next_due == NOW - timedelta(minutes=1)
+        assert messages.read_effects(connection, NOW).unknown == Count(0)
+        fill(connection)
+        assert messages.read_effects(connection, NOW).unknown == Count(2)
+        assert messages.read_effects(connection, NOW + 2 * HOUR).unknown == Count(3)
+
+
+def test_idempotency_keys_are_counted(engine: Engine):
+    with engine.begin() as connection:
+        fill(connection)
+        assert messages.read_idempotency(connection).remembered == Count(4)

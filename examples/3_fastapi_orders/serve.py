@@ -1,0 +1,96 @@
+"""The whole shop in one process: web server, workers, and stand-ins for payment provider and mail server.
+
+`make serve PORT=8123` starts it. End it with Ctrl-C, or with `kill -9`: the next start goes on where it was.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from datetime import timedelta
+from socketserver import BaseServer
+
+import uvicorn
+from outside.mails import Mails
+from outside.payments import Payments
+from shop import database, workers
+from shop.api import app
+
+from outboxkit import process
+
+HOST = "127.0.0.1"
+
+
+async def serve(listening: socket.socket, payments_url: str, stop: asyncio.Event) -> int:
+    await database.migrate()
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    server.capture_signals = nullcontext  # they are heard by `process.run`
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve([listening]))
+        tasks.create_task(workers.work(payments_url, stop))
+        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
+            await asyncio.sleep(0.01)
+        print(f"shop      http://{HOST}:{listening.getsockname()[1]}  (try /docs)")
+        print(f"payments  {payments_url}  (try /ledger)")
+        print(f"mails     {os.environ['SMTP_URL']}", flush=True)
+        await stop.wait()
+        server.should_exit = True
+    await database.close()
+    return 0
+
+
+def listen(port: int) -> socket.socket:
+    """At the port; where a shop that was just killed still has it, after a moment."""
+    deadline = time.monotonic() + 5
+    while True:
+        try:
+            listening = socket.create_server((HOST, port), backlog=1024)
+        except OSError:
+            if time.monotonic() > deadline:
+                sys.exit(f"port {port} is taken: make serve PORT=…")
+            time.sleep(0.1)
+        else:
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits for an ACK
+            return listening
+
+
+def start(kind: type[Payments] | type[Mails], port: int, path: str) -> int:
+    """Start a stand-in in a thread, at this port or at any that is free."""
+    server: BaseServer
+    try:
+        server = kind((HOST, port), database.DATA / path)
+    except OSError:
+        server = kind((HOST, 0), database.DATA / path)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address[1]
+
+
+def leave_with(parent: int) -> None:
+    """`make` was killed: nobody is left to end this process, which would keep the port."""
+    while os.getppid() == parent:
+        time.sleep(0.1)
+    os._exit(1)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, default=8123)
+    parser.add_argument("--parent", type=int, help="end when this process ends, which has started this one")
+    chosen = parser.parse_args()
+    if chosen.parent:
+        threading.Thread(target=leave_with, args=(chosen.parent,), daemon=True).start()
+    listening = listen(chosen.port)
+    port = listening.getsockname()[1]
+    payments_url = os.environ.get("PAYMENTS_URL") or f"http://{HOST}:{start(Payments, port + 1, 'payments.db')}"
+    if not os.environ.get("SMTP_URL"):
+        os.environ["SMTP_URL"] = f"smtp://{HOST}:{start(Mails, port + 2, 'mails')}"
+    process.configure_log(level=os.environ.get("OUTBOXKIT_LOG_LEVEL", "warning"), format="auto")
+    return process.run(lambda stop: serve(listening, payments_url, stop), shutdown_timeout=timedelta(seconds=10))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

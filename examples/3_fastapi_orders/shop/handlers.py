@@ -1,0 +1,27 @@
+"""What happens once the card was charged. Two handlers: an order is paid also while the mail server is away."""
+
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from outboxkit import effects, inbox_handler
+from shop.database import effect_sessions
+from shop.events import CardCharged
+from shop.mail import UNCLEAR, send
+from shop.orders import Order
+
+
+@inbox_handler("MarkPaid")
+async def mark_paid(session: AsyncSession, event: CardCharged) -> None:
+    order = await session.get_one(Order, event.order_id, with_for_update=True)
+    order.charged()
+
+
+@inbox_handler("SendReceipt")
+async def send_receipt(session: AsyncSession, event: CardCharged) -> None:
+    """Better no receipt than two: `skip`, where a crash left open whether it was sent."""
+    order = await session.get_one(Order, event.order_id)
+    text = f"Dear {order.customer},\n\nthank you for {event.amount} (charge {event.charge}).\n"
+
+    async def call() -> None:
+        await send(f"order-{order.id}@example.com", "Your receipt", text)
+
+    await effects.once(effect_sessions, call=call, on_unknown="skip", ambiguous=UNCLEAR)

@@ -1,0 +1,49 @@
+"""What runs beside the web server: from the outbox to the payment provider, and from its answers to the handlers.
+
+Where `OUTBOXKIT_BROKER_URL` is set the answers take their way through RabbitMQ. Either way each of these could run in a
+process of its own: `outboxkit relay --destination payments`, `outboxkit relay`, `outboxkit consume shop.handlers`.
+"""
+
+import asyncio
+import os
+from datetime import timedelta
+
+from outboxkit import inbox, process, settings
+from outboxkit.brokers import Publisher
+from outboxkit.brokers.http import HttpPublisher
+from outboxkit.consumer import Consumer
+from outboxkit.relay import Relay
+from shop import handlers
+from shop.at_once import AtOnce
+from shop.database import ON_SQLITE, URL
+
+LIMIT = timedelta(seconds=5)
+"""How long the provider may take for an answer."""
+
+
+async def work(payments_url: str, stop: asyncio.Event) -> None:
+    """Until `stop` is set."""
+    found = inbox.handlers_in([handlers])
+    engine = process.engine(URL, name="shop workers", pool_size=9)
+    payments = HttpPublisher(f"{payments_url}/charges", timeout=LIMIT)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(relay(payments, "payments", stop))
+        if broker_url := os.environ.get("OUTBOXKIT_BROKER_URL"):
+            chosen = settings.load()
+            exchange, name = chosen.exchange, chosen.queue or "shop"
+            queue = process.subscriber(broker_url, name, exchange=exchange, topics=["CardCharged"])
+            tasks.create_task(Consumer(engine, queue, found, queue=name).run(stop))
+            tasks.create_task(relay(process.publisher(broker_url, exchange=exchange, timeout=LIMIT), "default", stop))
+        else:
+            tasks.create_task(relay(AtOnce(engine, found), "default", stop))
+    await engine.dispose()
+
+
+async def relay(publisher: Publisher, destination: str, stop: asyncio.Event) -> None:
+    own = process.relay_engine(URL, publish_timeout=2 * LIMIT)
+    # SQLite has one writer, and it is not to wait for a provider's answer.
+    worker = Relay(own, publisher, destination=destination, batch_size=50, hold=not ON_SQLITE)
+    try:
+        await worker.run(stop)
+    finally:
+        await own.dispose()

@@ -1,0 +1,27 @@
+"""What happens once the card was charged. Two handlers: an order is paid also while the mail server is away."""
+
+from sqlalchemy.orm import Session
+
+from outboxkit import effects, inbox_handler
+from shop.database import effect_sessions
+from shop.events import CardCharged
+from shop.mail import UNCLEAR, send
+from shop.orders import Order
+
+
+@inbox_handler("MarkPaid")
+def mark_paid(session: Session, event: CardCharged) -> None:
+    order = session.get_one(Order, event.order_id, with_for_update=True)
+    order.charged()
+
+
+@inbox_handler("SendReceipt")
+def send_receipt(session: Session, event: CardCharged) -> None:
+    """Better no receipt than two: `skip`, where a crash left open whether it was sent."""
+    order = session.get_one(Order, event.order_id)
+    text = f"Dear {order.customer},\n\nthank you for {event.amount} (charge {event.charge}).\n"
+
+    def call() -> None:
+        send(f"order-{order.id}@example.com", "Your receipt", text)
+
+    effects.once(effect_sessions, call=call, on_unknown="skip", ambiguous=UNCLEAR)

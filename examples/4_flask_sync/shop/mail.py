@@ -1,0 +1,18 @@
+"""Sends mail by SMTP, to the server that `SMTP_URL` names."""
+
+import os
+import smtplib
+from email.message import EmailMessage
+from urllib.parse import urlsplit
+
+UNCLEAR = (smtplib.SMTPServerDisconnected,)
+"""After it nobody knows whether the mail was sent, as after a `TimeoutError`."""
+
+
+def send(to: str, subject: str, text: str) -> None:
+    mail = EmailMessage()
+    mail["From"], mail["To"], mail["Subject"] = "shop@example.com", to, subject
+    mail.set_content(text)
+    url = urlsplit(os.environ["SMTP_URL"])
+    with smtplib.SMTP(url.hostname, url.port or 25, local_hostname="shop", timeout=5) as server:
+        server.send_message(mail)

@@ -1,0 +1,19 @@
+"""What the read model reads of orders' announcements. No code is shared with orders."""
+
+from decimal import Decimal
+
+import msgspec
+
+from outboxkit import event
+
+
+@event("OrderPlaced")
+class OrderPlaced(msgspec.Struct, frozen=True):
+    customer: str
+    total: Decimal
+
+
+@event("OrderCancelled")
+class OrderCancelled(msgspec.Struct, frozen=True):
+    customer: str
+    total: Decimal

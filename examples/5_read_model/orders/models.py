@@ -1,0 +1,29 @@
+"""What orders stores, as suits those who write. `python -m orders.models` creates its table."""
+
+from decimal import Decimal
+
+from sqlalchemy import Engine, Numeric, create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from outboxkit import settings
+
+
+class Base(DeclarativeBase): ...
+
+
+class Order(Base):
+    __tablename__ = "orders"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    customer: Mapped[str]
+    total: Mapped[Decimal] = mapped_column(Numeric(12, 2))
+    status: Mapped[str] = mapped_column(default="placed")
+
+
+def connect() -> Engine:
+    return create_engine(settings.load().database_url.get_secret_value())
+
+
+if __name__ == "__main__":
+    Base.metadata.create_all(connect())
+    print("orders: table ready")

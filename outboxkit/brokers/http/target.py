@@ -1,0 +1,93 @@
+"""Where an HTTP destination is, who is asking, and what nobody may read of it. Pure."""
+
+import base64
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+
+from outboxkit.brokers.http import signature
+from outboxkit.errors import ConfigurationError
+
+ACCEPTED = "http://host/path or https://user:password@host/path is accepted"
+_FIELD = re.compile(r"[!-~]+(?: +[!-~]+)*")
+HIDDEN = "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One URL and what is sent to it with every request.
+
+    Attributes:
+        url: without user and password.
+        origin: scheme, host and port: what may be shown of the URL. Paths and queries of webhooks hold secrets.
+        authorization: the value of the header.
+        key: the bytes that requests are signed with.
+        secrets: texts that are taken out of whatever is shown.
+    """
+
+    url: httpx.URL = field(repr=False)
+    origin: str
+    authorization: str | None = field(default=None, repr=False)
+    key: bytes | None = field(default=None, repr=False)
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def hide(self, text: str) -> str:
+        """The text without any of the secrets."""
+        for secret in self.secrets:
+            text = text.replace(secret, HIDDEN)
+        return text
+
+
+def parse(url: str, *, authorization: str | None = None, secret: str | None = None) -> Target:
+    """The target of these settings.
+
+    Raises:
+        ConfigurationError: one of them cannot be used. The text does not show what is secret.
+    """
+    try:
+        parsed = httpx.URL(url)
+        parsed.raw_host.decode("ascii").encode("idna")  # as it will be looked up
+    except (httpx.InvalidURL, UnicodeError, ValueError):
+        raise ConfigurationError(f"the URL of the HTTP destination is no URL; {ACCEPTED}") from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise ConfigurationError(f"the URL of the HTTP destination has no host, or another scheme; {ACCEPTED}")
+    if parsed.port is not None and not 0 < parsed.port < 65_536:
+        raise ConfigurationError("the URL of the HTTP destination has a port that does not exist: 1 to 65535 do")
+    if parsed.fragment:
+        raise ConfigurationError("the URL of the HTTP destination has a fragment (#…), which no server gets to see")
+    if parsed.userinfo and authorization is not None:
+        raise ConfigurationError(
+            "the URL of the HTTP destination has a user and a password, and an Authorization is given as well: give one"
+        )
+    if authorization is not None and not _FIELD.fullmatch(authorization):
+        raise ConfigurationError(
+            "the Authorization of the HTTP destination is empty, or no printable ASCII on one line"
+        )
+    given = _basic(parsed) if parsed.userinfo else authorization
+    bare = parsed.copy_with(userinfo=b"")
+    return Target(
+        url=bare,
+        origin=f"{bare.scheme}://{bare.netloc.decode('ascii')}",
+        authorization=given,
+        key=signature.key_of(secret) if secret is not None else None,
+        secrets=tuple(sorted(set(_secrets(parsed, given, secret)), key=len, reverse=True)),
+    )
+
+
+def _basic(url: httpx.URL) -> str:
+    """User and password as RFC 7617 sends them."""
+    pair = f"{url.username}:{url.password}".encode()
+    return f"Basic {base64.b64encode(pair).decode()}"
+
+
+def _secrets(url: httpx.URL, authorization: str | None, secret: str | None) -> Iterator[str]:
+    found = [authorization, secret, url.password, url.userinfo.partition(b":")[2].decode("ascii", "replace")]
+    if authorization is not None:
+        found.append(authorization.partition(" ")[2])
+    if secret is not None:
+        found.append(secret.removeprefix(signature.PREFIX))
+    for each in filter(None, found):
+        yield each
+        yield each.replace("/", "\\/")  # as some write it in JSON

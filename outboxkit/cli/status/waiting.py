@@ -1,0 +1,137 @@
+"""Reads the outbox, destination by destination: exactly while it has few rows, from a sample beyond that."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from outboxkit import tables
+from outboxkit.cli.status.report import Count, OfDestination, OfType, Outbox, ParkedKey, ParkedKeys, total
+from outboxkit.cli.status.sample import EXACT_UP_TO, LIMIT, Sample, take
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.statements import status as statements
+
+TOP_KEYS = 10
+MOST_DESTINATIONS = 100
+"""Destinations that are looked at one by one; the others are part of the estimates."""
+STATES = ("ready", "delayed", "held", "parked")
+
+
+@dataclass(frozen=True)
+class Read:
+    """What was read of one destination: of each state at most one row more than the limit."""
+
+    destination: str
+    ready: int
+    delayed: int
+    held: int
+    parked: int
+    oldest: datetime | None
+    next_due: datetime | None
+
+    def seen(self, state: str) -> tuple[int, int]:
+        """How many rows of the state were found, and how many were read to find them."""
+        found: int = getattr(self, state)
+        return found, self.held + self.delayed if state in ("held", "delayed") else found
+
+
+def read_outbox(connection: Connection, now: datetime) -> Outbox:
+    """Rows by state, type and destination."""
+    most = {"most": MOST_DESTINATIONS + 1}
+    names = connection.execute(statements.destinations(), LIMIT | most).scalars().all()
+    found = [_read(connection, name, now) for name in names[:MOST_DESTINATIONS]]
+    is_all = len(names) <= MOST_DESTINATIONS
+    is_exact = is_all and all(sum(read.seen(state)[1] for read in found) <= EXACT_UP_TO for state in STATES)
+    sample = _all_rows(connection) if is_exact else _some_rows(connection)
+    states = {state: _total(sample, found, state, is_all=is_all) for state in STATES}
+    return Outbox(
+        pending=total(states.values()),
+        **states,
+        oldest_age_seconds=_age(now, (read.oldest for read in found)),
+        next_due=min((read.next_due for read in found if read.next_due is not None), default=None),
+        by_type={kind: _of_type(sample, kind) for kind in sorted({row.type for row in sample.rows})},
+        parked_keys=_parked_keys(connection, found, states["parked"]),
+        by_destination=_by_destination(sample, found, now),
+    )
+
+
+def _read(connection: Connection, destination: str, now: datetime) -> Read:
+    given = LIMIT | {"destination": destination}
+    ready, oldest_ready = connection.execute(statements.ready(), given).one()
+    waiting = {row[0]: row for row in connection.execute(statements.waiting(), given)}
+    held, next_retry, oldest_held = waiting[True][1:] if True in waiting else (0, None, None)
+    delayed, next_delayed, _ = waiting[False][1:] if False in waiting else (0, None, None)
+    parked = connection.execute(statements.parked(), given).scalar_one()
+    overdue = next_delayed if next_delayed is not None and next_delayed <= now else None
+    return Read(
+        destination,
+        ready=ready,
+        delayed=delayed,
+        held=held,
+        parked=parked,
+        oldest=min((moment for moment in (oldest_ready, oldest_held, overdue) if moment is not None), default=None),
+        next_due=min((moment for moment in (next_retry, next_delayed) if moment is not None), default=None),
+    )
+
+
+def _age(now: datetime, moments: Iterable[datetime | None]) -> float | None:
+    oldest = min((moment for moment in moments if moment is not None), default=None)
+    return None if oldest is None else max(0.0, round((now - oldest).total_seconds(), 1))
+
+
+def _all_rows(connection: Connection) -> Sample:
+    """For an outbox with at most the limit of ready rows, of held and delayed ones together, and of parked ones."""
+    return Sample(connection.execute(statements.oldest_by_type(), {"limit": 3 * EXACT_UP_TO}).all(), 1)
+
+
+def _some_rows(connection: Connection) -> Sample:
+    return take(connection, tables.outbox, statements.sampled_by_type(connection.dialect.name))
+
+
+def _state(sample: Sample, read: Read, state: str) -> Count:
+    """The rows that were found, or where the reading ended before they did, the sample's word."""
+    found, looked_at = read.seen(state)
+    if looked_at <= EXACT_UP_TO:
+        return Count(found)
+    estimate = sample.count(lambda row: row.state == state and row.destination == read.destination)
+    return Count(max(estimate.value, found), estimate.estimate)
+
+
+def _total(sample: Sample, found: Sequence[Read], state: str, *, is_all: bool) -> Count:
+    known = total(_state(sample, read, state) for read in found)
+    if is_all:
+        return known
+    names = {read.destination for read in found}
+    others = sample.count(lambda row: row.state == state and row.destination not in names)
+    return Count(known.value + others.value, estimate=True)
+
+
+def _by_destination(sample: Sample, found: Sequence[Read], now: datetime) -> dict[str, OfDestination]:
+    """Nothing where every row goes to the destination `default`."""
+    made = {}
+    for read in found:
+        states = {state: _state(sample, read, state) for state in STATES}
+        if (pending := total(states.values())).value:
+            made[read.destination] = OfDestination(pending, **states, oldest_age_seconds=_age(now, [read.oldest]))
+    return {} if made.keys() <= {DEFAULT_DESTINATION} else made
+
+
+def _of_type(sample: Sample, kind: str) -> OfType:
+    rows = [row for row in sample.rows if row.type == kind]
+    return OfType(sample.whole(sum(row.rows for row in rows)), sample.whole(sum(row.failed for row in rows)))
+
+
+def _parked_keys(connection: Connection, found: Sequence[Read], parked: Count) -> ParkedKeys:
+    """The top ones of all destinations; of `parked` rows, each destination's first were read."""
+    read = sum(one.parked for one in found)
+    factor = max(parked.value / read, 1) if read else 1
+    top, keys, dead = list[ParkedKey](), 0, 0
+    for name in (one.destination for one in found):
+        given = LIMIT | {"top": TOP_KEYS, "destination": name}
+        rows = connection.execute(statements.parked_keys(), given).all()
+        top += [ParkedKey(row[0], Count(round(row[1] * factor), factor > 1), Count(row[2]), name) for row in rows]
+        keys, dead = (keys + rows[0][3], dead + rows[0][4]) if rows else (keys, dead)
+    top = sorted(top, key=lambda key: (-key.waiting.value, key.key or ""))[:TOP_KEYS]
+    is_estimate = dead > EXACT_UP_TO
+    return ParkedKeys(Count(keys, is_estimate), tuple(top), Count(keys - len(top), is_estimate))

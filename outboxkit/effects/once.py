@@ -1,0 +1,169 @@
+"""`once`, in the colour that its sessions have."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from datetime import timedelta
+from inspect import isawaitable, iscoroutine, iscoroutinefunction
+from typing import Any, overload
+
+import msgspec
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.orm import sessionmaker
+
+from outboxkit import codec
+from outboxkit.effects.asked import Asked, asked
+from outboxkit.effects.decision import Effect, Errors, Policy
+from outboxkit.effects.steps import Begun, begin, give_up, record
+from outboxkit.errors import ConfigurationError, EncodeError
+
+TIDY_SECONDS = 5
+"""How long a run that failed or was cancelled may take to say so; without a word, its lease runs out."""
+
+
+@overload
+def once(
+    session_factory: sessionmaker[Any],
+    key: str | None = ...,
+    call: Callable[[], object] | None = ...,
+    *,
+    on_unknown: Policy,
+    lease: timedelta = ...,
+    ambiguous: Errors = ...,
+) -> Effect: ...
+@overload
+def once(
+    session_factory: async_sessionmaker[Any],
+    key: str | None = ...,
+    call: Callable[[], Awaitable[object]] | None = ...,
+    *,
+    on_unknown: Policy,
+    lease: timedelta = ...,
+    ambiguous: Errors = ...,
+) -> Coroutine[Any, Any, Effect]: ...
+def once(
+    session_factory: sessionmaker[Any] | async_sessionmaker[Any],
+    key: str | None = None,
+    call: Callable[[], Any] | None = None,
+    *,
+    on_unknown: Policy,
+    lease: timedelta = timedelta(minutes=1),
+    ambiguous: Errors = (),
+) -> Effect | Coroutine[Any, Any, Effect]:
+    """Make a call that must not be made twice, unless it was made: then return what it returned.
+
+    With an `async_sessionmaker` the call is a coroutine function, and `once` is awaited.
+
+    Args:
+        session_factory: for sessions of its own, on a database with outboxkit's tables. On SQLite, inside a handler,
+            another file than the handler's.
+        key: what the effect is known by, up to 600 characters. None: the handler's name and the id of the message that
+            is being handled, for the one effect of a handler that has no key of its own.
+        call: what makes the effect; it takes nothing. What it returns must have a JSON form.
+        on_unknown: what to do where an earlier run has left unknown whether the call was made: `skip` it, and it is
+            made at most once; or `repeat` it, and it is made at least once.
+        lease: how long the call may take. Until then another run of the key is refused; after that its outcome is
+            unknown. Between runs of the default key none is needed: the inbox keeps them apart.
+        ambiguous: more exceptions, beside `AMBIGUOUS`, after which the call may have been made.
+
+    Raises:
+        Exception: whatever the call raises. After one that is ambiguous, or a cancellation, the effect is unknown;
+            after any other it was not made, and the next run makes it.
+        InProgressElsewhere: another run is busy with it; inside a handler `Retry` instead, for the same time.
+        LeaseLost: the call took longer than its lease, and another run has taken over.
+        EncodeError: the call was made, and is remembered with None: its result has no JSON form.
+        ConfigurationError: there is no call, or no key and no handler; a second effect of a handler has no key; an
+            option is of another kind; or the sessions are of no use here: a `Connection`'s, or on the file that the
+            handler is writing to.
+    """
+    if call is None:
+        raise ConfigurationError("effects.once needs a call: effects.once(session_factory, key, call, on_unknown=...)")
+    if not isinstance(session_factory, sessionmaker | async_sessionmaker):
+        raise ConfigurationError(
+            f"effects.once takes a sessionmaker or an async_sessionmaker, found {type(session_factory).__name__}: the "
+            "intention is committed before the call, so it needs sessions of its own"
+        )
+    run = asked(key, on_unknown, lease, ambiguous)
+    if isinstance(session_factory, async_sessionmaker):
+        return _once_async(session_factory, run, call)
+    if iscoroutinefunction(call):
+        raise ConfigurationError("effects.once: the call is async and the sessions are not: use an async_sessionmaker")
+    return _once(session_factory, run, call)
+
+
+def _once(factory: sessionmaker[Any], run: Asked, call: Callable[[], object]) -> Effect:
+    with factory.begin() as session:
+        begun = begin(session, run)
+    _report(run, begun)
+    if begun.effect is not None:
+        return begun.effect
+    try:
+        result = _plain(call())
+    except BaseException as error:
+        with suppress(SQLAlchemyError), factory.begin() as session:
+            give_up(session, run, begun, error)
+        raise
+    payload, problem = _written(run, result)
+    with factory.begin() as session:
+        record(session, run, begun, payload)
+    return _ended(begun, payload, problem)
+
+
+async def _once_async(factory: async_sessionmaker[AsyncSession], run: Asked, call: Callable[[], Any]) -> Effect:
+    async with factory.begin() as session:
+        begun = await session.run_sync(begin, run)
+    _report(run, begun)
+    if begun.effect is not None:
+        return begun.effect
+    try:
+        result = call()
+        if isawaitable(result):
+            result = await result
+    except GeneratorExit:  # nothing can be awaited any more
+        raise
+    except BaseException as error:
+        with suppress(SQLAlchemyError, TimeoutError):
+            async with asyncio.timeout(TIDY_SECONDS), factory.begin() as session:
+                await session.run_sync(give_up, run, begun, error)
+        raise
+    payload, problem = _written(run, result)
+    async with factory.begin() as session:
+        await session.run_sync(record, run, begun, payload)
+    return _ended(begun, payload, problem)
+
+
+def _plain(result: object) -> object:
+    """What a plain call returned; an awaitable is no call that was made."""
+    if not isawaitable(result):
+        return result
+    if iscoroutine(result):
+        result.close()
+    raise ConfigurationError("effects.once: the call is async and the sessions are not: use an async_sessionmaker")
+
+
+def _written(run: Asked, result: object) -> tuple[bytes, EncodeError | None]:
+    """The result as JSON; null where it has none, and then what to tell about it once that is recorded."""
+    try:
+        return codec.encode(result), None
+    except EncodeError as error:
+        told = EncodeError(f"effect {run.key!r}: the call was made, and its result is not remembered: {error}")
+        told.__cause__ = error
+        return b"null", told
+
+
+def _ended(begun: Begun, payload: bytes, problem: EncodeError | None) -> Effect:
+    if problem is not None:
+        raise problem
+    return Effect("made" if begun.unknown_since is None else "repeated", msgspec.json.decode(payload))
+
+
+def _report(run: Asked, begun: Begun) -> None:
+    if begun.unknown_since is not None:
+        structlog.get_logger("outboxkit").warning(
+            "an effect is unknown: it was begun, and nobody knows whether it was made",
+            key=run.key,
+            policy=run.on_unknown,
+            begun_at=begun.unknown_since.isoformat(),
+        )

@@ -1,0 +1,23 @@
+"""Requests that may come twice: a key and a fingerprint for each, and a ledger of what was answered."""
+
+from outboxkit.idempotency.fingerprint import fingerprint
+from outboxkit.idempotency.keys import parse_key
+from outboxkit.idempotency.ledger import DEFAULT_RETENTION, begin, complete, release
+from outboxkit.idempotency.outcome import Fresh, InProgress, Mismatch, Outcome, Replay, Response
+from outboxkit.idempotency.steps import Steps
+
+__all__ = [
+    "DEFAULT_RETENTION",
+    "Fresh",
+    "InProgress",
+    "Mismatch",
+    "Outcome",
+    "Replay",
+    "Response",
+    "Steps",
+    "begin",
+    "complete",
+    "fingerprint",
+    "parse_key",
+    "release",
+]

@@ -1,0 +1,160 @@
+"""The route of idempotent endpoints: it ends what the dependency began, and only then lets the answer leave."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fastapi import Request
+from fastapi import Response as Answer
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from sqlalchemy.orm.exc import StaleDataError
+from starlette.exceptions import HTTPException
+
+from outboxkit import preconditions, problems
+from outboxkit.errors import ConfigurationError
+from outboxkit.idempotency import Fresh, Replay, Response
+from outboxkit.integrations import door
+from outboxkit.integrations.fastapi.answers import (
+    Answered,
+    answer_of,
+    answer_to,
+    decoded,
+    encoded,
+    problem_answer,
+)
+from outboxkit.integrations.fastapi.documents import documented
+from outboxkit.integrations.fastapi.fitness import checked, template_of, tree_of
+from outboxkit.integrations.fastapi.sessions import finish, on, remember, rollback
+from outboxkit.integrations.fastapi.visit import Visit, Work, open_visit
+from outboxkit.problems import Problem
+
+
+class IdempotentRoute(APIRoute):
+    """The class of routes whose endpoints depend on `Idempotent`; other endpoints are served as ever.
+
+    Give it to a router, `APIRouter(route_class=IdempotentRoute)`, or to an application before its first endpoint,
+    `app.router.route_class = IdempotentRoute`.
+
+    Raises:
+        ConfigurationError: an endpoint that depends on `Idempotent` is one of GET, streams its answer, or does not use
+            the session that `Idempotent` was given.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        idempotent = checked(self)
+        if idempotent is not None:
+            self.openapi_extra = documented(self.openapi_extra, self.dependant, idempotent.rules)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+        """FastAPI's own handler, between the begin of a visit and its end."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Answer:
+            tree = tree_of(self, request)
+            idempotent = checked(tree)
+            visit = open_visit(request, template_of(tree, request))
+            try:
+                if idempotent is not None:
+                    await _read(request, idempotent.rules)
+                answer = await handler(request)
+            except Answered as answered:
+                return answer_of(answered.response)
+            except Exception as error:  # noqa: BLE001  # raised again where nobody has an answer to it
+                return await _failed(request, visit, error)
+            return answer if visit.work is None else await _succeeded(visit.work, answer)
+
+        return handle
+
+
+async def _read(request: Request, rules: door.Rules) -> None:
+    """Read the body of a request that the ledger will be asked about, as long as it is not too large.
+
+    Raises:
+        Problem: 413.
+    """
+    if not rules.required and door.KEY not in request.headers:
+        return
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > rules.max_body:
+        raise problems.body_too_large(rules.max_body)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > rules.max_body:
+            raise problems.body_too_large(rules.max_body)
+    request._body = bytes(body)  # noqa: SLF001  # where Request.body() looks first, here and in the error handlers
+
+
+async def _succeeded(work: Work, answer: Answer) -> Answer:
+    """Commit what the endpoint did together with its answer; take it back where the answer is not to be kept."""
+    try:
+        if not work.rules.stored(answer.status_code):
+            await on(work.session, rollback)
+            return answer
+        await on(work.session, finish, work.fresh, _whole(work, answer))
+    except StaleDataError:
+        await on(work.session, rollback)
+        return problem_answer(preconditions.stale())
+    except Exception:
+        await on(work.session, rollback)
+        raise
+    return _with_expiry(answer, work.fresh)
+
+
+async def _failed(request: Request, visit: Visit, error: Exception) -> Answer:
+    """Take back what the endpoint did; remember the answer alone, if the error is one of the request's own."""
+    work = visit.work
+    if work is None:
+        if isinstance(error, Problem):
+            return problem_answer(error)
+        raise error
+    await on(work.session, rollback)
+    if isinstance(error, StaleDataError):
+        return problem_answer(preconditions.stale())
+    if isinstance(error, RequestValidationError):
+        raise error
+    if isinstance(error, HTTPException) and not _is_kept(work, error.status_code):
+        raise error
+    answer = await answer_to(request, error)
+    if answer is None:
+        raise error
+    if not _is_kept(work, answer.status_code) or not isinstance(getattr(answer, "body", None), bytes):
+        return answer
+    return await _remembered(work, answer)
+
+
+def _is_kept(work: Work, status: int) -> bool:
+    return work.fresh is not None and work.rules.store_errors and work.rules.stored(status)
+
+
+async def _remembered(work: Work, answer: Answer) -> Answer:
+    outcome = await on(work.session, remember, work.question, _whole(work, answer))
+    match outcome:
+        case Fresh():
+            return _with_expiry(answer, outcome)
+        case Replay():
+            return answer_of(door.answered(outcome))
+        case _:
+            return answer
+
+
+def _whole(work: Work, answer: Answer) -> Response:
+    """The answer as it is remembered.
+
+    Raises:
+        ConfigurationError: it is a stream, or too large.
+    """
+    body = getattr(answer, "body", None)
+    if not isinstance(body, bytes | memoryview):
+        raise ConfigurationError(
+            f"the endpoint returned a {type(answer).__name__}, whose body comes piece by piece and cannot be "
+            "remembered. Return the content as a whole, or a link to it"
+        )
+    return door.kept(answer.status_code, decoded(answer), bytes(body), work.rules)
+
+
+def _with_expiry(answer: Answer, fresh: Fresh | None) -> Answer:
+    if fresh is not None:
+        answer.raw_headers += encoded([door.expires_header(fresh)])
+    return answer

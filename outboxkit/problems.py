@@ -1,0 +1,107 @@
+"""Answers that refuse a request: problem details (RFC 9457), each of a type that the documentation explains."""
+
+import json
+import math
+from datetime import timedelta
+
+MEDIA_TYPE = "application/problem+json"
+TYPES = "https://outboxkit.readthedocs.io/en/stable/reference/problems/#"
+"""The URL of every type, up to its slug: a heading of docs/reference/problems.md."""
+
+
+class Problem(Exception):
+    """A request is refused; an integration answers with this instead of an error of the framework.
+
+    Attributes:
+        status: the HTTP status code.
+        slug: of the type, the same for ever.
+        title: what kind of problem it is, the same for every problem of the type.
+        detail: what is wrong with this request, and what to do about it.
+        headers: names and values that the answer carries beside its content type.
+    """
+
+    def __init__(
+        self, status: int, slug: str, title: str, detail: str, headers: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        super().__init__(status, slug, title, detail, headers)
+        self.status = status
+        self.slug = slug
+        self.title = title
+        self.detail = detail
+        self.headers = headers
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.slug}: {self.detail}"
+
+    @property
+    def type(self) -> str:
+        """The URL that identifies the type, and leads to its explanation."""
+        return TYPES + self.slug
+
+    def document(self) -> dict[str, object]:
+        """The members of the problem document (RFC 9457, section 3.1)."""
+        return {"type": self.type, "title": self.title, "status": self.status, "detail": self.detail}
+
+    def body(self) -> bytes:
+        """The document as it is sent, in `MEDIA_TYPE`."""
+        return json.dumps(self.document()).encode()
+
+
+def key_missing() -> Problem:
+    """400: the operation needs a key, and the request has none."""
+    detail = (
+        "This operation needs the header Idempotency-Key. Send a value of your own, such as a UUID, "
+        "and the same one with every retry of this request."
+    )
+    return Problem(400, "key-missing", "Idempotency-Key is missing", detail)
+
+
+def key_invalid(why: str) -> Problem:
+    """400: the header is there, but holds no key."""
+    detail = f'{why}. Send one key of 1 to 255 visible ASCII characters, such as Idempotency-Key: "8e03978e".'
+    return Problem(400, "key-invalid", "Idempotency-Key is not valid", detail)
+
+
+def key_reused() -> Problem:
+    """422: the key belongs to another request of the same caller."""
+    detail = (
+        "This Idempotency-Key was used before, for a request with another path, query or body. "
+        "Send a new key with a new request, and the unchanged request with a retry."
+    )
+    return Problem(422, "key-reused", "Idempotency-Key is already used", detail)
+
+
+def in_progress(after: timedelta | None = None) -> Problem:
+    """409: the same request is being worked on; Retry-After is `after` in whole seconds, at least one."""
+    seconds = max(1, math.ceil(after.total_seconds())) if after is not None else 1
+    detail = f"A request with this Idempotency-Key has not been answered yet. Retry in {seconds} s with the same key."
+    return Problem(
+        409,
+        "in-progress",
+        "A request is outstanding for this Idempotency-Key",
+        detail,
+        (("Retry-After", str(seconds)),),
+    )
+
+
+def body_too_large(limit: int) -> Problem:
+    """413: the body has more than `limit` bytes."""
+    detail = f"The body of a request with an Idempotency-Key may have at most {limit} bytes here."
+    return Problem(413, "body-too-large", "The body is too large", detail)
+
+
+def precondition_required() -> Problem:
+    """428: the operation needs If-Match (RFC 6585, section 3)."""
+    detail = "This operation needs the header If-Match. Send the ETag of the version that you have read."
+    return Problem(428, "precondition-required", "If-Match is missing", detail)
+
+
+def precondition_invalid(why: str) -> Problem:
+    """400: If-Match is there, but it is no list of entity tags."""
+    detail = f'{why}. Send the ETag as it was received, such as If-Match: "3".'
+    return Problem(400, "precondition-invalid", "If-Match is not valid", detail)
+
+
+def precondition_failed(detail: str) -> Problem:
+    """412: what the request wants to change is not as the caller has seen it."""
+    return Problem(412, "precondition-failed", "The precondition failed", detail)

@@ -1,0 +1,132 @@
+"""Effects: the intention to call, what is known of it, and what became of it.
+
+Each statement says what must still hold where it writes, so that it is right whether or not the ones before it were
+committed apart. The database's clock decides.
+"""
+
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Float,
+    Interval,
+    Select,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    type_coerce,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
+
+from outboxkit.tables import UtcDateTime, effect
+
+_STARTED: ColumnElement[str] = literal_column("'started'")
+_IS_STARTED = effect.c.state == _STARTED
+_THIS = effect.c.key == bindparam("at_key", type_=effect.c.key.type)
+_MINE = and_(_THIS, effect.c.token == bindparam("at_token", type_=effect.c.token.type), _IS_STARTED)
+
+
+@cache
+def intend(dialect: str) -> ReturningInsert[str]:
+    """Note that the call is about to be made: returns the key where nothing was noted of it before, else no row.
+
+    Parameters: key, token, seconds (how long the call may take). Index: the primary key. Locks: where another
+    transaction has inserted the same key and is still open, this one waits for its end.
+    """
+    into: Any = sqlite.insert(effect) if dialect == "sqlite" else postgresql.insert(effect)
+    row = {
+        "key": bindparam("key"),
+        "state": _STARTED,
+        "token": bindparam("token"),
+        "started_at": _now(dialect),
+        "locked_until": _later(dialect),
+    }
+    made: ReturningInsert[str] = (
+        into.values(row).on_conflict_do_nothing(index_elements=[effect.c.key]).returning(effect.c.key)
+    )
+    return made
+
+
+@cache
+def find(dialect: str) -> Select[Any]:
+    """What is known of an effect, and the time. Parameters: at_key. Index: the primary key. Locks: none."""
+    known = (effect.c.state, effect.c.token, effect.c.result, effect.c.started_at, effect.c.locked_until)
+    return select(*known, type_coerce(_now(dialect), UtcDateTime).label("now")).where(_THIS)
+
+
+@cache
+def take_over(dialect: str) -> Update:
+    """Begin a call once more that another run has begun: that run may record nothing from now on.
+
+    It changes no row where the effect is not as it was found. Parameters: at_key; at_token: the one that was found;
+    new_token; seconds. Index: the primary key. Locks: the row.
+    """
+    return update(effect).where(_MINE).values(token=bindparam("new_token"), locked_until=_later(dialect))
+
+
+@cache
+def skip(dialect: str) -> Update:
+    """Note that nobody knows whether the call was made, and that it is not to be made again.
+
+    It changes no row where the effect is not as it was found. Parameters: at_key; at_token: the one that was found;
+    new_token. Index: the primary key. Locks: the row.
+    """
+    skipped = {"state": literal_column("'skipped'"), "token": bindparam("new_token"), "finished_at": _now(dialect)}
+    return update(effect).where(_MINE).values(skipped)
+
+
+@cache
+def record(dialect: str) -> Update:
+    """Note that the call was made; it changes no row where another run has taken over.
+
+    Parameters: at_key, at_token; new_state: done or repeated; new_result. Index: the primary key. Locks: the row.
+    """
+    return (
+        update(effect)
+        .where(_MINE)
+        .values(state=bindparam("new_state"), result=bindparam("new_result"), finished_at=_now(dialect))
+    )
+
+
+@cache
+def withdraw() -> Delete:
+    """Forget the intention: the call was not made. Parameters: at_key, at_token.
+
+    Index: the primary key. Locks: the row.
+    """
+    return delete(effect).where(_MINE)
+
+
+@cache
+def end_lease(dialect: str) -> Update:
+    """Note that the run is over, and that nobody knows whether its call was made. Parameters: at_key, at_token.
+
+    Index: the primary key. Locks: the row.
+    """
+    return update(effect).where(_MINE).values(locked_until=_now(dialect))
+
+
+def _now(dialect: str) -> ColumnElement[Any]:
+    return _text_of_time() if dialect == "sqlite" else func.clock_timestamp()
+
+
+def _later(dialect: str) -> ColumnElement[Any]:
+    seconds = bindparam("seconds", type_=Float)
+    if dialect == "sqlite":
+        return _text_of_time(func.printf(literal_column("'%+.3f seconds'"), seconds))
+    return func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
+
+
+def _text_of_time(*changes: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The time as SQLAlchemy keeps it on SQLite."""
+    form: ColumnElement[str] = literal_column("'%Y-%m-%d %H:%M:%f000'")
+    return func.strftime(form, literal_column("'now'"), *changes, type_=Text)

@@ -1,0 +1,257 @@
+"""The ledger of requests: taking a key, what is known of it, the steps on the way, and the answer.
+
+A row that has expired is as good as none. The database's clock decides; on PostgreSQL it is the time at which the
+statement came in.
+"""
+
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    Delete,
+    Dialect,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    TypeDecorator,
+    Update,
+    and_,
+    bindparam,
+    case,
+    cast,
+    column,
+    delete,
+    exists,
+    false,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    table,
+    type_coerce,
+    update,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
+
+from outboxkit.tables import UtcDateTime, idempotency
+
+_KEY = (idempotency.c.scope, idempotency.c.principal, idempotency.c.key)
+_THIS = and_(*(known == bindparam(f"at_{known.name}", type_=known.type) for known in _KEY))
+_IS_DONE = idempotency.c.state == literal_column("'done'")
+_IS_OPEN = idempotency.c.state == literal_column("'processing'")
+_MINE = and_(_THIS, idempotency.c.token == bindparam("at_token", type_=idempotency.c.token.type), _IS_OPEN)
+_REQUEST = bindparam("asked", type_=idempotency.c.fingerprint.type)
+_ANSWER = {"response_status": "status", "response_headers": "headers", "response_body": "body"}
+_LOCK_COLUMNS = ("virtualtransaction", "objsubid", "classid", "objid", "locktype", "database", "mode", "granted")
+_LOCKS = table("pg_locks", *(column(name) for name in _LOCK_COLUMNS))
+
+
+class _Span(TypeDecorator[timedelta]):
+    """A duration: an interval on PostgreSQL, what SQLite's `strftime` adds to a time."""
+
+    impl = Interval
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> Any:
+        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else Interval())
+
+    def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name != "sqlite":
+            return value
+        return f"{value.total_seconds():+.3f} seconds"
+
+
+@cache
+def take(dialect: str) -> ReturningInsert[Any]:
+    """Take a key that is new, that has expired, or whose run has lost its lease: then a row is returned, else none.
+
+    A run that takes over has the finished steps of the one before. A key that is in use is only read.
+
+    Parameters: at_scope, at_principal, at_key, asked (the fingerprint), token_now, retention, lease (None: none).
+    Index: the primary key. Locks: the row that it writes; where another transaction writes it and is still open, this
+    one waits. On SQLite the writer lock, also where nothing is written.
+    """
+    return _take(dialect, ~_in_use(dialect))
+
+
+@cache
+def take_alone() -> ReturningInsert[Any]:
+    """`take`, but where another transaction is busy with the key, no row, and at once. PostgreSQL only.
+
+    Parameters: those of `take`; request_lock; request_part and asked_part, the halves of a second lock. Index: the
+    primary key. Locks: the row that it writes. Before that, where the key is not in use, two transaction-level advisory
+    locks: a shared one that tells others which request this transaction is about, then the one of the key. In this
+    order, whoever has the key's lock has told.
+    """
+    told = func.pg_try_advisory_xact_lock_shared(_part("request_part"), _part("asked_part"), type_=Boolean)
+    alone = func.pg_try_advisory_xact_lock(_request_lock(), type_=Boolean)
+    return _take("postgresql", case((_in_use("postgresql"), false()), (told, alone), else_=false()))
+
+
+@cache
+def look_up(dialect: str) -> Select[Any]:
+    """What is known of a key that has not expired, and the time.
+
+    Parameters: at_scope, at_principal, at_key. Index: the primary key. Locks: none.
+    """
+    known = ("fingerprint", "state", "token", "locked_until", "expires_at", *_ANSWER)
+    now = type_coerce(_now(dialect), UtcDateTime).label("now")
+    return select(*(idempotency.c[name] for name in known), now).where(_THIS, idempotency.c.expires_at > _now(dialect))
+
+
+@cache
+def held_locks() -> Select[Any]:
+    """Who holds a key's lock (`subid` 1), and who has told of which requests (2, with `part`). PostgreSQL only.
+
+    Transactions are named as `pg_locks` names them, for a prepared one has no process. All of it is of one moment.
+
+    Parameters: request_lock, request_part. Index: none. Locks: none.
+    """
+    high, low = cast(_LOCKS.c.classid, BigInteger), cast(_LOCKS.c.objid, BigInteger)
+    here: Select[Any] = select(literal_column("oid")).select_from(table("pg_database"))
+    here = here.where(literal_column("datname") == func.current_database())
+    holds = and_(
+        _LOCKS.c.objsubid == literal_column("1"),
+        _LOCKS.c.mode == literal_column("'ExclusiveLock'"),
+        high.bitwise_lshift(literal_column("32")).bitwise_or(low) == _request_lock(),
+    )
+    tells = and_(_LOCKS.c.objsubid == literal_column("2"), high == bindparam("request_part", type_=BigInteger))
+    return select(
+        _LOCKS.c.virtualtransaction.label("holder"), _LOCKS.c.objsubid.label("subid"), low.label("part")
+    ).where(
+        _LOCKS.c.locktype == literal_column("'advisory'"),
+        _LOCKS.c.granted,
+        _LOCKS.c.database == here.scalar_subquery(),
+        or_(holds, tells),
+    )
+
+
+def limit_wait() -> Select[Any]:
+    """Have the transaction wait for no lock any longer than this; returns what it was before. PostgreSQL only.
+
+    Parameters: limit, as in `SET lock_timeout`. Locks: none.
+    """
+    before = func.current_setting(literal_column("'lock_timeout'"))
+    return select(
+        before,
+        func.set_config(literal_column("'lock_timeout'"), bindparam("limit", type_=Text), literal_column("true")),
+    )
+
+
+def wait_for_end() -> Select[Any]:
+    """Wait until the transaction that is busy with a key has ended. PostgreSQL only.
+
+    Parameters: request_lock. Index: none. Locks: the key's transaction-level advisory lock, for which it waits.
+    """
+    return select(func.pg_advisory_xact_lock(_request_lock()))
+
+
+@cache
+def keep_steps(dialect: str) -> Update:
+    """Keep what a run has finished, and lengthen its lease, if the run is still the key's.
+
+    Parameters: at_scope, at_principal, at_key, at_token, finished, lease. Index: the primary key. Locks: the row.
+    """
+    finished = bindparam("finished", type_=idempotency.c.steps.type)
+    return update(idempotency).where(_MINE).values(steps=finished, locked_until=_later(dialect, "lease"))
+
+
+@cache
+def finish() -> Update:
+    """Record the answer, if the run is still the key's.
+
+    Parameters: at_scope, at_principal, at_key, at_token, status, headers, body. Index: the primary key. Locks: the row;
+    who takes over waits for it, and then sees the answer.
+    """
+    answer: dict[str, Any] = {name: bindparam(given, type_=idempotency.c[name].type) for name, given in _ANSWER.items()}
+    return (
+        update(idempotency)
+        .where(_MINE)
+        .values(state=literal_column("'done'"), steps=null(), locked_until=null(), **answer)
+    )
+
+
+@cache
+def end_lease(dialect: str) -> Update:
+    """Let the next run of the request begin at once, if the run is still the key's.
+
+    Parameters: at_scope, at_principal, at_key, at_token. Index: the primary key. Locks: the row.
+    """
+    return update(idempotency).where(_MINE).values(locked_until=_now(dialect))
+
+
+@cache
+def forget() -> Delete:
+    """Remove a key, if the run is still the key's. Parameters: those of `end_lease`.
+
+    Index: the primary key. Locks: the row.
+    """
+    return delete(idempotency).where(_MINE)
+
+
+def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
+    now = _now(dialect)
+    row = {
+        **{known.name: bindparam(f"at_{known.name}", type_=known.type) for known in _KEY},
+        "fingerprint": _REQUEST,
+        "state": literal_column("'processing'"),
+        "token": bindparam("token_now", type_=idempotency.c.token.type),
+        "locked_until": _later(dialect, "lease"),
+        "created_at": now,
+        "expires_at": _later(dialect, "retention"),
+    }
+    insert: Any = sqlite.insert(idempotency) if dialect == "sqlite" else postgresql.insert(idempotency)
+    insert = insert.from_select(list(row), select(*row.values()).where(free), include_defaults=False)
+    expired, old = idempotency.c.expires_at <= now, idempotency.c
+    anew = {name: insert.excluded[name] for name in row if name not in ("scope", "principal", "key", "created_at")}
+    lease_over = and_(_IS_OPEN, old.locked_until <= now, old.fingerprint == insert.excluded.fingerprint)
+    taken: ReturningInsert[Any] = insert.on_conflict_do_update(
+        index_elements=_KEY,
+        set_={
+            **anew,
+            **dict.fromkeys(_ANSWER, null()),
+            "created_at": case((expired, insert.excluded.created_at), else_=old.created_at),
+            "steps": case((expired, null()), else_=old.steps),
+        },
+        where=or_(expired, lease_over),
+    ).returning(old.expires_at, old.steps)
+    return taken
+
+
+def _in_use(dialect: str) -> ColumnElement[bool]:
+    """Whether there is a row that nobody may take over."""
+    held = or_(_IS_DONE, idempotency.c.locked_until.is_(None), idempotency.c.locked_until > _now(dialect))
+    kept = or_(held, idempotency.c.fingerprint != _REQUEST)
+    return exists().where(_THIS, idempotency.c.expires_at > _now(dialect), kept)
+
+
+def _now(dialect: str) -> ColumnElement[Any]:
+    return _sqlite_time() if dialect == "sqlite" else func.statement_timestamp()
+
+
+def _later(dialect: str, span: str) -> ColumnElement[Any]:
+    length = bindparam(span, type_=_Span)
+    return _sqlite_time(length) if dialect == "sqlite" else func.statement_timestamp() + length
+
+
+def _sqlite_time(*changes: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The time as the text that SQLAlchemy keeps it as."""
+    form: ColumnElement[Any] = literal_column("'%Y-%m-%d %H:%M:%f000'")
+    return func.strftime(form, literal_column("'now'"), *changes, type_=Text)
+
+
+def _part(name: str) -> ColumnElement[int]:
+    return bindparam(name, type_=Integer)
+
+
+def _request_lock() -> ColumnElement[Any]:
+    """The number of a key's lock, another one in each schema that has the table."""
+    place = literal_column(f"'{idempotency.name}'::regclass::oid::bigint", type_=BigInteger)
+    return bindparam("request_lock", type_=BigInteger).bitwise_xor(place)

@@ -1,0 +1,170 @@
+"""What a publisher promises whose other end has no queues but answers for each message: cases of the suite."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Protocol, Self
+
+from outboxkit import ids
+from outboxkit.brokers import Publisher, Receipt, Verdict
+from outboxkit.message import Message
+
+
+class DestinationUnderTest(Protocol):
+    """How the suite makes publishers to one destination, and what it asks of the destination itself."""
+
+    def publisher(self) -> Publisher:
+        """A publisher, not yet connected."""
+
+    def refuse(self, id: str) -> None:  # noqa: A002 - the message's
+        """From now on the destination refuses messages of this id."""
+
+    def arrived(self) -> Sequence[Message]:
+        """What the destination has taken so far, as it came, in its order."""
+
+
+class Line:
+    """One publisher, connected."""
+
+    def __init__(self, destination: DestinationUnderTest) -> None:
+        self.type = f"Conformance-{ids.new()}"
+        self.destination = destination
+        self.publisher = destination.publisher()
+
+    def message(self, text: str = "1", **more: object) -> Message:
+        """A new message with this text as its payload."""
+        given = {"id": ids.new(), "type": self.type, "payload": text.encode(), **more}
+        return Message(**given)  # type: ignore[arg-type]
+
+    def arrived(self) -> list[Message]:
+        """What came of this line's messages."""
+        return [message for message in self.destination.arrived() if message.type == self.type]
+
+    async def __aenter__(self) -> Self:
+        await self.publisher.connect()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.publisher.close()
+
+    async def receipts(self, *messages: Message) -> Sequence[Receipt]:
+        """What was said of each message of one batch."""
+        return await self.publisher.publish(messages)
+
+    async def send(self, *messages: Message) -> list[Verdict]:
+        """The verdicts alone."""
+        return [receipt.verdict for receipt in await self.receipts(*messages)]
+
+
+async def a_called_destination_gets_the_message_as_it_was(destination: DestinationUnderTest) -> None:
+    """Every property of a message survives the way, whatever characters it has."""
+    async with Line(destination) as line:
+        sent = line.message(
+            '{"total":"1.10"}',
+            id=f'till 3/"{ids.new()}"',
+            key="order 1\\é",
+            topic="orders.confirmed",
+            headers={"tenant": "acme", "traceparent": "00-1-2-01"},
+            correlation_id="story-1",
+            causation_id="100%",
+            created_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        )
+        assert await line.send(sent) == [Verdict.CONFIRMED]
+        (found,) = line.arrived()
+        for name in ("id", "payload", "key", "topic", "headers", "correlation_id", "causation_id", "created_at"):
+            assert getattr(found, name) == getattr(sent, name), f"{name} was changed on the way"
+        assert found.content_type == "application/json"
+
+
+async def wherever_a_message_wants_to_go_it_comes_here(destination: DestinationUnderTest) -> None:
+    """The destination is configured. No topic, key, type or header of a message leads elsewhere."""
+    async with Line(destination) as line:
+        wishes = ["//elsewhere.example/", "http://elsewhere.example/", "../../admin", "a b\r\nHost: elsewhere.example"]
+        sent = [line.message(topic=wish, key=wish, headers={"Host": wish, "tenant": "acme"}) for wish in wishes]
+        assert set(await line.send(*sent)) == {Verdict.CONFIRMED}
+        arrived = {message.id: message for message in line.arrived()}
+        assert arrived.keys() == {message.id for message in sent}
+        assert all(dict(message.headers) == {"tenant": "acme"} for message in arrived.values())
+
+
+async def calls_of_a_key_are_made_in_order_among_others(destination: DestinationUnderTest) -> None:
+    """However many keys are in a batch, and however often, each keeps its order, from one batch to the next too."""
+    async with Line(destination) as line:
+        sent = [line.message(str(number), key=f"key-{number % 7}" if number % 3 else None) for number in range(120)]
+        for batch in (sent[:50], sent[50:51], sent[51:]):
+            assert set(await line.send(*batch)) == {Verdict.CONFIRMED}
+        arrived = line.arrived()
+        assert sorted(message.id for message in arrived) == sorted(message.id for message in sent)
+        for key in {message.key for message in sent if message.key is not None}:
+            ids_of_key = [message.id for message in arrived if message.key == key]
+            assert ids_of_key == [message.id for message in sent if message.key == key], f"{key} lost its order"
+
+
+async def a_refused_call_holds_back_the_rest_of_its_key_only(destination: DestinationUnderTest) -> None:
+    """What is behind a refused message of its key does not leave, and says why; its neighbours do."""
+    async with Line(destination) as line:
+        refused = line.message(key="stuck")
+        destination.refuse(refused.id)
+        behind = [line.message(str(number), key="stuck") for number in range(3)]
+        others = [line.message(key="other"), line.message(), line.message(key="other")]
+        receipts = await line.receipts(others[0], refused, *behind, *others[1:])
+        assert [receipt.verdict for receipt in receipts] == [
+            *(Verdict.CONFIRMED, Verdict.REJECTED),
+            *(Verdict.HELD,) * 3,
+            *(Verdict.CONFIRMED,) * 2,
+        ]
+        assert all(receipt.reason for receipt in receipts[1:5]), "a reason is missing"
+        assert await line.send(*behind) == [Verdict.CONFIRMED] * 3, "they are free once it is not before them"
+        assert sorted(message.id for message in line.arrived()) == sorted(each.id for each in (*others, *behind))
+
+
+async def a_refused_call_is_no_confirmed_one(destination: DestinationUnderTest) -> None:
+    """A message that is refused is told apart from its neighbours."""
+    async with Line(destination) as line:
+        refused = line.message()
+        destination.refuse(refused.id)
+        receipts = await line.receipts(line.message(), refused, line.message())
+        assert [receipt.verdict for receipt in receipts] == [Verdict.CONFIRMED, Verdict.REJECTED, Verdict.CONFIRMED]
+        assert receipts[1].reason
+
+
+async def one_id_twice_in_a_batch_is_two_calls(destination: DestinationUnderTest) -> None:
+    """Each has its receipt, and both arrive under their one id."""
+    async with Line(destination) as line:
+        first = line.message("1")
+        again = line.message("2", id=first.id)
+        assert await line.send(first, line.message("3"), again) == [Verdict.CONFIRMED] * 3
+        assert [message.id for message in line.arrived()].count(first.id) == 2
+
+
+async def a_large_batch_of_large_calls_arrives_whole(destination: DestinationUnderTest) -> None:
+    """Bodies of every size around what a buffer may hold, in one batch."""
+    async with Line(destination) as line:
+        sizes = [0, 1, 1000, 65_535, 65_536, 65_537, 262_144, 300_000, 1_000_000] + [10] * 200
+        sent = [line.message("x" * size) for size in sizes]
+        assert set(await line.send(*sent)) == {Verdict.CONFIRMED}
+        arrived = {message.id: message.payload for message in line.arrived()}
+        assert arrived == {message.id: message.payload for message in sent}
+
+
+async def publishers_do_not_get_into_each_others_way(destination: DestinationUnderTest) -> None:
+    """Two at once, each with its batch."""
+    async with Line(destination) as one, Line(destination) as other:
+        batches = [[line.message(str(number)) for number in range(20)] for line in (one, other)]
+        first, second = await asyncio.gather(one.send(*batches[0]), other.send(*batches[1]))
+        assert set(first + second) == {Verdict.CONFIRMED}
+        assert {each.id for each in one.arrived()} == {each.id for each in batches[0]}
+        assert {each.id for each in other.arrived()} == {each.id for each in batches[1]}
+
+
+async def a_closed_line_can_be_opened_again(destination: DestinationUnderTest) -> None:
+    """`connect` after `close` is a new beginning; both may be called twice."""
+    async with Line(destination) as line:
+        assert await line.send(line.message()) == [Verdict.CONFIRMED]
+        await line.publisher.close()
+        await line.publisher.close()
+        await line.publisher.connect()
+        await line.publisher.connect()
+        assert await line.send() == []
+        assert await line.send(line.message()) == [Verdict.CONFIRMED]
+        assert len(line.arrived()) == 2

@@ -1,0 +1,104 @@
+"""Requests in steps behind a real server: many at once, and leases that end under a slow run."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, func, select
+
+from tests.integration.idempotent_server import Nursery, nursery
+from tests.integration.idempotent_shop import Order
+from tests.polling import eventually, eventually_async
+
+AT_ONCE = 50
+PATH = "/steps/orders"
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    return tmp_path / "calls"
+
+
+@pytest.fixture
+def server(database_url: str, calls: Path) -> Iterator[Nursery]:
+    with nursery(database_url, calls, lease=1) as started:
+        started.start()
+        yield started
+
+
+@pytest.fixture
+async def client(server: Nursery) -> AsyncIterator[httpx.AsyncClient]:
+    limits = httpx.Limits(max_connections=AT_ONCE)
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as made:
+        yield made
+
+
+def order(customer: str = "ada", *, key: str = "k", **more: Any) -> dict[str, Any]:
+    headers = {"Idempotency-Key": key, "X-User": "ada", "X-Order": "7", **more}
+    return {"json": {"customer": customer}, "headers": headers}
+
+
+def made_calls(calls: Path) -> list[str]:
+    return calls.read_text().split() if calls.exists() else []
+
+
+def count(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return connection.scalar(select(func.count()).select_from(Order)) or 0
+
+
+async def test_fifty_identical_requests_at_once(client: httpx.AsyncClient, engine: Engine, calls: Path):
+    answers = await asyncio.gather(*(client.post(PATH, **order()) for _ in range(AT_ONCE)))
+    first = [a for a in answers if a.status_code == 201 and "idempotency-replayed" not in a.headers]
+    assert len(first) == 1
+    assert set(Counter(a.status_code for a in answers)) <= {201, 409}
+    assert (count(engine), len(made_calls(calls))) == (1, 1)
+
+
+async def test_fifty_different_bodies_at_once(client: httpx.AsyncClient, engine: Engine, calls: Path):
+    answers = await asyncio.gather(*(client.post(PATH, **order(f"customer {n}")) for n in range(AT_ONCE)))
+    assert Counter(a.status_code for a in answers) == {201: 1, 422: AT_ONCE - 1}
+    assert (count(engine), len(made_calls(calls))) == (1, 1)
+
+
+async def test_a_lease_that_ends_under_a_slow_run_whose_follower_ends_first(
+    client: httpx.AsyncClient, engine: Engine, calls: Path, tmp_path: Path
+):
+    """The first run is held at its call; its answer is then the one of the run that took over."""
+    gate = tmp_path / "gate"
+    slow = asyncio.create_task(client.post(PATH, **order(**{"X-Gate": str(gate)})))
+    await eventually_async(lambda: asyncio.to_thread((tmp_path / "gate.reached").exists))
+    assert (await client.post(PATH, **order())).status_code == 409
+    second = await eventually_async(lambda: client.post(PATH, **order()), lambda answer: answer.status_code != 409)
+    assert (second.status_code, second.headers.get("idempotency-replayed")) == (201, None)
+    gate.touch()
+    first = await slow
+    assert (first.status_code, first.content) == (201, second.content)
+    assert first.headers["idempotency-replayed"] == "true"
+    assert (count(engine), set(made_calls(calls))) == (1, {made_calls(calls)[0]}), "both called, under one key"
+
+
+async def test_a_lease_that_ends_under_a_slow_run_whose_follower_is_slow_too(
+    client: httpx.AsyncClient, engine: Engine, tmp_path: Path
+):
+    gates = [tmp_path / "first", tmp_path / "second"]
+    first = asyncio.create_task(client.post(PATH, **order(**{"X-Gate": str(gates[0])})))
+    await eventually_async(lambda: asyncio.to_thread((tmp_path / "first.reached").exists))
+    asked = order(**{"X-Gate": str(gates[1])})
+    tries: list[asyncio.Task[httpx.Response]] = []
+
+    async def second_runs() -> bool:
+        if not tries or tries[-1].done():
+            tries.append(asyncio.create_task(client.post(PATH, **asked)))
+        return (tmp_path / "second.reached").exists()
+
+    await eventually_async(second_runs)
+    gates[0].touch()
+    assert (await first).status_code == 409, "the answer is not the first run's to give any more"
+    gates[1].touch()
+    assert (await tries[-1]).status_code == 201
+    assert eventually(lambda: count(engine)) == 1

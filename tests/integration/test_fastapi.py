@@ -1,0 +1,134 @@
+"""Idempotent endpoints behind a real server: many requests at once, answers that get lost, and the order of commit."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine, func, select
+
+from outboxkit import tables
+from tests.integration.idempotent_server import Nursery, nursery
+from tests.integration.idempotent_shop import Order
+from tests.polling import eventually
+
+PATHS = ["/sync/orders", "/async/orders"]
+AT_ONCE = 50
+
+
+@pytest.fixture
+def server(database_url: str, tmp_path: Path) -> Iterator[Nursery]:
+    with nursery(database_url, tmp_path / "calls") as started:
+        started.start()
+        yield started
+
+
+@pytest.fixture
+async def client(server: Nursery) -> AsyncIterator[httpx.AsyncClient]:
+    limits = httpx.Limits(max_connections=AT_ONCE)
+    async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as made:
+        yield made
+
+
+def order(customer: str = "ada", *, key: str = "k", user: str = "ada", **more: Any) -> dict[str, Any]:
+    return {"json": {"customer": customer, **more}, "headers": {"Idempotency-Key": key, "X-User": user}}
+
+
+def count(engine: Engine, table: Any = Order.__table__) -> int:
+    with engine.connect() as connection:
+        return connection.scalar(select(func.count()).select_from(table)) or 0
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_fifty_identical_requests_at_once(path: str, client: httpx.AsyncClient, engine: Engine):
+    answers = await asyncio.gather(*(client.post(path, **order()) for _ in range(AT_ONCE)))
+    first = [a for a in answers if a.status_code == 201 and "idempotency-replayed" not in a.headers]
+    replays = [a for a in answers if a.headers.get("idempotency-replayed") == "true"]
+    refused = [a for a in answers if a.status_code == 409]
+    assert len(first) == 1
+    assert len(first) + len(replays) + len(refused) == AT_ONCE, Counter(a.status_code for a in answers)
+    assert {a.content for a in replays} <= {first[0].content}
+    assert all(a.headers["retry-after"] == "1" for a in refused)
+    assert (count(engine), count(engine, tables.outbox), count(engine, tables.idempotency)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_fifty_different_bodies_at_once(path: str, client: httpx.AsyncClient, engine: Engine):
+    answers = await asyncio.gather(*(client.post(path, **order(f"customer {n}")) for n in range(AT_ONCE)))
+    assert Counter(a.status_code for a in answers) == {201: 1, 422: AT_ONCE - 1}
+    assert {a.json()["type"].rpartition("#")[2] for a in answers if a.status_code == 422} == {"key-reused"}
+    assert count(engine) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_two_callers_and_two_keys_are_four_requests(path: str, client: httpx.AsyncClient, engine: Engine):
+    asked = [order(key=key, user=user) for key in "ab" for user in ("ada", "bob") for _ in range(2)]
+    answers = [await client.post(path, **one) for one in asked]
+    assert [a.headers.get("idempotency-replayed") for a in answers] == [None, "true"] * 4
+    assert count(engine) == 4
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_corrected_request_may_keep_its_key(path: str, client: httpx.AsyncClient, engine: Engine):
+    assert (await client.post(path, **order(""))).status_code == 422
+    assert (await client.post(path, **order("ada"))).status_code == 201
+    assert count(engine) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_defect_is_forgotten(path: str, client: httpx.AsyncClient, engine: Engine):
+    assert (await client.post(path, **order("crash"))).status_code == 500
+    assert (await client.post(path, **order("raise 503"))).status_code == 503
+    assert count(engine, tables.idempotency) == count(engine) == 0
+    assert (await client.post(path, **order("ada"))).status_code == 201
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_raised_conflict_comes_again_and_did_nothing(path: str, client: httpx.AsyncClient, engine: Engine):
+    answers = await asyncio.gather(*(client.post(path, **order("raise 409")) for _ in range(10)))
+    answers.append(await client.post(path, **order("raise 409")))
+    told = [a for a in answers if a.headers.get("x-why") == "asked for"]
+    assert {(a.status_code, a.text) for a in told} == {(409, '{"detail":"no such luck"}')}
+    assert answers[-1].headers["idempotency-replayed"] == "true"
+    assert len([a for a in told if "idempotency-replayed" not in a.headers and "idempotency-expires" in a.headers]) == 1
+    assert (count(engine), count(engine, tables.outbox), count(engine, tables.idempotency)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_an_answer_that_was_lost_on_the_wire_comes_again(
+    path: str, server: Nursery, client: httpx.AsyncClient, engine: Engine
+):
+    """The client sends its request and is gone before the answer."""
+    request = client.build_request("POST", path, **order())
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as gone:
+        head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        gone.sendall(head.encode() + b"\r\n" + request.read())
+    eventually(lambda: count(engine, tables.idempotency))
+    answer = await client.post(path, **order())
+    assert (answer.status_code, answer.headers["idempotency-replayed"]) == (201, "true")
+    assert count(engine) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_whoever_has_the_answer_finds_the_row(path: str, client: httpx.AsyncClient, engine: Engine):
+    for number in range(20):
+        answer = await client.post(path, **order(key=f"key-{number}"))
+        with engine.connect() as connection:
+            found = connection.scalar(select(Order.id).where(Order.id == answer.json()["order_id"]))
+        assert found is not None
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_of_a_mebibyte_passes_and_a_longer_one_does_not(
+    path: str, client: httpx.AsyncClient, engine: Engine
+):
+    empty = len(client.build_request("POST", path, **order(note="")).read())
+    largest = order(note="x" * (1024 * 1024 - empty))
+    answers = [await client.post(path, **largest) for _ in range(2)]
+    assert [(a.status_code, a.headers.get("idempotency-replayed")) for a in answers] == [(201, None), (201, "true")]
+    assert (await client.post(path, **order(note="x" * (1024 * 1024 - empty + 1)))).status_code == 413
+    assert count(engine) == 1

@@ -1,0 +1,157 @@
+"""A relay drains an HTTP destination: what answers become, on both databases, with a real server."""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+
+from outboxkit import event, ids, outbox, tables
+from outboxkit.brokers import Verdict
+from outboxkit.brokers.http import HttpPublisher
+from outboxkit.relay import Policy, Relay
+from outboxkit.retry import Backoff
+from tests.http_destination import DROP, Call, Destination, Say, say
+
+MILLISECOND = timedelta(milliseconds=1)
+QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, floor=MILLISECOND)
+PATIENT = Policy(max_attempts=1000, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
+
+
+@event("ChargeCard", destination="payments", reply="CardCharged")
+@dataclass(frozen=True)
+class ChargeCard:
+    order_id: int
+
+
+@event("TellPartner", destination="payments")
+@dataclass(frozen=True)
+class TellPartner:
+    order_id: int
+
+
+@pytest.fixture
+async def destination() -> AsyncIterator[Destination]:
+    async with Destination() as made:
+        yield made
+
+
+def relay(engine: AsyncEngine, publisher: HttpPublisher, policy: Policy = PATIENT) -> Relay:
+    hold = engine.dialect.name != "sqlite"
+    return Relay(
+        engine,
+        publisher,
+        destination="payments",
+        batch_size=64,
+        poll_interval=5 * MILLISECOND,
+        policy=policy,
+        hold=hold,
+    )
+
+
+def left(engine: Engine, destination: str) -> list[tuple[str, str | None, bytes, int, str | None]]:
+    table = tables.outbox.c
+    columns = table.type, table.causation_id, table.payload, table.attempts, table.last_error
+    with engine.connect() as connection:
+        found = connection.execute(select(*columns).where(table.destination == destination).order_by(table.position))
+        return [tuple(row) for row in found]
+
+
+async def test_an_answer_becomes_a_reply_and_a_refusal_a_dead_letter(
+    engine: Engine, async_engine: AsyncEngine, destination: Destination
+):
+    def answer(call: Call) -> Say:
+        match json.loads(call.body)["order_id"]:
+            case 1 | 4:
+                return say(200, b'{"charge":"ch_1"}', content_type="application/json")
+            case 2:
+                return say(422, b"no such card")
+            case 3:
+                return say(200, b"x" * 101)
+            case _:
+                return say(429, retry_after="3600")
+
+    destination.answer = answer
+    with Session(engine) as session, session.begin():
+        charge, _, _, _, _ = outbox.add_all(
+            session, [ChargeCard(1), ChargeCard(2), ChargeCard(3), TellPartner(3), ChargeCard(5)]
+        )
+    publisher = HttpPublisher(destination.url, max_answer=100)
+    done = await relay(async_engine, publisher).drain(asyncio.Event())
+    assert (done.published, done.later) == (2, 1)
+    assert left(engine, "default") == [("CardCharged", charge.id, b'{"charge":"ch_1"}', 0, None)]
+    ((type_, _, _, attempts, error),) = left(engine, "payments")
+    assert (type_, attempts, error) == ("ChargeCard", 0, "postponed: 429 Too Many Requests")
+    dead = tables.dead_letter.c
+    with engine.connect() as connection:
+        found = connection.execute(select(dead.reason, dead.error, dead.attempts).order_by(dead.id)).all()
+    assert [tuple(row) for row in found] == [
+        ("rejected", "rejected: 422 Unprocessable Entity: no such card", 1),
+        ("rejected", "confirmed: its answer is longer than 100 bytes and was not kept", 1),
+    ]
+
+
+async def test_every_charge_is_made_once_and_answered_once_by_a_server_that_fails_at_random(
+    engine: Engine, async_engine: AsyncEngine, destination: Destination
+):
+    chance = random.Random(7)
+    ledger: dict[str | None, bytes] = {}
+    applied: list[int] = []
+
+    def answer(call: Call) -> Say:
+        fate = chance.random()
+        if fate < 0.2:
+            return chance.choice([DROP, say(500), say(503), say(409)])
+        if call.key not in ledger:
+            ledger[call.key] = b'{"charge":%d}' % len(ledger)
+            applied.append(json.loads(call.body)["order_id"])
+        return DROP if fate < 0.3 else say(200, ledger[call.key])
+
+    destination.answer = answer
+    with Session(engine) as session, session.begin():
+        for number in range(1000):
+            outbox.add(session, ChargeCard(number), key=f"customer-{number % 40}")
+    stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
+    running = asyncio.create_task(relay(async_engine, publisher).run(stop))
+    async with asyncio.timeout(120):
+        while await asyncio.to_thread(left, engine, "payments"):
+            await asyncio.sleep(0.05)
+    stop.set()
+    await running
+    assert sorted(applied) == list(range(1000)), "none lost, none twice"
+    for customer in range(40):
+        mine = [number for number in applied if number % 40 == customer]
+        assert mine == sorted(mine), f"customer {customer} lost the order"
+    replies = left(engine, "default")
+    assert Counter(payload for _, _, payload, _, _ in replies) == Counter(ledger.values())
+    assert {causation for _, causation, _, _, _ in replies} == set(ledger)
+    with engine.connect() as connection:
+        assert set(connection.scalars(select(tables.outbox.c.message_id))) == {
+            ids.derive("reply", str(key)) for key in ledger
+        }
+        assert connection.execute(select(tables.dead_letter)).all() == []
+
+
+async def test_a_destination_that_is_away_costs_no_attempt(
+    engine: Engine, async_engine: AsyncEngine, destination: Destination
+):
+    await destination.refuse()
+    with Session(engine) as session, session.begin():
+        outbox.add_all(session, [TellPartner(number) for number in range(100)])
+    stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
+    running = asyncio.create_task(relay(async_engine, publisher, Policy(max_attempts=1)).run(stop))
+    await asyncio.sleep(0.5)  # several tries, each of which would bury everything if it counted
+    await destination.listen()
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(left, engine, "payments"):
+            await asyncio.sleep(0.05)
+    stop.set()
+    await running
+    assert len(set(destination.keys)) == 100

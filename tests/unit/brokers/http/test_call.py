@@ -1,0 +1,111 @@
+"""One request at a transport that behaves as it is told; what servers really do is in tests/integration."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from outboxkit.brokers.http.call import Call, reason_of
+from outboxkit.brokers.http.lanes import Lost, Unreached
+from outboxkit.brokers.http.verdict import Response
+
+CONNECTED, LEFT = "connection.connect_tcp.started", "http11.send_request_headers.started"
+
+
+class Body(httpx.AsyncByteStream):
+    def __init__(self, parts: Sequence[bytes | Exception]) -> None:
+        self.parts = parts
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for part in self.parts:
+            if isinstance(part, Exception):
+                raise part
+            yield part
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+class Transport(httpx.AsyncBaseTransport):
+    """Plays one script for each attempt: events to tell, then what comes of it."""
+
+    def __init__(self, *scripts: tuple[Sequence[str], Callable[[], httpx.Response]]) -> None:
+        self.scripts = list(scripts)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        events, outcome = self.scripts.pop(0)
+        for event in events:
+            await request.extensions["trace"](event, {})
+        return outcome()
+
+
+def fails(error: Exception) -> Callable[[], httpx.Response]:
+    def outcome() -> httpx.Response:
+        raise error
+
+    return outcome
+
+
+async def outcome_of(transport: Transport, *, limit: int = 10) -> Any:
+    request = httpx.Request("POST", "http://api.example/", content=b"{}")
+    return await Call(transport, request, seconds=5, limit=limit).outcome()
+
+
+GONE = httpx.RemoteProtocolError("Server disconnected without sending a response.")
+
+
+async def test_a_response_is_heard_to_its_end_and_closed():
+    body = Body([b"ab", b"cd"])
+    response = httpx.Response(200, headers={"X-A": "1"}, stream=body)
+    assert await outcome_of(Transport(((LEFT,), lambda: response))) == Response(200, {"x-a": "1"}, b"abcd")
+    assert body.closed
+
+
+async def test_what_is_over_the_limit_is_left():
+    body = Body([b"12345", b"6789012", AssertionError("it is not read")])
+    response = httpx.Response(200, stream=body)
+    assert await outcome_of(Transport(((LEFT,), lambda: response))) == Response(200, {}, b"1234567890", is_cut=True)
+    assert body.closed
+
+
+async def test_what_has_not_left_was_not_sent():
+    assert await outcome_of(Transport(((CONNECTED,), fails(httpx.ConnectError("refused"))))) == Unreached("refused")
+    late = Transport(((CONNECTED,), fails(httpx.ConnectTimeout(""))))
+    assert await outcome_of(late) == Unreached("time was up after 2.5 s")
+
+
+async def test_what_has_left_may_have_arrived():
+    found = await outcome_of(Transport(((CONNECTED, LEFT), fails(GONE))))
+    assert isinstance(found, Lost)
+    assert "Server disconnected" in found.reason
+    late = Transport(((LEFT,), fails(httpx.ReadTimeout(""))))
+    assert await outcome_of(late) == Lost("no answer came: time was up after 5 s")
+
+
+@pytest.mark.parametrize("error", [GONE, httpx.ReadError("reset"), httpx.WriteError("broken pipe")])
+async def test_an_old_connection_that_is_gone_is_tried_anew_once(error: Exception):
+    response = httpx.Response(204, stream=Body([]))
+    assert await outcome_of(Transport(((LEFT,), fails(error)), ((CONNECTED, LEFT), lambda: response))) == Response(204)
+    assert isinstance(await outcome_of(Transport(((LEFT,), fails(error)), ((LEFT,), fails(error)))), Lost)
+
+
+async def test_the_status_is_kept_where_the_body_is_lost():
+    response = httpx.Response(500, stream=Body([b"oh", httpx.ReadError("reset")]))
+    found = await outcome_of(Transport(((LEFT,), lambda: response)))
+    assert found == Response(500, {}, b"oh", trouble="the connection was lost (reset)")
+
+
+async def test_what_cannot_be_written_is_no_loss():
+    with pytest.raises(httpx.LocalProtocolError):
+        await outcome_of(Transport(((LEFT,), fails(httpx.LocalProtocolError("Illegal header value")))))
+
+
+def test_the_reason_is_what_the_system_has_said():
+    error, below = httpx.ConnectError("All attempts failed"), OSError("All attempts failed")
+    below.__cause__ = ExceptionGroup("two attempts", [ConnectionRefusedError(111, "refused")])
+    error.__context__ = below
+    assert reason_of(error) == "[Errno 111] refused"
+    assert reason_of(httpx.ReadError("")) == "ReadError"
+    assert reason_of(httpx.ReadError("a\n b")) == "a b"

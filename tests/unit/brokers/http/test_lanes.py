@@ -1,0 +1,121 @@
+"""Which message goes when, and what is said of what nobody answered for."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers.http.lanes import Answered, Lanes, Lost, Unreached
+from outboxkit.errors import BrokerUnavailable
+from outboxkit.message import Message
+
+YES, NO = Answered(CONFIRMED), Answered(Receipt(Verdict.REJECTED, "500"))
+
+
+def batch(*keys: str | None) -> list[Message]:
+    return [Message(id=str(number), type="T", payload=b"", key=key) for number, key in enumerate(keys)]
+
+
+def verdicts(lanes: Lanes) -> list[str]:
+    return [str(receipt.verdict) for receipt in lanes.receipts()]
+
+
+def taken(lanes: Lanes) -> list[int]:
+    found = []
+    while (index := lanes.next()) is not None:
+        found.append(index)
+    return found
+
+
+def test_one_of_each_key_is_ready_and_the_next_one_once_it_is_confirmed():
+    lanes = Lanes(batch("a", "a", None, "b", "a", None))
+    assert taken(lanes) == [0, 2, 3, 5]
+    lanes.put(2, YES)
+    assert taken(lanes) == []
+    lanes.put(0, YES)
+    assert taken(lanes) == [1]
+
+
+def test_the_oldest_ready_message_goes_first():
+    lanes = Lanes(batch("a", "a", None))
+    assert lanes.next() == 0
+    lanes.put(0, YES)
+    assert lanes.next() == 1
+
+
+def test_a_failure_holds_what_is_behind_it_of_its_key():
+    lanes = Lanes(batch("a", "b", "a", "b", "a"))
+    for index, outcome in ((0, NO), (1, YES)):
+        assert lanes.next() == index
+        lanes.put(index, outcome)
+    assert lanes.next() == 3
+    lanes.put(3, YES)
+    assert verdicts(lanes) == ["rejected", "confirmed", "held", "confirmed", "held"]
+    assert "'a'" in str(lanes.receipts()[2].reason)
+
+
+def test_a_lost_one_is_to_blame_only_where_the_destination_answered_others():
+    lanes = Lanes(batch(None, None, None))
+    for index in taken(lanes):
+        lanes.put(index, Lost("no answer"))
+    assert verdicts(lanes) == ["unknown"] * 3
+    assert lanes.still_suspect() == {"0", "1", "2"}
+    lanes.put(2, NO)
+    assert verdicts(lanes) == ["rejected"] * 3
+    assert lanes.still_suspect() == set()
+
+
+def test_what_was_refused_here_says_nothing_of_the_destination():
+    lanes = Lanes(batch(None, None))
+    lanes.put(0, Lost("no answer"))
+    lanes.put(1, Answered(Receipt(Verdict.REJECTED, "no request"), heard=False))
+    assert verdicts(lanes) == ["unknown", "rejected"]
+
+
+def test_nobody_there_is_an_outage():
+    lanes = Lanes(batch(None, None))
+    assert lanes.next() == 0
+    lanes.put(0, Unreached("refused"))
+    assert lanes.next() is None, "there is no sense in trying the others"
+    with pytest.raises(BrokerUnavailable, match="refused"):
+        lanes.receipts()
+
+
+@pytest.mark.parametrize("first", [YES, Lost("no answer")])
+def test_who_went_away_in_the_middle_has_been_there(first: Answered | Lost):
+    lanes = Lanes(batch(None, None, None))
+    lanes.put(0, first)
+    lanes.put(1, Unreached("refused"))
+    assert verdicts(lanes) == ["confirmed" if first is YES else "unknown", "unknown", "held"]
+
+
+def test_a_suspect_and_what_is_behind_it_go_last():
+    lanes = Lanes(batch("a", "a", None), suspects={"0"})
+    assert lanes.next() == 2
+    assert lanes.next() == 0
+    assert lanes.next() is None
+
+
+def test_a_suspect_stays_one_until_it_has_had_its_turn():
+    lanes = Lanes(batch(None, None), suspects={"0", "gone"})
+    assert lanes.next() == 1
+    lanes.put(1, YES)
+    assert verdicts(lanes) == ["held", "confirmed"]
+    assert lanes.still_suspect() == {"0"}
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.sampled_from([YES, NO, Lost("lost")])), max_size=20))
+def test_each_message_has_one_receipt_and_each_key_its_order(plan: list[tuple[str | None, Answered | Lost]]):
+    messages = batch(*(key for key, _ in plan))
+    lanes, sent = Lanes(messages), []
+    while (index := lanes.next()) is not None:
+        sent.append(index)
+        lanes.put(index, plan[index][1])
+    receipts = lanes.receipts()
+    assert len(receipts) == len(plan)
+    assert len(set(sent)) == len(sent)
+    for key in ("a", "b"):
+        mine = [index for index, message in enumerate(messages) if message.key == key]
+        failed = next((index for index in mine if plan[index][1] is not YES), len(plan))
+        assert [index for index in sent if messages[index].key == key] == [index for index in mine if index <= failed]
+        assert all(receipts[index].verdict is Verdict.HELD for index in mine if index > failed)

@@ -1,0 +1,51 @@
+"""What is refused before there is a connection; everything else is in tests/integration/test_http_publisher*.py."""
+
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from outboxkit.brokers.http import HttpPublisher, publisher
+from outboxkit.errors import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"url": "ftp://api.example/"}, "another scheme"),
+        ({"cloudevents": True, "source": ""}, "need a source"),
+        ({"concurrency": 0}, "more than 0"),
+        ({"max_answer": 0}, "more than 0"),
+        ({"timeout": timedelta(0)}, "more than 0"),
+        ({"secret": "swordfish"}, "whsec_"),
+        ({"url": "http://api.example/", "authorization": "swordf\nish"}, "printable ASCII"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_once(options: dict[str, Any], reason: str):
+    with pytest.raises(ConfigurationError, match=reason) as raised:
+        HttpPublisher(**{"url": "http://user:swordfish@api.example/", **options})
+    assert "swordf" not in str(raised.value)
+
+
+def test_it_says_who_it_is():
+    made = HttpPublisher("http://user:swordfish@api.example/hooks/T0?token=f1sh", source="")
+    assert repr(made) == "HttpPublisher('http://api.example')"
+    assert made._fixed["user-agent"] == f"outboxkit/{version('outboxkit')}"
+
+
+def test_sources_that_are_not_installed_have_no_version(monkeypatch: pytest.MonkeyPatch):
+    def missing(name: str) -> str:
+        raise publisher.PackageNotFoundError(name)
+
+    monkeypatch.setattr(publisher, "version", missing)
+    assert HttpPublisher("http://api.example/")._fixed["user-agent"] == "outboxkit"
+
+
+async def test_connecting_opens_nothing_and_closing_may_be_repeated():
+    made = HttpPublisher("https://api.example/")
+    await made.connect()
+    await made.connect()
+    assert await made.publish([]) == []
+    await made.close()
+    await made.close()

@@ -1,0 +1,131 @@
+"""The outbox beyond the limit of exact counting, on SQLite; each state and destination by itself."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine
+
+from outboxkit import tables
+from outboxkit.cli.status import sample, waiting
+from outboxkit.cli.status.report import Count
+from tests.unit.cli.status.rows import HOUR, NOW, add_dead, add_rows
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (sample, waiting):
+        monkeypatch.setattr(module, "EXACT_UP_TO", 50)
+        monkeypatch.setattr(module, "LIMIT", {"limit": 51})
+
+
+def test_a_state_within_the_limit_is_exact_beside_one_beyond_it(engine: Engine):
+    with engine.begin() as connection:
+        add_rows(connection, 7, key="a", held=True, due_at=NOW + HOUR)
+        add_rows(connection, 3, due_at=NOW + HOUR)
+        add_rows(connection, 200)
+        found = waiting.read_outbox(connection, NOW)
+    assert (found.held, found.delayed, found.parked) == (Count(7), Count(3), Count(0))
+    assert found.ready.estimate
+    assert found.ready.value > 50
+    assert found.pending.estimate
+
+
+def test_held_and_delayed_share_an_index_and_its_limit(engine: Engine):
+    with engine.begin() as connection:
+        for _ in range(30):
+            add_rows(connection, key="a", held=True, due_at=NOW + HOUR)
+            add_rows(connection, due_at=NOW + HOUR)
+        found = waiting.read_outbox(connection, NOW)
+    assert (found.held, found.delayed) == (Count(30, estimate=True), Count(30, estimate=True))
+
+
+def test_exactly_the_limit_is_exact(engine: Engine):
+    with engine.begin() as connection:
+        add_rows(connection, 50)
+        add_rows(connection, 50, held=True, due_at=tables.PARKED)
+        found = waiting.read_outbox(connection, NOW)
+    assert found.pending == Count(100)
+    assert found.by_type["OrderConfirmed"].pending == Count(100)
+
+
+@pytest.mark.parametrize(
+    ("columns", "age"),
+    [
+        ({"created_at": NOW - HOUR}, 3600),
+        ({"created_at": NOW - HOUR, "held": True, "due_at": NOW + HOUR}, 3600),
+        ({"created_at": NOW - 2 * HOUR, "due_at": NOW - HOUR}, 3600),
+        ({"created_at": NOW - 2 * HOUR, "due_at": NOW + HOUR}, None),
+        ({"created_at": NOW - 2 * HOUR, "held": True, "due_at": tables.PARKED}, None),
+        ({"created_at": NOW + HOUR}, 0),
+        ({"created_at": None}, None),
+    ],
+)
+def test_the_oldest_is_one_that_should_be_gone(engine: Engine, columns: dict[str, object], age: float | None):
+    with engine.begin() as connection:
+        add_rows(connection, **columns)
+        assert waiting.read_outbox(connection, NOW).oldest_age_seconds == age
+
+
+def test_ten_keys_are_named_and_the_others_counted(engine: Engine):
+    with engine.begin() as connection:
+        for number in range(12):
+            add_dead(connection, key=f"k{number:02}", parked=True)
+            add_rows(
+                connection, number % 3, key=f"k{number:02}", held=True, due_at=tables.PARKED
+            ) if number % 3 else None
+        found = waiting.read_outbox(connection, NOW).parked_keys
+    assert (found.count, found.more) == (Count(12), Count(2))
+    assert [key.key for key in found.top[:5]] == ["k02", "k05", "k08", "k11", "k01"]
+
+
+def test_more_parked_keys_than_are_read(engine: Engine):
+    with engine.begin() as connection:
+        for number in range(60):
+            add_dead(connection, key=f"k{number:02}", parked=True)
+        found = waiting.read_outbox(connection, NOW).parked_keys
+    assert found.count == Count(51, estimate=True)
+
+
+def test_an_overdue_time_is_the_next_due(engine: Engine):
+    with engine.begin() as connection:
+        add_rows(connection, due_at=NOW - timedelta(minutes=1))
+        assert waiting.read_outbox(connection, NOW).next_due == NOW - timedelta(minutes=1)
+
+
+def test_one_destination_is_counted_beside_one_that_is_estimated(engine: Engine):
+    with engine.begin() as connection:
+        add_rows(connection, 200, created_at=NOW - HOUR)
+        add_rows(connection, 7, destination="payments", created_at=NOW - 2 * HOUR)
+        found = waiting.read_outbox(connection, NOW)
+    payments, ours = found.by_destination["payments"], found.by_destination["default"]
+    assert (payments.ready, payments.pending, payments.oldest_age_seconds) == (Count(7), Count(7), 7200)
+    assert ours.ready.estimate
+    assert ours.oldest_age_seconds == 3600
+    assert found.oldest_age_seconds == 7200, "of the one that comes later by its name, too"
+
+
+def test_destinations_that_are_few_are_exact_together_beyond_the_limit(engine: Engine):
+    with engine.begin() as connection:
+        for name in ("a", "b", "default"):
+            add_rows(connection, 40, destination=name)
+        found = waiting.read_outbox(connection, NOW)
+    assert (found.ready, found.pending) == (Count(120), Count(120))
+
+
+def test_a_destination_is_named_only_where_something_waits_for_it(engine: Engine):
+    with engine.begin() as connection:
+        add_rows(connection)
+        add_dead(connection, key="k", destination="payments", parked=True)
+        found = waiting.read_outbox(connection, NOW)
+    assert found.by_destination == {}
+    assert [(key.key, key.destination) for key in found.parked_keys.top] == [("k", "payments")]
+
+
+def test_what_goes_to_too_many_destinations_is_part_of_an_estimate(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waiting, "MOST_DESTINATIONS", 2)
+    with engine.begin() as connection:
+        for name in ("a", "b", "c", "d"):
+            add_rows(connection, 5, destination=name)
+        found = waiting.read_outbox(connection, NOW)
+    assert found.by_destination.keys() == {"a", "b"}
+    assert found.pending == Count(20, estimate=True)

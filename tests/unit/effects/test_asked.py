@@ -1,0 +1,131 @@
+"""What an effect is known by, and which sessions are of use to it."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session
+
+from outboxkit import ConfigurationError
+from outboxkit.effects.asked import Asked, asked, dialect_of
+from outboxkit.effects.decision import AMBIGUOUS
+from outboxkit.message import Handling, current_handling, handling
+from tests.unit.shop import message
+
+MINUTE = timedelta(minutes=1)
+
+
+def ask(key: str | None = None, **options: Any) -> Asked:
+    return asked(**({"key": key, "on_unknown": "skip", "lease": MINUTE, "ambiguous": ()} | options))
+
+
+def test_a_key_of_its_own_is_no_ones_alone():
+    found = ask("receipt-7")
+    assert (found.key, found.alone, found.within, found.ambiguous) == ("receipt-7", False, None, AMBIGUOUS)
+    assert found.token != ask("receipt-7").token
+
+
+def test_more_exceptions_are_added():
+    assert ask("k", ambiguous=[ValueError]).ambiguous == (*AMBIGUOUS, ValueError)
+
+
+def test_inside_a_handler_its_name_and_the_message_are_the_key():
+    with handling(message(id="m:1"), handler="Send"):
+        found = ask()
+        assert (found.key, found.alone) == ("4:Send:m:1", True)
+        assert found.within is current_handling()
+        assert not ask("own").alone
+
+
+def test_no_two_pairs_have_one_key():
+    keys = set()
+    for handler, id_ in (("A:b", "c"), ("A", "b:c"), ("A:b:", "c")):
+        with handling(message(id=id_), handler=handler):
+            keys.add(ask().key)
+    assert len(keys) == 3
+
+
+def test_the_longest_names_fit():
+    with handling(message(id="m" * 255), handler="h" * 255):
+        assert len(ask().key) <= 600
+
+
+def test_a_second_effect_of_a_handler_needs_a_key():
+    with handling(message(), handler="Send"):
+        ask()
+        with pytest.raises(ConfigurationError, match=r"handler 'Send' has a second effect.*give each a key of its own"):
+            ask()
+        assert ask("own").key == "own"
+    with handling(message(), handler="Send"):
+        assert ask().key == "4:Send:m-1"
+
+
+@pytest.fixture(params=[None, message()], ids=["nothing is handled", "nobody said by whom"])
+def nobody(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.param is None:
+        yield
+        return
+    with handling(request.param):
+        yield
+
+
+def test_outside_a_handler_a_key_is_required(nobody: None):
+    with pytest.raises(ConfigurationError, match="needs a key where no handler is running"):
+        ask()
+
+
+@pytest.mark.parametrize("key", ["", "x" * 601, "a\0b", "a\nb", "\udc80", b"bytes", 7])
+def test_keys_that_no_column_holds_are_refused(key: Any):
+    with pytest.raises(ConfigurationError, match="1 to 600 printable characters"):
+        ask(key)
+
+
+@pytest.mark.parametrize("policy", [None, "", "once", True])
+def test_a_policy_must_be_written_out(policy: Any):
+    with pytest.raises(ConfigurationError, match="'skip' or 'repeat' is accepted"):
+        ask("k", on_unknown=policy)
+
+
+@pytest.mark.parametrize("lease", [timedelta(0), -MINUTE, 60])
+def test_a_lease_is_a_time_to_come(lease: Any):
+    with pytest.raises(ConfigurationError, match="a timedelta above 0 is accepted"):
+        ask("k", lease=lease)
+
+
+def test_sessions_of_a_connection_are_refused(engine: Engine):
+    refused = pytest.raises(ConfigurationError, match="bind the sessionmaker to an Engine")
+    with engine.connect() as connection, Session(connection) as session, refused:
+        dialect_of(session, None)
+
+
+@pytest.mark.parametrize(
+    ("held", "own", "refused"),
+    [
+        ("shop.db", "sqlite:///shop.db", True),
+        ("shop.db", "sqlite:///../here/./shop.db", True),
+        ("shop.db", "sqlite:///file:shop.db?uri=true", True),
+        ("file:shop.db?mode=rwc", "sqlite:///shop.db", True),
+        (":memory:", "sqlite://", True),
+        ("shop.db", "sqlite:///effects.db", False),
+        ("shop.db", "sqlite://", False),
+        ("shop.db", "postgresql+psycopg://localhost/shop.db", False),
+        (None, "sqlite:///shop.db", False),
+    ],
+)
+def test_a_handlers_own_file_is_refused(
+    held: str | None, own: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    with Session(create_engine(own)) as session:
+        within = Handling(message(), "Send", held)
+        if not refused:
+            assert dialect_of(session, within) == own.partition(":")[0].partition("+")[0]
+            assert dialect_of(session, None)
+            return
+        with pytest.raises(ConfigurationError, match=r"SQLite has one writer at a time.*a file of its own"):
+            dialect_of(session, within)

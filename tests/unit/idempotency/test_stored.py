@@ -1,0 +1,37 @@
+"""Answers and results come back byte for byte."""
+
+from types import SimpleNamespace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outboxkit.idempotency import Response
+from outboxkit.idempotency.stored import answer_of, decode_steps, encode_steps, response_of
+
+LATIN = st.text(st.characters(max_codepoint=255))
+
+
+@given(st.integers(100, 599), st.lists(st.tuples(LATIN, LATIN)), st.binary())
+def test_an_answer_comes_back_as_it_was(status: int, headers: list[tuple[str, str]], body: bytes):
+    response = Response(status, tuple(headers), body)
+    kept = answer_of(response)
+    assert isinstance(kept["headers"], bytes)
+    row = SimpleNamespace(response_status=kept["status"], response_headers=kept["headers"], response_body=kept["body"])
+    assert response_of(row) == response
+
+
+def test_pairs_may_be_lists():
+    assert answer_of(Response(200, [["a", "b"]]))["headers"] == b'[["a","b"]]'
+
+
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.sampled_from([b"1", b'{"a":null}', b"[]"])
+    )
+)
+def test_results_come_back_as_they_were(steps: dict[str, bytes]):
+    assert decode_steps(encode_steps(steps)) == steps
+
+
+def test_where_there_is_none_there_are_no_results():
+    assert decode_steps(None) == {}

@@ -1,0 +1,64 @@
+"""The application's side of an exchange."""
+
+import asyncio
+
+import pytest
+
+from outboxkit.errors import ConfigurationError
+from outboxkit.idempotency import Response
+from outboxkit.integrations.asgi.holding import Exchange
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+END = {"type": "http.response.body", "body": b"ab"}
+
+
+@pytest.fixture
+def answers() -> list[Response]:
+    return []
+
+
+@pytest.fixture
+def exchange(answers: list[Response]) -> Exchange:
+    async def answered(response: Response) -> None:
+        answers.append(response)
+
+    return Exchange(b"body", 2, answered)
+
+
+async def test_the_client_seems_to_stay_until_the_answer_is_there(exchange: Exchange):
+    assert (await exchange.receive())["body"] == b"body"
+    waiting = asyncio.create_task(exchange.receive())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await exchange.send(START)
+    await exchange.send(END)
+    assert (await waiting)["type"] == "http.disconnect"
+
+
+async def test_the_answer_is_given_once(exchange: Exchange, answers: list[Response]):
+    for message in (START, END, START, END):
+        await exchange.send(message)
+    assert answers == [Response(200, (), b"ab")]
+    assert exchange.is_over
+
+
+async def test_an_error_page_takes_the_place_of_an_answer_that_was_begun(exchange: Exchange, answers: list[Response]):
+    for message in (START, END | {"more_body": True}, START | {"status": 500}, END):
+        await exchange.send(message)
+    assert answers == [Response(500, (), b"ab")]
+
+
+async def test_what_was_refused_stays_refused(exchange: Exchange, answers: list[Response]):
+    await exchange.send(START)
+    with pytest.raises(ConfigurationError, match="more than 2 bytes"):
+        await exchange.send(END | {"body": b"abc"})
+    for message in (START | {"status": 500}, END):
+        with pytest.raises(ConfigurationError):
+            await exchange.send(message)
+    assert answers == []
+    assert exchange.refusal is not None
+
+
+async def test_a_body_without_a_start(exchange: Exchange):
+    with pytest.raises(RuntimeError, match="before"):
+        await exchange.send(END)

@@ -1,0 +1,5 @@
+INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until)
+VALUES (:key, 'started', :token, clock_timestamp(), (clock_timestamp() + :seconds * interval '1
+    second'))
+ON CONFLICT (key) DO NOTHING
+RETURNING outboxkit_effect.key;

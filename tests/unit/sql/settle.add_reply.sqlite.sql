@@ -1,0 +1,7 @@
+INSERT INTO outboxkit_outbox (message_id, type, payload, "key", headers, correlation_id,
+    causation_id, created_at, content_type) SELECT :message_id AS message_id, :type AS type,
+    :payload AS payload, :key AS "key", :headers AS headers, :correlation_id AS correlation_id,
+    :causation_id AS causation_id, :created_at AS created_at, :content_type AS content_type
+WHERE EXISTS (SELECT *
+    FROM outboxkit_outbox
+    WHERE outboxkit_outbox.position = :at_position);

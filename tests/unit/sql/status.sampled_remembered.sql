@@ -1,0 +1,2 @@
+SELECT count(*) AS rows
+FROM outboxkit_idempotency AS sample TABLESAMPLE system(:percent);
