@@ -36,10 +36,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Say:
-    """Bytes for the connection, and whether it ends then."""
+    """Bytes for the connection, at once or one in so many seconds, and whether it ends then."""
 
     raw: bytes = b""
     hang_up: bool = False
+    drip: float = 0
 
 
 DROP = Say(hang_up=True)
@@ -136,8 +137,10 @@ class Destination:
                     said = said if isinstance(said, Say) else await said
                 finally:
                     self.open_now -= 1
-                writer.write(said.raw)
-                await writer.drain()
+                for part in [said.raw[at : at + 1] for at in range(len(said.raw))] if said.drip else [said.raw]:
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(said.drip)
                 if said.hang_up:
                     break
         self._writers.discard(writer)

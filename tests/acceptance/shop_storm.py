@@ -150,6 +150,8 @@ def effects_skipped(url: str) -> list[str]:
     """The keys of receipts that the shop has skipped, because a crash left open whether they were sent."""
     engine = create_engine(f"{url}-effects.db" if url.startswith("sqlite") else url)
     with closing(engine.connect()) as connection:
-        found = connection.execute(select(tables.effect.c.key).where(tables.effect.c.state == "skipped")).scalars().all()
+        found = (
+            connection.execute(select(tables.effect.c.key).where(tables.effect.c.state == "skipped")).scalars().all()
+        )
     engine.dispose()
     return list(found)

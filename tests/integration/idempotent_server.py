@@ -3,26 +3,29 @@
     python -m tests.integration.idempotent_server URL CALLS RULES < numbers
 
 A nursery: it has imported everything, and for each number on its standard input forks a server, which kills itself at
-the place of this number (0: nowhere). Places are database statements, before and after, commits, and what the shop
-calls `at` for.
+the place of this number (0: nowhere). Places are before and after each database statement, before and after a commit,
+and where the shop calls `at`.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import uvicorn
 from sqlalchemy import Engine, create_engine, event
 
 from tests.integration import idempotent_shop
+from tests.polling import eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +47,31 @@ class Nursery:
     def ended(self) -> str:
         """Wait for the end of the server that was started last."""
         return self._line()
+
+    def survivors(self, post: Callable[[int], httpx.Response]) -> Iterator[tuple[int, httpx.Response]]:
+        """Have servers die at one place after the other, in the middle of a request, and another one get its retry.
+
+        Ends with the first place that a request does not come to.
+
+        Args:
+            post: sends the request of this number, again with every call.
+
+        Yields:
+            The number of the place, from 1, and the answer to the retry; 409 is not taken for an answer.
+        """
+        for place in itertools.count(1):
+            doomed = self.start(place)
+            try:
+                answer = post(place)
+            except httpx.TransportError:
+                assert self.ended() == str(signal.SIGKILL.value), "killed, and nothing else"
+            else:
+                self.stop(doomed)
+                yield place, answer
+                return
+            server = self.start()
+            yield place, eventually(lambda place=place: post(place), lambda answer: answer.status_code != 409)
+            self.stop(server)
 
     def stop(self, server: int) -> None:
         os.kill(server, signal.SIGKILL)
@@ -97,7 +125,7 @@ class Fate:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self, engine: Engine) -> None:
-        for name in ("before_cursor_execute", "after_cursor_execute", "commit", "rollback"):
+        for name in ("before_cursor_execute", "after_cursor_execute", "commit", "rollback", "checkin"):
             event.listen(engine, name, self.at)
 
 

@@ -75,8 +75,9 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
         url: of a database with the tables of the package and of `Base`.
         calls: the file that stands for an outside system: a line for each call, the key of the call.
         at: called between the steps.
-        rules: of every endpoint.
+        rules: of every endpoint; a lease is of those in steps.
     """
+    lease = {"lease": rules.pop("lease")} if "lease" in rules else {}
     app = FastAPI()
     app.router.route_class = IdempotentRoute
     engine, async_engine = sync_engine(url), process.engine(url, name="shop", pool_size=20)
@@ -143,6 +144,7 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
         session_factory=async_sessionmaker(async_engine),
         principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode(),
         when=lambda scope: scope["path"].startswith("/steps"),
+        **lease,
         **rules,
     )
     return app

@@ -32,7 +32,7 @@ def server(database_url: str, calls: Path) -> Iterator[Nursery]:
 
 @pytest.fixture
 async def client(server: Nursery) -> AsyncIterator[httpx.AsyncClient]:
-    limits = httpx.Limits(max_connections=AT_ONCE)
+    limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as made:
         yield made
 

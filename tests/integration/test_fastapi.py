@@ -29,7 +29,7 @@ def server(database_url: str, tmp_path: Path) -> Iterator[Nursery]:
 
 @pytest.fixture
 async def client(server: Nursery) -> AsyncIterator[httpx.AsyncClient]:
-    limits = httpx.Limits(max_connections=AT_ONCE)
+    limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as made:
         yield made
 
@@ -62,6 +62,16 @@ async def test_fifty_different_bodies_at_once(path: str, client: httpx.AsyncClie
     assert Counter(a.status_code for a in answers) == {201: 1, 422: AT_ONCE - 1}
     assert {a.json()["type"].rpartition("#")[2] for a in answers if a.status_code == 422} == {"key-reused"}
     assert count(engine) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_many_requests_do_not_wait_for_each_other_in_a_circle(
+    path: str, client: httpx.AsyncClient, engine: Engine
+):
+    """More than there are connections and threads: what has a connection must get a thread, too."""
+    answers = await asyncio.gather(*(client.post(path, **order(key=f"{n}")) for n in range(2 * AT_ONCE)))
+    assert Counter(a.status_code for a in answers) == {201: 2 * AT_ONCE}
+    assert count(engine) == 2 * AT_ONCE
 
 
 @pytest.mark.parametrize("path", PATHS)

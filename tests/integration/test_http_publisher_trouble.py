@@ -149,6 +149,7 @@ async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(des
             "200 OK, but the connection was lost",
         ),
         (Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345"), "200 OK, but time was up after 0.3 s"),
+        (Say(b"HTTP/1.1 200 OK\r\n\r\n" + b"1" * 100, drip=0.01), "200 OK, but time was up after 0.3 s"),
         (Say(b"HTTP/1.1 500 No\r\ncontent-length: 10\r\n\r\n12345"), "500 Internal Server Error: 12345"),
         (Say(b"HTTP/1.1 400 No\r\ncontent-length: 10\r\n\r\n12345", hang_up=True), "400 Bad Request: 12345"),
     ],

@@ -38,7 +38,7 @@ async def test_a_claim_that_was_planned_for_an_empty_outbox(
             other.execute(text(FILL))
         kept = "SELECT name FROM pg_prepared_statements WHERE generic_plans > 0 AND statement LIKE '%SKIP LOCKED'"
         name = (await connection.execute(text(kept))).scalar_one()
-        plan = await connection.execute(text(f'EXPLAIN EXECUTE "{name}"(\'default\', 0, 500)'))
+        plan = await connection.execute(text(f"EXPLAIN EXECUTE \"{name}\"('default', 0, 500)"))
         lines = "\n".join(plan.scalars())
     await made.dispose()
     assert ("using outboxkit_outbox_ready" in lines) is of_a_relay, lines

@@ -74,7 +74,11 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {PRIMARY},
     ),
     "settle.hold": (statements.settle.hold("postgresql"), {"positions": POSITIONS, "due": NOW}, {PRIMARY}),
-    "settle.park": (statements.settle.park("postgresql"), {"of_destination": "default", "positions": POSITIONS[:20]}, {PRIMARY, PARKED}),
+    "settle.park": (
+        statements.settle.park("postgresql"),
+        {"of_destination": "default", "positions": POSITIONS[:20]},
+        {PRIMARY, PARKED},
+    ),
     "settle.bury": (statements.settle.bury("postgresql"), {"positions": POSITIONS} | BURIED, {PRIMARY}),
     "status.count_due": (statements.status.count_due(NOW - timedelta(hours=2)), OURS, {READY, DUE}),
     "status.count_later": (statements.status.count_later(NOW + timedelta(hours=2)), OURS, {DUE}),

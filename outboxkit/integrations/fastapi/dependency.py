@@ -12,7 +12,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh
 from outboxkit.integrations import door
 from outboxkit.integrations.fastapi.answers import Answered
-from outboxkit.integrations.fastapi.sessions import on, rollback, usable
+from outboxkit.integrations.fastapi.sessions import at_end, on, rollback, usable
 from outboxkit.integrations.fastapi.visit import Work, visit_of
 
 
@@ -96,7 +96,7 @@ class Idempotent:
         if isinstance(outcome, Fresh):
             visit.work = Work(session, self.rules, question, outcome)
             return
-        await on(session, rollback)
+        await at_end(session, rollback)
         raise Answered(door.answered(outcome))
 
 

@@ -24,7 +24,7 @@ from outboxkit.integrations.fastapi.answers import (
 )
 from outboxkit.integrations.fastapi.documents import documented
 from outboxkit.integrations.fastapi.fitness import checked, template_of, tree_of
-from outboxkit.integrations.fastapi.sessions import finish, on, remember, rollback
+from outboxkit.integrations.fastapi.sessions import at_end, finish, on, remember, rollback
 from outboxkit.integrations.fastapi.visit import Visit, Work, open_visit
 from outboxkit.problems import Problem
 
@@ -90,14 +90,14 @@ async def _succeeded(work: Work, answer: Answer) -> Answer:
     """Commit what the endpoint did together with its answer; take it back where the answer is not to be kept."""
     try:
         if not work.rules.stored(answer.status_code):
-            await on(work.session, rollback)
+            await at_end(work.session, rollback)
             return answer
-        await on(work.session, finish, work.fresh, _whole(work, answer))
+        await at_end(work.session, finish, work.fresh, _whole(work, answer))
     except StaleDataError:
-        await on(work.session, rollback)
+        await at_end(work.session, rollback)
         return problem_answer(preconditions.stale())
     except Exception:
-        await on(work.session, rollback)
+        await at_end(work.session, rollback)
         raise
     return _with_expiry(answer, work.fresh)
 
@@ -109,7 +109,7 @@ async def _failed(request: Request, visit: Visit, error: Exception) -> Answer:
         if isinstance(error, Problem):
             return problem_answer(error)
         raise error
-    await on(work.session, rollback)
+    await at_end(work.session, rollback)
     if isinstance(error, StaleDataError):
         return problem_answer(preconditions.stale())
     if isinstance(error, RequestValidationError):

@@ -1,9 +1,12 @@
 """The endpoint's own session, of either colour, and what is done on it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from fastapi.concurrency import run_in_threadpool
+from anyio import CapacityLimiter
+from anyio.lowlevel import RunVar
+from anyio.to_thread import run_sync
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.util import ThreadLocalRegistry
@@ -15,12 +18,41 @@ from outboxkit.idempotency import Fresh, Outcome, Response
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_THREADS = 40
+"""As many as AnyIO has for endpoints."""
+_limiter: RunVar[CapacityLimiter] = RunVar("outboxkit.waiting")
+"""Of the event loop that runs."""
+
 
 async def on(session: Any, call: Callable[Concatenate[Session, P], T], *args: P.args, **options: P.kwargs) -> T:
-    """Call a plain function on the session: in a thread, or for an `AsyncSession` on the session inside it."""
+    """Call a plain function on the session, which may have to wait for another request.
+
+    For an `AsyncSession` on the session inside it; else in a thread of those that are kept for this. The endpoint's own
+    thread must not be among the waiting ones, or a request that all others wait for could not go on.
+    """
+    return await _on(session, call, _waiting, *args, **options)
+
+
+async def at_end(session: Any, call: Callable[Concatenate[Session, P], T], *args: P.args, **options: P.kwargs) -> T:
+    """`on`, for what others may wait for: it gets a thread at once."""
+    return await _on(session, call, lambda: CapacityLimiter(1), *args, **options)
+
+
+async def _on(
+    session: Any, call: Callable[..., T], threads: Callable[[], CapacityLimiter], *args: Any, **options: Any
+) -> T:
     if isinstance(session, AsyncSession):
         return await session.run_sync(call, *args, **options)
-    return await run_in_threadpool(call, session, *args, **options)
+    return await run_sync(partial(call, session, *args, **options), limiter=threads())
+
+
+def _waiting() -> CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        limiter = CapacityLimiter(_THREADS)
+        _limiter.set(limiter)
+        return limiter
 
 
 def usable(session: object) -> object:

@@ -189,6 +189,6 @@ def test_a_dead_letter_can_always_be_stored(id_: str, type_: str, mime: str, err
 
 def test_a_dead_letter_has_only_columns_of_the_table():
     row = decisions.dead_letter(message(), FAILED, queue="q", handler=None, attempts=1)
-    of_the_relay = {"position", "parked", "discard_unroutable"}
+    of_the_relay = {"position", "parked", "discard_unroutable", "destination", "reply"}
     later = {"id", "dead_at", "resolution", "resolved_at", "resolved_by"}
     assert row.keys() | of_the_relay | later == set(dead_letter.c.keys())

@@ -51,10 +51,12 @@ async def test_the_next_run_goes_on_behind_what_is_finished(engine: Engine, sess
     outside = Outside()
     steps = Steps(sessions, begun(engine, IN_STEPS))
     first = [await steps.step(name, outside.call(name, {"id": name})) for name in ("charge", "ship")]
+    assert steps.finished == {"charge", "ship"}
     with pytest.raises(OSError, match="gone"):
         await steps.step("mail", outside.call("mail", OSError("gone")))
     end_leases(engine)
     again = Steps(sessions, begun(engine, IN_STEPS))
+    assert again.finished == {"charge", "ship"}
     second = [await again.step(name, outside.call(name, {"id": "?"})) for name in ("charge", "ship")]
     assert first == second == [{"id": "charge"}, {"id": "ship"}]
     assert await again.step("mail", outside.call("mail", 7)) == 7

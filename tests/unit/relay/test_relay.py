@@ -1,13 +1,16 @@
 """`run` and `drain` on SQLite: what is published, kept and counted, what is waited out, and how they end."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, text, update
+from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, Message, SchemaError, process, tables
+from outboxkit import BrokerUnavailable, Message, SchemaError, ids, outbox, process, tables
+from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemorySubscriber
 from outboxkit.relay import Drained, Relay
 from tests.unit.relay.conftest import SECOND, Bench
@@ -168,3 +171,48 @@ async def test_old_rows_with_many_attempts_are_tried_once_more_and_then_dead(ben
     assert [(row["attempts"], row["reason"]) for row in bench.dead()] == [(10_001, "unroutable")]
     with bench.engine.connect() as connection:
         assert connection.execute(select(func.count()).select_from(tables.outbox)).scalar_one() == 0
+
+
+async def test_where_rows_are_not_held_the_application_writes_while_a_server_thinks(bench: Bench):
+    """And what it cancels meanwhile stays gone, without a reply."""
+    bench.hold, bench.destination = False, "payments"
+    bench.add("a", "b", columns={"destination": "payments", "reply": "CardCharged"})
+    publish = bench.publisher.publish
+
+    async def slow(batch: Sequence[Message]) -> Sequence[Receipt]:
+        def cancel_and_add() -> None:
+            with Session(bench.engine) as session, session.begin():
+                session.execute(text("PRAGMA busy_timeout = 0"))
+                assert outbox.cancel(session, "a")
+            bench.add("meanwhile")
+
+        await asyncio.to_thread(cancel_and_add)
+        return await publish(batch)
+
+    bench.publisher.publish = slow
+    done = await bench.drain()
+    assert bench.publisher.batches == [["a", "b"]]
+    assert (done.published, done.held) == (2, 0)
+    assert sorted(map(str, bench.left())) == sorted(["meanwhile", ids.derive("reply", "b")])
+    assert bench.async_engine.pool.checkedout() == 0
+
+
+async def test_a_relay_says_whose_messages_it_publishes(bench: Bench):
+    bench.destination = "payments"
+    bench.stop.set()
+    with capture_logs() as said:
+        await bench.relay().run(bench.stop)
+    assert [line["destination"] for line in said if line["event"] == "relay started"] == ["payments"]
+
+
+async def test_what_is_postponed_is_no_warning_and_comes_again(bench: Bench):
+    bench.add("a")
+    bench.publisher.answer = lambda message: Receipt(Verdict.POSTPONED, "503", after=SECOND)
+    with capture_logs() as said:
+        done = await bench.drain()
+    assert done.failed == {"OrderConfirmed": (1, "postponed: 503")}
+    assert [line["log_level"] for line in said if line.get("message_id") == "a"] == ["info"]
+    assert [row["attempts"] for row in bench.rows()] == [0]
+    bench.clock.now += SECOND
+    bench.publisher.answer = lambda message: None
+    assert (await bench.drain()).published == 1

@@ -1,0 +1,91 @@
+"""The caller's transaction: which sessions are accepted, and which commits are refused."""
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outboxkit import tables
+from outboxkit.errors import TransactionRequired
+from outboxkit.transaction import allow_commit, connection_of, forbid_commit, session_of
+
+WHY = "complete it first"
+
+
+@pytest.fixture
+def memory():
+    made = create_engine("sqlite://")
+    yield made
+    made.dispose()
+
+
+def test_a_session_is_found_behind_a_scoped_one(memory: Engine):
+    scoped = scoped_session(sessionmaker(memory))
+    assert session_of(scoped, "begin", "key") is scoped()
+    scoped.remove()
+
+
+def test_an_async_session_is_told_how_to_call():
+    with pytest.raises(TypeError, match=r"await session\.run_sync\(begin, key\)"):
+        session_of(AsyncSession(), "begin", "key")  # type: ignore[arg-type]
+
+
+def test_a_connection_is_in_a_transaction(memory: Engine):
+    with Session(memory) as session:
+        assert connection_of(session, tables.inbox, WHY).in_transaction()
+
+
+def test_a_connection_in_autocommit_mode_is_refused(postgresql_url: str):
+    engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    with Session(engine) as session, pytest.raises(TransactionRequired, match=f"AUTOCOMMIT: {WHY}"):
+        connection_of(session, tables.inbox, WHY)
+    engine.dispose()
+
+
+def test_a_commit_is_refused_until_it_is_allowed(memory: Engine):
+    with Session(memory) as session:
+        session.execute(text("SELECT 1"))
+        forbid_commit(session, WHY)
+        with pytest.raises(TransactionRequired, match=WHY):
+            session.commit()
+        allow_commit(session)
+        session.commit()
+
+
+def test_a_savepoint_may_be_released_meanwhile(memory: Engine):
+    with Session(memory) as session:
+        session.execute(text("SELECT 1"))
+        forbid_commit(session, WHY)
+        with session.begin_nested():
+            session.execute(text("SELECT 1"))
+
+
+def test_a_rollback_ends_it(memory: Engine):
+    with Session(memory) as session:
+        session.execute(text("SELECT 1"))
+        forbid_commit(session, WHY)
+        session.rollback()
+        session.execute(text("SELECT 1"))
+        session.commit()
+
+
+def test_for_good_means_also_after_a_rollback(memory: Engine):
+    with Session(memory) as session:
+        session.execute(text("SELECT 1"))
+        forbid_commit(session, WHY, for_good=True)
+        session.rollback()
+        session.execute(text("SELECT 1"))
+        with pytest.raises(TransactionRequired, match=WHY):
+            session.commit()
+
+
+def test_what_forbade_it_before_can_be_put_back(memory: Engine):
+    with Session(memory) as session:
+        session.execute(text("SELECT 1"))
+        forbid_commit(session, "outer")
+        before = forbid_commit(session, "inner")
+        with pytest.raises(TransactionRequired, match="inner"):
+            session.commit()
+        allow_commit(session, but=before)
+        with pytest.raises(TransactionRequired, match="outer"):
+            session.commit()
