@@ -36,7 +36,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Say:
-    """Bytes for the connection, at once or one in so many seconds, and whether it ends then."""
+    """Bytes for the connection, the body at once or one in so many seconds, and whether it ends then."""
 
     raw: bytes = b""
     hang_up: bool = False
@@ -137,7 +137,7 @@ class Destination:
                     said = said if isinstance(said, Say) else await said
                 finally:
                     self.open_now -= 1
-                for part in [said.raw[at : at + 1] for at in range(len(said.raw))] if said.drip else [said.raw]:
+                for part in _parts(said):
                     writer.write(part)
                     await writer.drain()
                     await asyncio.sleep(said.drip)
@@ -145,6 +145,13 @@ class Destination:
                     break
         self._writers.discard(writer)
         writer.close()
+
+
+def _parts(said: Say) -> list[bytes]:
+    if not said.drip:
+        return [said.raw]
+    head, end, body = said.raw.partition(b"\r\n\r\n")
+    return [head + end, *(body[at : at + 1] for at in range(len(body)))]
 
 
 async def _read(reader: asyncio.StreamReader, connection: int) -> Call:

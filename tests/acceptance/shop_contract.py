@@ -197,7 +197,7 @@ BAD_TOTALS = (
     "123456789",
     "1\n",
     "+1",
-    "١",
+    "\u0661",  # a digit, and none of ours
     5,
     None,
 )

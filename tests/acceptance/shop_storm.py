@@ -1,4 +1,4 @@
-"""A storm for a shop: it is killed again and again, the payment server has its moods, and clients go on as clients do."""
+"""A storm for a shop: killed again and again, with a moody payment server, and clients that go on as clients do."""
 
 import random
 from collections import Counter
@@ -30,15 +30,17 @@ class Buyer:
 
     def buy_until(self, end: Event) -> None:
         while not end.is_set():
-            name, amount = f"{self.client.user} {len(self.confirmed)}", self.chance.choice(AMOUNTS)
-            placed = self.insist(lambda key: self.client.place(customer=name, total=amount, key=key), f"place {name}")
-            assert placed.status_code == 201, placed.text
-            order = placed.json()["order_id"]
-            for attempt in range(self.chance.choice((1, 1, 2))):  # some pay twice, under two keys
-                paid = self.insist(lambda key: self.client.pay(order, amount=amount, key=key), f"pay {name} {attempt}")
-                assert paid.status_code == 200, paid.text
-            self.confirmed[order] = name
+            self.buy(f"{self.client.user} {len(self.confirmed)}", self.chance.choice(AMOUNTS))
             end.wait(self.chance.uniform(0, 0.2))
+
+    def buy(self, name: str, amount: str) -> None:
+        placed = self.insist(lambda key: self.client.place(customer=name, total=amount, key=key), f"place {name}")
+        assert placed.status_code == 201, placed.text
+        order = placed.json()["order_id"]
+        for attempt in range(self.chance.choice((1, 1, 2))):  # some pay twice, under two keys
+            paid = self.insist(lambda key: self.client.pay(order, amount=amount, key=key), f"pay {name} {attempt}")
+            assert paid.status_code == 200, paid.text
+        self.confirmed[order] = name
 
     def insist(self, send: Callable[[str], httpx.Response], what: str) -> httpx.Response:
         key = what.replace(" ", "-")

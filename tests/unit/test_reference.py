@@ -12,9 +12,10 @@ import pytest
 import typer
 
 import outboxkit
-from outboxkit import effects, errors, ids, inbox, migrations, outbox, tables
+from outboxkit import effects, errors, ids, inbox, migrations, outbox, preconditions, problems, tables
 from outboxkit.cli import app
 from outboxkit.consumer import decision
+from outboxkit.integrations import door, flask
 from outboxkit.settings import Settings, variable
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,16 @@ WITH_SUBCOMMANDS = COMMANDS | {
     for group, found in COMMANDS.items()
     for name, command in getattr(found, "commands", {}).items()
 }
-MODULES = {"effects": effects, "ids": ids, "inbox": inbox, "migrations": migrations, "outbox": outbox}
+MODULES = {
+    "effects": effects,
+    "flask": flask,
+    "ids": ids,
+    "inbox": inbox,
+    "migrations": migrations,
+    "outbox": outbox,
+    "preconditions": preconditions,
+    "problems": problems,
+}
 
 
 def read(name: str) -> str:
@@ -112,6 +122,14 @@ def test_every_option_of_a_message_is_in_its_table(title: str) -> None:
     assert inspect.signature(resolve(title)).parameters["options"].annotation == Unpack[outbox.Options]
     documented = first_cells(section(read("api"), "`outbox.add(session, event, **options)`"))
     assert documented == ["session", "event", *outbox.Options.__annotations__]
+
+
+def test_every_option_of_an_idempotent_view_is_in_its_table() -> None:
+    assert first_cells(section(read("api"), "`flask.Idempotent`")) == [
+        "session",
+        "principal",
+        *door.Options.__annotations__,
+    ]
 
 
 def test_every_outcome_is_in_its_table() -> None:

@@ -158,6 +158,14 @@ async def test_a_sleep_between_turns_means_no_rush(engine: AsyncEngine):
     assert bell.withdrawn == 0
 
 
+async def test_a_relay_of_another_destination_has_no_bell_and_polls(engine: AsyncEngine):
+    """Nor does it connect: nobody is there."""
+    wake = Wakeup(engine, destination="payments", poll_interval=timedelta(milliseconds=1))
+    await wake.wait(asyncio.Event())
+    await wake.busy()
+    await wake.close()
+
+
 async def test_on_sqlite_it_polls(sqlite_url: str):
     engine = process.engine(sqlite_url, name="relay")
     wake = Wakeup(engine, poll_interval=timedelta(milliseconds=1))

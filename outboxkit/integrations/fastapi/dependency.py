@@ -12,7 +12,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh
 from outboxkit.integrations import door
 from outboxkit.integrations.fastapi.answers import Answered
-from outboxkit.integrations.fastapi.sessions import at_end, on, rollback, usable
+from outboxkit.integrations.fastapi.sessions import at_end, hold, on, rollback, usable
 from outboxkit.integrations.fastapi.visit import Work, visit_of
 
 
@@ -89,6 +89,7 @@ class Idempotent:
         asked = door.ask(incoming, self.rules)
         session = usable(session)
         if asked is None:
+            hold(session)
             visit.work = Work(session, self.rules)
             return
         question = asked._asdict() | {"principal": principal, "retention": self.rules.retention}

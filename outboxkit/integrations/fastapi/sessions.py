@@ -14,10 +14,15 @@ from sqlalchemy.util import ThreadLocalRegistry
 from outboxkit import idempotency, tables
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, Outcome, Response
+from outboxkit.transaction import allow_commit, forbid_commit
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_COMMITTED = (
+    "the endpoint committed the session that it shares with Idempotent. Leave that to its route, which commits the "
+    "work together with its answer, before the answer leaves"
+)
 _THREADS = 40
 """As many as AnyIO has for endpoints."""
 _limiter: RunVar[CapacityLimiter] = RunVar("outboxkit.waiting")
@@ -75,14 +80,22 @@ def usable(session: object) -> object:
     return session
 
 
+def hold(session: Any) -> None:
+    """Leave the commit to the route also where there is no key, whose ledger would see to that."""
+    forbid_commit(getattr(session, "sync_session", session), _COMMITTED, for_good=True)
+
+
 def rollback(session: Session) -> None:
     """Take everything back, the key as well."""
     session.rollback()
+    allow_commit(session)
 
 
 def finish(session: Session, fresh: Fresh | None, response: Response) -> None:
     """Keep everything: what the endpoint did, and its answer where the request has a key."""
-    if fresh is not None:
+    if fresh is None:
+        allow_commit(session)
+    else:
         idempotency.complete(session, fresh, response)
     session.commit()
 

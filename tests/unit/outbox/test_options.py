@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from outboxkit import EncodeError, ids, outbox, tables
+from outboxkit import EncodeError, event, ids, outbox, tables
 from outboxkit.outbox import Options
 from outboxkit.outbox.options import check_options
 from tests.unit.shop import NOW, OrderConfirmed, message, rows
@@ -95,3 +96,29 @@ def test_a_ready_made_message_has_an_id_to_compare(session: Session, database_ur
 def test_dedup_is_stored(session: Session, database_url: str):
     outbox.add(session, ORDER, message_id=ids.derive("order", 7), dedup=True)
     assert [row["dedup"] for row in stored(session, database_url)] == [True]
+
+
+@event("ChargeCard", destination="payments", reply="CardCharged")
+@dataclass(frozen=True)
+class ChargeCard:
+    order_id: int
+
+
+def test_the_event_says_where_it_goes_and_an_option_wins(session: Session, database_url: str):
+    outbox.add(session, ORDER)
+    outbox.add(session, ChargeCard(7))
+    outbox.add(session, ChargeCard(7), destination="another")
+    outbox.add(session, message(), destination="another")
+    assert [(row["destination"], row["reply"]) for row in stored(session, database_url)] == [
+        ("default", None),
+        ("payments", "CardCharged"),
+        ("another", "CardCharged"),
+        ("another", None),
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, 7])
+def test_a_destination_that_is_no_name_is_refused(session: Session, wrong: Any):
+    with pytest.raises(EncodeError, match="a name of 1 to 255 bytes is accepted"):
+        outbox.add(session, ORDER, destination=wrong)
+    assert not session.new

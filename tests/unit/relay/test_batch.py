@@ -151,3 +151,13 @@ def test_a_reminder_comes_at_once_and_then_after_its_time(seconds: Ticking):
     assert not every()
     seconds.now += 0.1
     assert [every(), every()] == [True, False]
+
+
+@pytest.mark.parametrize("hold", [True, False])
+async def test_rows_that_are_not_held_are_in_nobodys_way(bench: Bench, hold: bool):
+    bench.add("a")
+    batch = await Batches(bench.async_engine, 4, hold=hold).claim(NOW, now=NOW)
+    assert [row.message.id for row in batch.lineup.send] == ["a"]
+    assert batch.connection.in_transaction() is hold
+    await batch.give_back()
+    assert bench.async_engine.pool.checkedout() == 0

@@ -60,3 +60,21 @@ def test_a_parked_dead_letter_stands_before(engine: Engine):
             connection.execute(insert(dead_letter), row)
         put(connection, {"key": "a", "held": True, "due_at": PARKED})
         assert before(connection, "a") == [("a", None, 1, PARKED, 2)]
+
+
+def test_rows_of_another_destination_are_not_seen(engine: Engine):
+    """Also those whose name comes before or after."""
+    held = {"key": "a", "held": True, "due_at": EARLIER}
+    others = [{"destination": name, **more} for name in ("a", "payments") for more in ({"key": "a"}, held)]
+    dead = {"side": "outbox", "key": "a", "payload": b"", "headers": b"{}", "content_type": "t", "attempts": 10}
+    with engine.begin() as connection:
+        row = {**dead, "position": 1, "parked": True, "reason": "rejected", "destination": "payments"}
+        connection.execute(insert(dead_letter), row)
+        put(connection, *others, {"key": "a"})
+        assert positions(connection, claim.claim_ready(), floor=0, limit=9) == [5]
+        assert positions(connection, claim.claim_ready(), floor=5, limit=9) == []
+        assert positions(connection, claim.claim_due(), now=NOW, limit=9) == []
+        assert positions(connection, claim.claim_ready(), floor=0, limit=9, destination="payments") == [3]
+        assert positions(connection, claim.claim_due(), now=NOW, limit=9, destination="payments") == [4]
+        assert connection.execute(claim.oldest_ready(), {"destination": "a", "floor": 0}).scalar() == 1
+        assert before(connection, "a") == []

@@ -67,3 +67,33 @@ def test_a_buried_row_is_a_dead_letter_with_its_story(engine: Engine):
     assert (row.side, row.position, row.message_id, row.key, row.payload) == ("outbox", 1, "m-1", "a", b"{}")
     assert (row.reason, row.error, row.attempts, row.parked) == ("rejected", "nacked", 10, True)
     assert (row.first_failed_at, row.dead_at, row.discard_unroutable) == (NOW, LATER, True)
+
+
+def test_what_is_nobodys_fault_is_no_failure(engine: Engine):
+    with engine.begin() as connection:
+        put(connection, {"attempts": 4})
+        given = {"at_position": 1, "failures": 0, "error": "postponed", "due": LATER, "now": None}
+        connection.execute(settle.reschedule(), [given])
+        assert left(connection, "attempts", "held", "due_at", "first_failed_at") == [(4, True, LATER, None)]
+
+
+def test_a_key_is_parked_only_where_its_dead_letter_is(engine: Engine):
+    dead = {"side": "outbox", "payload": b"", "headers": b"{}", "content_type": "t", "attempts": 10}
+    with engine.begin() as connection:
+        given = {**dead, "key": "a", "reason": "rejected", "parked": True, "destination": "payments"}
+        connection.execute(insert(dead_letter), given)
+        put(connection, {"key": "a"})
+        connection.execute(settle.park("sqlite"), {"positions": [1], "of_destination": "default"})
+        assert left(connection, "due_at") == [None]
+
+
+def test_a_reply_is_added_only_beside_what_it_answers(engine: Engine):
+    own = {"message_id": "r", "type": "R", "payload": b"{}", "key": None, "headers": b"{}", "correlation_id": "c"}
+    reply = {**own, "causation_id": "m-1", "created_at": NOW, "content_type": "t"}
+    with engine.begin() as connection:
+        put(connection, {"destination": "payments"})
+        connection.execute(settle.add_reply(), [{**reply, "at_position": 1}, {**reply, "at_position": 2}])
+        assert left(connection, "message_id", "destination", "due_at") == [
+            ("m-1", "payments", None),
+            ("r", "default", None),
+        ]

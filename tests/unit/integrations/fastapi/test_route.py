@@ -266,10 +266,11 @@ async def test_the_body_is_limited_and_still_readable_by_the_applications_error_
         assert (answer.status_code, answer.json()["type"]) == (413, problems.TYPES + "body-too-large")
 
 
-async def test_a_commit_in_the_endpoint_is_refused(shop: Shop):
-    shop.serve()
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_commit_in_the_endpoint_is_refused(shop: Shop, key: str | None):
+    shop.serve(required=False)
     shop.act = lambda session, _: session.commit()
-    assert (await shop.post()).status_code == 500
+    assert (await shop.post(key=key)).status_code == 500
     assert shop.count() == 0
 
 
