@@ -120,8 +120,8 @@ def park(dialect: str) -> Update:
 def add_reply() -> Insert:
     """Add what a destination has answered to a row as a row of `default`, if that row is there; a list of parameters.
 
-    Executed before `forget`, in its transaction. Parameters: at_position, and the columns of `REPLY`. Index: the primary
-    key. Locks: none.
+    Executed before `forget`, in its transaction. Parameters: at_position, and the columns of `REPLY`. Index: the
+    primary key. Locks: none.
     """
     given = select(*(bindparam(known.name, type_=known.type).label(known.name) for known in REPLY))
     is_there = exists().where(outbox.c.position == bindparam("at_position", type_=BigInteger))

@@ -20,11 +20,11 @@ from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute
 from tests.polling import eventually_async
 
 
-class Base(DeclarativeBase):
+class Tables(DeclarativeBase):
     pass
 
 
-class Order(Base):
+class Order(Tables):
     __tablename__ = "orders"
     id: Mapped[int] = mapped_column(primary_key=True)
     customer: Mapped[str]

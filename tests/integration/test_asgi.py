@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, func, select
 
-from tests.integration.idempotent_server import Nursery, nursery
+from tests.integration.idempotent_server import Nursery, Servers
 from tests.integration.idempotent_shop import Order
 from tests.polling import eventually, eventually_async
 
@@ -24,14 +24,14 @@ def calls(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(database_url: str, calls: Path) -> Iterator[Nursery]:
-    with nursery(database_url, calls, lease=1) as started:
+def server(nursery: Nursery, database_url: str, calls: Path) -> Iterator[Servers]:
+    with nursery.serve(database_url, calls, lease=1) as started:
         started.start()
         yield started
 
 
 @pytest.fixture
-async def client(server: Nursery) -> AsyncIterator[httpx.AsyncClient]:
+async def client(server: Servers) -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as made:
         yield made

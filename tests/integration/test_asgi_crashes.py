@@ -5,13 +5,18 @@ from pathlib import Path
 import httpx
 from sqlalchemy import Engine, func, select
 
-from tests.integration.idempotent_server import nursery
+from tests.integration.idempotent_server import Nursery
 from tests.integration.idempotent_shop import Order
 
 
-def test_a_crash_at_any_place_and_a_retry_make_one_effect(database_url: str, engine: Engine, tmp_path: Path):
+def test_a_crash_at_any_place_and_a_retry_make_one_effect(
+    nursery: Nursery, database_url: str, engine: Engine, tmp_path: Path
+):
     calls = tmp_path / "calls"
-    with nursery(database_url, calls, lease=1) as servers, httpx.Client(base_url=servers.url, timeout=60) as client:
+    with (
+        nursery.serve(database_url, calls, lease=1) as servers,
+        httpx.Client(base_url=servers.url, timeout=60) as client,
+    ):
 
         def post(number: int) -> httpx.Response:
             headers = {

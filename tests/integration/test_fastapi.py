@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from outboxkit import tables
-from tests.integration.idempotent_server import Nursery, nursery
+from tests.integration.idempotent_server import Nursery, Servers
 from tests.integration.idempotent_shop import Order
 from tests.polling import eventually
 
@@ -21,14 +21,14 @@ AT_ONCE = 50
 
 
 @pytest.fixture
-def server(database_url: str, tmp_path: Path) -> Iterator[Nursery]:
-    with nursery(database_url, tmp_path / "calls") as started:
+def server(nursery: Nursery, database_url: str, tmp_path: Path) -> Iterator[Servers]:
+    with nursery.serve(database_url, tmp_path / "calls") as started:
         started.start()
         yield started
 
 
 @pytest.fixture
-async def client(server: Nursery) -> AsyncIterator[httpx.AsyncClient]:
+async def client(server: Servers) -> AsyncIterator[httpx.AsyncClient]:
     limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=limits) as made:
         yield made
@@ -57,8 +57,10 @@ async def test_fifty_identical_requests_at_once(path: str, client: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_repetition_may_wait_for_the_first(path: str, database_url: str, tmp_path: Path, engine: Engine):
-    with nursery(database_url, tmp_path / "calls", wait=30) as server:
+async def test_a_repetition_may_wait_for_the_first(
+    path: str, nursery: Nursery, database_url: str, tmp_path: Path, engine: Engine
+):
+    with nursery.serve(database_url, tmp_path / "calls", wait=30) as server:
         server.start()
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             answers = await asyncio.gather(*(client.post(path, **order()) for _ in range(10)))
@@ -123,7 +125,7 @@ async def test_a_raised_conflict_comes_again_and_did_nothing(path: str, client: 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_an_answer_that_was_lost_on_the_wire_comes_again(
-    path: str, server: Nursery, client: httpx.AsyncClient, engine: Engine
+    path: str, server: Servers, client: httpx.AsyncClient, engine: Engine
 ):
     """The client sends its request and is gone before the answer."""
     request = client.build_request("POST", path, **order())

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 import outboxkit
-from outboxkit import effects, errors, ids, inbox, migrations, outbox, preconditions, problems, tables
+from outboxkit import effects, errors, idempotency, ids, inbox, migrations, outbox, preconditions, problems, tables
 from outboxkit.cli import app
 from outboxkit.consumer import decision
 from outboxkit.integrations import door, flask
@@ -29,6 +29,7 @@ WITH_SUBCOMMANDS = COMMANDS | {
 MODULES = {
     "effects": effects,
     "flask": flask,
+    "idempotency": idempotency,
     "ids": ids,
     "inbox": inbox,
     "migrations": migrations,
@@ -110,6 +111,10 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
         (outboxkit.Retries, "`Retries(max_attempts=None, delays=(), never=())`"),
         (inbox.Handler, "`inbox.Handler`"),
         (inbox.Entry, "`inbox.Entry`"),
+        (idempotency.Response, "`idempotency.Response`"),
+        (idempotency.Fresh, "`idempotency.Fresh`"),
+        (idempotency.Replay, "`idempotency.Replay`"),
+        (idempotency.InProgress, "`idempotency.InProgress`"),
         (effects.Effect, "`effects.Effect`"),
     ],
 )

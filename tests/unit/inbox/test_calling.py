@@ -4,11 +4,12 @@ import asyncio
 import time
 
 import pytest
-from sqlalchemy import Engine, insert, text
+from sqlalchemy import Engine, create_engine, insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, inbox, inbox_handler, tables
+from outboxkit.message import Handling, current_handling
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
 ORDER = message()
@@ -170,3 +171,20 @@ def test_of_a_quick_one_nothing_is_written_down(engine: Engine, database_url: st
         inbox.run_once(session, ORDER, short)
     (row,) = rows(database_url, tables.inbox)
     assert row["duration_ms"] is None or row["duration_ms"] >= 100, "a machine may have stood still"
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_handler_can_tell_who_it_is_and_which_file_it_writes_to(in_memory: bool, engine: Engine):
+    found: list[Handling | None] = []
+
+    @inbox_handler("Curious")
+    def curious(session: Session, event: OrderConfirmed) -> None:
+        found.append(current_handling())
+
+    used = create_engine("sqlite://") if in_memory else engine
+    tables.metadata.create_all(used)
+    with Session(used) as session, session.begin():
+        inbox.run_once(session, ORDER, curious)
+    assert found == [Handling(ORDER, "Curious", ":memory:" if in_memory else engine.url.database)]
+    assert current_handling() is None
+    used.dispose()
