@@ -72,7 +72,7 @@ def make(url: str, *, calls: Path | None = None, at: Callable[[str], None] = not
     """The application.
 
     Args:
-        url: of a database with the tables of the package and of `Base`.
+        url: of a database with the tables of the package and of `Tables`.
         calls: the file that stands for an outside system: a line for each call, the key of the call.
         at: called between the steps.
         rules: of every endpoint; a lease is of those in steps.

@@ -1,5 +1,6 @@
 """`outboxkit prune` on PostgreSQL: one at a time, safe to kill, days of the inbox dropped, expired keys forgotten."""
 
+import asyncio
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -151,7 +152,8 @@ async def test_a_key_that_is_taken_over_at_this_moment_is_left_to_its_new_run(
         taking.execute(text("UPDATE outboxkit_idempotency SET expires_at = :later WHERE key = :at"), key)
         taking.execute(text("UPDATE outboxkit_effect SET locked_until = :later WHERE key = :effect"), key)
         periods = Periods(inbox=7 * DAY)
-        first = await Retention(async_pg_engine, periods, clock=lambda: NOW).prune()
+        async with asyncio.timeout(60):  # it waits for nobody
+            first = await Retention(async_pg_engine, periods, clock=lambda: NOW).prune()
         assert (first.idempotency, first.effects) == (2, 2)
         taking.commit()
     second = await Retention(async_pg_engine, periods, clock=lambda: NOW).prune()

@@ -6,12 +6,14 @@ process of its own: `outboxkit relay --destination payments`, `outboxkit relay`,
 
 import asyncio
 import os
+from contextlib import suppress
 from datetime import timedelta
 
 from outboxkit import inbox, process, settings
 from outboxkit.brokers import Publisher
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.consumer import Consumer
+from outboxkit.errors import BrokerUnavailable
 from outboxkit.relay import Relay
 from shop import handlers
 from shop.at_once import AtOnce
@@ -32,6 +34,8 @@ async def work(payments_url: str, stop: asyncio.Event) -> None:
             chosen = settings.load()
             exchange, name = chosen.exchange, chosen.queue or "shop"
             queue = process.subscriber(broker_url, name, exchange=exchange, topics=["CardCharged"])
+            with suppress(BrokerUnavailable):  # then it is declared later
+                await queue.connect()  # before anything is published: what finds no queue has to wait
             tasks.create_task(Consumer(engine, queue, found, queue=name).run(stop))
             tasks.create_task(relay(process.publisher(broker_url, exchange=exchange, timeout=LIMIT), "default", stop))
         else:
