@@ -26,9 +26,9 @@ def test_the_door(shop: Shop, case: Case):
     case(shop)
 
 
-@pytest.mark.parametrize("servers", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("servers", ["sqlite", "postgresql+rabbitmq"])
 def test_a_storm_of_kills(request: pytest.FixtureRequest, tmp_path: Path, servers: str):
-    with servers_of(request, servers) as environment, payment_server(FLASK, tmp_path) as payments_url:
+    with servers_of(request, *servers.split("+")) as environment, payment_server(FLASK, tmp_path) as payments_url:
         shop = Shop(FLASK, tmp_path / "data", {**environment, "PAYMENTS_URL": payments_url})
         try:
             buyers = weather(shop, payments_url, kills=8, seed=20)
