@@ -94,7 +94,7 @@ class Nursery:
             rules: of the shop, times in seconds.
         """
         made = create_engine(url)
-        idempotent_shop.Base.metadata.create_all(made)
+        idempotent_shop.Tables.metadata.create_all(made)
         made.dispose()
         servers = Servers(self, int(self.ask({})), {"url": url, "calls": str(calls), "rules": rules})
         try:
