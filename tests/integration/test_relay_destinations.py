@@ -45,7 +45,8 @@ def charges(engine: Engine, count: int, **columns: Any) -> list[str]:
 
 
 async def drained(engine: AsyncEngine, publisher: Any, **more: Any) -> Drained:
-    return await Relay(engine, publisher, **more).drain(asyncio.Event())
+    async with asyncio.timeout(60):
+        return await Relay(engine, publisher, **more).drain(asyncio.Event())
 
 
 async def test_a_relay_drains_and_counts_its_own_destination(pg_engine: Engine, async_pg_engine: AsyncEngine):

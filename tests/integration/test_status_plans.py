@@ -1,0 +1,171 @@
+"""`outboxkit status` on PostgreSQL: its plans and estimates for a large outbox."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, text
+
+from outboxkit import statements, tables
+from outboxkit.cli import status
+from outboxkit.cli.status.report import Count
+from outboxkit.cli.status.sample import EXACT_UP_TO, LIMIT, SAMPLED_PAGES
+from outboxkit.outage import utc_now
+from tests.integration.test_status import DEFAULT, OUTBOX, read
+from tests.servers import Server, create_database, drop_database
+
+ROWS = 200_000
+DEAD = """
+    INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked,
+                                       destination)
+    SELECT 'outbox', 'T', 'k' || n, '', '{}', 'x', 'refused', 10, true, :destination FROM generate_series(1, :rows) n
+"""
+INBOX = """
+    INSERT INTO outboxkit_inbox (handler, message_id, type)
+    SELECT 'H' || n % 2, 'm' || n, 'T' FROM generate_series(1, :rows) n
+"""
+
+
+REQUESTS = """
+    INSERT INTO outboxkit_idempotency (scope, principal, key, fingerprint, state, token, created_at, expires_at)
+    SELECT 's', 'p', n, '', 'done', 't', now(), now() + interval '1 day' FROM generate_series(1, :rows) n
+"""
+EFFECTS = """
+    INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until)
+    SELECT n, CASE WHEN n % 1000 = 0 THEN 'started' ELSE 'done' END, 't', now(), now() - interval '1 hour'
+    FROM generate_series(1, :rows) n
+"""
+
+
+@contextmanager
+def database(server: Server, template: str) -> Iterator[Engine]:
+    name = f"outboxkit_{secrets.token_hex(6)}"
+    engine = create_engine(create_database(server.url, name, template=template))
+    yield engine
+    engine.dispose()
+    drop_database(server.url, name)
+
+
+@pytest.fixture(scope="module", params=["without statistics", "with statistics"])
+def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> Iterator[Engine]:
+    """Many ready rows, 40 delayed, 30 held and 20 parked ones of `default`; as many inbox rows, requests and effects.
+
+    Of two other destinations one has as many rows again, most of them parked, and the last by its name has three.
+    """
+    with database(postgresql, template) as engine:
+        with engine.begin() as connection:
+            for table in ("outbox", "inbox_default", "dead_letter", "idempotency", "effect"):
+                connection.execute(text(f"ALTER TABLE outboxkit_{table} SET (autovacuum_enabled = false)"))
+            soon = utc_now() + timedelta(hours=1)
+            for rows, due, held, destination in (
+                (ROWS, None, False, "default"),
+                (40, soon, False, "default"),
+                (30, soon, True, "default"),
+                (20, tables.PARKED, True, "default"),
+                (20_000, None, False, "mail"),
+                (60_000, tables.PARKED, True, "mail"),
+                (5, soon, True, "mail"),
+                (3, None, False, "payments"),
+            ):
+                given = {"rows": rows, "due": due, "held": held, "destination": destination}
+                connection.execute(text(OUTBOX), given)
+            connection.execute(text(DEAD), {"rows": 20} | DEFAULT)
+            connection.execute(text(DEAD), {"rows": 100, "destination": "mail"})
+            for statement in (INBOX, REQUESTS, EFFECTS):
+                connection.execute(text(statement), {"rows": ROWS})
+        if request.param == "with statistics":
+            with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.execute(text("VACUUM ANALYZE"))
+        yield engine
+
+
+def test_many_rows_are_estimated_and_few_are_counted(large: Engine) -> None:
+    found = read(large)
+    assert found.outbox.pending.estimate
+    assert found.outbox.ready.estimate
+    assert found.outbox.ready.value == pytest.approx(ROWS + 20_000, rel=0.3)
+    ours, mail, payments = (found.outbox.by_destination[name] for name in ("default", "mail", "payments"))
+    assert (ours.delayed, ours.held, ours.parked) == (Count(40), Count(30), Count(20))
+    assert (mail.delayed, mail.held) == (Count(0), Count(5))
+    assert mail.parked.value == pytest.approx(60_000, rel=0.4)
+    assert (payments.pending, payments.ready) == (Count(3), Count(3))
+    assert found.outbox.parked_keys.count == Count(120)
+    assert found.outbox.held == Count(35)
+    assert sorted(found.outbox.by_type) == ["T0", "T1", "T2", "T3"]
+    for of_type in found.outbox.by_type.values():
+        assert of_type.pending.estimate
+        assert of_type.pending.value == pytest.approx((ROWS + 80_000) / 4, rel=0.3)
+    assert found.inbox.processed.value == pytest.approx(ROWS, rel=0.3)
+    assert found.idempotency.remembered.value == pytest.approx(ROWS, rel=0.3)
+    assert found.effects.unknown == Count(ROWS // 1000)
+
+
+READS: dict[str, Callable[[], Any]] = {
+    "destinations": statements.status.destinations,
+    "unknown_effects": statements.status.unknown_effects,
+    "ready": statements.status.ready,
+    "waiting": statements.status.waiting,
+    "parked": statements.status.parked,
+    "parked_keys": statements.status.parked_keys,
+    "oldest_by_type": statements.status.oldest_by_type,
+    "dead_open": statements.status.dead_open,
+    "oldest_published": statements.status.oldest_published,
+    **{
+        f"sampled_{name}": lambda name=name: getattr(statements.status, f"sampled_{name}")("postgresql")
+        for name in ("by_type", "dead", "processed", "published", "remembered")
+    },
+}
+
+
+@pytest.mark.parametrize("destination", ["default", "mail", "payments"])
+@pytest.mark.parametrize("name", READS)
+def test_no_table_is_read_from_end_to_end(large: Engine, name: str, destination: str) -> None:
+    with large.connect() as connection:
+        status.read(connection, utc_now())
+        nodes = list(walk(explain(connection, READS[name](), destination)))
+    assert not [node for node in nodes if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")]
+    scans = [node for node in nodes if "Scan" in node["Node Type"] and "Relation Name" in node]
+    assert scans
+    for scan in scans:
+        if scan["Node Type"] == "Sample Scan":
+            assert scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] < 2 * SAMPLED_PAGES
+        else:
+            read = scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)
+            assert read * scan["Actual Loops"] <= EXACT_UP_TO + 1
+            for index in index_names(name):
+                assert index in {node.get("Index Name") for node in nodes}
+
+
+def index_names(name: str) -> list[str]:
+    """The indexes that the statement's docstring names."""
+    doc = getattr(statements.status, name).__doc__
+    return [word.strip(".,:") for word in doc.split() if word.startswith("outboxkit_")]
+
+
+def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:
+    with large.connect() as connection:
+        connection.execute(statements.status.by_index())
+        nodes = list(walk(explain(connection, statements.status.destinations())))
+    scans = [node for node in nodes if node.get("Relation Name") == "outboxkit_outbox"]
+    assert {scan["Index Name"] for scan in scans} == {"outboxkit_outbox_ready", "outboxkit_outbox_due"}
+    assert max(scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0) for scan in scans) == 1
+    assert max(scan["Actual Loops"] for scan in scans) <= 3
+
+
+def explain(connection: Connection, statement: Any, destination: str = "default") -> dict[str, Any]:
+    made = statement.compile(connection)
+    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "percent": 10.0}
+    values = made.params | LIMIT | given
+    given = {name: values[name] for name in made.params}
+    query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {made}"
+    plan: dict[str, Any] = connection.exec_driver_sql(query, given).scalar_one()[0]["Plan"]
+    return plan
+
+
+def walk(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for child in node.get("Plans", []):
+        yield from walk(child)
