@@ -131,6 +131,14 @@ def test_a_replay_locks_nothing(pg_engine: Engine):
             connection.execute(text("DELETE FROM outboxkit_idempotency"))
 
 
+def test_a_mismatch_of_a_run_that_lost_its_lease_locks_nothing(pg_engine: Engine):
+    begun(pg_engine, IN_STEPS)
+    end_leases(pg_engine)
+    with Session(pg_engine) as session:
+        assert idempotency.begin(session, **OTHER) == Mismatch()
+        assert session.execute(text("SELECT pg_current_xact_id_if_assigned()")).scalar_one() is None
+
+
 def test_another_database_has_locks_of_its_own(holder: Session, others_database: Engine):
     assert isinstance(told(others_database), Fresh)
     assert isinstance(told(others_database, OTHER), Fresh)
@@ -235,6 +243,21 @@ def test_a_run_in_steps_that_is_not_committed_is_waited_for(pg_engine: Engine):
         eventually(lambda: waiting(pg_engine))
         session.commit()
         assert isinstance(second.result(60), InProgress)
+
+
+def test_another_payload_that_waited_takes_nothing_over(pg_engine: Engine):
+    """It could not see the row when it asked whether the key is in use: the row itself is asked again."""
+    short = IN_STEPS | {"lease": timedelta(milliseconds=1)}
+    other = short | {"fingerprint": OTHER["fingerprint"]}
+    with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
+        assert isinstance(idempotency.begin(session, **short), Fresh)
+        own = "SELECT locked_until <= clock_timestamp() FROM outboxkit_idempotency"
+        eventually(lambda: session.execute(text(own)).scalar_one())
+        second = pool.submit(told, pg_engine, other)
+        eventually(lambda: waiting(pg_engine))
+        session.commit()
+        assert second.result(60) == Mismatch()
+    assert isinstance(told(pg_engine, short), Fresh)
 
 
 def test_completing_and_taking_over_at_once(pg_engine: Engine):
