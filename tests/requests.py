@@ -73,3 +73,10 @@ def expire(engine: Engine) -> None:
 def end_leases(engine: Engine) -> None:
     """Every lease has just ended."""
     change(engine, locked_until=database_time(engine))
+
+
+def waiting(engine: Engine) -> int:
+    """How many wait for a lock of another; a transaction sees one state of this, so that it is asked anew each time."""
+    found = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with engine.connect() as connection:
+        return int(connection.execute(text(found)).scalar_one())

@@ -12,12 +12,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from outboxkit import idempotency, migrations
-from outboxkit.errors import LeaseLost, TransactionRequired
+from outboxkit.errors import TransactionRequired
 from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay
 from outboxkit.idempotency.asked import Locks, row_of
 from tests.integration.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
-from tests.polling import eventually
-from tests.requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, end_leases, expire, told
+from tests.requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, expire, told
 from tests.servers import Server, create_database, drop_database
 
 LOCKS = Locks.of(row_of("POST /orders", "alice", "k-1"), ASKED["fingerprint"])
@@ -40,18 +39,6 @@ def others_database(postgresql: Server, template: str) -> Iterator[Engine]:
     yield engine
     engine.dispose()
     drop_database(postgresql.url, name)
-
-
-def waiting(engine: Engine) -> int:
-    """How many wait for a lock of another; a transaction sees one state of this, so that it is asked anew each time."""
-    found = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    with engine.connect() as connection:
-        return int(connection.execute(text(found)).scalar_one())
-
-
-def complete(engine: Engine, fresh: Fresh) -> None:
-    with Session(engine) as session, session.begin():
-        idempotency.complete(session, fresh, OK)
 
 
 def test_the_open_request_is_in_progress_and_another_payload_a_mismatch(holder: Session, pg_engine: Engine):
@@ -129,14 +116,6 @@ def test_a_replay_locks_nothing(pg_engine: Engine):
         with pg_engine.begin() as connection:
             connection.execute(text("SET LOCAL lock_timeout = '1s'"))
             connection.execute(text("DELETE FROM outboxkit_idempotency"))
-
-
-def test_a_mismatch_of_a_run_that_lost_its_lease_locks_nothing(pg_engine: Engine):
-    begun(pg_engine, IN_STEPS)
-    end_leases(pg_engine)
-    with Session(pg_engine) as session:
-        assert idempotency.begin(session, **OTHER) == Mismatch()
-        assert session.execute(text("SELECT pg_current_xact_id_if_assigned()")).scalar_one() is None
 
 
 def test_another_database_has_locks_of_its_own(holder: Session, others_database: Engine):
@@ -234,55 +213,6 @@ def test_autocommit_is_refused(postgresql_url: str, pg_engine: Engine):
                 call()
     engine.dispose()
     assert count(pg_engine) == 1
-
-
-def test_a_run_in_steps_that_is_not_committed_is_waited_for(pg_engine: Engine):
-    with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
-        assert isinstance(idempotency.begin(session, **IN_STEPS), Fresh)
-        second = pool.submit(told, pg_engine, IN_STEPS)
-        eventually(lambda: waiting(pg_engine))
-        session.commit()
-        assert isinstance(second.result(60), InProgress)
-
-
-def test_another_payload_that_waited_takes_nothing_over(pg_engine: Engine):
-    """It could not see the row when it asked whether the key is in use: the row itself is asked again."""
-    short = IN_STEPS | {"lease": timedelta(milliseconds=1)}
-    other = short | {"fingerprint": OTHER["fingerprint"]}
-    with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
-        assert isinstance(idempotency.begin(session, **short), Fresh)
-        own = "SELECT locked_until <= clock_timestamp() FROM outboxkit_idempotency"
-        eventually(lambda: session.execute(text(own)).scalar_one())
-        second = pool.submit(told, pg_engine, other)
-        eventually(lambda: waiting(pg_engine))
-        session.commit()
-        assert second.result(60) == Mismatch()
-    assert isinstance(told(pg_engine, short), Fresh)
-
-
-def test_completing_and_taking_over_at_once(pg_engine: Engine):
-    """Who takes over waits for the run that is committing its answer, and gets this."""
-    fresh = begun(pg_engine, IN_STEPS)
-    end_leases(pg_engine)
-    with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
-        idempotency.complete(session, fresh, CREATED)
-        second = pool.submit(told, pg_engine, IN_STEPS)
-        eventually(lambda: waiting(pg_engine))
-        session.commit()
-        assert second.result(60) == Replay(CREATED, fresh.expires_at)
-
-
-def test_taking_over_and_completing_at_once(pg_engine: Engine):
-    """The slow run waits for the one that is taking over, and is told."""
-    fresh = begun(pg_engine, IN_STEPS)
-    end_leases(pg_engine)
-    with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
-        assert isinstance(idempotency.begin(session, **IN_STEPS), Fresh)
-        slow = pool.submit(complete, pg_engine, fresh)
-        eventually(lambda: waiting(pg_engine))
-        session.commit()
-        with pytest.raises(LeaseLost, match="another run has taken over"):
-            slow.result(60)
 
 
 def test_a_prepared_transaction_holds_its_key(preparing_url: str):  # noqa: F811
