@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session
 
 from outboxkit import idempotency, tables
 from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay
-from tests.integration.test_idempotency_locks import waiting
 from tests.polling import eventually, eventually_async
-from tests.requests import ASKED, CREATED, OTHER, begun, count, done, expire, told
+from tests.requests import ASKED, CREATED, OTHER, begun, count, done, expire, told, waiting
 
 LONG = timedelta(minutes=1)
 PATIENT = ASKED | {"wait": LONG}
