@@ -15,7 +15,7 @@ import outboxkit
 from outboxkit import effects, errors, idempotency, ids, inbox, migrations, outbox, preconditions, problems, tables
 from outboxkit.cli import app
 from outboxkit.consumer import decision
-from outboxkit.integrations import door, flask
+from outboxkit.integrations import asgi, door, fastapi, flask
 from outboxkit.settings import Settings, variable
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,9 @@ WITH_SUBCOMMANDS = COMMANDS | {
     for name, command in getattr(found, "commands", {}).items()
 }
 MODULES = {
+    "asgi": asgi,
     "effects": effects,
+    "fastapi": fastapi,
     "flask": flask,
     "idempotency": idempotency,
     "ids": ids,
@@ -129,12 +131,16 @@ def test_every_option_of_a_message_is_in_its_table(title: str) -> None:
     assert documented == ["session", "event", *outbox.Options.__annotations__]
 
 
-def test_every_option_of_an_idempotent_view_is_in_its_table() -> None:
-    assert first_cells(section(read("api"), "`flask.Idempotent`")) == [
-        "session",
-        "principal",
-        *door.Options.__annotations__,
-    ]
+@pytest.mark.parametrize(
+    ("title", "own"),
+    [
+        ("`fastapi.Idempotent`", ["session", "principal"]),
+        ("`flask.Idempotent`", ["session", "principal"]),
+        ("`asgi.IdempotencyMiddleware`", ["app", "session_factory", "principal", "when"]),
+    ],
+)
+def test_every_option_of_the_http_door_is_in_its_table(title: str, own: list[str]) -> None:
+    assert first_cells(section(read("api"), title)) == [*own, *door.Options.__annotations__]
 
 
 def test_every_outcome_is_in_its_table() -> None:

@@ -64,6 +64,11 @@ class IdempotencyMiddleware:
             raise ConfigurationError(
                 "requests in steps have a lease, and a repetition gets 409 while it lasts: give lease=, and no wait="
             )
+        if not self._rules.store_errors:
+            raise ConfigurationError(
+                "an error reaches the middleware as the answer that the framework made of it: leave store_errors= out, "
+                "and say with stored= which answers are remembered"
+            )
         self._running: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
