@@ -22,6 +22,7 @@ from outboxkit.integrations.fastapi.answers import (
     encoded,
     problem_answer,
 )
+from outboxkit.integrations.fastapi.dependency import Idempotent
 from outboxkit.integrations.fastapi.documents import documented
 from outboxkit.integrations.fastapi.fitness import checked, template_of, tree_of
 from outboxkit.integrations.fastapi.sessions import at_end, finish, on, remember, rollback
@@ -49,10 +50,14 @@ class IdempotentRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
         """FastAPI's own handler, between the begin of a visit and its end."""
         handler = super().get_route_handler()
+        looked_at: tuple[Any, Idempotent | None] = None, None
 
         async def handle(request: Request) -> Answer:
+            nonlocal looked_at
             tree = tree_of(self, request)
-            idempotent = checked(tree)
+            if looked_at[0] is not tree:
+                looked_at = tree, checked(tree)
+            idempotent = looked_at[1]
             visit = open_visit(request, template_of(tree, request))
             try:
                 if idempotent is not None:
