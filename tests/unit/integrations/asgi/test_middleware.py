@@ -13,7 +13,14 @@ from tests.unit.integrations.asgi.conftest import Served, respond
 
 
 @pytest.mark.parametrize(
-    "given", [{"lease": None}, {"wait": timedelta(seconds=1)}, {"lease": timedelta(0)}, {"store_errors": False}, {"max_body": 0}]
+    "given",
+    [
+        {"lease": None},
+        {"wait": timedelta(seconds=1)},
+        {"lease": timedelta(0)},
+        {"store_errors": False},
+        {"max_body": 0},
+    ],
 )
 def test_rules_that_cannot_be_are_refused(served: Served, given: dict[str, Any]):
     with pytest.raises(ConfigurationError):
