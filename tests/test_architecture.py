@@ -189,7 +189,16 @@ def test_no_file_names_a_path_of_one_machine(path: Path):
         assert not LOCAL_PATH.search(line), f"{shown(path)}:{number}: {line.strip()}"
 
 
-DRIVERS = {"aio_pika": "brokers/rabbitmq", "aiormq": "brokers/rabbitmq", "pamqp": "brokers/rabbitmq", "typer": "cli"}
+DRIVERS = {
+    "aio_pika": "brokers/rabbitmq",
+    "aiormq": "brokers/rabbitmq",
+    "pamqp": "brokers/rabbitmq",
+    "httpx": "brokers/http",
+    "fastapi": "integrations/fastapi",
+    "starlette": "integrations/fastapi",
+    "flask": "integrations/flask",
+    "typer": "cli",
+}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=shown)
