@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fastapi import HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from sqlalchemy.orm.exc import StaleDataError
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -136,3 +137,15 @@ async def test_a_problem_that_the_endpoint_raises_is_its_answer(shop: Shop):
     answer = await shop.post()
     assert (answer.status_code, answer.headers["content-type"]) == (412, problems.MEDIA_TYPE)
     assert shop.count() == 0
+
+
+async def test_a_validation_failure_is_forgotten_whatever_the_application_answers_it_with(shop: Shop):
+    shop.serve()
+
+    @shop.app.exception_handler(RequestValidationError)
+    async def conflict(_: Request, error: RequestValidationError) -> Response:
+        return JSONResponse({"wrong": len(error.errors())}, 409)
+
+    assert (await shop.post(None)).status_code == 409
+    assert (await shop.post("pen")).status_code == 201
+    assert shop.count() == 1
