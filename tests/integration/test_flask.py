@@ -219,7 +219,9 @@ def test_a_body_beyond_the_limit_is_not_read(shop: Shop, client: httpx.Client, f
     lines = ["POST /orders HTTP/1.1", "Host: x", framing, "Idempotency-Key: k", "", ""]
     with socket.create_connection((client.base_url.host, client.base_url.port), 30) as raw:
         raw.sendall("\r\n".join(lines).encode() + sent)
-        assert raw.recv(65_536).startswith(b"HTTP/1.1 413 ")
+        answer = raw.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"\r\nContent-Type: application/problem+json\r\n" in answer
     assert shop.calls == 0
 
 
