@@ -89,16 +89,24 @@ class Pipeline:
             await self._publisher.connect()
             batch, self._next = self._next or await self._claim(as_of), None
             if not batch.lineup.send:
-                await self._settle_answered()
-                moved = await self._leave(batch)
-                blocked = batch.rows or self._batches.is_avoiding
-                return Turn.MOVED if moved else Turn.BLOCKED if blocked else Turn.NOTHING
+                return await self._pass_over(batch)
             await self._pass(batch, as_of, stop)
         except BaseException:
             self._batches.start_over()
             await self._give_back()
             raise
         return Turn.MOVED
+
+    async def _pass_over(self, batch: Batch) -> Turn:
+        """Settle the batch before this one, and leave this one, of which nothing is to be published."""
+        try:
+            await self._settle_answered()
+        except BaseException:
+            await batch.give_back()
+            raise
+        moved = await self._leave(batch)
+        blocked = batch.rows or self._batches.is_avoiding
+        return Turn.MOVED if moved else Turn.BLOCKED if blocked else Turn.NOTHING
 
     async def _pass(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> None:
         """Publish the batch, and meanwhile settle the one before it and claim the one behind it."""

@@ -144,20 +144,26 @@ def add(engine: Engine, *numbers: int, **options: Any) -> list[str]:
         return [message.id for message in outbox.add_all(session, [Ordered(n) for n in numbers], **options)]
 
 
+def pipeline(
+    engine: AsyncEngine,
+    publisher: Any,
+    *,
+    batch_size: int = 500,
+    policy: Policy | None = None,
+    on_settled: Callable[[Settlement], None] = lambda _: None,
+) -> Pipeline:
+    """Of a relay whose clock stands at `NOW`."""
+    batches, settling = Batches(engine, batch_size), Settling(engine.dialect.name, keep=False)
+    return Pipeline(batches, publisher, settling, policy=policy or Policy(), on_settled=on_settled, clock=lambda: NOW)
+
+
 async def turn(
     engine: AsyncEngine, publisher: Any, *, as_of: datetime = NOW, policy: Policy | None = None
 ) -> list[Any]:
     """One batch; returns what was settled."""
     settled: list[Settlement] = []
-    async with Pipeline(
-        Batches(engine, 500),
-        publisher,
-        Settling(engine.dialect.name, keep=False),
-        policy=policy or Policy(),
-        on_settled=settled.append,
-        clock=lambda: NOW,
-    ) as pipeline:
-        await pipeline.turn(as_of, asyncio.Event())
+    async with pipeline(engine, publisher, policy=policy, on_settled=settled.append) as turns:
+        await turns.turn(as_of, asyncio.Event())
     return settled
 
 

@@ -13,11 +13,25 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, process, tables
-from outboxkit.brokers import Receipt
+from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.outage import what_is_away
 from outboxkit.relay import Relay
-from tests.integration.recording import Recorder, add, behind_proxy, count, fill, published, relay, rows, running, turn
+from outboxkit.relay.pipeline import Turn
+from tests.integration.recording import (
+    NOW,
+    Recorder,
+    add,
+    behind_proxy,
+    count,
+    fill,
+    pipeline,
+    published,
+    relay,
+    rows,
+    running,
+    turn,
+)
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
@@ -60,23 +74,28 @@ class FaultyPublisher:
         return receipts
 
 
+def end_all_others(engine: Engine) -> None:
+    """End every other session of the database."""
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+
+
 async def test_a_database_that_goes_away_before_the_settle_keeps_the_rows(
     pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient, publisher: RabbitPublisher
 ):
     broker.bind("Ordered")
     ids = add(pg_engine, 1, 2)
 
-    async def end_all_others() -> None:
-        with pg_engine.begin() as connection:
-            connection.execute(
-                text(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-            )
+    async def end_them() -> None:
+        end_all_others(pg_engine)
 
     with suppress(DBAPIError):
-        assert await turn(async_pg_engine, FaultyPublisher(publisher, end_all_others)) == []
+        assert await turn(async_pg_engine, FaultyPublisher(publisher, end_them)) == []
     assert [row.attempts for row in rows(pg_engine)] == [0, 0]
     assert (await Relay(async_pg_engine, publisher).drain(asyncio.Event())).published == 2
     assert [received.properties.message_id for received in broker.take_all()] == ids * 2
@@ -163,6 +182,22 @@ async def test_a_relay_that_is_cancelled_anywhere_leaks_no_connection_and_loses_
     assert len(set(recorder.arrived)) == 600
     recorder.assert_in_order()
     assert count(pg_engine) == 0
+
+
+async def test_a_batch_behind_one_that_cannot_be_settled_keeps_no_connection(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """The first message fails, so that the batch that was claimed ahead has nothing to publish."""
+    fill(pg_engine, 10, keys=1)
+    recorder = Recorder(lambda message: Verdict.REJECTED if message.id == "m1" else Verdict.CONFIRMED)
+    async with pipeline(async_pg_engine, recorder, batch_size=5) as turns:
+        assert await turns.turn(NOW, asyncio.Event()) is Turn.MOVED
+        assert async_pg_engine.pool.checkedout() == 2
+        end_all_others(pg_engine)
+        with pytest.raises(DBAPIError):
+            await turns.turn(NOW, asyncio.Event())
+        assert async_pg_engine.pool.checkedout() == 0
+    assert count(pg_engine) == 10
 
 
 async def test_a_stop_settles_what_is_in_flight_and_gives_back_the_rest(
