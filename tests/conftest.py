@@ -112,8 +112,11 @@ async def async_engine(database_url: str) -> AsyncIterator[AsyncEngine]:
 
 @pytest.fixture
 def pg_engine(postgresql_url: str) -> Iterator[Engine]:
-    """A sync engine for a new PostgreSQL database with outboxkit's tables."""
-    made = create_engine(postgresql_url)
+    """A sync engine for a new PostgreSQL database with outboxkit's tables.
+
+    Whoever waits in an event loop for a lock that this loop holds fails after five minutes, and does not wait for ever.
+    """
+    made = create_engine(postgresql_url, connect_args={"options": "-c statement_timeout=5min"})
     yield made
     made.dispose()
 
