@@ -157,28 +157,6 @@ def test_inheritance_is_shallow(path: Path):
             assert len(ours) <= limit, f"{shown(path)}: {name} inherits from {ours}"
 
 
-def has_code(path: Path) -> bool:
-    """Whether there is more than a docstring, imports and dunder names such as `__all__`."""
-    for node in ast.parse(path.read_text()).body:
-        match node:
-            case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
-                continue
-            case ast.Assign(targets=[ast.Name(id=name)]) if name.startswith("__"):
-                continue
-        return True
-    return False
-
-
-@pytest.mark.parametrize("path", MODULES, ids=shown)
-def test_every_module_is_mirrored_by_a_unit_test(path: Path):
-    if path.name == "__init__.py" and not has_code(path):
-        return
-    folder = ROOT / "tests" / "unit" / path.relative_to(ROOT / "outboxkit").parent
-    mirror = folder / f"test_{path.stem.strip('_')}.py"
-    assert mirror in FILES, f"{shown(path)} has no unit test; it belongs in {shown(mirror)}"
-    assert any(function.name.startswith("test_") for function in functions(mirror)), f"{shown(mirror)} tests nothing"
-
-
 @pytest.mark.parametrize("path", FILES, ids=shown)
 def test_no_file_names_a_path_of_one_machine(path: Path):
     try:
