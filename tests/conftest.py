@@ -10,7 +10,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import process
-from tests.databases import migrate
+from tests.databases import DatabasePool, SqliteCopies
 from tests.ladder import LADDER_TEXT
 from tests.plain_client import PlainClient
 from tests.servers import (
@@ -55,12 +55,24 @@ def own_rabbitmq(request: pytest.FixtureRequest) -> Iterator[OwnServer]:
 
 
 @pytest.fixture(scope="session")
-def template(postgresql: Server) -> Iterator[str]:
-    """A migrated database in the shared server that others are copied from; nobody connects to it."""
-    name = f"outboxkit_template_{secrets.token_hex(6)}"
-    migrate(create_database(postgresql.url, name))
-    yield name
-    drop_database(postgresql.url, name)
+def pool(postgresql: Server) -> Iterator[DatabasePool]:
+    """Databases with outboxkit's tables in the shared server."""
+    pool = DatabasePool(postgresql)
+    yield pool
+    if not postgresql.controllable:  # one of our own is thrown away
+        pool.close()
+
+
+@pytest.fixture(scope="session")
+def template(pool: DatabasePool) -> str:
+    """The migrated database that others are copied from; nobody connects to it."""
+    return pool.template
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> SqliteCopies:
+    """Copies of one SQLite file with outboxkit's tables."""
+    return SqliteCopies(tmp_path_factory.mktemp("migrated"))
 
 
 @pytest.fixture
@@ -72,19 +84,17 @@ def empty_postgresql_url(postgresql: Server) -> Iterator[str]:
 
 
 @pytest.fixture
-def postgresql_url(postgresql: Server, template: str) -> Iterator[str]:
-    """A new database with outboxkit's tables."""
-    name = f"outboxkit_{secrets.token_hex(6)}"
-    yield create_database(postgresql.url, name, template=template)
-    drop_database(postgresql.url, name)
+def postgresql_url(pool: DatabasePool) -> Iterator[str]:
+    """An empty database with outboxkit's tables."""
+    url = pool.take()
+    yield url
+    pool.give_back(url)
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
+def sqlite_url(tmp_path: Path, migrated_sqlite: SqliteCopies) -> str:
     """A new SQLite file with outboxkit's tables."""
-    url = f"sqlite:///{tmp_path / 'outboxkit.db'}"
-    migrate(url)
-    return url
+    return migrated_sqlite.copy(tmp_path / "outboxkit.db")
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])

@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 
 from outboxkit import tables
 from tests.acceptance.shop import Effect, Order, Tables
-from tests.acceptance.worker_process import COMMAND, ROOT, WorkerProcess, run_to_end
+from tests.acceptance.worker_process import WorkerProcess
 from tests.ladder import LADDER_TEXT
 from tests.plain_client import PlainClient
 from tests.polling import eventually
+from tests.processes import COMMAND, ROOT, run_to_end
 from tests.tcp_proxy import TcpProxy
 
 HANDLERS = "tests.acceptance.shop"

@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 
-from tests.acceptance.worker_process import ROOT
 from tests.polling import eventually
+from tests.processes import ROOT
 
 EXAMPLES = ROOT / "examples"
 FASTAPI, FLASK = EXAMPLES / "3_fastapi_orders", EXAMPLES / "4_flask_sync"

@@ -11,9 +11,10 @@ from outboxkit import ids, tables
 from outboxkit.brokers import marks
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import OrderConfirmed, OrderRefused, send
-from tests.acceptance.worker_process import COMMAND, WorkerProcess
+from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.dead_rows import buried, dead, fill, still_parked, waiting
 from tests.polling import eventually
+from tests.processes import COMMAND
 
 LETTERS = 3000
 

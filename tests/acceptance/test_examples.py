@@ -16,8 +16,8 @@ from sqlalchemy import create_engine, func, select, text
 
 from outboxkit import tables
 from outboxkit.settings import Settings
-from tests.acceptance.worker_process import ROOT
 from tests.plain_client import PlainClient
+from tests.processes import ROOT, programs
 from tests.servers import Server, create_database, drop_database
 
 EXAMPLES = ROOT / "examples"
@@ -42,11 +42,11 @@ def with_exports(script: str, values: dict[str, str]) -> str:
 def run_script(script: str, folder: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     """Type a script into `sh`, which ends at the first command that fails; nothing that it started stays."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOXKIT_")}
-    programs = os.pathsep.join((str(Path(sys.executable).parent), kept["PATH"]))
+    path = os.pathsep.join((str(programs()), str(Path(sys.executable).parent), kept["PATH"]))
     shell = subprocess.Popen(
         ["sh", "-eu", "-c", script],
         cwd=folder,
-        env={**kept, "PATH": programs, **settings},
+        env={**kept, "PATH": path, **settings},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,8 +9,9 @@ from sqlalchemy import select
 
 from outboxkit import tables
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.worker_process import ROOT, WorkerProcess, run_to_end
+from tests.acceptance.worker_process import WorkerProcess
 from tests.polling import eventually
+from tests.processes import ROOT, run_to_end
 
 HANDLERS = ("orders.handlers", "billing.handlers")
 ROOTS = ("relay", "consumer", "retention")

@@ -3,17 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tests.polling import eventually
+from tests.processes import start
 
-ROOT = Path(__file__).parents[2]
-COMMAND = str(Path(sys.executable).with_name("outboxkit"))
 STOP_SECONDS = 40
 
 
@@ -23,19 +19,12 @@ class WorkerProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
         with log.open("ab") as output:
-            self._popen = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+            self._process = start(command, environment={**os.environ, **environment}, output=output)
 
     @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
-        return self._popen.poll() is None
+        return self._process.poll() is None
 
     def entries(self, event: str | None = None) -> list[dict[str, Any]]:
         """What it has logged, or its lines with this text; AssertionError for a line that is no log line."""
@@ -60,11 +49,11 @@ class WorkerProcess:
 
     def terminate(self) -> None:
         """SIGTERM, without waiting."""
-        self._popen.send_signal(signal.SIGTERM)
+        self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
         """Wait for its end; the exit code."""
-        return self._popen.wait(STOP_SECONDS)
+        return self._process.wait(STOP_SECONDS)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -73,22 +62,5 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """SIGKILL."""
-        with suppress(ProcessLookupError):
-            self._popen.kill()
-        self._popen.wait()
-
-
-def run_to_end(
-    command: Sequence[str], environment: Mapping[str, str], *, seconds: float = 120
-) -> subprocess.CompletedProcess[str]:
-    """Run a command that ends by itself."""
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
+        self._process.kill()
+        self._process.wait()

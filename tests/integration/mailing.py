@@ -20,7 +20,7 @@ from outboxkit import Message, effects, inbox, inbox_handler, process
 from outboxkit import event as named
 
 MAIL = "Subject: your receipt\r\n\r\nthank you\r\n"
-LEASE = timedelta(seconds=2)
+LEASE = timedelta(minutes=10)
 URL, EFFECTS_URL, PORT, POLICY, PLACE, KEY = sys.argv[1:] if __name__ == "__main__" else [""] * 6
 
 

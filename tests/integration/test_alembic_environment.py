@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import psycopg
@@ -11,9 +10,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, make_url
 
 from outboxkit import metadata
-
-ROOT = Path(__file__).parents[2]
-PROGRAMS = Path(sys.executable).parent
+from tests.processes import ROOT, programs
 
 SHOP = """
 import sqlalchemy as sa
@@ -26,7 +23,7 @@ sa.Table("orders", metadata, sa.Column("id", sa.Integer, primary_key=True), sa.C
 def command(program: str, *arguments: str, url: str, folder: Path = ROOT) -> str:
     """The output of a program of the environment, which must end well."""
     done = subprocess.run(
-        [PROGRAMS / program, *arguments],
+        [programs() / program, *arguments],
         cwd=folder,
         env={**os.environ, "OUTBOXKIT_DATABASE_URL": url},
         capture_output=True,

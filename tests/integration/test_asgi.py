@@ -10,7 +10,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine, func, select
 
-from tests.integration.idempotent_server import Nursery, Servers
+from tests.integration.idempotent_server import Servers, serve
 from tests.integration.idempotent_shop import Order
 from tests.polling import eventually, eventually_async
 
@@ -24,8 +24,8 @@ def calls(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(nursery: Nursery, database_url: str, calls: Path) -> Iterator[Servers]:
-    with nursery.serve(database_url, calls, lease=1) as started:
+def server(database_url: str, calls: Path) -> Iterator[Servers]:
+    with serve(database_url, calls, lease=1) as started:
         started.start()
         yield started
 

@@ -27,6 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.ladder import LADDER_TEXT
 from tests.pages import PAGES, ROOT, Block, blocks, libpq
 from tests.plain_client import PlainClient
+from tests.processes import programs
 
 WITH_OWN_SHOP = ("README.md", "docs/tutorial.md")
 """Every other page begins where the tutorial has written its files."""
@@ -133,7 +134,8 @@ def environment(
     }
     for name, value in settings.items():
         monkeypatch.setenv(f"OUTBOXKIT_{name}", value)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    path = (str(programs()), str(Path(sys.executable).parent), os.environ["PATH"])
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

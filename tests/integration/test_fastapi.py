@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from outboxkit import tables
-from tests.integration.idempotent_server import Nursery, Servers
+from tests.integration.idempotent_server import Servers, serve
 from tests.integration.idempotent_shop import Order
 from tests.polling import eventually
 
@@ -21,8 +21,8 @@ AT_ONCE = 50
 
 
 @pytest.fixture
-def server(nursery: Nursery, database_url: str, tmp_path: Path) -> Iterator[Servers]:
-    with nursery.serve(database_url, tmp_path / "calls") as started:
+def server(database_url: str, tmp_path: Path) -> Iterator[Servers]:
+    with serve(database_url, tmp_path / "calls") as started:
         started.start()
         yield started
 
@@ -57,10 +57,8 @@ async def test_fifty_identical_requests_at_once(path: str, client: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_repetition_may_wait_for_the_first(
-    path: str, nursery: Nursery, database_url: str, tmp_path: Path, engine: Engine
-):
-    with nursery.serve(database_url, tmp_path / "calls", wait=30) as server:
+async def test_a_repetition_may_wait_for_the_first(path: str, database_url: str, tmp_path: Path, engine: Engine):
+    with serve(database_url, tmp_path / "calls", wait=30) as server:
         server.start()
         async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
             answers = await asyncio.gather(*(client.post(path, **order()) for _ in range(10)))

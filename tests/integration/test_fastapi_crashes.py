@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from outboxkit import tables
-from tests.integration.idempotent_server import Nursery
+from tests.integration.idempotent_server import serve
 from tests.integration.idempotent_shop import Order
 
 
@@ -17,12 +17,10 @@ def count(engine: Engine, table: object) -> int:
 
 
 @pytest.mark.parametrize("path", ["/sync/orders", "/async/orders"])
-def test_a_crash_at_any_place_and_a_retry_make_one_effect(
-    path: str, nursery: Nursery, database_url: str, engine: Engine, tmp_path: Path
-):
+def test_a_crash_at_any_place_and_a_retry_make_one_effect(path: str, database_url: str, engine: Engine, tmp_path: Path):
     replayed: set[bool] = set()
     with (
-        nursery.serve(database_url, tmp_path / "calls") as servers,
+        serve(database_url, tmp_path / "calls") as servers,
         httpx.Client(base_url=servers.url, timeout=60) as client,
     ):
 

@@ -2,9 +2,7 @@
 
 import contextlib
 import subprocess
-import sys
 from itertools import count
-from pathlib import Path
 
 import httpx
 from sqlalchemy import func, select
@@ -12,8 +10,8 @@ from sqlalchemy import func, select
 from outboxkit import tables
 from tests.integration.flask_shop import Order, Shop, serving
 from tests.polling import eventually
+from tests.processes import ROOT, programs
 
-ROOT = Path(__file__).parents[2]
 MOMENTS = 10
 """Of a request at least: four statements with a moment before and after each, one before the commit and one behind."""
 
@@ -24,7 +22,7 @@ def order(url: str, key: str) -> httpx.Response:
 
 def dies_at(moment: int, database_url: str, key: str) -> bool:
     """Whether a new server, told to, died under the request."""
-    program = [sys.executable, "-m", "tests.integration.flask_shop", database_url, str(moment)]
+    program = [programs() / "python", "-m", "tests.integration.flask_shop", database_url, str(moment)]
     with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             assert server.stdout is not None

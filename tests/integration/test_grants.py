@@ -17,11 +17,12 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
-from tests.acceptance.worker_process import COMMAND, WorkerProcess
+from tests.acceptance.worker_process import WorkerProcess
 from tests.ladder import LADDER_TEXT
 from tests.pages import blocks, libpq
 from tests.plain_client import PlainClient
 from tests.polling import eventually
+from tests.processes import COMMAND, programs
 
 PAGE = "docs/how-to/grant-least-privileges.md"
 Run = Callable[..., str]
@@ -70,7 +71,7 @@ def run(shop: None, roles: dict[str, str], postgresql_url: str, broker: PlainCli
         chosen = {f"OUTBOXKIT_{name}": value for name, value in ({"DATABASE_URL": url} | settings | more).items()}
         program, *arguments = shlex.split(line)
         done = subprocess.run(
-            [Path(sys.executable).parent / program, *arguments],
+            [programs() / program, *arguments],
             env=os.environ | chosen,
             check=False,
             capture_output=True,

@@ -1,7 +1,6 @@
 """Requests in steps across processes: killed at any point, the next run goes on behind what was finished."""
 
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,14 +12,14 @@ from outboxkit import idempotency
 from outboxkit.errors import LeaseLost
 from outboxkit.idempotency import Fresh, InProgress, Replay, Response, Steps
 from tests.integration.stepping import NAMES
+from tests.processes import ROOT, programs
 from tests.requests import IN_STEPS, begun, end_leases, row, told
 
-ROOT = Path(__file__).parents[2]
 ANSWER = b"reserved,charged,shipd"
 
 
 def start(url: str, noted: Path, hang: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.integration.stepping", url, str(noted), hang]
+    command = [programs() / "python", "-m", "tests.integration.stepping", url, str(noted), hang]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 

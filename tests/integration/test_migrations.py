@@ -13,8 +13,8 @@ from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, text
 
 from outboxkit import SchemaError, metadata, migrations
-from tests.acceptance.worker_process import COMMAND, run_to_end
 from tests.polling import eventually
+from tests.processes import COMMAND, run_to_end
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])

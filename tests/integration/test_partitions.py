@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 
 from outboxkit import partitions, process, tables
 from outboxkit.partitions import drop_before, make_ahead, prepare_partitions
-from tests.acceptance.worker_process import COMMAND, run_to_end
 from tests.integration.kept import DAY, DAYS, NOW, days, keep, places, row
 from tests.pages import libpq
+from tests.processes import COMMAND, run_to_end
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import ids, statements
 from outboxkit.partitions import INBOX
 from outboxkit.retention import Periods, Retention
-from tests.acceptance.worker_process import COMMAND, WorkerProcess, run_to_end
+from tests.acceptance.worker_process import WorkerProcess
 from tests.integration.kept import DAY, NOW, days
 from tests.polling import eventually
+from tests.processes import COMMAND, run_to_end
 
 FILL = """
 INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at)

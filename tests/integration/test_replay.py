@@ -13,9 +13,10 @@ from sqlalchemy import Engine, insert
 from outboxkit import Message, codec, tables
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitSubscriber
 from outboxkit.partitions import make_ahead
-from tests.acceptance.worker_process import COMMAND, WorkerProcess, run_to_end
+from tests.acceptance.worker_process import WorkerProcess
 from tests.plain_client import PlainClient
 from tests.polling import eventually
+from tests.processes import COMMAND, run_to_end
 
 START = datetime.now(UTC) - timedelta(days=1)
 SECOND = timedelta(seconds=1)

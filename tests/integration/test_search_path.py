@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, Outcome, event, inbox, inbox_handler, outbox, process
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Relay
-from tests.acceptance.worker_process import COMMAND, run_to_end
 from tests.plain_client import PlainClient
+from tests.processes import COMMAND, run_to_end
 
 
 @event("Ordered")

@@ -5,9 +5,7 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,6 +17,7 @@ from outboxkit.cli.status.report import Status
 from outboxkit.outage import utc_now
 from tests.pages import libpq
 from tests.polling import eventually
+from tests.processes import programs
 from tests.servers import Server
 
 OUTBOX = """
@@ -142,7 +141,7 @@ def said(url: str) -> dict[str, Any]:
 
 
 def run(url: str, *arguments: str) -> str:
-    command = [Path(sys.executable).parent / "outboxkit", "status", *arguments]
+    command = [programs() / "outboxkit", "status", *arguments]
     environment = os.environ | {"OUTBOXKIT_DATABASE_URL": url}
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
