@@ -2,9 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS := --numprocesses=2 --dist=worksteal
+ifndef SEED
+SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test bench check format clean
+.PHONY: help install demo test test-all coverage bench check format clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -14,9 +18,13 @@ install: $(VENV)/.installed ## build .venv with outboxkit in it
 demo: $(VENV)/.installed ## the whole story on this machine, nothing else needed
 	@$(BIN)/outboxkit demo
 
-test: $(VENV)/.tests ## every test, on real PostgreSQL and RabbitMQ (found, or started, or installed)
+test: $(VENV)/.tests ## every promise once, on real PostgreSQL and RabbitMQ (found, or started, or installed)
 	@$(BIN)/python -m tests.servers --provide
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -m "not night" $(WORKERS) --ignore=tests/test_architecture.py $(ARGS)
+
+test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples, random seeds (SEED=… for the same again)
+	@$(BIN)/python -m tests.servers --provide
+	OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_SEED=$(SEED) $(BIN)/python -m pytest --hypothesis-seed=$(SEED) $(WORKERS) $(ARGS)
 
 bench: $(VENV)/.tests ## how fast it is here, beside what it is compared with (ARGS="--quick", "--help")
 	@$(BIN)/python -m tests.servers --provide

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+import hypothesis
 import pytest
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -12,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import process
 from tests.databases import DatabasePool, SqliteCopies
 from tests.ladder import LADDER_TEXT
+from tests.night import NIGHT, SEED, by_night
 from tests.plain_client import PlainClient
 from tests.servers import (
     POSTGRESQL,
@@ -26,6 +28,15 @@ from tests.servers import (
 )
 
 S = TypeVar("S", bound=Server)
+
+hypothesis.settings.register_profile("day", deadline=None, derandomize=True, max_examples=100)
+hypothesis.settings.register_profile("night", deadline=None, max_examples=1000, print_blob=True)
+hypothesis.settings.load_profile(by_night("night", else_="day"))
+
+
+def pytest_report_header() -> str:
+    """Say by which random numbers a failure can be had again."""
+    return f"random numbers of the seed {SEED}" + (f": make test-all SEED={SEED} has them again" if NIGHT else "")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 import typer
 
 import outboxkit
@@ -101,70 +100,80 @@ def test_the_top_level_holds_only_what_everybody_looks_for():
     assert found >= TOP_LEVEL, f"these are missing at the top level: {sorted(TOP_LEVEL - found)}"
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=shown)
-def test_a_file_is_short(path: Path):
-    lines = len(path.read_text().splitlines())
-    limit = WORKER_LINES if path in WORKERS else FILE_LINES
-    assert lines <= limit, f"{shown(path)} has {lines} lines; at most {limit} are wanted: split it into concepts"
+def test_files_are_short():
+    offenders = [
+        f"{shown(path)} has {lines} lines; at most {limit} are wanted: split it into concepts"
+        for path in PYTHON
+        for limit in [WORKER_LINES if path in WORKERS else FILE_LINES]
+        if (lines := len(path.read_text().splitlines())) > limit
+    ]
+    assert offenders == []
 
 
-@pytest.mark.parametrize("path", [*MODULES, *WORKERS], ids=shown)
-def test_a_function_is_short_and_takes_few_parameters(path: Path):
-    for function in functions(path):
-        where = f"{shown(path)}:{function.lineno} {function.name}"
-        assert body_lines(function) <= FUNCTION_LINES, f"{where} has {body_lines(function)} lines"
-        assert parameters(function) <= PARAMETERS, f"{where} has {parameters(function)} parameters"
+def test_functions_are_short_and_take_few_parameters():
+    offenders = [
+        f"{shown(path)}:{function.lineno} {function.name} has {lines} lines and {taken} parameters"
+        for path in (*MODULES, *WORKERS)
+        for function in functions(path)
+        for lines, taken in [(body_lines(function), parameters(function))]
+        if lines > FUNCTION_LINES or taken > PARAMETERS
+    ]
+    assert offenders == []
 
 
-@pytest.mark.parametrize("path", OURS, ids=shown)
-def test_a_file_is_named_for_a_concept(path: Path):
-    for part in path.relative_to(ROOT).parts:
-        assert not words(part) & BANNED, f"{shown(path)}: {words(part) & BANNED} says nothing"
+def test_files_are_named_for_concepts():
+    parts = [(path, part) for path in OURS for part in path.relative_to(ROOT).parts]
+    assert [f"{shown(path)}: {words(part) & BANNED} says nothing" for path, part in parts if words(part) & BANNED] == []
 
 
-@pytest.mark.parametrize("path", OURS, ids=shown)
-def test_a_class_is_named_for_a_concept(path: Path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ClassDef):
-            assert not words(node.name) & BANNED, f"{shown(path)}:{node.lineno} class {node.name}"
+def test_classes_are_named_for_concepts():
+    offenders = [
+        f"{shown(path)}:{node.lineno} class {node.name}"
+        for path in OURS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and words(node.name) & BANNED
+    ]
+    assert offenders == []
 
 
-@pytest.mark.parametrize(
-    ("name", "banned"),
-    [
-        ("ConsumerBase", True),
-        ("AbstractBroker", True),
-        ("utils.py", True),
-        ("data_access", True),
-        ("HTTPService", True),
-        ("database_url.py", False),
-        ("Information", False),
-        ("based", False),
-        ("rebase.py", False),
-    ],
-)
-def test_words_are_looked_at_whole(name: str, banned: bool):
-    assert bool(words(name) & BANNED) is banned
+def test_words_are_looked_at_whole():
+    banned = ("ConsumerBase", "AbstractBroker", "utils.py", "data_access", "HTTPService")
+    fine = ("database_url.py", "Information", "based", "rebase.py")
+    assert [bool(words(name) & BANNED) for name in (*banned, *fine)] == [True] * len(banned) + [False] * len(fine)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=shown)
-def test_inheritance_is_shallow(path: Path):
-    module = imported(path)
-    for name, found in inspect.getmembers(module, inspect.isclass):
-        if found.__module__ == module.__name__:
+def test_inheritance_is_shallow():
+    offenders = []
+    for module in map(imported, MODULES):
+        for name, found in inspect.getmembers(module, inspect.isclass):
             ours = [parent.__name__ for parent in found.__mro__[1:] if parent.__module__.startswith("outboxkit")]
             limit = 2 if issubclass(found, Exception) else 1
-            assert len(ours) <= limit, f"{shown(path)}: {name} inherits from {ours}"
+            if found.__module__ == module.__name__ and len(ours) > limit:
+                offenders.append(f"{module.__name__}: {name} inherits from {ours}")
+    assert offenders == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=shown)
-def test_no_file_names_a_path_of_one_machine(path: Path):
-    try:
-        text = path.read_text()
-    except UnicodeDecodeError:
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        assert not LOCAL_PATH.search(line), f"{shown(path)}:{number}: {line.strip()}"
+def test_every_package_has_tests():
+    """In the folder of its name below tests/unit, or in a file of its name."""
+    unit = ROOT / "tests" / "unit"
+    tests = [path.relative_to(unit) for path in PYTHON if path.is_relative_to(unit) and path.name.startswith("test_")]
+    tested = {parent for path in tests for parent in path.parents}
+    tested |= {path.with_name(path.stem.removeprefix("test_")) for path in tests}
+    packages = {path.parent.relative_to(ROOT / "outboxkit") for path in MODULES}
+    assert sorted(map(str, packages - tested)) == []
+
+
+def test_no_file_names_a_path_of_one_machine():
+    offenders = []
+    for path in FILES:
+        try:
+            lines = path.read_text().splitlines()
+        except UnicodeDecodeError:
+            continue
+        offenders += [
+            f"{shown(path)}:{number}: {line}" for number, line in enumerate(lines, 1) if LOCAL_PATH.search(line)
+        ]
+    assert offenders == []
 
 
 DRIVERS = {
@@ -179,16 +188,19 @@ DRIVERS = {
 }
 
 
-@pytest.mark.parametrize("path", MODULES, ids=shown)
-def test_a_driver_is_imported_where_it_belongs(path: Path):
+def test_drivers_are_imported_where_they_belong():
     """Also in modules that the contracts of import-linter, which list modules, do not know yet."""
-    home = path.relative_to(ROOT / "outboxkit").as_posix()
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        for name in names:
-            place = DRIVERS.get(name.partition(".")[0])
-            assert place is None or home.startswith(place), f"{shown(path)} imports {name}, which belongs in {place}"
+    offenders = []
+    for path in MODULES:
+        home = path.relative_to(ROOT / "outboxkit").as_posix()
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in names:
+                place = DRIVERS.get(name.partition(".")[0])
+                if place is not None and not home.startswith(place):
+                    offenders.append(f"{shown(path)} imports {name}, which belongs in {place}")
+    assert offenders == []
 
 
 def public_names() -> dict[str, list[str]]:
@@ -212,10 +224,11 @@ def public_names() -> dict[str, list[str]]:
     }
 
 
-@pytest.mark.parametrize("page", public_names())
-def test_every_public_name_is_on_its_reference_page(page: str):
-    path = ROOT / "docs" / "reference" / page
-    assert path.is_file(), f"{shown(path)} is missing"
-    text = path.read_text()
-    missing = [name for name in public_names()[page] if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)]
-    assert not missing, f"{shown(path)} does not name {', '.join(missing)}"
+def test_every_public_name_is_on_its_reference_page():
+    missing = []
+    for page, names in public_names().items():
+        text = (ROOT / "docs" / "reference" / page).read_text()
+        missing += [
+            f"{page}: {name}" for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)
+        ]
+    assert missing == []

@@ -11,7 +11,7 @@ from tests.acceptance.worker_process import WorkerProcess
 
 @contextmanager
 def killed_at_random(
-    start: Callable[[], WorkerProcess], started: str, chance: random.Random, *, kills: int
+    start: Callable[[], WorkerProcess], started: str, numbers: random.Random, *, kills: int
 ) -> Iterator[None]:
     """A process that is killed while it works, and started again, so often; the last one is let live."""
     end = Event()
@@ -20,7 +20,7 @@ def killed_at_random(
         for _ in range(kills):
             process = start()
             process.wait_for(started)
-            end.wait(chance.uniform(0, 1.5))
+            end.wait(numbers.uniform(0, 1.5))
             process.kill()
         process = start()
         process.wait_for(started)

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, create_engine, select, text
 
 from outboxkit import ids, tables
 from tests.acceptance.shop_driver import Client, Made, Shop, free_port, ledger, set_mood
+from tests.night import chance
 from tests.polling import eventually
 
 CLIENTS = 4
@@ -25,19 +26,19 @@ class Buyer:
     """Places an order and pays for it, under keys of its own; repeats whatever got no answer, until it gets one."""
 
     client: Client
-    chance: random.Random
+    numbers: random.Random
     confirmed: dict[int, str] = field(default_factory=dict)
 
     def buy_until(self, end: Event) -> None:
         while not end.is_set():
-            self.buy(f"{self.client.user} {len(self.confirmed)}", self.chance.choice(AMOUNTS))
-            end.wait(self.chance.uniform(0, 0.2))
+            self.buy(f"{self.client.user} {len(self.confirmed)}", self.numbers.choice(AMOUNTS))
+            end.wait(self.numbers.uniform(0, 0.2))
 
     def buy(self, name: str, amount: str) -> None:
         placed = self.insist(lambda key: self.client.place(customer=name, total=amount, key=key), f"place {name}")
         assert placed.status_code == 201, placed.text
         order = placed.json()["order_id"]
-        for attempt in range(self.chance.choice((1, 1, 2))):  # some pay twice, under two keys
+        for attempt in range(self.numbers.choice((1, 1, 2))):  # some pay twice, under two keys
             paid = self.insist(lambda key: self.client.pay(order, amount=amount, key=key), f"pay {name} {attempt}")
             assert paid.status_code == 200, paid.text
         self.confirmed[order] = name
@@ -68,7 +69,7 @@ def payment_server(folder: Path, data: Path) -> Iterator[str]:
         made.kill()
 
 
-def change_moods(url: str, chance: random.Random, end: Event) -> None:
+def change_moods(url: str, numbers: random.Random, end: Event) -> None:
     moods: list[tuple[str, dict[str, float]]] = [
         ("well", {}),
         ("slow", {"seconds": 0.7, "times": 2}),
@@ -77,35 +78,35 @@ def change_moods(url: str, chance: random.Random, end: Event) -> None:
         ("drop_after", {"times": 3}),
         ("drop_before", {"times": 2}),
     ]
-    while not end.wait(chance.uniform(0.1, 0.5)):
-        mood, how = chance.choice(moods)
+    while not end.wait(numbers.uniform(0.1, 0.5)):
+        mood, how = numbers.choice(moods)
         set_mood(url, mood, **how)
     set_mood(url, "well")
 
 
-def kill_again_and_again(shop: Shop, chance: random.Random, *, kills: int) -> None:
+def kill_again_and_again(shop: Shop, numbers: random.Random, *, kills: int) -> None:
     """Some die before they serve anybody, most while they work."""
     for number in range(kills):
         process = shop.start()
         if number % 4:
             process.url_of("shop")
-            Event().wait(chance.uniform(0, 0.8))
+            Event().wait(numbers.uniform(0, 0.8))
         else:
-            Event().wait(chance.uniform(0, 1.2))
+            Event().wait(numbers.uniform(0, 1.2))
         process.kill()
     shop.start()
     shop.ready()
 
 
-def weather(shop: Shop, payments_url: str, *, kills: int, seed: int) -> list[Buyer]:
+def weather(shop: Shop, payments_url: str, *, kills: int) -> list[Buyer]:
     """The storm; what the buyers were told is true."""
-    end, chance = Event(), random.Random(seed)
-    buyers = [Buyer(shop.client(timeout=10), random.Random(chance.random())) for _ in range(CLIENTS)]
+    end, numbers = Event(), chance("storm", shop.folder.name)
+    buyers = [Buyer(shop.client(timeout=10), random.Random(numbers.random())) for _ in range(CLIENTS)]
     with ThreadPoolExecutor(CLIENTS + 1) as pool:
         running = [pool.submit(buyer.buy_until, end) for buyer in buyers]
-        running.append(pool.submit(change_moods, payments_url, random.Random(chance.random()), end))
+        running.append(pool.submit(change_moods, payments_url, random.Random(numbers.random()), end))
         try:
-            kill_again_and_again(shop, chance, kills=kills)
+            kill_again_and_again(shop, numbers, kills=kills)
         finally:
             end.set()
         for one in running:

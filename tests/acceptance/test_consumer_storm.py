@@ -1,7 +1,6 @@
 """Everything at once at the consumers: duplicates, SIGKILLs, a database that is killed, poison; then the repair."""
 
 import json
-import os
 import random
 import signal
 from collections import Counter
@@ -13,15 +12,13 @@ import pytest
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.killing import killed_at_random
 from tests.acceptance.stock import ARRIVED, BOOKED, WAYS, Parcel, Stock
+from tests.night import by_night, chance
 from tests.polling import eventually
 from tests.servers import Server
 
-MESSAGES = {"together": 5000, "singly": 2000}
-ASKED = os.environ.get("OUTBOXKIT_TEST_STORM")
-"""How many messages instead, for a longer run by hand."""
-POISON_EVERY = 1000
-KILLS = 3
-SEED = 77
+MESSAGES = by_night({"together": 5000, "singly": 2000}, else_={"together": 400, "singly": 300})
+POISON_EVERY = by_night(500, else_=80)
+KILLS = by_night(15, else_=2)
 KINDS = (("undecodable", {"weight": "heavy"}), ("failed", {"fate": "breaks"}), ("rejected", {"fate": "refused"}))
 """The reasons for which messages are given up on, and what these are like."""
 
@@ -30,11 +27,11 @@ KINDS = (("undecodable", {"weight": "heavy"}), ("failed", {"fate": "breaks"}), (
 def test_each_effect_happens_once_and_poison_is_repaired(
     on_own_postgresql: Deployment, own_postgresql: Server, way: str
 ):
-    stock, chance = Stock(on_own_postgresql), random.Random(SEED)
-    parcels, poison = harvest(int(ASKED or MESSAGES[way]))
+    stock = Stock(on_own_postgresql)
+    parcels, poison = harvest(MESSAGES[way])
     settings = WAYS[way] | {"OUTBOXKIT_MAX_ATTEMPTS": "2", "OUTBOXKIT_LOG_LEVEL": "warning"}
     stock.declare(**settings)
-    storm(stock, with_duplicates(parcels, chance), poison, own_postgresql, settings)
+    storm(stock, with_duplicates(parcels, chance("duplicates", way)), poison, own_postgresql, settings)
     harmless = {parcel.number: 1 for parcel in parcels if parcel.id not in poison}
     assert stock.booked() == stock.told() == harmless
     assert stock.given_up() == poison
@@ -57,11 +54,11 @@ def harvest(count: int) -> tuple[list[Parcel], dict[str, str]]:
     return parcels, poison
 
 
-def with_duplicates(parcels: list[Parcel], chance: random.Random) -> list[Parcel]:
+def with_duplicates(parcels: list[Parcel], numbers: random.Random) -> list[Parcel]:
     """All of them, three in ten more than once, in any order."""
-    again = chance.sample(parcels, len(parcels) * 3 // 10)
+    again = numbers.sample(parcels, len(parcels) * 3 // 10)
     sent = parcels + again + again[: len(again) // 4]
-    chance.shuffle(sent)
+    numbers.shuffle(sent)
     return sent
 
 
@@ -73,7 +70,7 @@ def storm(stock: Stock, sent: list[Parcel], poison: dict[str, str], database: Se
     with ExitStack() as killers:
         for number in range(2):
             start = partial(stock.consume, **settings | {"OUTBOXKIT_LOG_LEVEL": "info"})
-            killers.enter_context(killed_at_random(start, started, random.Random(SEED + number), kills=KILLS))
+            killers.enter_context(killed_at_random(start, started, chance("kills", number), kills=KILLS))
         eventually(lambda: stock.booked().total() > effects // 4, seconds=300)
         database.kill()
         stock.arrive(sent[len(sent) // 2 :])

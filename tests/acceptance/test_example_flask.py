@@ -9,6 +9,7 @@ from tests.acceptance.shop_contract import CASES, Case
 from tests.acceptance.shop_driver import FLASK, Shop, serving
 from tests.acceptance.shop_servers import servers_of
 from tests.acceptance.shop_storm import check, payment_server, weather
+from tests.night import by_night
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql+rabbitmq"])
@@ -26,12 +27,12 @@ def test_the_door(shop: Shop, case: Case):
     case(shop)
 
 
-@pytest.mark.parametrize("servers", ["sqlite", "postgresql+rabbitmq"])
+@pytest.mark.parametrize("servers", ["sqlite", pytest.param("postgresql+rabbitmq", marks=pytest.mark.night)])
 def test_a_storm_of_kills(request: pytest.FixtureRequest, tmp_path: Path, servers: str):
     with servers_of(request, *servers.split("+")) as environment, payment_server(FLASK, tmp_path) as payments_url:
         shop = Shop(FLASK, tmp_path / "data", {**environment, "PAYMENTS_URL": payments_url})
         try:
-            buyers = weather(shop, payments_url, kills=8, seed=20)
+            buyers = weather(shop, payments_url, kills=by_night(40, else_=3))
             print(check(shop, payments_url, buyers, environment.get("OUTBOXKIT_DATABASE_URL", shop.sqlite_url)))
         finally:
             shop.close()

@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.shop_driver import FASTAPI, serving
+from tests.night import SEED
 
 NOT_ASKED = (
     "positive_data_acceptance",  # a key that was used, an ETag that is old: no schema can say that they are refused
@@ -13,11 +16,20 @@ NOT_ASKED = (
 )
 
 
+@pytest.mark.night
 def test_answers_are_as_documented(tmp_path: Path):
     with serving(FASTAPI, tmp_path / "data") as shop:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{shop.url}/openapi.json"]
         command += ["--header", "X-User: ada", "--checks", "all", "--exclude-checks", ",".join(NOT_ASKED)]
-        command += ["--max-examples", "20", "--seed", "1", "--generation-database", "none", "--continue-on-failure"]
+        command += [
+            "--max-examples",
+            "20",
+            "--seed",
+            str(SEED),
+            "--generation-database",
+            "none",
+            "--continue-on-failure",
+        ]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
         said = done.stdout + done.stderr
         assert done.returncode == 0, said

@@ -11,24 +11,26 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
 from tests.acceptance.deployment import Deployment
+from tests.night import by_night, chance
 from tests.plain_client import PlainClient, Received
 from tests.polling import eventually
 from tests.servers import Server
 
 RELAYS = 4
+AMOUNTS = by_night([(50, 20_000), (1, 5000), (1000, 8000)], else_=[(50, 2000), (1, 500)])
+"""Keys, and messages on them."""
 TAKEN, UNDONE = "StepTaken", "StepUndone"
-FLAPS = 6
+FLAPS = by_night(30, else_=3)
 """How often the binding of one of the two types comes and goes, while messages of both are on their way."""
-SEED = 33
 QUIET = {"OUTBOXKIT_LOG_LEVEL": "info", "OUTBOXKIT_MAX_ATTEMPTS": "1000"}
 
 
-@pytest.mark.parametrize(("keys", "messages"), [(50, 20_000), (1, 5000), (1000, 8000)])
+@pytest.mark.parametrize(("keys", "messages"), AMOUNTS)
 def test_no_key_is_ever_inverted_and_nothing_is_missing(deployment: Deployment, keys: int, messages: int):
     """Four relays, of which one is killed and one loses its connection again and again; one message in twenty fails."""
-    chance = random.Random(SEED)
+    numbers = chance("order", keys)
     deployment.broker.bind(TAKEN)
-    written = write(deployment, messages // 10, keys, chance)
+    written = write(deployment, messages // 10, keys, numbers)
     with deployment.broker_behind_proxy() as (proxy, through):
         cut_off = deployment.relay(OUTBOXKIT_BROKER_URL=through, OUTBOXKIT_BATCH_SIZE="100", **QUIET)
         relays = [deployment.relay(OUTBOXKIT_BATCH_SIZE="200", **QUIET) for _ in range(RELAYS - 1)]
@@ -36,7 +38,7 @@ def test_no_key_is_ever_inverted_and_nothing_is_missing(deployment: Deployment, 
             relay.wait_for("relay started")
         with flapping(deployment.broker.url, deployment.broker, proxy.cut):
             for _ in range(9):
-                written += write(deployment, messages // 10, keys, chance)
+                written += write(deployment, messages // 10, keys, numbers)
                 if relays[0].is_running:
                     relays[0].kill()
         deployment.wait_for_empty_outbox()
@@ -51,37 +53,37 @@ def test_no_key_is_ever_inverted_and_nothing_is_missing(deployment: Deployment, 
 _NUMBERS: dict[str, Iterator[int]] = {}
 
 
-def write(deployment: Deployment, messages: int, keys: int, chance: random.Random) -> list[tuple[str, int]]:
+def write(deployment: Deployment, messages: int, keys: int, numbers: random.Random) -> list[tuple[str, int]]:
     """Messages in small transactions, numbered by key in the order in which they are added."""
     written: list[tuple[str, int]] = []
     with Session(deployment.engine) as session:
         while len(written) < messages:
-            for _ in range(min(chance.randint(1, 40), messages - len(written))):
-                key = f"{deployment.broker.queue}-{chance.randrange(keys)}"
+            for _ in range(min(numbers.randint(1, 40), messages - len(written))):
+                key = f"{deployment.broker.queue}-{numbers.randrange(keys)}"
                 number = next(_NUMBERS.setdefault(key, itertools.count(1)))
-                kind = UNDONE if chance.random() < 0.05 else TAKEN
+                kind = UNDONE if numbers.random() < 0.05 else TAKEN
                 outbox.add(session, Message(f"{key}:{number}", kind, b"%d" % number, key=key))
                 written.append((key, number))
             session.commit()
     return written
 
 
-@pytest.mark.parametrize("kind", ["quorum", "classic"])
+@pytest.mark.parametrize("kind", ["quorum", pytest.param("classic", marks=pytest.mark.night)])
 def test_order_outlives_restarts_of_the_broker(on_own_rabbitmq: Deployment, own_rabbitmq: Server, kind: str):
-    """Three relays and a thousand keys; the broker is stopped and killed, and each relay is killed once."""
-    deployment, chance = on_own_rabbitmq, random.Random(SEED)
+    """Three relays and many keys; the broker is stopped and killed, and each relay is killed once."""
+    deployment, numbers, many = on_own_rabbitmq, chance("restarts", kind), by_night(1000, else_=200)
     deployment.broker.bind(TAKEN, UNDONE, arguments={"x-queue-type": kind})
-    written = write(deployment, 1000, 1000, chance)
+    written = write(deployment, many, many, numbers)
     relays = [deployment.relay(**QUIET) for _ in range(3)]
     for turn, break_ in enumerate((own_rabbitmq.stop, own_rabbitmq.kill, own_rabbitmq.kill)):
         relays[turn].wait_for("relay started")
-        written += write(deployment, 1000, 1000, chance)
+        written += write(deployment, many, many, numbers)
         break_()
-        written += write(deployment, 1000, 1000, chance)
+        written += write(deployment, many, many, numbers)
         relays[turn].kill()
         own_rabbitmq.start()
         relays.append(deployment.relay(**QUIET))
-        written += write(deployment, 500, 1000, chance)
+        written += write(deployment, many // 2, many, numbers)
     deployment.wait_for_empty_outbox()
     relays[-1].wait_for("relay started")
     assert [relay.stop() for relay in relays[3:]] == [0, 0, 0]

@@ -7,10 +7,10 @@ import pytest
 
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.stock import WAYS, Parcel, Stock
+from tests.night import by_night, chance
 from tests.polling import eventually
 
-KEYS, EACH = 50, 24
-SEED = 41
+KEYS, EACH = 50, by_night(24, else_=12)
 LADDER = "100ms,200ms"
 PATIENT = {"OUTBOXKIT_MAX_ATTEMPTS": "1000"}
 
@@ -23,8 +23,7 @@ def stock(deployment: Deployment) -> Stock:
 @pytest.mark.parametrize("way", WAYS)
 def test_each_key_is_in_order_through_failures_and_a_kill(stock: Stock, way: str):
     """One parcel in twelve fails, some of these several times; the active one of two consumers is killed."""
-    chance = random.Random(SEED)
-    parcels = shuffled(chance, EACH)
+    parcels = shuffled(chance("ordered", way), EACH)
     expected = {f"k{key}": list(range(EACH)) for key in range(KEYS)}
     settings = PATIENT | WAYS[way]
     stock.declare("--ordered", **settings)
@@ -52,7 +51,7 @@ def test_other_keys_go_on_while_one_fails(stock: Stock, tmp_path: Path, way: str
     settings = PATIENT | WAYS[way] | {"DEPOT_CLEARED": str(cleared)}
     stock.declare("--ordered", **settings)
     stock.arrive([Parcel(number, "held" if number == 3 else "", key="stuck") for number in range(10)])
-    stock.arrive(shuffled(random.Random(SEED), 4))
+    stock.arrive(shuffled(chance("others", way), 4))
     consumer = stock.consume("--ordered", **settings)
     eventually(lambda: stock.booked().total() >= 3 + 4 * KEYS)
     consumer.wait_for("handler failed, will be retried", times=3)
@@ -100,10 +99,10 @@ def test_attempts_are_counted_across_a_restart(stock: Stock):
     stock.assert_nothing_is_left()
 
 
-def shuffled(chance: random.Random, each: int) -> list[Parcel]:
+def shuffled(numbers: random.Random, each: int) -> list[Parcel]:
     """Parcels of all keys in random turns, in order within each; a few of them stumble."""
     turns = [key for key in range(KEYS) for _ in range(each)]
-    chance.shuffle(turns)
-    numbers = [iter(range(each)) for _ in range(KEYS)]
+    numbers.shuffle(turns)
+    places = [iter(range(each)) for _ in range(KEYS)]
     fates = ["stumbles", *[""] * 11]
-    return [Parcel(next(numbers[key]), chance.choice(fates), key=f"k{key}") for key in turns]
+    return [Parcel(next(places[key]), numbers.choice(fates), key=f"k{key}") for key in turns]

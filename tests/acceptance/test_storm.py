@@ -1,6 +1,5 @@
-"""Everything at once: 5 000 orders, rollbacks, duplicates, and SIGKILLs of relays and consumers at random moments."""
+"""Everything at once: orders, rollbacks, duplicates, and SIGKILLs of relays and consumers at random moments."""
 
-import random
 import signal
 from contextlib import ExitStack
 from decimal import Decimal
@@ -9,12 +8,12 @@ from outboxkit import codec
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.killing import killed_at_random
 from tests.acceptance.shop import OrderConfirmed, take_orders
+from tests.night import by_night, chance
 from tests.polling import eventually
 
-ORDERS = 5000
-FOREIGN = range(10_001, 10_501)
-KILLS = 8
-SEED = 20_250
+ORDERS = by_night(5000, else_=500)
+FOREIGN = range(10_001, 10_001 + ORDERS // 10)
+KILLS = by_night(40, else_=2)
 INFO = {"OUTBOXKIT_LOG_LEVEL": "info"}
 QUIET = {"OUTBOXKIT_LOG_LEVEL": "warning"}
 
@@ -29,12 +28,12 @@ def test_no_order_is_lost_and_none_is_doubled(deployment: Deployment):
     )
     with ExitStack() as storm:
         for number, (started, start) in enumerate(workers):
-            storm.enter_context(killed_at_random(start, started, random.Random(SEED + number), kills=KILLS))
+            storm.enter_context(killed_at_random(start, started, chance("storm", number), kills=KILLS))
         publish_twice(deployment)
         kept = take_orders(deployment.engine, range(1, ORDERS + 1), roll_back_every=7)
         publish_twice(deployment)
         expected = dict.fromkeys(kept | set(FOREIGN), 1)
-        eventually(deployment.effects, lambda found: len(found) >= len(expected), seconds=180)
+        eventually(deployment.effects, lambda found: len(found) >= len(expected), seconds=by_night(1800, else_=180))
     assert [process.wait() for process in deployment.processes].count(-signal.SIGKILL) == KILLS * len(workers)
     assert deployment.outboxkit("relay", "--drain", **QUIET).returncode == 0
     assert deployment.outboxkit("consume", HANDLERS, "--drain", **QUIET).returncode == 0
@@ -43,7 +42,7 @@ def test_no_order_is_lost_and_none_is_doubled(deployment: Deployment):
 
 
 def publish_twice(deployment: Deployment) -> None:
-    """The same 500 messages, from a client that sends each of them two times."""
+    """The same messages, from a client that sends each of them two times."""
     one = [
         (
             codec.encode(OrderConfirmed(number, Decimal(1))),

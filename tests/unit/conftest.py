@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hypothesis
 import pytest
 import structlog
 from sqlalchemy import Connection, Engine, create_engine, event
 
 from tests.unit import shop
-
-hypothesis.settings.register_profile("unit", deadline=None, derandomize=True, max_examples=100)
-hypothesis.settings.load_profile("unit")
 
 
 @pytest.fixture(autouse=True)
