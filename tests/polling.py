@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 DEADLINE_SECONDS = 60.0
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.02
 
 
 def eventually(read: Callable[[], T], accept: Callable[[T], bool] = bool, *, seconds: float = DEADLINE_SECONDS) -> T:

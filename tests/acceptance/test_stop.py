@@ -3,14 +3,14 @@
 import pytest
 
 from outboxkit import codec
-from tests.acceptance.deployment import PROGRAMS, Deployment
+from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
 from tests.acceptance.shop import GATE, OrderConfirmed, OrderGated, send
 from tests.polling import eventually
 from tests.servers.ports import free_ports
 
 
-@pytest.fixture(autouse=True, params=PROGRAMS)
+@pytest.fixture(autouse=True, params=["workers", pytest.param("outboxkit", marks=pytest.mark.night)])
 def _programs(deployment: Deployment, request: pytest.FixtureRequest):
     deployment.programs = request.param
 

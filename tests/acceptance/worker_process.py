@@ -18,6 +18,7 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.log = log
+        self._read_bytes, self._entries = 0, list[dict[str, Any]]()
         with log.open("ab") as output:
             self._process = start(command, environment={**os.environ, **environment}, output=output)
 
@@ -28,10 +29,13 @@ class WorkerProcess:
 
     def entries(self, event: str | None = None) -> list[dict[str, Any]]:
         """What it has logged, or its lines with this text; AssertionError for a line that is no log line."""
-        lines = self.log.read_text().splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{")]
-        assert len(found) == len(lines), self.log.read_text()
-        return [entry for entry in found if event in (None, entry["event"])]
+        with self.log.open("rb") as log:
+            log.seek(self._read_bytes)
+            *lines, rest = log.read().split(b"\n")
+            self._read_bytes = log.tell() - len(rest)
+        assert all(line.startswith(b"{") for line in lines), self.log.read_text()
+        self._entries += map(json.loads, lines)
+        return [entry for entry in self._entries if event in (None, entry["event"])]
 
     def outcomes(self) -> list[str]:
         """The outcome of each delivery, for a consumer that logs at level debug."""
