@@ -59,7 +59,7 @@ def read(connection: Connection, now: datetime) -> Status:
     found = Status(
         schema_version=version,
         outbox=waiting.read_outbox(connection, now),
-        inbox=messages.read_inbox(connection),
+        inbox=messages.read_inbox(connection, now),
         dead_letters=messages.read_dead_letters(connection),
         published=messages.read_published(connection),
         idempotency=messages.read_idempotency(connection),
