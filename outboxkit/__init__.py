@@ -4,6 +4,8 @@
 it; `@inbox_handler` and `outboxkit consume` run its handlers, each effect once.
 """
 
+import sys
+
 from outboxkit import ids, inbox, outbox
 from outboxkit.errors import (
     BrokerError,
@@ -27,6 +29,11 @@ from outboxkit.retry import Retries
 from outboxkit.tables import metadata
 
 __version__ = "0.1.0"
+
+if "alembic" in sys.modules:
+    from outboxkit import autogenerate
+
+    autogenerate.register()
 
 __all__ = [
     "BrokerError",

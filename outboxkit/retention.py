@@ -137,6 +137,7 @@ class Retention:
             if done.alone:
                 await self._prune_inbox(done, now, show)
                 await self._prune_dead(done, now, show)
+                await self._prune_handlers(now)
                 await self._prune_requests(done, now, show)
                 await self._prune_published(done, now, show)
         return done
@@ -198,6 +199,11 @@ class Retention:
             done.dead_open += sum(resolution is None for resolution in found)
             show(done)
             await self._breathe(deleted)
+
+    async def _prune_handlers(self, now: datetime) -> None:
+        before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
+        async with self._engine.begin() as connection:
+            await connection.execute(statements.handlers.prune_handlers(before))
 
     async def _prune_requests(self, done: Pruned, now: datetime, show: Show) -> None:
         """What was answered at the HTTP door, and the calls that were made behind it."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
-from outboxkit import migrations, process
+from outboxkit import migrations, process, structure
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.settings import Settings
 
@@ -17,7 +17,9 @@ Check = Annotated[bool, typer.Option("--check", help="Only say whether the table
 
 @with_settings(*DATABASE)
 def migrate(chosen: Settings, *, sql: Sql = False, check: Check = False) -> None:
-    """Create the tables, or bring them to this version. Safe to run from many machines at once.
+    """Create the tables, or bring them to this version, with any partition, index or trigger that was dropped.
+
+    Safe to run from many machines at once.
 
     Example: OUTBOXKIT_DATABASE_URL=postgresql+psycopg://app@db/shop outboxkit migrate
     """
@@ -27,16 +29,19 @@ def migrate(chosen: Settings, *, sql: Sql = False, check: Check = False) -> None
     elif check:
         asyncio.run(_check(url))
     else:
-        before, after = asyncio.run(_migrate(url))
+        before, after, repaired = asyncio.run(_migrate(url))
         done = f"migrated from version {before} to {after}" if before < after else f"up to date at version {after}"
         typer.echo(f"outboxkit tables: {done}")
+        for part in repaired:
+            typer.echo(f"made again: {part}")
 
 
-async def _migrate(url: str) -> tuple[int, int]:
+async def _migrate(url: str) -> tuple[int, int, list[str]]:
     engine = process.engine(url, name="outboxkit migrate")
     try:
         async with engine.begin() as connection:
-            return await connection.run_sync(migrations.migrate)
+            versions = await connection.run_sync(migrations.migrate)
+            return *versions, await connection.run_sync(migrations.repair)
     finally:
         await engine.dispose()
 
@@ -47,6 +52,8 @@ async def _check(url: str) -> None:
         async with engine.connect() as connection:
             await connection.run_sync(migrations.check)
             found = await connection.run_sync(migrations.installed)
+            if found == migrations.LATEST:
+                await connection.run_sync(structure.check)
     finally:
         await engine.dispose()
     newer = " (newer than this code)" if found > migrations.LATEST else ""

@@ -16,6 +16,7 @@ from outboxkit.consumer.burial import Burial
 from outboxkit.consumer.decision import Policy
 from outboxkit.consumer.flow import Flow
 from outboxkit.consumer.handling import Handling
+from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.suspicion import Suspicion
 from outboxkit.consumer.transactions import Transactions
@@ -100,6 +101,7 @@ class Consumer:
         seconds = patience.total_seconds() if patience else None
         self._outage = outage = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
         self._upkeep = upkeep = Upkeep(engine, clock=clock)
+        self._registration = Registration(engine, handlers, queue=queue)
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or Policy()
         policy.check(handlers)
@@ -153,7 +155,8 @@ class Consumer:
         """
         await self._outage.ride_out(lambda: migrations.check_engine(self._engine), stop)
         await self._outage.ride_out(self._upkeep.once, stop)
-        upkeep = asyncio.create_task(self._upkeep.run())
+        await self._outage.ride_out(self._registration.begin, stop)
+        upkeep = asyncio.gather(self._upkeep.run(), self._registration.run())
         try:
             return await self._reconnecting(stop, wait=wait)
         finally:

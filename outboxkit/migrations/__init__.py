@@ -19,10 +19,11 @@ from alembic.operations import Operations
 from sqlalchemy import Connection, func, inspect, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import statements, tables
+from outboxkit import autogenerate, statements, structure, tables
 from outboxkit.errors import ConfigurationError, SchemaError
-from outboxkit.migrations import partitions as partitions  # tells Alembic's autogenerate of them
 from outboxkit.migrations import v0001, v0002, v0003, v0004, v0005
+
+autogenerate.register()
 
 STEPS: dict[int, ModuleType] = {1: v0001, 2: v0002, 3: v0003, 4: v0004, 5: v0005}
 LATEST = max(STEPS)
@@ -73,6 +74,17 @@ def migrate(connection: Connection) -> tuple[int, int]:
     return found, max(found, LATEST)
 
 
+def repair(connection: Connection) -> list[str]:
+    """Make parts of the tables again that something has dropped, in the connection's transaction; returns their names.
+
+    A default partition, an index and the trigger can be made again; newer tables are left as they are.
+
+    Raises:
+        SchemaError: a table or a column is missing, which nobody but a backup can give back.
+    """
+    return [str(part) for part in structure.repair(connection)] if installed(connection) == LATEST else []
+
+
 def write_sql(dialect_name: str, output: IO[str]) -> None:
     """Write the DDL of all steps for this dialect (`postgresql` or `sqlite`), without a database."""
     options = {"as_sql": True, "output_buffer": output, "literal_binds": True}
@@ -100,12 +112,12 @@ def installed(connection: Connection) -> int:
 
 
 def check(connection: Connection) -> None:
-    """Make sure that the tables are there and new enough.
+    """Make sure that the tables are there and new enough, and that nothing is missing that all work needs.
 
     Newer tables are accepted: during a rollout they are migrated first, and old processes go on until replaced.
 
     Raises:
-        SchemaError: they are missing or old; the text says what to run.
+        SchemaError: they are missing or old, or a part of them is missing; the text says what to run.
     """
     found = installed(connection)
     if found == 0:
@@ -113,6 +125,8 @@ def check(connection: Connection) -> None:
     if found < LATEST:
         cure = _CURE.format(since=f"since={found}, ", to=LATEST)
         raise SchemaError(f"the outboxkit tables have version {found}, this code needs {LATEST}: {cure}")
+    if found == LATEST:
+        structure.check(connection, structure.NEEDED)
 
 
 async def check_engine(engine: AsyncEngine) -> None:

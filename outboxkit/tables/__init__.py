@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.tables.trigger import RING
+from outboxkit.tables.postgresql import INDEX_PROCESSED, RING, TRIGGER, default_partition
 
 SCHEMA_VERSION = 5
 """The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
@@ -262,11 +262,11 @@ _partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_c
 
 for _table, _when, _statement in (
     (outbox, "after_create", RING),
-    (outbox, "after_drop", "DROP FUNCTION IF EXISTS outboxkit_ring()"),
-    (published, "after_create", "CREATE TABLE outboxkit_published_default PARTITION OF outboxkit_published DEFAULT"),
+    (outbox, "after_drop", f"DROP FUNCTION IF EXISTS {TRIGGER}()"),
+    (published, "after_create", default_partition(published.name)),
     (sleeper, "after_create", "ALTER TABLE outboxkit_sleeper SET UNLOGGED"),
-    (inbox, "after_create", "CREATE TABLE outboxkit_inbox_default PARTITION OF outboxkit_inbox DEFAULT"),
-    (inbox, "after_create", "CREATE INDEX outboxkit_inbox_processed ON outboxkit_inbox_default (processed_at)"),
+    (inbox, "after_create", default_partition(inbox.name)),
+    (inbox, "after_create", INDEX_PROCESSED),
 ):
     _ddl: Any = DDL(_statement)  # type: ignore[no-untyped-call]
     event.listen(_table, _when, _ddl.execute_if(dialect="postgresql"))

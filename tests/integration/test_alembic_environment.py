@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import psycopg
@@ -10,6 +11,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, make_url
 
 from outboxkit import metadata
+from tests.pages import blocks
 from tests.processes import ROOT, programs
 
 SHOP = """
@@ -20,12 +22,12 @@ sa.Table("orders", metadata, sa.Column("id", sa.Integer, primary_key=True), sa.C
 """
 
 
-def command(program: str, *arguments: str, url: str, folder: Path = ROOT) -> str:
+def command(program: str, *arguments: str, url: str, folder: Path = ROOT, **environment: str) -> str:
     """The output of a program of the environment, which must end well."""
     done = subprocess.run(
         [programs() / program, *arguments],
         cwd=folder,
-        env={**os.environ, "OUTBOXKIT_DATABASE_URL": url},
+        env={**os.environ, "OUTBOXKIT_DATABASE_URL": url, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -77,6 +79,79 @@ def test_tables_of_outboxkit_migrate_are_what_alembic_expects(empty_url: str):
     command("outboxkit", "migrate", url=empty_url)
     command("alembic", "stamp", "head", url=empty_url)
     assert "No new upgrade operations detected" in command("alembic", "check", url=empty_url)
+
+
+def test_no_partition_is_dropped_where_outboxkit_migrate_made_the_tables(empty_postgresql_url: str, tmp_path: Path):
+    """No revision imports outboxkit.migrations then: `import outboxkit` in env.py has to do."""
+    url = empty_postgresql_url
+    write_history(tmp_path)
+    command("outboxkit", "migrate", url=url, folder=tmp_path)
+    command("outboxkit", "prune", "--keep-published", "7d", url=url, folder=tmp_path)
+    command("alembic", "revision", "--autogenerate", "-m", "orders", "--rev-id", "9999", url=url, folder=tmp_path)
+    made = (tmp_path / "migrations" / "versions" / "9999_orders.py").read_text()
+    assert "op.create_table('orders'" in made
+    assert "outboxkit" not in made
+    command("alembic", "upgrade", "head", url=url, folder=tmp_path)
+    assert "No new upgrade operations detected" in command("alembic", "check", url=url, folder=tmp_path)
+
+
+def test_no_partition_is_dropped_where_outboxkit_was_imported_before_alembic(empty_postgresql_url: str, tmp_path: Path):
+    """As in a command of an application. Alembic finds the plugin by the package's entry points."""
+    write_history(tmp_path)
+    write_entry_points(tmp_path)
+    (tmp_path / "release.py").write_text(RELEASE)
+    url = f"{empty_postgresql_url}?options=-csearch_path%3Dmessages"
+    said = command("python", "release.py", url=url, folder=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert said.endswith("nothing of outboxkit\n")
+
+
+RELEASE = """
+import os
+import sys
+
+import outboxkit
+from sqlalchemy import create_engine, text
+
+assert "alembic" not in sys.modules
+from alembic import command
+from alembic.config import Config
+
+from outboxkit.tables import metadata
+
+engine = create_engine(os.environ["OUTBOXKIT_DATABASE_URL"])
+with engine.begin() as connection:
+    connection.execute(text("CREATE SCHEMA IF NOT EXISTS messages"))
+    metadata.create_all(connection)
+    day = "PARTITION OF outboxkit_published FOR VALUES FROM ('2026-03-01') TO ('2026-03-02')"
+    connection.execute(text(f"CREATE TABLE outboxkit_published_20260301 {day}"))
+engine.dispose()
+made = command.revision(Config(toml_file="pyproject.toml"), autogenerate=True, sql=False)
+print("nothing of outboxkit" if "outboxkit" not in open(made.path).read() else open(made.path).read())
+os.remove(made.path)
+"""
+
+
+def write_history(folder: Path) -> None:
+    """An empty history of an application's own, with the env.py of docs/how-to/use-your-alembic.md."""
+    (folder / "migrations" / "versions").mkdir(parents=True)
+    shutil.copy(ROOT / "migrations" / "script.py.mako", folder / "migrations")
+    env = next(block.body for block in blocks("docs/how-to/use-your-alembic.md") if block.title == "migrations/env.py")
+    (folder / "migrations" / "env.py").write_text(env)
+    (folder / "pyproject.toml").write_text(
+        '[tool.alembic]\nscript_location = "%(here)s/migrations"\nprepend_sys_path = ["."]\n'
+    )
+    (folder / "shop").mkdir()
+    (folder / "shop" / "models.py").write_text(f"{SHOP}\nclass Base:\n    metadata = metadata\n")
+
+
+def write_entry_points(folder: Path) -> None:
+    """What an installation of this tree has, wherever the tests' own comes from."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    place = folder / "outboxkit-0.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text("Metadata-Version: 2.1\nName: outboxkit\nVersion: 0\n")
+    named = [f"{name} = {value}" for name, value in groups["alembic.plugins"].items()]
+    (place / "entry_points.txt").write_text("\n".join(["[alembic.plugins]", *named, ""]))
 
 
 def test_autogenerate_beside_an_applications_own_tables(empty_url: str, tmp_path: Path):

@@ -63,6 +63,8 @@ EXAMPLES: dict[str, Any] = {
     "day": MOMENT.date(),
     "channel": "outboxkit_1",
     "handler": "SendReceipt",
+    "names": ["SendReceipt"],
+    "seen_since": MOMENT,
     "key": "order-7",
     "message_id": "m-1",
     "owner": "shop_owner",

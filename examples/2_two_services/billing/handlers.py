@@ -9,7 +9,7 @@ from billing.models import Invoice
 from outboxkit import inbox_handler, outbox
 
 
-@inbox_handler("IssueInvoice")
+@inbox_handler("billing.IssueInvoice")
 def issue_invoice(session: Session, event: OrderPlaced) -> None:
     due_on = datetime.now(UTC).date() + timedelta(days=30)
     invoice = Invoice(order_id=event.order_id, amount=event.total, due_on=due_on)

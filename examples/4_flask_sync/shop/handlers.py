@@ -9,13 +9,13 @@ from shop.mail import UNCLEAR, send
 from shop.orders import Order
 
 
-@inbox_handler("MarkPaid")
+@inbox_handler("orders.MarkPaid")
 def mark_paid(session: Session, event: CardCharged) -> None:
     order = session.get_one(Order, event.order_id, with_for_update=True)
     order.charged()
 
 
-@inbox_handler("SendReceipt")
+@inbox_handler("orders.SendReceipt")
 def send_receipt(session: Session, event: CardCharged) -> None:
     """Better no receipt than two: `skip`, where a crash left open whether it was sent."""
     order = session.get_one(Order, event.order_id)

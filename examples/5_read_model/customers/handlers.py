@@ -10,12 +10,12 @@ from customers.models import Customer
 from outboxkit import inbox_handler
 
 
-@inbox_handler("CountPlaced")
+@inbox_handler("customers.CountPlaced")
 def count_placed(session: Session, event: OrderPlaced) -> None:
     count(session, event.customer, 1, event.total)
 
 
-@inbox_handler("CountCancelled")
+@inbox_handler("customers.CountCancelled")
 def count_cancelled(session: Session, event: OrderCancelled) -> None:
     count(session, event.customer, -1, -event.total)
 

@@ -9,7 +9,7 @@ import msgspec
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import migrations, process, statements
+from outboxkit import migrations, process, statements, structure
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, messages, server, show, waiting
 from outboxkit.cli.status.report import Status
@@ -52,12 +52,14 @@ def read(connection: Connection, now: datetime) -> Status:
         SchemaError: the tables are missing or old.
     """
     migrations.check(connection)
+    if (version := migrations.installed(connection)) == migrations.LATEST:
+        structure.check(connection)
     if connection.dialect.name == "postgresql":
         connection.execute(statements.status.by_index())
     found = Status(
-        schema_version=migrations.installed(connection),
+        schema_version=version,
         outbox=waiting.read_outbox(connection, now),
-        inbox=messages.read_inbox(connection),
+        inbox=messages.read_inbox(connection, now),
         dead_letters=messages.read_dead_letters(connection),
         published=messages.read_published(connection),
         idempotency=messages.read_idempotency(connection),

@@ -21,6 +21,9 @@ def advise(found: Status) -> Iterator[str]:
         yield f"{many(keys, 'key is', 'keys are')} parked: see `outboxkit dead list`, then replay or discard"
     elif found.dead_letters.open.value:
         yield f"{many(found.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
+    for shared in found.inbox.shared_names:
+        both = f"queues {plain(' and '.join(shared.queues))} have a handler {plain(shared.handler)} each"
+        yield f"{both}, and of a message only one of them runs: rename one"
     if found.effects.unknown.value:
         yield (
             f"{many(found.effects.unknown, 'effect')} may have happened or not: the next run decides as its on_unknown "

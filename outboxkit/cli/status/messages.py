@@ -1,20 +1,37 @@
 """Reads what is kept beside the outbox: exactly while it is little, from samples beyond that."""
 
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 
 from sqlalchemy import Connection
 
 from outboxkit import tables
-from outboxkit.cli.status.report import Count, DeadLetters, Effects, Idempotency, Inbox, OfReason, Published, total
+from outboxkit.cli.status.report import (
+    Count,
+    DeadLetters,
+    Effects,
+    Idempotency,
+    Inbox,
+    OfReason,
+    Published,
+    SharedName,
+    total,
+)
 from outboxkit.cli.status.sample import EXACT_UP_TO, LIMIT, Sample, take
+from outboxkit.statements import handlers
 from outboxkit.statements import status as statements
 
 
-def read_inbox(connection: Connection) -> Inbox:
-    """What was processed, by handler."""
+def read_inbox(connection: Connection, now: datetime) -> Inbox:
+    """What was processed, by handler, and names of handlers that several queues have."""
     query = statements.sampled_processed(connection.dialect.name)
     sample = take(connection, tables.inbox, query)
-    return Inbox(sample.count(), {row.handler: sample.whole(row.rows) for row in sample.rows})
+    found = connection.execute(handlers.of_several_queues(now - handlers.SEEN)).all()
+    shared = tuple(
+        SharedName(name, tuple(queue for _, queue in rows)) for name, rows in groupby(found, key=itemgetter(0))
+    )
+    return Inbox(sample.count(), {row.handler: sample.whole(row.rows) for row in sample.rows}, shared)
 
 
 def read_dead_letters(connection: Connection) -> DeadLetters:

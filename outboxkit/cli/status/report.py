@@ -82,11 +82,20 @@ class Outbox:
 
 
 @dataclass(frozen=True)
+class SharedName:
+    """A handler name that the consumers of several queues have: of each message only one of them runs."""
+
+    handler: str
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Inbox:
     """What the inbox remembers, by handler."""
 
     processed: Count
     by_handler: dict[str, Count]
+    shared_names: tuple[SharedName, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,8 @@ def _inbox(found: Inbox) -> Iterator[str]:
     yield f"{number(found.processed)} processed"
     for handler, count in found.by_handler.items():
         yield f"  {plain(handler)}: {number(count)}"
+    for shared in found.shared_names:
+        yield f"  error: {plain(shared.handler)} is a handler of queues {plain(', '.join(shared.queues))}"
 
 
 def _dead_letters(found: DeadLetters) -> Iterator[str]:

@@ -60,7 +60,7 @@ def test_json_says_everything(run: Run, filled: str):
             },
             "by_destination": {},
         },
-        "inbox": {"processed": exactly(3), "by_handler": {"A": exactly(2), "B": exactly(1)}},
+        "inbox": {"processed": exactly(3), "by_handler": {"A": exactly(2), "B": exactly(1)}, "shared_names": []},
         "dead_letters": {
             "open": exactly(5),
             "by_reason": [

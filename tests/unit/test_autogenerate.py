@@ -3,15 +3,15 @@
 from alembic.operations.ops import CreateTableOp, DropIndexOp, DropTableOp, ModifyTableOps, UpgradeOps
 from sqlalchemy import Column, Integer
 
-from outboxkit.migrations.partitions import leave_partitions_alone
+from outboxkit.autogenerate import drop_nothing
 
 
-def test_only_what_is_done_to_partitions_is_taken_off():
+def test_only_what_is_done_to_partitions_and_the_dropping_of_tables_is_taken_off():
     partition = "outboxkit_published_20260301"
     stays = [
         DropTableOp("orders"),
-        DropTableOp("outboxkit_published"),
-        DropTableOp("outboxkit_inbox"),
+        DropTableOp("outboxkit_inbox_notes"),
+        ModifyTableOps("outboxkit_outbox", [DropIndexOp("by_hand", "outboxkit_outbox")]),
         CreateTableOp("receipts", [Column("id", Integer)]),
         ModifyTableOps("orders", [DropIndexOp("orders_by_day", "orders")]),
     ]
@@ -24,7 +24,10 @@ def test_only_what_is_done_to_partitions_is_taken_off():
             DropTableOp("outboxkit_published_default"),
             DropTableOp("outboxkit_inbox_20260301"),
             DropTableOp("outboxkit_inbox_default"),
+            DropTableOp("outboxkit_inbox_20260301", schema="tenant"),
+            ModifyTableOps("outboxkit_outbox", [DropIndexOp("by_hand", "outboxkit_outbox")], schema="tenant"),
+            DropTableOp("outboxkit_outbox", schema="tenant"),
         ]
     )
-    leave_partitions_alone(None, operations, {None})
+    drop_nothing(None, operations, {None})
     assert operations.ops == stays

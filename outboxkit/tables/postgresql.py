@@ -1,4 +1,32 @@
-"""The trigger of the outbox on PostgreSQL: an insert wakes relays that are asleep."""
+"""What only PostgreSQL has: default partitions, and the trigger by which an insert wakes relays that are asleep."""
+
+TRIGGER = "outboxkit_ring"
+"""The trigger's name, and its function's."""
+PROCESSED = "outboxkit_inbox_processed"
+"""The index of the inbox's default partition."""
+INDEX_PROCESSED = f"CREATE INDEX {PROCESSED} ON outboxkit_inbox_default (processed_at)"
+
+
+def default_partition(table: str) -> str:
+    """Make the partition of rows that fit into none."""
+    return f"CREATE TABLE {table}_default PARTITION OF {table} DEFAULT"
+
+
+def default_partition_again(table: str) -> str:
+    """Make it again, or attach the one that was detached, and give it to the table's owner. Locks the table."""
+    return f"""
+DO $make$
+BEGIN
+    IF to_regclass('{table}_default') IS NULL THEN
+        {default_partition(table)};
+    ELSE
+        ALTER TABLE {table} ATTACH PARTITION {table}_default DEFAULT;
+    END IF;
+    EXECUTE 'ALTER TABLE {table}_default OWNER TO '
+        || (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = to_regclass('{table}'));
+END $make$
+"""  # noqa: S608 - our own names
+
 
 RING = """
 DO $make$

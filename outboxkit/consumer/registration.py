@@ -1,0 +1,90 @@
+"""A consumer's handlers, noted for consumers of other queues: the inbox knows a handler by its name alone."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import groupby
+from operator import itemgetter
+
+import structlog
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import partitions
+from outboxkit.inbox import Handler
+from outboxkit.message import NAME_LIMIT, storable
+from outboxkit.outage import Sleep, first_line
+from outboxkit.statements import handlers as statements
+
+EVERY = timedelta(hours=1)
+CURE = (
+    "in one database a handler's name is its identity: of each message only one of them runs. "
+    "Rename one, to a name such as billing.SendReceipt"
+)
+_NO_RIGHT = "42501"
+
+
+class Registration:
+    """Notes which handlers a queue's consumer has, and warns if another queue's consumer has one of the same name.
+
+    Args:
+        engine: for connections of its own.
+        handlers: the consumer's.
+        queue: the consumer's queue.
+        sleep: for tests.
+    """
+
+    def __init__(
+        self, engine: AsyncEngine, handlers: Sequence[Handler], *, queue: str, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        self._engine = engine
+        self._queue = queue
+        self._functions = {handler.name: _path(handler) for handler in sorted(handlers, key=lambda one: one.name)}
+        self._sleep = sleep
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+
+    async def begin(self) -> None:
+        """Note the handlers for the first time. A role without the right to do so goes on, with a warning.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database is away.
+        """
+        try:
+            shared = await self._note()
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:
+                raise
+            cure = "GRANT SELECT, INSERT, UPDATE ON outboxkit_handler to this role"
+            self._log.warning("handlers not compared with those of other queues", error=first_line(error), cure=cure)
+            return
+        for other, names in groupby(shared, key=itemgetter(0)):
+            handlers = [name for _, name in names]
+            self._log.warning("two queues use one handler name", other_queue=other, handlers=handlers, cure=CURE)
+
+    async def run(self) -> None:
+        """Note them again and again, until cancelled. An outage is the deliveries' to report."""
+        while True:
+            await self._sleep(EVERY.total_seconds())
+            try:
+                await self._note()
+            except (SQLAlchemyError, OSError, TimeoutError) as error:
+                self._log.debug("handlers not noted", error=first_line(error))
+
+    async def _note(self) -> list[tuple[str, str]]:
+        rows = [
+            {"handler": name, "queue": storable(self._queue), "function": path}
+            for name, path in self._functions.items()
+        ]
+        if not rows:
+            return []
+        async with self._engine.begin() as connection:
+            await connection.execute(statements.register(connection.dialect.name), rows)
+            since = await partitions.clock(connection) - statements.SEEN
+            found = statements.of_other_queues(list(self._functions), since)
+            return [(queue, name) for queue, name in await connection.execute(found, {"queue": self._queue})]
+
+
+def _path(handler: Handler) -> str:
+    function = handler.function
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
+    return storable(f"{module}.{name}")[-NAME_LIMIT:]

@@ -1,0 +1,107 @@
+"""Two queues with one handler name in one database: a warning when a consumer starts, and an error in `status`."""
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
+
+from outboxkit import event, inbox, inbox_handler, process
+from outboxkit.cli import status
+from outboxkit.cli.status import show
+from outboxkit.consumer.registration import Registration
+from outboxkit.outage import utc_now
+from outboxkit.retention import Periods, Retention
+
+
+@event("Ordered")
+@dataclass
+class Ordered:
+    number: int
+
+
+@inbox_handler("Handle")
+def bill(session: Session, event: Ordered) -> None: ...
+
+
+@inbox_handler("Handle")
+def ship(session: Session, event: Ordered) -> None: ...
+
+
+@inbox_handler("shipping.Other")
+def other(session: Session, event: Ordered) -> None: ...
+
+
+def registration(engine: AsyncEngine, queue: str, *functions: object) -> Registration:
+    return Registration(engine, [inbox.handler_of(function) for function in functions], queue=queue)
+
+
+async def test_the_second_queue_is_told_of_the_first(async_engine: AsyncEngine, engine: Engine):
+    with capture_logs() as quiet:
+        await registration(async_engine, "billing", bill).begin()
+        await registration(async_engine, "billing", bill).begin()  # another process of the same queue
+        await registration(async_engine, "none").begin()
+    assert quiet == []
+    with capture_logs() as told:
+        await registration(async_engine, "shipping", ship, other).begin()
+    (warning,) = told
+    assert (warning["log_level"], warning["event"]) == ("warning", "two queues use one handler name")
+    assert (warning["queue"], warning["other_queue"], warning["handlers"]) == ("shipping", "billing", ["Handle"])
+    assert "Rename one, to a name such as billing.SendReceipt" in warning["cure"]
+    with engine.connect() as connection:
+        found = status.read(connection, utc_now())
+        functions = connection.execute(text("SELECT function FROM outboxkit_handler ORDER BY queue, handler")).scalars()
+        assert [path.rpartition(".")[2] for path in functions] == ["bill", "ship", "other"]
+    assert "error: Handle is a handler of queues billing, shipping" in "\n".join(show.lines(found, width=120))
+    assert found.advice == (
+        "queues billing and shipping have a handler Handle each, and of a message only one of them runs: rename one",
+    )
+
+
+async def test_a_queue_that_is_gone_is_forgotten(async_engine: AsyncEngine, engine: Engine):
+    await registration(async_engine, "old", bill).begin()
+    with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE outboxkit_handler SET last_seen = :then"), {"then": utc_now() - timedelta(days=2)}
+        )
+    with capture_logs() as told:
+        await registration(async_engine, "new", bill).begin()
+    assert told == []
+    with engine.connect() as connection:
+        assert status.read(connection, utc_now()).inbox.shared_names == ()
+    await Retention(async_engine, Periods(timedelta(days=1))).prune()
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT queue FROM outboxkit_handler")).scalars().all() == ["new"]
+
+
+async def test_a_consumer_that_runs_for_long_stays_known(async_engine: AsyncEngine, engine: Engine):
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            raise asyncio.CancelledError
+
+    running = Registration(async_engine, [inbox.handler_of(bill)], queue="billing", sleep=sleep)
+    await asyncio.gather(running.run(), return_exceptions=True)
+    assert slept == [3600, 3600]
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT queue FROM outboxkit_handler")).scalars().all() == ["billing"]
+
+
+async def test_a_role_without_the_right_goes_on(pg_engine: Engine, postgresql_url: str):
+    role = f"consumer_{secrets.token_hex(6)}"
+    with pg_engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role}; GRANT {role} TO CURRENT_USER"))
+    engine = process.engine(f"{postgresql_url}?options=-crole%3D{role}", name="test")
+    with capture_logs() as told:
+        await registration(engine, "billing", bill).begin()
+    await engine.dispose()
+    with pg_engine.begin() as connection:
+        connection.execute(text(f"DROP ROLE {role}"))
+    assert [entry["event"] for entry in told] == ["handlers not compared with those of other queues"]
+    assert "GRANT SELECT, INSERT, UPDATE ON outboxkit_handler" in told[0]["cure"]

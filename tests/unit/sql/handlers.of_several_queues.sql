@@ -1,0 +1,9 @@
+SELECT outboxkit_handler.handler, outboxkit_handler.queue
+FROM outboxkit_handler
+WHERE outboxkit_handler.last_seen >= :last_seen_1 AND outboxkit_handler.handler IN (SELECT
+    outboxkit_handler.handler
+    FROM outboxkit_handler
+    WHERE outboxkit_handler.last_seen >= :last_seen_1
+    GROUP BY outboxkit_handler.handler
+    HAVING count(*) > 1)
+ORDER BY outboxkit_handler.handler, outboxkit_handler.queue;
