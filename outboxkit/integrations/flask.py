@@ -7,20 +7,22 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, ParamSpec, Unpack
 
-from flask import Blueprint, Flask, Response, current_app, request
-from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
-from werkzeug.exceptions import HTTPException
 
 from outboxkit import idempotency, preconditions, problems
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, InProgress, Replay
-from outboxkit.integrations import door
+from outboxkit.integrations import door, needs
 from outboxkit.integrations.door import Asked, Incoming, Options, Rules
 from outboxkit.integrations.waiting import Places
 from outboxkit.problems import Problem
 from outboxkit.transaction import allow_commit, forbid_commit, session_of
+
+with needs("flask"):
+    from flask import Blueprint, Flask, Response, current_app, request
+    from flask.typing import ResponseReturnValue
+    from werkzeug.exceptions import HTTPException
 
 P = ParamSpec("P")
 Sessions = Callable[[], Session | scoped_session[Session]] | scoped_session[Session]
