@@ -1,17 +1,19 @@
 """`once`, in the colour that its sessions have."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from inspect import isawaitable, iscoroutine, iscoroutinefunction
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import msgspec
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import sessionmaker
+from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import codec
 from outboxkit.effects.asked import Asked, asked
@@ -21,6 +23,19 @@ from outboxkit.errors import ConfigurationError, EncodeError
 
 TIDY_SECONDS = 5
 """How long a run that failed or was cancelled may take to say so; without a word, its lease runs out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A change in a transaction of its own, and how long it may take in a loop; None: as long as it takes."""
+
+    change: Callable[[Session], Any]
+    seconds: float | None = None
+
+
+CALL = None
+"""Instead of a change: make the call."""
+Plan = Generator[Write | None, Any, Effect]
 
 
 @overload
@@ -87,51 +102,68 @@ def once(
         )
     run = asked(key, on_unknown, lease, ambiguous)
     if isinstance(session_factory, async_sessionmaker):
-        return _once_async(session_factory, run, call)
+        return _run_async(session_factory, _plan(run), call)
     if iscoroutinefunction(call):
         raise ConfigurationError("effects.once: the call is async and the sessions are not: use an async_sessionmaker")
-    return _once(session_factory, run, call)
+    return _run(session_factory, _plan(run), call)
 
 
-def _once(factory: sessionmaker[Any], run: Asked, call: Callable[[], object]) -> Effect:
-    with factory.begin() as session:
-        begun = begin(session, run)
+def _plan(run: Asked) -> Plan:
+    """What to do, one thing after the other; the result of each comes back. The same for both colours."""
+    begun: Begun = yield Write(partial(begin, asked=run))
     _report(run, begun)
     if begun.effect is not None:
         return begun.effect
     try:
-        result = _plain(call())
-    except BaseException as error:
-        with suppress(SQLAlchemyError), factory.begin() as session:
-            give_up(session, run, begun, error)
-        raise
-    payload, problem = _written(run, result)
-    with factory.begin() as session:
-        record(session, run, begun, payload)
-    return _ended(begun, payload, problem)
-
-
-async def _once_async(factory: async_sessionmaker[AsyncSession], run: Asked, call: Callable[[], Any]) -> Effect:
-    async with factory.begin() as session:
-        begun = await session.run_sync(begin, run)
-    _report(run, begun)
-    if begun.effect is not None:
-        return begun.effect
-    try:
-        result = call()
-        if isawaitable(result):
-            result = await result
-    except GeneratorExit:  # nothing can be awaited any more
+        result = yield CALL
+    except GeneratorExit:  # nothing can be done any more
         raise
     except BaseException as error:
         with suppress(SQLAlchemyError, TimeoutError):
-            async with asyncio.timeout(TIDY_SECONDS), factory.begin() as session:
-                await session.run_sync(give_up, run, begun, error)
+            yield Write(partial(give_up, asked=run, begun=begun, error=error), seconds=TIDY_SECONDS)
         raise
     payload, problem = _written(run, result)
-    async with factory.begin() as session:
-        await session.run_sync(record, run, begun, payload)
+    yield Write(partial(record, asked=run, begun=begun, payload=payload))
     return _ended(begun, payload, problem)
+
+
+def _run(factory: sessionmaker[Any], plan: Plan, call: Callable[[], object]) -> Effect:
+    def do(task: Write | None) -> Any:
+        if task is None:
+            return _plain(call())
+        with factory.begin() as session:
+            return task.change(session)
+
+    proceed: Callable[[], Write | None] = partial(next, plan)
+    while True:
+        try:
+            task = proceed()
+        except StopIteration as end:
+            return cast("Effect", end.value)
+        try:
+            proceed = partial(plan.send, do(task))
+        except BaseException as error:  # noqa: BLE001 - the plan raises it again, or another one
+            proceed = partial(plan.throw, error)
+
+
+async def _run_async(factory: async_sessionmaker[AsyncSession], plan: Plan, call: Callable[[], Any]) -> Effect:
+    async def do(task: Write | None) -> Any:
+        if task is None:
+            result = call()
+            return await result if isawaitable(result) else result
+        async with asyncio.timeout(task.seconds), factory.begin() as session:
+            return await session.run_sync(task.change)
+
+    proceed: Callable[[], Write | None] = partial(next, plan)
+    while True:
+        try:
+            task = proceed()
+        except StopIteration as end:
+            return cast("Effect", end.value)
+        try:
+            proceed = partial(plan.send, await do(task))
+        except BaseException as error:  # noqa: BLE001 - the plan raises it again, or another one
+            proceed = partial(plan.throw, error)
 
 
 def _plain(result: object) -> object:

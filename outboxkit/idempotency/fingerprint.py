@@ -4,14 +4,21 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import accumulate
+from json.encoder import encode_basestring_ascii
 from typing import NoReturn
 
 VERSION = b"outboxkit request 1"
 DEPTH = 100
 """Levels of nesting that are read as JSON, whatever is left of the interpreter's own limit."""
+LARGEST_JSON = 256 * 1024
+"""Bytes of a body that is read as JSON. A larger one is compared byte by byte, so that it costs what a hash costs."""
 
 _JSON_TYPE = re.compile(r"application/(?:[^/]+\+)?json", re.IGNORECASE)
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[][{}]', re.DOTALL)  # a string that does not end is the rest of the text
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)  # one that does not end is the rest of the text
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_LITERALS: Mapping[object, bytes] = {None: b"null", True: b"true", False: b"false"}
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 def fingerprint(
@@ -27,7 +34,10 @@ def fingerprint(
 
     The order of query parameters of different names does not matter. In a JSON body the order of names, white space and
     the way a character is escaped do not matter; a number is compared as it is written: 1 and 1.0 differ. Any other
-    body, also one that is JSON by its type but cannot be read as such or gives a name twice, is compared byte by byte.
+    body is compared byte by byte. So is JSON of more than 256 KiB or 100 levels, or that gives
+    a name twice, or cannot be read.
+
+    A large body takes a while: on an event loop call this in a thread if the body has more than 64 KiB.
 
     Args:
         method: the HTTP method.
@@ -39,16 +49,22 @@ def fingerprint(
     """
     media_type = (content_type or "").partition(";")[0].strip().lower()
     canonical = _canonical(body) if _JSON_TYPE.fullmatch(media_type) else None
-    content = (b"raw", _encoded(media_type), body) if canonical is None else (b"json", canonical)
+    content: tuple[bytes | bytearray, ...] = (
+        (b"raw", _encoded(media_type), body) if canonical is None else (b"json", canonical)
+    )
     named = sorted(query, key=lambda pair: pair[0])
     parts = [
         _encoded(method),
         _encoded(template),
         _framed(_encoded(text) for pair in sorted(values.items()) for text in pair),
         _framed(_encoded(text) for pair in named for text in pair),
-        _framed(content),
     ]
-    return sha256(VERSION + _framed(parts)).digest()
+    digest = sha256(VERSION + _framed(parts))
+    digest.update(sum(8 + len(part) for part in content).to_bytes(8))
+    for part in content:  # each by itself: a large body is not copied
+        digest.update(len(part).to_bytes(8))
+        digest.update(part)
+    return digest.digest()
 
 
 def _framed(parts: Iterable[bytes]) -> bytes:
@@ -66,36 +82,53 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
-def _canonical(body: bytes) -> bytes | None:
-    """One text for all JSON documents of the same content; None where the bytes have to speak for themselves.
+def _canonical(body: bytes) -> bytearray | None:
+    """One text for all JSON documents of the same content; None if the bytes have to speak for themselves.
 
     Names get a dot, so that `{"n": "1.0"}` can stand for a number as it is written, and for nothing else.
     """
+    if len(body) > LARGEST_JSON or _too_deep(body):
+        return None
     try:
-        text = body.decode()
-        if _too_deep(text):
-            return None
         read = json.loads(
-            text, object_pairs_hook=_named, parse_int=_number, parse_float=_number, parse_constant=_refuse
+            body.decode(), object_pairs_hook=_named, parse_int=_number, parse_float=_number, parse_constant=_refuse
         )
     except ValueError:
         return None
-    return json.dumps(read, sort_keys=True, separators=(",", ":")).encode()
+    text = bytearray()
+    _write(read, text)
+    return text
 
 
-def _too_deep(text: str) -> bool:
-    if text.count("[") + text.count("{") <= DEPTH:
+def _write(value: object, text: bytearray) -> None:
+    """Append the value as `json.dumps` would write it; that takes ten times the memory."""
+    match value:
+        case bytes():
+            text += b'{"n":"' + value + b'"}'
+        case str():
+            text += encode_basestring_ascii(value).encode()
+        case list():
+            text += b"["
+            for each in value:
+                _write(each, text)
+                text += b","
+            text[-1:] = b"]" if value else b"[]"
+        case dict():
+            text += b"{"
+            for name in sorted(value):
+                text += encode_basestring_ascii(name).encode() + b":"
+                _write(value[name], text)
+                text += b","
+            text[-1:] = b"}" if value else b"{}"
+        case _:
+            text += _LITERALS[value]
+
+
+def _too_deep(body: bytes) -> bool:
+    if body.count(b"[") + body.count(b"{") <= DEPTH:
         return False
-    depth = 0
-    for found in _BRACKETS.finditer(text):
-        match text[found.start()]:
-            case "[" | "{":
-                depth += 1
-                if depth > DEPTH:
-                    return True
-            case "]" | "}":
-                depth -= 1
-    return False
+    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEPTH
 
 
 def _named(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -105,8 +138,9 @@ def _named(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return named
 
 
-def _number(literal: str) -> dict[str, str]:
-    return {"n": literal}
+def _number(literal: str) -> bytes:
+    """Bytes, which nothing else in JSON is, and of which one digit is one object for all."""
+    return literal.encode()
 
 
 def _refuse(constant: str) -> NoReturn:

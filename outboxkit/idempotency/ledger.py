@@ -147,7 +147,16 @@ def _attempt(connection: Connection, asked: Asked) -> Outcome | None:
     taken = connection.execute(taking, parameters).first()
     if taken is not None:
         steps = decode_steps(taken.steps)
-        return Fresh(asked.scope, asked.principal, asked.key, asked.token, taken.expires_at, asked.lease, steps)
+        return Fresh(
+            asked.scope,
+            asked.principal,
+            asked.key,
+            asked.token,
+            taken.expires_at,
+            asked.lease,
+            steps,
+            asked.fingerprint,
+        )
     this = {name: parameters[name] for name in ("at_scope", "at_principal", "at_key")}
     found = connection.execute(statements.look_up(dialect), this).first()
     return None if found is None else _tell(found, asked.fingerprint)

@@ -32,6 +32,7 @@ class Fresh:
         expires_at: until when the answer is remembered, by the database's clock.
         lease: for how long this run has the request to itself; None: as long as its transaction lasts.
         steps: results of the steps that earlier runs have finished, encoded.
+        fingerprint: of the request.
     """
 
     scope: str
@@ -41,6 +42,7 @@ class Fresh:
     expires_at: datetime
     lease: timedelta | None = None
     steps: Mapping[str, bytes] = field(default_factory=dict)
+    fingerprint: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,11 +51,13 @@ class Steps:
     def key(self, name: str) -> str:
         """An idempotency key for the outside call of this step: the same in every run of the request.
 
-        Where a run ended between a call and its record, the next one calls again, and the outside system sees from
-        this key that it has done it.
+        If a run ended between a call and its record, the next one calls again, and the outside system sees from this
+        key that it has done it. Another request has another key here, also one that comes under the same idempotency
+        key after that was forgotten: the outside system must not give it the answer to the first.
         """
         fresh = self._fresh
-        return ids.derive("outboxkit.step", fresh.scope, fresh.principal or "", fresh.key, name)
+        asked = fresh.fingerprint.hex()
+        return ids.derive("outboxkit.step", fresh.scope, fresh.principal or "", fresh.key, asked, name)
 
     async def step(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         """The result of the step: of an earlier run that finished it, or else of this call, which is then recorded.

@@ -1,5 +1,6 @@
 """What the door of a service does with an idempotency key, whatever the framework: no I/O, no framework."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,8 @@ REPLAYED = "Idempotency-Replayed"
 EXPIRES = "Idempotency-Expires"
 
 MEBIBYTE = 1024 * 1024
+QUICK = 64 * 1024
+"""Bytes of a body whose fingerprint is taken on the event loop; that of a larger one is taken in a thread."""
 SCOPE_LIMIT = 255
 
 _UNSTORED = frozenset((400, 401, 403, 406, 408, 412, 413, 415, 422, 425, 428, 429))
@@ -41,6 +44,7 @@ class Options(TypedDict, total=False):
     required: bool
     retention: timedelta
     wait: timedelta
+    max_waiting: int
     lease: timedelta | None
     max_body: int
     max_response: int
@@ -56,6 +60,7 @@ class Rules:
         required: whether a request without a key is refused; otherwise it is done without any memory.
         retention: for how long an answer is remembered.
         wait: for how long a duplicate waits for the end of the first; zero: it is refused at once.
+        max_waiting: how many duplicates may wait at once, half of them of one caller; others are refused at once.
         lease: for how long a run has the request to itself, in two steps; None: atomic mode.
         max_body: bytes of a request's body.
         max_response: bytes of an answer's body.
@@ -69,6 +74,7 @@ class Rules:
     required: bool = True
     retention: timedelta = timedelta(hours=24)
     wait: timedelta = timedelta(0)
+    max_waiting: int = 20
     lease: timedelta | None = None
     max_body: int = MEBIBYTE
     max_response: int = MEBIBYTE
@@ -86,9 +92,9 @@ class Rules:
                 raise ConfigurationError(f"{name} is {found!r}; a timedelta is accepted, such as timedelta(seconds=5)")
             if found is not None and found < least:
                 raise ConfigurationError(f"{name} is {found}; {least} or more is accepted")
-        for name in ("max_body", "max_response"):
+        for name, unit in (("max_body", " of bytes"), ("max_response", " of bytes"), ("max_waiting", "")):
             if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name} is {getattr(self, name)}; a number of bytes from 1 is accepted")
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; a number{unit} from 1 is accepted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,23 @@ def ask(incoming: Incoming, rules: Rules) -> Asked | None:
         body=incoming.body,
     )
     return Asked(_short(f"{incoming.method} {incoming.template}"), key, digest)
+
+
+async def ask_aside(incoming: Incoming, rules: Rules) -> Asked | None:
+    """`ask`, away from the event loop if the body is large.
+
+    Raises:
+        Problem: as of `ask`.
+    """
+    if QUICK < len(incoming.body) <= rules.max_body:
+        return await asyncio.to_thread(ask, incoming, rules)
+    return ask(incoming, rules)
+
+
+def is_longer(announced: str | None, limit: int) -> bool:
+    """Whether a header Content-Length announces more than so many bytes; one that is no number says nothing."""
+    digits = (announced or "").strip().lstrip("0")
+    return digits.isascii() and digits.isdecimal() and (len(digits) > len(str(limit)) or int(digits) > limit)
 
 
 def answered(outcome: Replay | InProgress | Mismatch) -> Response:

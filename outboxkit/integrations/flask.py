@@ -7,19 +7,22 @@ from datetime import timedelta
 from functools import wraps
 from typing import Any, ParamSpec, Unpack
 
-from flask import Blueprint, Flask, Response, current_app, request
-from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
-from werkzeug.exceptions import HTTPException
 
 from outboxkit import idempotency, preconditions, problems
 from outboxkit.errors import ConfigurationError
-from outboxkit.idempotency import Fresh, Replay
-from outboxkit.integrations import door
+from outboxkit.idempotency import Fresh, InProgress, Replay
+from outboxkit.integrations import door, needs
 from outboxkit.integrations.door import Asked, Incoming, Options, Rules
+from outboxkit.integrations.waiting import Places
 from outboxkit.problems import Problem
 from outboxkit.transaction import allow_commit, forbid_commit, session_of
+
+with needs("flask"):
+    from flask import Blueprint, Flask, Response, current_app, request
+    from flask.typing import ResponseReturnValue
+    from werkzeug.exceptions import HTTPException
 
 P = ParamSpec("P")
 Sessions = Callable[[], Session | scoped_session[Session]] | scoped_session[Session]
@@ -51,6 +54,7 @@ class Idempotent:
         self._session = session
         self._principal = principal
         self._rules = Rules(**options)
+        self._places = Places(self._rules.max_waiting)
         if self._rules.lease is not None:
             raise ConfigurationError(
                 "lease= is of two-step mode, which is the ASGI middleware's; Flask has atomic mode"
@@ -73,7 +77,7 @@ class Idempotent:
         principal = self._caller()
         try:
             asked = None if request.method in SAFE else door.ask(_incoming(self._rules), self._rules)
-            outcome = self._begin(session, asked, principal, self._rules.wait) if asked else None
+            outcome = self._begin_or_wait(session, asked, principal) if asked else None
             if outcome is not None and not isinstance(outcome, Fresh):
                 session.rollback()
                 return _replayed(door.answered(outcome))
@@ -125,6 +129,14 @@ class Idempotent:
             return self._keep(session, outcome, response)
         session.rollback()
         return _replayed(door.answered(outcome)) if isinstance(outcome, Replay) else response
+
+    def _begin_or_wait(self, session: Session, asked: Asked, principal: str | None) -> idempotency.Outcome:
+        outcome = self._begin(session, asked, principal, timedelta(0))
+        if isinstance(outcome, InProgress) and self._rules.wait:
+            with self._places.taken(principal or asked) as may_wait:
+                if may_wait:
+                    return self._begin(session, asked, principal, self._rules.wait)
+        return outcome
 
     def _begin(self, session: Session, asked: Asked, principal: str | None, wait: timedelta) -> idempotency.Outcome:
         return idempotency.begin(

@@ -140,8 +140,9 @@ class Relay:
                     break
                 self._pipeline.sweep()
                 await pause(stop, jittered(DRAIN_SECONDS))
-        if stop.is_set():
-            done.held, done.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
+        if stop.is_set():  # an outage of its own: that the database counts does not say that the broker is back
+            counting = Outage("relay", passing=PASSING_SQLSTATES)
+            done.held, done.later = await counting.ride_out(self._counter(as_of), stop) or (None, 0)
         await self.publisher.close()
         return done
 

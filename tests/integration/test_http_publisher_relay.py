@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
 from outboxkit import event, ids, outbox, tables
 from outboxkit.brokers import Verdict
@@ -155,3 +156,63 @@ async def test_a_destination_that_is_away_costs_no_attempt(
     stop.set()
     await running
     assert len(set(destination.keys)) == 100
+
+
+async def test_a_wrong_token_is_an_outage_of_the_destination_and_costs_no_message_anything(
+    engine: Engine, async_engine: AsyncEngine, destination: Destination
+):
+    token, refused, taken = "new", 0, list[int]()
+    enough = asyncio.Event()
+
+    def answer(call: Call) -> Say:
+        nonlocal refused
+        if call.header("authorization") != f"Bearer {token}":
+            refused += 1
+            if refused == 10:  # eight at once, and then one at a time
+                enough.set()
+            return say((401, 403, 407)[refused % 3], b"token old expired")
+        taken.append(json.loads(call.body)["order_id"])
+        return say()
+
+    destination.answer = answer
+    with Session(engine) as session, session.begin():
+        for number in range(300):
+            outbox.add(session, TellPartner(number), key=f"customer-{number % 60}" if number % 3 else None)
+    policy = Policy(max_attempts=1, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
+    stop, publisher = asyncio.Event(), HttpPublisher(destination.url, authorization="Bearer old")
+    with capture_logs() as log:
+        running = asyncio.create_task(relay(async_engine, publisher, policy).run(stop))
+        async with asyncio.timeout(60):
+            await enough.wait()
+    async with asyncio.timeout(60):
+        rows = await asyncio.to_thread(left, engine, "payments")
+        assert (len(rows), {row[3] for row in rows}) == (300, {0})
+        errors = {row[4] for row in rows if row[4]}
+        assert errors, "status can show why they wait"
+        assert all(str(error).startswith("postponed: the destination answers 40") for error in errors), errors
+        assert "old" not in "".join(map(str, errors))
+        assert refused < 20, "each row is not a request"
+        token = "old"
+        while await asyncio.to_thread(left, engine, "payments"):
+            await asyncio.sleep(0.05)
+    stop.set()
+    await running
+    assert sorted(taken) == list(range(300))
+    for customer in range(60):
+        mine = [number for number in taken if number % 3 and number % 60 == customer]
+        assert mine == sorted(mine), f"customer {customer} lost the order"
+    with engine.connect() as connection:
+        assert connection.execute(select(tables.dead_letter)).all() == []
+    loud = [line for line in log if line["log_level"] == "error"]
+    assert [line["event"] for line in loud] == ["the destination refuses the sender: look at its credentials"]
+
+
+async def test_one_message_that_is_forbidden_delays_no_other_one(
+    engine: Engine, async_engine: AsyncEngine, destination: Destination
+):
+    destination.answer = lambda call: say(403) if json.loads(call.body)["order_id"] in (0, 150) else say()
+    with Session(engine) as session, session.begin():
+        outbox.add_all(session, [TellPartner(number) for number in range(200)])
+    policy = Policy(max_attempts=1, backoffs={Verdict.POSTPONED: Backoff(base=timedelta(hours=1))})
+    done = await relay(async_engine, HttpPublisher(destination.url), policy).drain(asyncio.Event())
+    assert (done.published, done.later, done.dead) == (198, 2, {})

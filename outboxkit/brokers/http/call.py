@@ -69,17 +69,31 @@ class Call:
             trouble = f"time was up after {self._seconds / (1 if self._course.has_left else 2):g} s"
         except httpx.LocalProtocolError:
             raise
-        except (httpx.TransportError, OSError) as error:
-            trouble = f"the connection was lost ({reason_of(error)})" if self._course.has_left else reason_of(error)
+        except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
+            if is_for_us(error):
+                raise
+            trouble = self._trouble(error)
         finally:
-            if self._response is not None:
-                await self._response.aclose()
+            await self._close()
         if self._response is not None:
             headers = {name.lower(): value for name, value in self._response.headers.items()}
             return Response(self._response.status_code, headers, bytes(self._body), self._is_cut, trouble)
         if self._course.has_left:
             return Lost(f"no answer came: {trouble}")
         return Unreached(trouble or "there is no connection")
+
+    def _trouble(self, error: BaseException) -> str:
+        if not isinstance(error, httpx.TransportError | OSError):
+            return f"the client failed ({type(error).__name__}: {reason_of(error)})"
+        return f"the connection was lost ({reason_of(error)})" if self._course.has_left else reason_of(error)
+
+    async def _close(self) -> None:
+        if self._response is not None:
+            try:
+                await self._response.aclose()
+            except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
+                if is_for_us(error):
+                    raise
 
     async def _send(self) -> httpx.Response:
         """Send, and once more where a connection that was kept open turns out to have ended meanwhile.
@@ -112,14 +126,27 @@ class Call:
         self._request.extensions["trace"] = self._course.note
 
 
+def is_for_us(error: BaseException) -> bool:
+    """Whether somebody cancels this task or ends the process. A client library may also be cancelled by itself."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
 def reason_of(error: BaseException) -> str:
-    """What the operating system has said, where an error of httpx comes from that; else the error, in a few words."""
-    found, below = error, _below(error)
-    while below is not None:
+    """What the operating system has said, if an error of httpx comes from that; else the error, in a few words."""
+    found, below, seen = error, _below(error), {id(error)}
+    while below is not None and id(below) not in seen:
+        seen.add(id(below))
         if isinstance(below, OSError):
             found = below
         below = _below(below)
-    return " ".join(str(found).split()) or type(found).__name__
+    try:
+        text = " ".join(str(found).split())
+    except Exception:  # noqa: BLE001 - an exception may fail at its own text
+        text = ""
+    return text or type(found).__name__
 
 
 def _below(error: BaseException) -> BaseException | None:

@@ -11,10 +11,17 @@ from outboxkit.message import Message
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """There is a receipt; `heard`: the destination has given it, so it is there and works."""
+    """There is a receipt.
+
+    Attributes:
+        receipt: for the message.
+        heard: the destination has given it, so it is there and works.
+        unauthorized: the destination refuses the sender; it would refuse every other message as well.
+    """
 
     receipt: Receipt
     heard: bool = True
+    unauthorized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,8 @@ class Lanes:
         self._lost: dict[int, str] = {}
         self._unreached: dict[int, str] = {}
         self._heard = False
+        self._refusals: dict[int, str] = {}
+        self._is_accepted = False
         self._behind: dict[int, int] = {}
         self._ready: list[tuple[bool, int]] = []
         last: dict[str, int] = {}
@@ -65,15 +74,27 @@ class Lanes:
                 last[message.key] = index
 
     def next(self) -> int | None:
-        """The index of the next message to send; None: there is none, or the destination is away."""
-        return heappop(self._ready)[1] if self._ready and not self._unreached else None
+        """The index of the next message to send; None: there is none, or the destination is of no use now."""
+        return heappop(self._ready)[1] if self._ready and not self._unreached and self.refusal is None else None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the destination refuses the sender; None: it does not.
+
+        One that it refused before and that goes last says nothing, if others of this batch were accepted.
+        """
+        known = self._suspects if self._is_accepted else ()
+        return next((reason for index, reason in self._refusals.items() if self._batch[index].id not in known), None)
 
     def put(self, index: int, outcome: Outcome) -> None:
         """Note what came of a message. Unless it is confirmed, what is behind it of its key is held."""
         match outcome:
-            case Answered(receipt, heard):
+            case Answered(receipt, heard, unauthorized):
                 self._receipts[index] = receipt
                 self._heard |= heard
+                self._is_accepted |= heard and not unauthorized
+                if unauthorized:
+                    self._refusals[index] = receipt.reason or "the destination refuses the sender"
                 if receipt.verdict is Verdict.CONFIRMED:
                     if index in self._behind:
                         self._offer(self._behind[index])
@@ -102,7 +123,7 @@ class Lanes:
             index for index, receipt in enumerate(self._receipts) if receipt is None and not self._is_lost(index)
         ]
         return frozenset(
-            [self._batch[index].id for index in unknown]
+            [self._batch[index].id for index in (*unknown, *self._refusals)]
             + [id_ for index in undecided if (id_ := self._batch[index].id) in self._suspects]
         )
 
@@ -122,6 +143,8 @@ class Lanes:
             return Receipt(Verdict.REJECTED if self._heard else Verdict.UNKNOWN, reason)
         if (reason := self._unreached.get(index)) is not None:
             return Receipt(Verdict.UNKNOWN, reason)
+        if self.refusal is not None:
+            return _held("the destination refuses the sender")
         return _held("the destination went away" if self._unreached else "there was no time left to send it")
 
 

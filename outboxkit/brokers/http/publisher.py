@@ -8,17 +8,21 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 
 import httpx
+import structlog
 
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.http import request, signature, target, verdict
-from outboxkit.brokers.http.call import Call
+from outboxkit.brokers.http.call import Call, reason_of
 from outboxkit.brokers.http.lanes import Answered, Lanes, Lost, Outcome, Unreached
+from outboxkit.brokers.http.verdict import Response
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
 
 KEEPALIVE_SECONDS = 30.0
 """For how long a connection that nobody uses is kept open."""
 MAX_ANSWER = 1024 * 1024
+REMIND_SECONDS = 60.0
+"""How often it is said again that the destination refuses the sender."""
 
 
 class HttpPublisher:
@@ -67,6 +71,9 @@ class HttpPublisher:
         self._fixed = _fixed_headers(self._target)
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._suspects: frozenset[str] = frozenset()
+        self._is_refused = False
+        self._told_at: float | None = None
+        self._log = structlog.get_logger("outboxkit").bind(destination=self._target.origin)
 
     def __repr__(self) -> str:
         return f"HttpPublisher({self._target.origin!r})"
@@ -79,8 +86,11 @@ class HttpPublisher:
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Send every message, in its order among those of its key, and judge each by its response.
 
+        Once the destination has refused the sender (401, 403, 407), one message goes ahead of the others. While that
+        is refused as well, the destination is away.
+
         Raises:
-            BrokerUnavailable: it is closed, or there was no connection: no request has left.
+            BrokerUnavailable: it is closed, or there was no connection: no request has left. Or it refuses the sender.
         """
         transport = self._transport
         if transport is None:
@@ -88,15 +98,32 @@ class HttpPublisher:
         lanes = Lanes(batch, self._suspects)
         until = time.monotonic() + self._timeout
 
-        async def work() -> None:
-            while time.monotonic() < until and (index := lanes.next()) is not None:
+        async def work(most: int) -> None:
+            while most and time.monotonic() < until and (index := lanes.next()) is not None:
                 lanes.put(index, await self._outcome(transport, batch[index]))
+                most -= 1
 
+        if self._is_refused:
+            await work(1)
+            if lanes.refusal is not None:
+                self._suspects = lanes.still_suspect()
+                self._tell(lanes.refusal)
+                raise BrokerUnavailable(lanes.refusal)
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(self._concurrency, len(batch))):
-                workers.create_task(work())
+                workers.create_task(work(len(batch)))
         self._suspects = lanes.still_suspect()
+        self._is_refused = lanes.refusal is not None
+        if lanes.refusal is not None:
+            self._tell(lanes.refusal)
         return lanes.receipts()
+
+    def _tell(self, refusal: str) -> None:
+        """Log it, once a minute at most."""
+        now = time.monotonic()
+        if self._told_at is None or now - self._told_at >= REMIND_SECONDS:
+            self._told_at = now
+            self._log.error("the destination refuses the sender: look at its credentials", error=refusal)
 
     async def close(self) -> None:
         """Close the connections; a later `connect` begins anew."""
@@ -105,21 +132,32 @@ class HttpPublisher:
             await gone.aclose()
 
     async def _outcome(self, transport: httpx.AsyncBaseTransport, message: Message) -> Outcome:
-        if (refusal := request.refusal(message)) is not None:
-            return Answered(Receipt(Verdict.UNROUTABLE, refusal), heard=False)
+        """What came of one message, whatever happened: nothing here ends the others or the process."""
         try:
+            if (refusal := request.refusal(message)) is not None:
+                return Answered(Receipt(Verdict.UNROUTABLE, refusal), heard=False)
             call = Call(transport, self._request(message), seconds=self._timeout, limit=self._max_answer)
-            found = await call.outcome()
-        except (request.Unsendable, httpx.LocalProtocolError) as error:
-            return Answered(Receipt(Verdict.REJECTED, f"it is no HTTP request: {error}", final=True), heard=False)
+        except Exception as error:  # noqa: BLE001 - it is the message that cannot be written
+            return self._unsendable(error)
+        try:
+            return self._judged(await call.outcome())
+        except httpx.LocalProtocolError as error:
+            return self._unsendable(error)
+
+    def _judged(self, found: Response | Lost | Unreached) -> Outcome:
+        hide = self._target.hide
         match found:
             case Lost(reason):
-                return Lost(self._target.hide(reason))
+                return Lost(verdict.shown(reason, hide))
             case Unreached(reason):
-                return Unreached(f"cannot connect to {self._target.origin}: {self._target.hide(reason)}")
+                return Unreached(f"cannot connect to {self._target.origin}: {verdict.shown(reason, hide)}")
             case response:
-                hide, now = self._target.hide, datetime.now(UTC)
-                return Answered(verdict.judge(response, limit=self._max_answer, now=now, hide=hide))
+                receipt = verdict.judge(response, limit=self._max_answer, now=datetime.now(UTC), hide=hide)
+                return Answered(receipt, unauthorized=response.status in verdict.UNAUTHORIZED)
+
+    def _unsendable(self, error: Exception) -> Answered:
+        reason = verdict.shown(reason_of(error), self._target.hide)
+        return Answered(Receipt(Verdict.REJECTED, f"it is no HTTP request: {reason}", final=True), heard=False)
 
     def _request(self, message: Message) -> httpx.Request:
         headers = request.headers_of(message, source=self._source) | self._fixed

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from outboxkit.brokers.http import signature
+from outboxkit.brokers.http import redaction, signature
+from outboxkit.brokers.http.redaction import Redaction
 from outboxkit.errors import ConfigurationError
 
 ACCEPTED = "http://host/path or https://user:password@host/path is accepted"
 _FIELD = re.compile(r"[!-~]+(?: +[!-~]+)*")
-HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +24,14 @@ class Target:
         origin: scheme, host and port: what may be shown of the URL. Paths and queries of webhooks hold secrets.
         authorization: the value of the header.
         key: the bytes that requests are signed with.
-        secrets: texts that are taken out of whatever is shown.
+        hide: takes out of a text what is secret here: path and query, user and password, authorization, key.
     """
 
     url: httpx.URL = field(repr=False)
     origin: str
     authorization: str | None = field(default=None, repr=False)
     key: bytes | None = field(default=None, repr=False)
-    secrets: tuple[str, ...] = field(default=(), repr=False)
-
-    def hide(self, text: str) -> str:
-        """The text without any of the secrets."""
-        for secret in self.secrets:
-            text = text.replace(secret, HIDDEN)
-        return text
+    hide: Redaction = field(default_factory=lambda: Redaction(()), repr=False, compare=False)
 
 
 def parse(url: str, *, authorization: str | None = None, secret: str | None = None) -> Target:
@@ -72,7 +66,7 @@ def parse(url: str, *, authorization: str | None = None, secret: str | None = No
         origin=f"{bare.scheme}://{bare.netloc.decode('ascii')}",
         authorization=given,
         key=signature.key_of(secret) if secret is not None else None,
-        secrets=tuple(sorted(set(_secrets(parsed, given, secret)), key=len, reverse=True)),
+        hide=Redaction(_secrets(parsed, given, secret)),
     )
 
 
@@ -83,11 +77,13 @@ def _basic(url: httpx.URL) -> str:
 
 
 def _secrets(url: httpx.URL, authorization: str | None, secret: str | None) -> Iterator[str]:
-    found = [authorization, secret, url.password, url.userinfo.partition(b":")[2].decode("ascii", "replace")]
+    """Without the words that are the same for everybody: the scheme of an authorization, the prefix of a secret."""
+    path, _, query = url.raw_path.decode("ascii", "replace").partition("?")
+    yield from redaction.parts_of(path, query)
+    user, _, password = url.userinfo.decode("ascii", "replace").partition(":")
+    yield from (user, password)
     if authorization is not None:
-        found.append(authorization.partition(" ")[2])
+        scheme, _, credentials = authorization.partition(" ")
+        yield credentials.strip() or scheme
     if secret is not None:
-        found.append(secret.removeprefix(signature.PREFIX))
-    for each in filter(None, found):
-        yield each
-        yield each.replace("/", "\\/")  # as some write it in JSON
+        yield secret.removeprefix(signature.PREFIX)

@@ -14,9 +14,11 @@ SHOWN_BYTES = 1024
 """How much of an error's body goes into the reason."""
 BUSY = (429, 503)
 """The destination itself says "not now": no attempt of the message."""
-TRANSIENT = (409, 425)
-"""Other answers below 500 after which the same request may succeed: the first one is in progress, or it came too
-early."""
+UNAUTHORIZED = (401, 403, 407)
+"""The sender is refused, not the message: its credentials are missing, wrong, expired, or not enough."""
+TRANSIENT = (408, 409, 421, 425)
+"""Other answers below 500 after which the same request may succeed: it took too long, the first one is in progress, it
+came over a connection that is for others, or it came too early (RFC 9110, sections 15.5.9, 15.5.10 and 15.5.20)."""
 
 Hide = Callable[[str], str]
 """Takes secrets out of a text."""
@@ -52,14 +54,21 @@ def judge(response: Response, *, limit: int, now: datetime, hide: Hide = str) ->
     """
     status = response.status
     if 200 <= status < 300:
-        return _confirmed(response, limit)
+        return _confirmed(response, limit, hide)
     reason = _reason(response, hide)
     after = retry_after(response.headers.get("retry-after"), now=now)
+    if status in UNAUTHORIZED:
+        return Receipt(Verdict.POSTPONED, f"the destination answers {reason}", after)
     if status in BUSY:
         return Receipt(Verdict.POSTPONED, reason, after)
-    if status in TRANSIENT or status >= 500:
+    if status in TRANSIENT or status >= 500 or _is_full_for_now(status, after):
         return Receipt(Verdict.REJECTED, reason, after)
     return Receipt(Verdict.REJECTED, reason, final=True)
+
+
+def _is_full_for_now(status: int, after: timedelta | None) -> bool:
+    """A 413 with a `Retry-After` says that the condition is temporary (RFC 9110, section 15.5.14)."""
+    return status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and after is not None
 
 
 def retry_after(value: str | None, *, now: datetime) -> timedelta | None:
@@ -81,26 +90,24 @@ def retry_after(value: str | None, *, now: datetime) -> timedelta | None:
     return min(wait, LONGEST_WAIT) if wait > timedelta(0) else None
 
 
-def shown(body: bytes, hide: Hide = str) -> str:
-    """The beginning of a body in one line, whatever is in it, without secrets."""
-    text = hide(body.decode(errors="replace")).strip()
-    cut = text.encode()[:SHOWN_BYTES].decode(errors="ignore")
+def shown(text: str, hide: Hide = str) -> str:
+    """The beginning of a text from outside in one line, whatever is in it, without secrets."""
+    cut = hide(text).strip().encode(errors="replace")[:SHOWN_BYTES].decode(errors="ignore")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
-def _confirmed(response: Response, limit: int) -> Receipt:
-    """A 2xx. The call was made, also where its answer cannot be kept: the reason says so, for who wants the answer."""
+def _confirmed(response: Response, limit: int, hide: Hide) -> Receipt:
+    """A 2xx. The call was made, also if its answer cannot be kept: the reason says so, for who wants the answer."""
     if response.trouble is not None:
-        return Receipt(
-            Verdict.REJECTED, f"{_name(response.status)}, but {response.trouble} in the middle of its answer"
-        )
+        trouble = shown(response.trouble, hide)
+        return Receipt(Verdict.REJECTED, f"{_name(response.status)}, but {trouble} in the middle of its answer")
     if response.is_cut:
         return Receipt(Verdict.CONFIRMED, f"its answer is longer than {limit} bytes and was not kept")
     if not response.body:
         return CONFIRMED
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        coded = shown(encoding.encode())[:40]
+        coded = shown(encoding, hide)[:40]
         return Receipt(
             Verdict.CONFIRMED, f"its answer is encoded as {coded!r}, which nobody asked for; it was not kept"
         )
@@ -113,7 +120,7 @@ def _reason(response: Response, hide: Hide) -> str:
     parts = [_name(response.status)]
     if 300 <= response.status < 400:
         parts.append("redirects are not followed")
-    if body := shown(response.body, hide):
+    if body := shown(response.body.decode(errors="replace"), hide):
         parts.append(body)
     return ": ".join(parts)
 

@@ -43,8 +43,7 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
     Raises:
         Problem: 413, it has more than `limit` bytes.
     """
-    announced = next(iter(lines(scope, "content-length")), "")
-    if announced.isdecimal() and int(announced) > limit:
+    if door.is_longer(next(iter(lines(scope, "content-length")), None), limit):
         raise problems.body_too_large(limit)
     body = bytearray()
     while True:

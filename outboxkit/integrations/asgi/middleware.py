@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.integrations import door
-from outboxkit.integrations.asgi.messages import App, Receive, Scope, Send, answer, incoming, read, refusal
+from outboxkit.integrations.asgi.messages import App, Receive, Scope, Send, answer, incoming, lines, read, refusal
 from outboxkit.integrations.asgi.run import Run
 from outboxkit.problems import Problem
 
@@ -86,13 +86,14 @@ class IdempotencyMiddleware:
 
     async def _prepared(self, scope: Scope, receive: Receive) -> Run | None:
         """What there is to do; None: the client left before it had asked."""
+        has_key = self._rules.required or bool(lines(scope, door.KEY.lower()))
+        principal = await self._caller(scope) if has_key else None  # first: strangers make no work
         body = await read(scope, receive, self._rules.max_body)
         if body is None:
             return None
-        asked = door.ask(incoming(scope, body), self._rules)
+        asked = await door.ask_aside(incoming(scope, body), self._rules)
         question: dict[str, Any] | None = None
         if asked is not None:
-            principal = await self._caller(scope)
             question = asked._asdict() | {
                 "principal": principal,
                 "retention": self._rules.retention,

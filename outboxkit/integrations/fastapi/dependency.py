@@ -9,11 +9,12 @@ from fastapi.params import Depends as Dependency
 
 from outboxkit import idempotency
 from outboxkit.errors import ConfigurationError
-from outboxkit.idempotency import Fresh
+from outboxkit.idempotency import Fresh, InProgress
 from outboxkit.integrations import door
 from outboxkit.integrations.fastapi.answers import Answered
-from outboxkit.integrations.fastapi.sessions import at_end, hold, on, rollback, usable
+from outboxkit.integrations.fastapi.sessions import at_once, hold, on, rollback, usable
 from outboxkit.integrations.fastapi.visit import Work, visit_of
+from outboxkit.integrations.waiting import Places
 
 
 class Idempotent:
@@ -48,6 +49,7 @@ class Idempotent:
                 "a lease is for requests in steps, which outboxkit.integrations.asgi.IdempotencyMiddleware is for; "
                 "here the transaction is the lease"
             )
+        self._places = Places(self.rules.max_waiting)
         given = [("request", inspect.Parameter.empty), ("session", self.session)]
         if self.principal is not None:
             given.append(("principal", self.principal))
@@ -86,18 +88,22 @@ class Idempotent:
             content_type=request.headers.get("content-type"),
             body=await request.body(),
         )
-        asked = door.ask(incoming, self.rules)
+        asked = await door.ask_aside(incoming, self.rules)
         session = usable(session)
         if asked is None:
             hold(session)
             visit.work = Work(session, self.rules)
             return
         question = asked._asdict() | {"principal": principal, "retention": self.rules.retention}
-        outcome = await on(session, idempotency.begin, **question, wait=self.rules.wait)
+        outcome = await on(session, idempotency.begin, **question)
+        if isinstance(outcome, InProgress) and self.rules.wait:
+            with self._places.taken(principal or asked) as may_wait:
+                if may_wait:
+                    outcome = await at_once(session, idempotency.begin, **question, wait=self.rules.wait)
         if isinstance(outcome, Fresh):
             visit.work = Work(session, self.rules, question, outcome)
             return
-        await at_end(session, rollback)
+        await at_once(session, rollback)
         raise Answered(door.answered(outcome))
 
 

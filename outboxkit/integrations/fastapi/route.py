@@ -25,7 +25,7 @@ from outboxkit.integrations.fastapi.answers import (
 from outboxkit.integrations.fastapi.dependency import Idempotent
 from outboxkit.integrations.fastapi.documents import documented
 from outboxkit.integrations.fastapi.fitness import checked, template_of, tree_of
-from outboxkit.integrations.fastapi.sessions import at_end, finish, on, remember, rollback
+from outboxkit.integrations.fastapi.sessions import at_once, finish, on, remember, rollback
 from outboxkit.integrations.fastapi.visit import Visit, Work, open_visit
 from outboxkit.problems import Problem
 
@@ -80,8 +80,7 @@ async def _read(request: Request, rules: door.Rules) -> None:
     """
     if not rules.required and door.KEY not in request.headers:
         return
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > rules.max_body:
+    if door.is_longer(request.headers.get("content-length"), rules.max_body):
         raise problems.body_too_large(rules.max_body)
     body = bytearray()
     async for chunk in request.stream():
@@ -95,14 +94,14 @@ async def _succeeded(work: Work, answer: Answer) -> Answer:
     """Commit what the endpoint did together with its answer; take it back where the answer is not to be kept."""
     try:
         if not work.rules.stored(answer.status_code):
-            await at_end(work.session, rollback)
+            await at_once(work.session, rollback)
             return answer
-        await at_end(work.session, finish, work.fresh, _whole(work, answer))
+        await at_once(work.session, finish, work.fresh, _whole(work, answer))
     except StaleDataError:
-        await at_end(work.session, rollback)
+        await at_once(work.session, rollback)
         return problem_answer(preconditions.stale())
     except Exception:
-        await at_end(work.session, rollback)
+        await at_once(work.session, rollback)
         raise
     return _with_expiry(answer, work.fresh)
 
@@ -114,7 +113,7 @@ async def _failed(request: Request, visit: Visit, error: Exception) -> Answer:
         if isinstance(error, Problem):
             return problem_answer(error)
         raise error
-    await at_end(work.session, rollback)
+    await at_once(work.session, rollback)
     if isinstance(error, StaleDataError):
         return problem_answer(preconditions.stale())
     if isinstance(error, RequestValidationError):

@@ -25,21 +25,21 @@ _COMMITTED = (
 )
 _THREADS = 40
 """As many as AnyIO has for endpoints."""
-_limiter: RunVar[CapacityLimiter] = RunVar("outboxkit.waiting")
+_limiter: RunVar[CapacityLimiter] = RunVar("outboxkit.sessions")
 """Of the event loop that runs."""
 
 
 async def on(session: Any, call: Callable[Concatenate[Session, P], T], *args: P.args, **options: P.kwargs) -> T:
-    """Call a plain function on the session, which may have to wait for another request.
+    """Call a plain function on the session.
 
-    For an `AsyncSession` on the session inside it; else in a thread of those that are kept for this. The endpoint's own
-    thread must not be among the waiting ones, or a request that all others wait for could not go on.
+    For an `AsyncSession` on the session inside it; else in a thread that is kept for this, not in one of those
+    that endpoints run in: they may be waiting for this one.
     """
-    return await _on(session, call, _waiting, *args, **options)
+    return await _on(session, call, _threads, *args, **options)
 
 
-async def at_end(session: Any, call: Callable[Concatenate[Session, P], T], *args: P.args, **options: P.kwargs) -> T:
-    """`on`, for what others may wait for: it gets a thread at once."""
+async def at_once(session: Any, call: Callable[Concatenate[Session, P], T], *args: P.args, **options: P.kwargs) -> T:
+    """`on`, with a thread that is there at once: others may wait for this call, or it has a place for waiting."""
     return await _on(session, call, lambda: CapacityLimiter(1), *args, **options)
 
 
@@ -51,7 +51,7 @@ async def _on(
     return await run_sync(partial(call, session, *args, **options), limiter=threads())
 
 
-def _waiting() -> CapacityLimiter:
+def _threads() -> CapacityLimiter:
     try:
         return _limiter.get()
     except LookupError:
@@ -103,11 +103,21 @@ def finish(session: Session, fresh: Fresh | None, response: Response) -> None:
 def remember(session: Session, question: dict[str, Any], response: Response) -> Outcome:
     """Keep the answer alone, after `rollback`; what the ledger says if another run was quicker.
 
-    In a session of its own, for `sessionmaker.begin()` allows no second transaction in the one that it gives.
+    In a session of its own, for `sessionmaker.begin()` allows no second transaction in the one that it gives. It is of
+    the same class and has the same `info`, so that what listens to the `sessionmaker` sets up this one as well.
     """
-    with Session(session.get_bind(clause=tables.idempotency)) as anew:
+    with _another(session) as anew:
         outcome = idempotency.begin(anew, **question)
         if isinstance(outcome, Fresh):
             idempotency.complete(anew, outcome, response)
             anew.commit()
         return outcome
+
+
+def _another(session: Session) -> Session:
+    bind = session.get_bind(clause=tables.idempotency)
+    info = {name: value for name, value in session.info.items() if not str(name).startswith("outboxkit")}
+    try:
+        return type(session)(bind=bind, info=info)
+    except TypeError:  # a class that takes something else
+        return Session(bind, info=info)

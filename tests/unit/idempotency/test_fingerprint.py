@@ -3,6 +3,7 @@
 import json
 import random
 import string
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from outboxkit.idempotency import fingerprint
+from outboxkit.idempotency.fingerprint import LARGEST_JSON
 
 JSON = "application/json"
 DIGEST = "e8cbde978fbfcad8ce23fb9cbcbc2c0d03315c5c665cb7ad8909b134399c9b91"
@@ -221,3 +223,60 @@ def test_it_is_a_sha_256_digest_that_stays_the_same_in_every_version():
     """Rows of an older version are compared with it."""
     assert len(of()) == 32
     assert of(b'{"total":"19.80"}').hex() == DIGEST
+
+
+def filled(unit: bytes, size: int) -> bytes:
+    return b"[" + b",".join([unit] * (size // (len(unit) + 1) - 1)) + b"]"
+
+
+HOSTILE = {
+    "ones": lambda size: filled(b"1", size),
+    "lists": lambda size: filled(b"[]", size),
+    "dicts": lambda size: filled(b"{}", size),
+    "objects": lambda size: filled(b'{"a":1}', size),
+    "numbers": lambda size: b"[" + b",".join(b"%d" % n for n in range(10**6, 10**6 + size // 9)) + b"]",
+    "names": lambda size: b"{" + b",".join(b'"%d":0' % n for n in range(size // 12)) + b"}",
+    "twice": lambda size: b"{" + b",".join([b'"a":1'] * (size // 7)) + b"}",
+    "deep": lambda size: b"[" * (size // 2) + b"]" * (size // 2),
+    "digits": lambda size: b"9" * size,
+    "exponent": lambda size: b"1e" + b"9" * (size - 2),
+    "brackets in a text": lambda size: b'["' + b"[{" * (size // 2 - 2) + b'"]',
+    "escapes": lambda size: b'"' + b"\\u00e9" * (size // 6 - 1) + b'"',
+}
+
+
+@pytest.mark.parametrize("made", HOSTILE.values(), ids=HOSTILE)
+def test_no_body_takes_many_times_its_own_size(made: Any):
+    for size, most in ((64 * 1024, 64), (1024 * 1024, 2)):
+        body = made(size)
+        assert size * 0.7 < len(body) <= size
+        tracemalloc.start()
+        try:
+            of(body)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < most * len(body), f"{peak / len(body):.0f} times {len(body)} bytes"
+
+
+def test_json_beyond_256_kib_is_compared_by_its_bytes():
+    for size, is_json in ((LARGEST_JSON, True), (LARGEST_JSON + 1, False)):
+        one = b'{"a":1,"b":"' + b"x" * (size - 14) + b'"}'
+        other = b'{"b":"' + b"x" * (size - 14) + b'","a":1}'
+        assert len(one) == len(other) == size
+        assert (of(one) == of(other)) is is_json
+        assert of(one) == of(one)
+
+
+@pytest.mark.parametrize(
+    ("body", "digest"),
+    [
+        (
+            b'[1,1.0,-0,1e5,"1",null,true,false,[],{},{"b":[{}],"a":"\\u00e9\\ud800"},"\\/\\""]',
+            "a91af59c3eda5b1b60acb8412b8e6784d101053678c688ce2a08d3d403101eb9",
+        ),
+        (b'{"n":{".n":1},"":[[],[[]]]}', "bae6e16ea750b963b399f640f2e327e5a9a7bfa03684c9bed4acb51449be2fa9"),
+    ],
+)
+def test_a_digest_stays_the_same_from_version_to_version(body: bytes, digest: str):
+    assert of(body).hex() == digest

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session
 
 from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
-from outboxkit.idempotency import Fresh, Steps
+from outboxkit.idempotency import Fresh, Mismatch, Steps, release
 from outboxkit.idempotency.steps import LIMIT
 from tests.requests import IN_STEPS, begun, end_leases, row
 
@@ -158,6 +159,31 @@ async def test_the_key_of_a_step_is_the_same_in_every_run_and_for_nothing_else(e
     ]
     keys = {Steps(sessions, fresh).key("charge") for fresh in [first, *others]}
     assert len(keys | {Steps(sessions, first).key("mail")}) == 6
+
+
+async def test_another_request_under_a_key_that_was_forgotten_has_other_keys_outside(
+    engine: Engine, sessions: Sessions
+):
+    """The first may have made its call; the answer to that must not be taken for the answer to this."""
+    first = begun(engine, IN_STEPS)
+    assert isinstance(first, Fresh)
+    with Session(engine) as session, session.begin():
+        release(session, first, forget=True)
+    second, same = (begun(engine, IN_STEPS | changed) for changed in ({"fingerprint": b"b" * 32}, {}))
+    assert isinstance(second, Fresh)
+    assert same == Mismatch()
+    assert Steps(sessions, first).key("charge") != Steps(sessions, second).key("charge")
+    with Session(engine) as session, session.begin():
+        release(session, second, forget=True)
+    again = begun(engine, IN_STEPS)
+    assert isinstance(again, Fresh)
+    assert Steps(sessions, first).key("charge") == Steps(sessions, again).key("charge")
+
+
+async def test_another_request_takes_over_no_lease(engine: Engine):
+    assert isinstance(begun(engine, IN_STEPS), Fresh)
+    end_leases(engine)
+    assert begun(engine, IN_STEPS | {"fingerprint": b"b" * 32}) == Mismatch()
 
 
 async def test_a_run_without_a_lease_has_no_steps(engine: Engine, sessions: Sessions):

@@ -68,6 +68,22 @@ async def test_an_outage_is_waited_out_without_counting(bench: Bench):
     assert bench.left() == []
 
 
+async def test_a_drain_that_is_stopped_while_the_broker_is_away_does_not_say_that_it_is_back(bench: Bench):
+    class Stopping(int):
+        """Refuses for ever; at the first time the stop is set."""
+
+        def __sub__(self, _: int) -> int:
+            bench.stop.set()
+            return self
+
+    bench.add("a")
+    bench.publisher.refuse_to_connect = Stopping(1)
+    with capture_logs() as said:
+        done = await bench.drain()
+    assert (done.published, done.held) == (0, 1)
+    assert not [line["event"] for line in said if "is back" in line["event"]]
+
+
 async def test_a_drain_without_patience_raises_the_outage(bench: Bench):
     bench.add("a")
     bench.publisher.refuse_to_connect = 10**6

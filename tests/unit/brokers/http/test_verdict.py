@@ -26,11 +26,11 @@ def test_every_2xx_is_a_confirm(status: int):
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
-        ((409, 425, 500, 501, 502, 504, 505, 507, 599, 999), RETRIED),
-        ((429, 503), LATER),
+        ((408, 409, 421, 425, 500, 501, 502, 504, 505, 507, 599, 999), RETRIED),
+        ((401, 403, 407, 429, 503), LATER),
         ((101, 300, 301, 302, 303, 304, 307, 308, 399), DEAD),
         (
-            (400, 401, 402, 403, 404, 405, 406, 408, 410, 411, 412, 413, 415, 422, 423, 424, 426, 428, 431, 451, 499),
+            (400, 402, 404, 405, 406, 410, 411, 412, 414, 415, 416, 417, 422, 423, 424, 426, 428, 431, 451, 499),
             DEAD,
         ),
     ],
@@ -40,7 +40,14 @@ def test_every_other_status_has_its_verdict(statuses: tuple[int, ...], expected:
         receipt = judged(status, headers={"retry-after": "5"})
         assert (receipt.verdict, receipt.final) == expected, status
         assert receipt.after == (None if receipt.final else timedelta(seconds=5)), status
-        assert str(receipt.reason).startswith(str(status))
+        told = "the destination answers " if status in (401, 403, 407) else ""
+        assert str(receipt.reason).startswith(f"{told}{status}")
+
+
+def test_a_body_that_is_too_large_for_now_is_tried_again_when_it_says_so():
+    assert judged(413, headers={"retry-after": "5"}).after == timedelta(seconds=5)
+    assert judged(413, headers={"retry-after": "soon"}).final
+    assert judged(413).final
 
 
 def test_an_answer_comes_with_its_type():
@@ -93,10 +100,11 @@ def test_no_retry_after_is_out_of_bounds(value: str):
 
 
 def test_a_body_is_shown_in_one_line_of_a_kib():
-    assert shown(b"a\r\nb\x1b[31m\xff\xe2\x80\xae") == "a\\r\\nb\\x1b[31m\ufffd\\u202e"
-    assert shown("é".encode() * 1000) == "é" * 512
-    assert shown(b"\xc3" + b"x" * 5000) == "\ufffd" + "x" * 1021
-    assert shown(b"") == ""
+    assert shown("a\r\nb\x1b[31m\ufffd\u202e") == "a\\r\\nb\\x1b[31m\ufffd\\u202e"
+    assert shown("é" * 1000) == "é" * 512
+    assert shown("\ufffd" + "x" * 5000) == "\ufffd" + "x" * 1021
+    assert shown("") == ""
+    assert shown("\ud800") == "?"
 
 
 def test_secrets_are_taken_out_before_the_body_is_cut():

@@ -1,6 +1,7 @@
 """Which requests the middleware takes, and what it refuses."""
 
 import asyncio
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from outboxkit import problems
 from outboxkit.errors import ConfigurationError
+from outboxkit.integrations import door
 from outboxkit.integrations.asgi import IdempotencyMiddleware
 from tests.unit.integrations.asgi.conftest import Served, respond
 
@@ -95,6 +97,48 @@ async def test_a_principal_may_be_awaited_and_may_refuse(served: Served):
 
     served.rules["principal"] = nobody
     assert (await served.post()).status_code == 401
+
+
+async def test_a_caller_that_is_not_known_makes_no_work(served: Served, monkeypatch: pytest.MonkeyPatch):
+    """Neither is its body read, nor its fingerprint taken."""
+
+    def nobody(_: Any) -> str:
+        raise problems.Problem(401, "caller-unknown", "Who are you?", "Log in.")
+
+    async def receive() -> Any:
+        raise AssertionError("the body is not read")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    served.rules["principal"] = nobody
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-length", b"9" * 5000)]}
+    await served.middleware()(scope, receive, send)
+    assert sent[0]["status"] == 401
+    served.rules["required"] = False
+    served.rules["principal"] = lambda _: "ada"
+    with pytest.raises(AssertionError, match="not read"):
+        await served.middleware()(scope | {"headers": []}, receive, send)
+
+
+async def test_the_fingerprint_of_a_large_body_is_taken_away_from_the_event_loop(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    threads: list[bool] = []
+    whole = door.fingerprint
+
+    def watched(**asked: Any) -> bytes:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return whole(**asked)
+
+    monkeypatch.setattr(door, "fingerprint", watched)
+    body = b"[" + b"1," * 40_000 + b"1]"
+    first, second = [await served.post(body, **{"content-type": "application/json"}) for _ in range(2)]
+    assert (first.status_code, second.headers["idempotency-replayed"]) == (201, "true")
+    await served.post(b"[1]", key="another")
+    assert threads == [False, False, True]
 
 
 async def test_other_requests_pass_untouched(served: Served):

@@ -1,15 +1,17 @@
 """What `Idempotent` takes, and whom it asks."""
 
+import threading
 from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
-from fastapi import Depends, HTTPException
+from fastapi import Depends, HTTPException, Request
 from sqlalchemy import event, select
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit import problems
 from outboxkit.errors import ConfigurationError
+from outboxkit.integrations import door
 from outboxkit.integrations.fastapi import Idempotent
 from outboxkit.tables import idempotency
 from tests.unit.integrations.fastapi.conftest import Shop
@@ -52,6 +54,66 @@ async def test_a_caller_that_is_not_known_is_told_so_first(shop: Shop):
 
     shop.serve(principal=nobody)
     assert (await shop.post(key=None)).status_code == 401
+
+
+async def test_the_fingerprint_of_a_large_body_is_taken_away_from_the_event_loop(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+):
+    threads: list[bool] = []
+    whole = door.fingerprint
+
+    def watched(**asked: Any) -> bytes:
+        threads.append(threading.current_thread() is threading.main_thread())
+        return whole(**asked)
+
+    monkeypatch.setattr(door, "fingerprint", watched)
+    shop.serve()
+    for item, replayed in (("x" * 70_000, None), ("x" * 70_000, "true")):
+        assert (await shop.post(item)).headers.get("idempotency-replayed") == replayed
+    await shop.post("pen", key="another")
+    assert threads == [False, False, True]
+
+
+async def test_an_announced_length_of_any_kind_is_none_or_too_large(shop: Shop):
+    shop.serve()
+    for length in ("9" * 5000, "0" * 5000 + "2000000"):
+        assert (await shop.post(headers={"Content-Length": length})).status_code == 413
+    for length in ("\u00b2", "-5", "1e9", ""):
+        assert (await shop.post(key=f"k{length!a}", headers={"Content-Length": length.encode()})).status_code == 201
+
+
+async def test_tenants_by_host_are_told_apart_by_the_principal(shop: Shop):
+    """A scope has no host: one service may have many names. Where each is a tenant, the caller's name says which."""
+
+    def tenant(request: Request) -> str:
+        return f"{request.url.hostname} {request.headers['x-user']}"
+
+    shop.serve(principal=tenant)
+    for host in ("a.example", "b.example"):
+        assert "idempotency-replayed" not in (await shop.post(headers={"Host": host})).headers
+    assert (await shop.post(headers={"Host": "a.example"})).headers["idempotency-replayed"] == "true"
+
+
+@pytest.mark.parametrize("place", ["before", "principal", "behind"])
+async def test_who_may_ask_is_checked_in_front_of_idempotent_or_a_replay_does_not_check_it(shop: Shop, place: str):
+    allowed = True
+
+    def check() -> str:
+        if not allowed:
+            raise HTTPException(403)
+        return "ada"
+
+    rule = Depends(Idempotent(session=shop.get_session, principal=check if place == "principal" else None))
+    guards = {"before": [Depends(check), rule], "principal": [rule], "behind": [rule, Depends(check)]}
+
+    @shop.app.post("/orders", dependencies=guards[place])
+    def order(session: Annotated[Any, Depends(shop.get_session)]) -> None:
+        session.connection()
+
+    assert (await shop.post()).status_code == 200
+    allowed = False
+    replay = await shop.post()
+    assert replay.status_code == (200 if place == "behind" else 403), "the order of the list is the order of the checks"
 
 
 async def test_without_a_principal_the_key_is_nobodys_own(shop: Shop):
