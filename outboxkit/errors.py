@@ -3,7 +3,7 @@
     OutboxkitError
     ├── ConfigurationError      a setting, a handler or an event class cannot be used as it is
     ├── SchemaError             the tables are missing or old; the text says what to run
-    ├── TransactionRequired     the inbox rule, or an idempotency key, was used where nothing could be rolled back
+    ├── TransactionRequired     outbox, inbox or ledger were used where nothing could be rolled back
     ├── LeaseLost               another run has taken over the request, or the effect, that this one was busy with
     ├── InProgressElsewhere     another run is busy with the effect at this moment
     ├── CodecError

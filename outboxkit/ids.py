@@ -1,5 +1,6 @@
 """Message ids: time-ordered new ones, and ones derived from what they stand for."""
 
+import os
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,10 +14,14 @@ Part = str | int | UUID | bytes
 _USUAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _NAMESPACE = UUID("6a1ffb8e-8f0c-5d8c-9a7b-0f6a2f6f7d11")
 
+if hasattr(os, "register_at_fork"):  # a forked worker goes on from its parent's random state, and so would its siblings
+    os.register_at_fork(after_in_child=uuid_utils.reseed_rng)
+
 
 def new(*, at: datetime | None = None) -> str:
     """A new id: a UUIDv7 (RFC 9562, section 5.7), so ids sort by the time at which they were made, or by `at`.
 
+    Processes that were forked from one another make different ids.
     A message that is to be delivered later carries its due time, so that it is not old when it arrives.
     """
     fresh = uuid_utils.uuid7()

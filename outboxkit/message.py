@@ -4,13 +4,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from types import MappingProxyType
 
 from outboxkit.errors import EncodeError
 
 NAME_LIMIT = 255
 """Bytes that an AMQP 0-9-1 short string holds (section 4.2.5.3): ids, types and routing keys are such strings."""
+
+EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""The moments that a message can carry: a day inside of what Python's calendar can show in every time zone."""
 
 DEFAULT_DESTINATION = "default"
 """Where a message goes whose event names no destination: the broker of the relays that name none either."""
@@ -34,7 +37,8 @@ class Message:
         content_encoding: the payload's encoding, where it has one.
 
     Raises:
-        EncodeError: an id or a type is empty, or a text holds what AMQP and PostgreSQL cannot carry.
+        EncodeError: an id or a type is empty, a text holds what AMQP and PostgreSQL cannot carry, or the moment has no
+            time zone or is near the end of the calendar.
     """
 
     id: str
@@ -68,8 +72,7 @@ class Message:
             _check_text(name, getattr(self, name))
         if not isinstance(self.payload, bytes):
             raise EncodeError(f"message payload is a {type(self.payload).__name__}; it must be bytes")
-        if self.created_at is not None and self.created_at.tzinfo is None:
-            raise EncodeError(f"message created_at is {self.created_at!r}; it must have a time zone")
+        check_moment("message created_at", self.created_at)
         object.__setattr__(self, "headers", MappingProxyType(dict(self.headers)))
 
     @property
@@ -117,6 +120,29 @@ def trusted(*values: *_Fields) -> Message:
     _set_content_type(made, content_type)
     _set_content_encoding(made, encoding)
     return made
+
+
+def check_moment(name: str, moment: object) -> None:
+    """Refuse what is no moment, and one that no clock, table and broker agree about.
+
+    Args:
+        name: what the error calls it.
+        moment: an aware datetime from `EARLIEST` to `LATEST`, or None.
+
+    Raises:
+        EncodeError: it is another kind of value, has no time zone, or is outside of these bounds.
+    """
+    if moment is None:
+        return
+    if not isinstance(moment, datetime) or moment.utcoffset() is None:
+        raise EncodeError(
+            f"{name} is {moment!r}; it must be a datetime with a time zone, such as datetime.now(UTC) + delay"
+        )
+    if not EARLIEST <= moment <= LATEST:
+        raise EncodeError(
+            f"{name} is {moment}; a moment from {EARLIEST.date()} to {LATEST.date()} UTC is accepted. "
+            f"If it stands for never, leave {name.rpartition(' ')[2]} out"
+        )
 
 
 def _check_text(name: str, text: str | None) -> None:

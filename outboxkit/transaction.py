@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Table, event
+from sqlalchemy import Connection, Engine, Table, event
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from outboxkit.errors import TransactionRequired
 
 _KEY = "outboxkit.guard"
+_AUTOCOMMIT = "the connection has isolation level AUTOCOMMIT: {}. Use an engine without it"
 
 
 class Guard:
@@ -43,12 +44,57 @@ def connection_of(session: Session, table: Table, why: str) -> Connection:
         TransactionRequired: the connection is in autocommit mode; the text goes on with `why`.
     """
     connection = session.connection(bind_arguments={"clause": table})
-    if connection.dialect.name == "sqlite":  # a driver in autocommit mode is how SQLAlchemy users get real transactions
-        return connection
-    driver_connection = connection.connection.dbapi_connection
-    if driver_connection is not None and connection.dialect.detect_autocommit_setting(driver_connection):
-        raise TransactionRequired(f"the connection has isolation level AUTOCOMMIT: {why}. Use an engine without it")
+    refuse_autocommit(connection, why)
     return connection
+
+
+def refuse_autocommit(connection: Connection, why: str) -> None:
+    """Refuse a connection whose statements are committed one by one. No I/O.
+
+    On SQLite a driver in autocommit mode may have been told BEGIN: that is a transaction like any other.
+
+    Args:
+        connection: begun, where its session begins it.
+        why: what would go wrong; the error's text ends with it.
+
+    Raises:
+        TransactionRequired: the connection is in autocommit mode.
+    """
+    if connection.dialect.name == "sqlite":
+        if not _commits_each_sqlite_statement(connection.connection.driver_connection):
+            return
+    else:
+        driver_connection = connection.connection.dbapi_connection
+        if driver_connection is None or not connection.dialect.detect_autocommit_setting(driver_connection):
+            return
+    raise TransactionRequired(_AUTOCOMMIT.format(why))
+
+
+def refuse_autocommit_engine(bind: Engine | Connection, why: str) -> None:
+    """Refuse what a session is bound to, where it is known without I/O that its connections will be in autocommit mode.
+
+    On SQLite nothing is known before a transaction has begun.
+
+    Raises:
+        TransactionRequired: as `refuse_autocommit`.
+    """
+    if bind.dialect.name == "sqlite":
+        return
+    if isinstance(bind, Connection):
+        if not bind.closed:
+            refuse_autocommit(bind, why)
+        return
+    at_connect = getattr(bind.dialect, "_on_connect_isolation_level", None)  # what create_engine was given
+    if bind.get_execution_options().get("isolation_level", at_connect) == "AUTOCOMMIT":
+        raise TransactionRequired(_AUTOCOMMIT.format(why))
+
+
+def _commits_each_sqlite_statement(driver_connection: Any) -> bool:
+    """Whether a connection of sqlite3 or aiosqlite is in no transaction, and begins none before it writes."""
+    commits = getattr(driver_connection, "isolation_level", "") is None
+    if getattr(driver_connection, "autocommit", -1) in (True, False):  # Python 3.12: -1 goes by the isolation level
+        commits = driver_connection.autocommit
+    return commits and not driver_connection.in_transaction
 
 
 def forbid_commit(session: Session, text: str, *, for_good: bool = False) -> Guard | None:

@@ -48,6 +48,8 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
         EncodeError: the event, or one of the options, cannot be stored and sent.
         ConfigurationError: the class is no `@event`, or `OUTBOXKIT_MAX_PAYLOAD_BYTES` is no whole number.
         TypeError: `session` is none of the four kinds, or there is no such option.
+        TransactionRequired: the session's connection is in autocommit mode. Where only the connection tells, the flush
+            raises it, before anything is written.
     """
     opened = session_of(session)
     check_options("add", options)
@@ -96,11 +98,12 @@ def cancel(session: Session | scoped_session[Any], message_id: str) -> bool:
 
     Raises:
         TypeError: `session` is an asynchronous one, or none at all.
+        TransactionRequired: the session's connection is in autocommit mode.
     """
     _refuse_async(session)
     opened = session_of(session)
-    opened.flush()
     connection = connection_of(opened)
+    opened.flush()
     for statement in (statements.write.cancel_delayed(), statements.write.cancel()):
         if connection.execute(statement, {"message_id": message_id}).rowcount > 0:
             return True

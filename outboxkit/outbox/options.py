@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from outboxkit.errors import EncodeError
-from outboxkit.message import NAME_LIMIT
+from outboxkit.message import NAME_LIMIT, check_moment
 
 
 class Options(TypedDict, total=False):
@@ -40,22 +40,22 @@ def check_options(caller: str, options: Options) -> None:
 
     Raises:
         TypeError: a name is none of `Options`.
-        EncodeError: a moment has no time zone, or the destination is no name.
+        EncodeError: a moment has no time zone or is out of bounds, the message would expire before it is delivered, or
+            the destination is no name.
     """
     for name in options:
         if name not in Options.__annotations__:
             raise TypeError(f"{caller}() got an unexpected keyword argument {name!r}")
-    _check_moment("deliver_at", options.get("deliver_at"))
-    _check_moment("expires_at", options.get("expires_at"))
+    deliver_at, expires_at = options.get("deliver_at"), options.get("expires_at")
+    check_moment("deliver_at", deliver_at)
+    check_moment("expires_at", expires_at)
+    if deliver_at is not None and expires_at is not None and expires_at <= deliver_at:
+        raise EncodeError(
+            f"expires_at is {expires_at}, and deliver_at {deliver_at}: the message would expire before it may leave. "
+            "Give a later expires_at, or leave it out"
+        )
     destination = options.get("destination")
     if destination is not None and (
         not isinstance(destination, str) or not 0 < len(destination.encode()) <= NAME_LIMIT
     ):
         raise EncodeError(f"destination is {destination!r}; a name of 1 to {NAME_LIMIT} bytes is accepted")
-
-
-def _check_moment(name: str, moment: object) -> None:
-    if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-        raise EncodeError(
-            f"{name} is {moment!r}; it must be a datetime with a time zone, such as datetime.now(UTC) + delay"
-        )

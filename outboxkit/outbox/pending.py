@@ -10,15 +10,17 @@ from itertools import count
 from typing import Any
 
 from sqlalchemy import Connection, event, literal_column, select
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, registry, scoped_session
 
-from outboxkit import statements
+from outboxkit import statements, transaction
 from outboxkit.outbox.drafts import Draft, Row
 from outboxkit.tables import outbox
 
 AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
 
+_WHY = "a rollback would not take the message back"
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1000, 16 * 1024 * 1024
 _KEY = "outboxkit.pending"
 _numbers = count(1)
@@ -63,7 +65,12 @@ def session_of(session: AnySession) -> Session:
 
 
 def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
-    """Hand messages to the session, behind those that it has already."""
+    """Hand messages to the session, behind those that it has already.
+
+    Raises:
+        TransactionRequired: it is known already that the session's connection will be in autocommit mode.
+    """
+    _refuse_known_autocommit(session)
     pending: Pending | None = session.info.get(_KEY)
     if pending is None or pending not in session:
         pending = session.info[_KEY] = Pending()
@@ -73,8 +80,33 @@ def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
 
 
 def connection_of(session: Session) -> Connection:
-    """The connection on which the session writes to the outbox."""
-    return session.connection(bind_arguments={"mapper": _mapper})
+    """The connection on which the session writes to the outbox, in a transaction that can be rolled back.
+
+    Raises:
+        TransactionRequired: the connection is in autocommit mode.
+    """
+    connection = session.connection(bind_arguments={"mapper": _mapper})
+    transaction.refuse_autocommit(connection, _WHY)
+    return connection
+
+
+def _refuse_known_autocommit(session: Session) -> None:
+    """Refuse at the call what `connection_of` refuses at the flush; a `get_bind` of the user's own is asked there."""
+    if type(session).get_bind is not Session.get_bind:
+        return
+    try:
+        bind = session.get_bind(mapper=_mapper)
+    except UnboundExecutionError:  # the flush says so
+        return
+    transaction.refuse_autocommit_engine(bind, _WHY)
+
+
+@event.listens_for(Session, "before_flush")
+def _check(session: Session, *_: object) -> None:
+    """Refuse autocommit mode before the flush has written any business row, which a rollback would not take back."""
+    pending: Pending | None = session.info.get(_KEY)
+    if pending is not None and pending in session:
+        connection_of(session)
 
 
 @event.listens_for(Session, "after_flush")

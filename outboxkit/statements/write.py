@@ -9,9 +9,11 @@ from sqlalchemy import (
     ARRAY,
     Delete,
     Insert,
+    Integer,
     Select,
     String,
     bindparam,
+    cast,
     column,
     delete,
     func,
@@ -43,6 +45,11 @@ WRITTEN = (
     outbox.c.reply,
 )
 """The columns of a new row, in the order in which `outboxkit.outbox.drafts` gives them."""
+
+KEY_LOCKS = 1024
+"""How many locks all the keys of `strict_order` share; a power of two."""
+KEY_LOCK_SPACE = 0x6F75_746B
+"""The first of the two numbers of a key's lock, "outk": no lock that is named by one number can be the same."""
 
 _NAMES = [column.name for column in WRITTEN]
 
@@ -90,15 +97,18 @@ def insert_many_unless_there() -> Insert:
 def lock_keys() -> Select[Any]:
     """Wait until no other transaction that took the lock of one of these keys is open. PostgreSQL only.
 
-    Parameters: keys. Index: none. Locks: a transaction-level advisory lock for each key, in an order that is the same
-    in every transaction. The subquery's ORDER BY counts: the locks are taken above it.
+    Parameters: keys. Index: none. Locks: transaction-level advisory locks in a space of their own: each key stands for
+    one of `KEY_LOCKS` numbers, so that any number of keys fits into the server's table of locks. They are taken in the
+    order of their numbers, which is the same in every transaction. The subquery's ORDER BY counts: the locks are taken
+    above it.
     """
     keys = (
         func.unnest(bindparam("keys", type_=ARRAY(String))).table_valued(column("key", String)).render_derived("given")
     )
-    number = func.hashtextextended(literal_column("'outboxkit:'").concat(keys.c.key), literal_column("0"))
+    hashed = func.hashtextextended(literal_column("'outboxkit:'").concat(keys.c.key), literal_column("0"))
+    number = cast(hashed.bitwise_and(literal_column(str(KEY_LOCKS - 1))), Integer)
     wanted = select(number.label("number")).distinct().order_by("number").subquery("wanted")
-    return select(func.pg_advisory_xact_lock(wanted.c.number))
+    return select(func.pg_advisory_xact_lock(literal_column(str(KEY_LOCK_SPACE)), wanted.c.number))
 
 
 def cancel_delayed() -> Delete:

@@ -1,5 +1,7 @@
 """Message ids: new ones sort by time, derived ones never change and never collide."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum, StrEnum
@@ -56,6 +58,47 @@ def test_an_id_can_carry_a_given_time(second: datetime, fraction: timedelta):
     found = ids.time_of(made)
     assert found is not None
     assert abs(found - at) <= timedelta(milliseconds=1)
+
+
+FORKING = """
+import os
+if {library_off}:
+    register, os.register_at_fork = os.register_at_fork, lambda **_: None
+    import uuid_utils
+    os.register_at_fork = register
+from datetime import UTC, datetime
+from outboxkit import ids
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+made = set()
+count = 0
+for _ in range(8):
+    count, made = count + 2, made | {{ids.new(), ids.new(at=AT)}}
+    pipes = []
+    for _ in range(4):
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            own = [ids.new() for _ in range(200)] + [ids.new(at=AT) for _ in range(20)]
+            with os.fdopen(writing, "w") as pipe:
+                pipe.write(" ".join(own))
+            os._exit(0)
+        os.close(writing)
+        pipes.append(reading)
+    for reading in pipes:
+        with os.fdopen(reading) as pipe:
+            own = pipe.read().split()
+        count, made = count + len(own), made | set(own)
+        os.wait()
+print(count, count - len(made))
+"""
+
+
+@pytest.mark.parametrize("library_off", [False, True], ids=["as it is", "without the library's own reseeding"])
+def test_forked_processes_make_different_ids(library_off: bool):
+    """Workers of a preloading server are such siblings; an inbox takes a second message with one id for a duplicate."""
+    code = FORKING.format(library_off=library_off)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == [str(8 * (2 + 4 * 220)), "0"]
 
 
 def test_ids_of_one_moment_differ():

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outboxkit import EncodeError, event, ids, outbox, tables
+from outboxkit.message import EARLIEST, LATEST
 from outboxkit.outbox import Options
 from outboxkit.outbox.options import check_options
 from tests.unit.shop import NOW, OrderConfirmed, message, rows
@@ -61,6 +62,55 @@ def test_every_option_is_documented_where_people_look(documented: object):
 def test_a_moment_without_zone_is_refused(session: Session, name: str, wrong: Any):
     with pytest.raises(EncodeError, match=rf"{name} is .* must be a datetime with a time zone"):
         outbox.add(session, ORDER, **{name: wrong})
+    assert not session.new
+
+
+EAST, WEST = timezone(timedelta(hours=14)), timezone(-timedelta(hours=12))
+NEVER = [
+    *(datetime.max.replace(tzinfo=zone) for zone in (UTC, EAST, WEST)),
+    *(datetime.min.replace(tzinfo=zone) for zone in (UTC, EAST, WEST)),
+    LATEST + timedelta(microseconds=1),
+    EARLIEST - timedelta(microseconds=1),
+]
+
+
+@pytest.mark.parametrize("moment", NEVER, ids=str)
+def test_a_moment_at_the_end_of_the_calendar_is_refused_with_the_cure(session: Session, moment: datetime):
+    for name in ("deliver_at", "expires_at"):
+        with pytest.raises(EncodeError, match=rf"^{name} is .* to 9999-12-30 UTC .* stands for never, leave {name} out$"):
+            outbox.add(session, ORDER, **{name: moment})
+    with pytest.raises(EncodeError, match=r"created_at is .* leave created_at out$"):
+        message(created_at=moment)
+    assert not session.new
+
+
+def test_the_outermost_moments_are_stored_and_read_back(session: Session, database_url: str):
+    outbox.add(session, ORDER, deliver_at=EARLIEST.astimezone(EAST), expires_at=LATEST.astimezone(WEST))
+    outbox.add(session, message(created_at=EARLIEST), expires_at=EARLIEST.astimezone(WEST))
+    outbox.add(session, message(created_at=LATEST), deliver_at=LATEST)
+    first, second, third = stored(session, database_url)
+    assert (first["due_at"], first["expires_at"]) == (EARLIEST, LATEST)
+    assert (second["created_at"], second["expires_at"]) == (EARLIEST, EARLIEST)
+    assert (third["created_at"], third["due_at"]) == (LATEST, LATEST)
+
+
+class Unknown(tzinfo):
+    """A zone that does not know its offset: Python takes such a moment for a naive one."""
+
+    def utcoffset(self, moment: datetime | None) -> None:
+        return None
+
+
+def test_a_zone_without_an_offset_is_no_zone(session: Session):
+    with pytest.raises(EncodeError, match="must be a datetime with a time zone"):
+        outbox.add(session, ORDER, deliver_at=NOW.replace(tzinfo=Unknown()))
+
+
+@pytest.mark.parametrize("later", [timedelta(0), timedelta(seconds=1), timedelta(days=9)])
+def test_a_message_that_expires_before_it_may_leave_is_refused(session: Session, later: timedelta):
+    for add, given in ((outbox.add, ORDER), (outbox.add_all, [ORDER])):
+        with pytest.raises(EncodeError, match="the message would expire before it may leave"):
+            add(session, given, deliver_at=LATER.astimezone(EAST), expires_at=LATER - later)
     assert not session.new
 
 
