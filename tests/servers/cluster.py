@@ -1,6 +1,5 @@
 """A private cluster of three RabbitMQ nodes, for what one node cannot show: the loss of a node, and of the majority."""
 
-
 from tests.servers import rabbitmq
 from tests.servers.ports import free_ports
 from tests.servers.provision import RABBITMQ, this_machine
