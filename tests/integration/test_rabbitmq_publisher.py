@@ -105,15 +105,27 @@ async def test_a_return_is_not_taken_for_that_of_another_message_with_the_same_i
 
 
 @pytest.mark.parametrize("arguments", [QUORUM, CLASSIC], ids=["quorum", "classic"])
-async def test_a_full_queue_rejects(publisher: RabbitPublisher, broker: PlainClient, arguments: dict[str, Any]):
+async def test_a_full_queue_blames_no_message_and_takes_them_once_there_is_room(
+    publisher: RabbitPublisher, broker: PlainClient, arguments: dict[str, Any]
+):
     broker.bind("OrderConfirmed", arguments=arguments | {"x-max-length": 2, "x-overflow": "reject-publish"})
-    rejected: set[str] = set()
+    broker.bind("Other", queue=f"{broker.queue}-other", arguments=CLASSIC)
+    waiting: set[str] = set()
     for number in range(20):  # a quorum queue lets some more in before it says no
-        (receipt,) = await publisher.publish([made(str(number))])
-        rejected |= {str(number)} if receipt.verdict is Verdict.REJECTED else set()
-    assert rejected
+        await publisher.connect()
+        receipts = await publisher.publish([made(str(number)), made(f"other-{number}", topic="Other")])
+        waiting |= {str(number)} if receipts[0].verdict is not Verdict.CONFIRMED else set()
+        assert receipts[0].verdict in (Verdict.CONFIRMED, Verdict.UNKNOWN, Verdict.POSTPONED)
+        assert receipts[1].verdict is Verdict.CONFIRMED, "others flow"
+    assert receipts[0].verdict is Verdict.POSTPONED
+    assert "nacked by the broker, on a new connection too: for routing key 'OrderConfirmed'" in str(receipts[0].reason)
     arrived = {received.properties.message_id for received in broker.take_all()}
-    assert arrived | rejected == {str(number) for number in range(20)}
+    assert arrived | waiting == {str(number) for number in range(20)}
+
+    async def confirmed() -> bool:
+        return verdicts(await publisher.publish([made("20")])) == ["confirmed"]
+
+    await eventually_async(confirmed)
 
 
 async def test_an_exchange_deleted_in_between_blames_no_message(publisher: RabbitPublisher, broker: PlainClient):

@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -23,7 +23,36 @@ PORT = 5672
 START_SECONDS = 120
 STOP_SECONDS = 60
 LOG = "rabbitmq.log"
+USER = "outboxkit"
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Formation:
+    """What the nodes of one cluster have in common.
+
+    Attributes:
+        ports: where each node listens; its name comes from it.
+        epmd_port: where their one name server listens; the first node starts it.
+        cookie: their secret among themselves.
+        password: of the one user.
+    """
+
+    ports: tuple[int, ...]
+    epmd_port: int
+    cookie: str = field(default_factory=lambda: secrets.token_hex(16))
+    password: str = field(default_factory=lambda: secrets.token_hex(12))
+
+    def settings(self, member: int) -> str:
+        """The lines of rabbitmq.conf by which a node joins the first one, which begins alone: no two may do that."""
+        if member == 0:
+            return ""
+        found = "cluster_formation.classic_config.nodes"
+        return (
+            "cluster_formation.peer_discovery_backend = classic_config\n"
+            f"{found}.1 = {_name(self.ports[0])}\n{found}.2 = {_name(self.ports[member])}\n"
+            "cluster_formation.discovery_retry_interval = 200\ncluster_formation.discovery_retry_limit = 500\n"
+        )
 
 
 @dataclass(frozen=True)
@@ -43,36 +72,62 @@ class PrivateRabbitmq:
     Args:
         programs: what it is run with.
         settings: of the Erlang application `rabbit`, such as `max_message_size`.
+        formation: of its cluster; without one it is alone.
+        member: which node of the cluster it is.
     """
 
     controllable = True
 
-    def __init__(self, programs: Programs, *, settings: Mapping[str, str] = NO_SETTINGS) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        *,
+        settings: Mapping[str, str] = NO_SETTINGS,
+        formation: Formation | None = None,
+        member: int = 0,
+    ) -> None:
         self._programs = programs
         self._settings = settings
         self._home = Home("rabbitmq")
-        self._port, self._epmd_port, self._distribution_port = free_ports(3)
-        self._user, self._password = "outboxkit", secrets.token_hex(12)
-        self.url = _url("127.0.0.1", self._port, self._password)
+        port, epmd_port, self._distribution_port = free_ports(3)
+        self._formation = formation or Formation((port,), epmd_port)
+        self._member = member
+        self._port = self._formation.ports[member]
+        self.url = _url("127.0.0.1", self._port, self._formation.password)
         self._epmd: Process | None = None
         self._node: Process | None = None
         self._configured = False
 
     def start(self) -> None:
         """Start the name server and the node, and wait for a connection."""
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
+        """Start the name server and the node, unless they run."""
         if self._node is not None and self._node.alive():
             return
         self._configure()
-        if self._epmd is None or not self._epmd.alive():
+        if self._member == 0 and (self._epmd is None or not self._epmd.alive()):
             # In the foreground: one that the node starts for itself would outlive everything.
-            command = (self._programs.epmd, "-port", str(self._epmd_port), "-address", "127.0.0.1")
+            command = (self._programs.epmd, "-port", str(self._formation.epmd_port), "-address", "127.0.0.1")
             self._epmd = self._home.spawn(command, {}, LOG, signal.SIGKILL)
-        node = self._node = self._home.spawn(
-            (self._programs.rabbitmq_server,), self._environment(), LOG, signal.SIGKILL
-        )
-        if not wait_until(lambda: answers(self.url), node.alive, START_SECONDS):
+        self._node = self._home.spawn((self._programs.rabbitmq_server,), self._environment(), LOG, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Wait for a connection to the node that was launched."""
+        node = self._node
+        if node is None or not wait_until(lambda: answers(self.url), node.alive, START_SECONDS):
             self.kill()
             raise not_started("RabbitMQ", read_log(self._home.folder / LOG))
+
+    def pause(self) -> None:
+        """Freeze the node: its connections stay open, and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a frozen node go on."""
+        self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """Stop the node cleanly; the name server stays for the next start."""
@@ -91,6 +146,10 @@ class PrivateRabbitmq:
         """Run one of RabbitMQ's own programs, such as `rabbitmqctl`, against this node."""
         self._home.run((self._programs.rabbitmq_server.with_name(program), *arguments), self._environment())
 
+    def _signal(self, signum: signal.Signals) -> None:
+        if self._node is not None:
+            os.killpg(self._node.pid, signum)
+
     def _end(self, signum: signal.Signals) -> None:
         if self._node is not None:
             self._home.end(self._node, signum, STOP_SECONDS)
@@ -101,27 +160,28 @@ class PrivateRabbitmq:
             return
         for name in ("nodes", "logs", "conf.d", "plugins"):
             self._home.make_folder(name)
-        cookie = self._home.write(".erlang.cookie", secrets.token_hex(16))
+        cookie = self._home.write(".erlang.cookie", self._formation.cookie)
         cookie.chmod(0o400)
         self._home.write("enabled_plugins", "[].\n")
         self._home.write("advanced.config", "[].\n")
         self._home.write(
             "rabbitmq.conf",
-            f"default_user = {self._user}\ndefault_pass = {self._password}\ndisk_free_limit.absolute = 50MB\n",
+            f"default_user = {USER}\ndefault_pass = {self._formation.password}\ndisk_free_limit.absolute = 50MB\n"
+            f"{self._formation.settings(self._member)}",
         )
         self._configured = True
 
     def _environment(self) -> dict[str, str]:
         folder = self._home.folder
         return {
-            "RABBITMQ_NODENAME": f"okit-{self._port}@localhost",
+            "RABBITMQ_NODENAME": _name(self._port),
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self._port),
             "RABBITMQ_DIST_PORT": str(self._distribution_port),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": " ".join(
                 ("-kernel inet_dist_use_interface {127,0,0,1}", *_erlang(self._settings))
             ),
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_PORT": str(self._formation.epmd_port),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
             "RABBITMQ_CONFIG_FILES": str(folder / "conf.d"),
@@ -199,6 +259,10 @@ def _greets(host: str, port: int) -> bool:
 
 def _erlang(settings: Mapping[str, str]) -> list[str]:
     return [f"-rabbit {name} {value}" for name, value in settings.items()]
+
+
+def _name(port: int) -> str:
+    return f"okit-{port}@localhost"
 
 
 def _url(host: str, port: int, password: str) -> str:

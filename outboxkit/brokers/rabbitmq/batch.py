@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq.caution import Caution, route
-from outboxkit.brokers.rabbitmq.confirms import Loss, Receipts
+from outboxkit.brokers.rabbitmq.confirms import NACKED, Loss, Receipts
 from outboxkit.message import Message
 
 CAREFUL_WAVES = 64
@@ -39,7 +40,8 @@ class Batch:
 
     Args:
         messages: in order.
-        caution: of the publisher, for longer than one batch.
+        caution: of the publisher, for longer than one batch. Of a route that was nacked last, one message goes ahead, or
+            none.
         suspects: what an earlier batch has found out and could not finish.
     """
 
@@ -47,6 +49,9 @@ class Batch:
         self.messages = messages
         self.receipts: Receipts = [None] * len(messages)
         self._caution = caution
+        self._refusals = caution.refusals
+        self._paused = set(self._refusals.paused()) if self._refusals else set()
+        self._nacked: set[str] = set()
         self._suspects = suspects
         self._failed: set[str] = set()
         self._routes = {route(message) for message in messages if message.key is not None}
@@ -87,14 +92,23 @@ class Batch:
             receipt = self.receipts[index]
             if receipt is not None:
                 self.refuse(index, receipt)
-                self._caution.refused(self.messages[index], receipt.verdict)
+                if receipt is NACKED:
+                    self._nacked.add(route(self.messages[index]))
+                else:
+                    self._caution.unroutable(self.messages[index])
 
     def is_held(self, index: int) -> bool:
-        """Whether an earlier message of its key has failed; it has its receipt then."""
+        """Whether an earlier message of its key has failed, or its route was nacked; it has its receipt then."""
         key = self.messages[index].key
-        if key is None or key not in self._failed:
+        if key is not None and key in self._failed:
+            self.receipts[index] = Receipt(Verdict.HELD, f"an earlier message of key {key!r} has failed")
+            return True
+        if not (self._nacked or self._paused):
             return False
-        self.receipts[index] = Receipt(Verdict.HELD, f"an earlier message of key {key!r} has failed")
+        found = route(self.messages[index])
+        if found not in self._nacked and found not in self._paused:
+            return False
+        self.refuse(index, NACKED)
         return True
 
     def broke(self, loss: Loss, unanswered: Sequence[int], unsent: Sequence[int]) -> None:
@@ -122,13 +136,57 @@ class Batch:
     def _others_pass(self) -> bool:
         return self._suspects.others_pass or CONFIRMED in self.receipts
 
-    def give_up(self, reason: str) -> list[Receipt]:
+    def wants_new_connection(self, opened_at: float) -> bool:
+        """Whether it is to leave on a connection opened later than this, after nacks on this one."""
+        return bool(self._refusals) and self._refusals.want_new_connection(map(route, self.messages), opened_at)
+
+    def finish(self, reason: str) -> list[Receipt]:
         """All receipts; what has none is unknown, for this reason."""
+        self._learn()
         unknown = Receipt(Verdict.UNKNOWN, reason)
-        return [unknown if receipt is None else receipt for receipt in self.receipts]
+        if not (self._nacked or self._paused):
+            return [unknown if receipt is None else receipt for receipt in self.receipts]
+        verdicts = self._judge_routes()
+        return [
+            verdicts[route(message)] if receipt is NACKED else receipt or unknown
+            for message, receipt in zip(self.messages, self.receipts, strict=True)
+        ]
+
+    def _judge_routes(self) -> dict[str, Receipt]:
+        """What a nack means for each route: nobody knows at first; then the route waits, and no message is blamed."""
+        confirmed, paused = self._confirmed_routes(), self._refusals.paused()
+        verdicts = {}
+        for found in self._nacked:
+            name = shown(found)
+            if found in confirmed:
+                reason = f"nacked by the broker, which takes some for {name}: a queue is full"
+            elif found in self._refusals:
+                reason = f"nacked by the broker, on a new connection too: for {name} a queue is full, or has no leader"
+            else:
+                self._refusals.refused(found, "", doubts_connection=True)
+                if self._caution.has_proven(found):
+                    self._caution.nacked()
+                verdicts[found] = Receipt(Verdict.UNKNOWN, f"the broker nacked all for {name} on this connection")
+                continue
+            self._refusals.refused(found, reason, doubts_connection=found not in confirmed)
+            self._caution.nacked()
+            verdicts[found] = Receipt(Verdict.POSTPONED, reason, after=self._wait(found))
+        for found in self._paused - self._nacked:
+            verdicts[found] = Receipt(Verdict.POSTPONED, paused.get(found) or str(NACKED.reason), self._wait(found))
+        return verdicts
+
+    def _wait(self, found: str) -> timedelta:
+        return timedelta(seconds=self._refusals.seconds_left(found))
+
+    def _confirmed_routes(self) -> set[str]:
+        answered = zip(self.messages, self.receipts, strict=True)
+        return {route(message) for message, receipt in answered if receipt is CONFIRMED}
 
     def _learn(self) -> None:
         """Every routing key of which the last wave has brought a message into a queue is proven."""
+        for index in self._wave if self._refusals else ():
+            if self.receipts[index] is CONFIRMED and (found := route(self.messages[index])) not in self._nacked:
+                self._refusals.accepted(found)
         for index in self._wave if self._careful else ():
             if self.receipts[index] is CONFIRMED and (found := route(self.messages[index])) in self._careful:
                 self._caution.proven(found)
@@ -136,24 +194,28 @@ class Batch:
     def _split(self, group: Sequence[int]) -> tuple[list[int], list[int]]:
         messages = self.messages
         ids = {messages[index].id for index in group}
-        if len(ids) == len(group) and not self._careful and not self._failed:
+        if len(ids) == len(group) and not self._careful and not self._failed and not self._refusals:
             return list(group), []
         wave: list[int] = []
         later: list[int] = []
         waiting: set[str] = set()
         seen: set[str] = set()
+        ahead: set[str] = set()
         for index in group:
             message = messages[index]
             if self.receipts[index] is not None or self.is_held(index):
                 continue
-            if message.id in seen or message.key in waiting:
+            if message.id in seen or message.key in waiting or (ahead and route(message) in ahead):
                 if message.key is not None:
                     waiting.add(message.key)
                 later.append(index)
                 continue
             seen.add(message.id)
             wave.append(index)
-            if message.key is not None and route(message) in self._careful:
+            found = route(message)
+            if found in self._refusals:
+                ahead.add(found)
+            if message.key is not None and (found in ahead or found in self._careful):
                 waiting.add(message.key)
         return wave, later if self._waves < CAREFUL_WAVES else self._put_off(later)
 
@@ -163,6 +225,11 @@ class Batch:
             if self.messages[index].key is not None:
                 self.receipts[index] = Receipt(Verdict.HELD, "its key is published with care, and goes on later")
         return [index for index in later if self.receipts[index] is None]
+
+
+def shown(found: str) -> str:
+    """A route, for people."""
+    return f"queue {found[1:]!r}" if found.startswith("\0") else f"routing key {found!r}"
 
 
 def _halves(group: Sequence[int]) -> list[Sequence[int]]:

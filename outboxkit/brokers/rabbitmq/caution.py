@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outboxkit.brokers import Verdict
 from outboxkit.brokers.marks import addressed_to
+from outboxkit.brokers.rabbitmq.refusals import Refusals
 from outboxkit.message import Message
 
 CAREFUL_SECONDS = 60.0
@@ -25,27 +25,38 @@ class Caution:
 
     Those of a routing key that no confirm on this connection has proven to reach a queue, or that reached none lately;
     and all, for as long after a nack, which names no queue.
+
+    Attributes:
+        refusals: the routes that were nacked last.
     """
 
     clock: Callable[[], float]
+    refusals: Refusals = field(init=False)
     _until: float = float("-inf")
-    _refused: dict[str, float] = field(default_factory=dict)
+    _unroutable: dict[str, float] = field(default_factory=dict)
     _proven: set[str] = field(default_factory=set)
 
-    def refused(self, message: Message, verdict: Verdict) -> None:
-        """The broker did not take this message."""
-        until = self.clock() + CAREFUL_SECONDS
-        if verdict is Verdict.UNROUTABLE:
-            self._refused[route(message)] = until
-            self._proven.discard(route(message))
-        else:
-            self._until = until
+    def __post_init__(self) -> None:
+        self.refusals = Refusals(self.clock)
+
+    def unroutable(self, message: Message) -> None:
+        """The broker returned this message."""
+        self._unroutable[route(message)] = self.clock() + CAREFUL_SECONDS
+        self._proven.discard(route(message))
+
+    def nacked(self) -> None:
+        """The broker nacked a message, whatever connection it came on."""
+        self._until = self.clock() + CAREFUL_SECONDS
 
     def proven(self, found: str) -> None:
         """A message of this route has reached a queue."""
         if len(self._proven) >= PROVEN_ROUTES:
             self._proven.clear()
         self._proven.add(found)
+
+    def has_proven(self, found: str) -> bool:
+        """Whether a message of this route has reached a queue on this connection."""
+        return found in self._proven
 
     def connected(self) -> None:
         """A connection is new: nothing is proven, since a broker that is back may lack its queues."""
@@ -56,6 +67,6 @@ class Caution:
         now = self.clock()
         if self._until > now:
             return routes
-        if self._refused:
-            self._refused = {each: until for each, until in self._refused.items() if until > now}
-        return {each for each in routes if each not in self._proven or each in self._refused}
+        if self._unroutable:
+            self._unroutable = {each: until for each, until in self._unroutable.items() if until > now}
+        return {each for each in routes if each not in self._proven or each in self._unroutable}

@@ -7,6 +7,9 @@ from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 
 Receipts = list[Receipt | None]
 
+NACKED = Receipt(Verdict.POSTPONED, "nacked by the broker")
+"""Says nothing of the message itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -80,8 +83,8 @@ class Tracker:
         self._answer(tag, CONFIRMED, multiple=multiple)
 
     def nack(self, tag: int, *, multiple: bool) -> None:
-        """The broker does not take it: a queue is full, or failed."""
-        self._answer(tag, Receipt(Verdict.REJECTED, "nacked by the broker: is a queue full?"), multiple=multiple)
+        """The broker does not take it: a queue is full, or has no leader that this connection knows."""
+        self._answer(tag, NACKED, multiple=multiple)
 
     def returned(self, message_id: str, reason: str) -> None:
         """It reached no queue. RabbitMQ says so before it acks, and that ack says nothing any more."""

@@ -1,6 +1,7 @@
 """One connection to RabbitMQ: opened with a limit, named, and its errors converted once."""
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
@@ -31,27 +32,55 @@ class Tap(Protocol):
         """Take what is its own; returns what is for the client library, in whole frames."""
 
 
+class Addresses:
+    """The URLs of a broker's nodes, in an order of their own: not all workers sit on the first node.
+
+    Args:
+        url: one, or several with commas.
+        shuffle: finds the order, once.
+
+    Attributes:
+        urls: in this order.
+    """
+
+    def __init__(self, url: str, *, shuffle: Callable[[list[str]], None] = random.shuffle) -> None:
+        self.urls = list(dict.fromkeys(map(str.strip, url.split(","))))
+        shuffle(self.urls)
+        self._next = 0
+
+    def in_turn(self) -> Iterator[str]:
+        """Each once, beginning behind the one that was last tried: it was lost, or did not answer."""
+        for _ in range(len(self.urls)):
+            url = self.urls[self._next]
+            self._next = (self._next + 1) % len(self.urls)
+            yield url
+
+
 async def connect(
-    url: str,
+    url: str | Addresses,
     *,
     name: str,
     timeout: float,
+    heartbeat: int = HEARTBEAT_SECONDS,
     on_lost: Callable[[str], None] | None = None,
     tap: Tap | None = None,
     on_writer: Callable[[asyncio.StreamWriter], None] | None = None,
 ) -> aio_pika.abc.AbstractConnection:
     """Open a connection, shown under `name` in RabbitMQ's own listings; `on_lost` hears why it closed.
 
-    Of several URLs, separated by commas, each is tried in turn. Where a `tap` is given, it comes first to what arrives,
+    Of several URLs, separated by commas, each is tried in turn; of `Addresses` the next ones. The broker is asked for a
+    heartbeat every so many seconds where the URL does not say how many. Where a `tap` is given, it comes first to what arrives,
     and `on_writer` gets what it may write whole frames to, between those of the client.
 
     Raises:
         BrokerUnavailable: refused, no such vhost, wrong password, or no answer within `timeout` seconds.
         ConfigurationError: a URL is no AMQP URL.
     """
-    targets = {each: _parse(each) for each in map(str.strip, url.split(","))}
+    addresses = url if isinstance(url, Addresses) else Addresses(url)
+    targets = {each: _parse(each, heartbeat) for each in addresses.urls}
     failures: list[BrokerUnavailable] = []
-    for each, target in targets.items():
+    for each in addresses.in_turn():
+        target = targets[each]
         try:
             with converted(f"cannot connect to {shown(each)}"):
                 connection = aio_pika.Connection(target, client_properties={"connection_name": name})
@@ -146,7 +175,7 @@ def shown(url: str) -> str:
         return "the broker URL"
 
 
-def _parse(url: str) -> URL:
+def _parse(url: str, heartbeat: int = HEARTBEAT_SECONDS) -> URL:
     try:
         target = URL(url)
     except ValueError as error:
@@ -158,4 +187,4 @@ def _parse(url: str) -> URL:
             f"OUTBOXKIT_BROKER_URL has scheme {target.scheme!r} and host {target.host!r}; "
             "amqp://user:password@host:5672/vhost or amqps://… is accepted"
         )
-    return target if "heartbeat" in target.query else target.update_query(heartbeat=HEARTBEAT_SECONDS)
+    return target if "heartbeat" in target.query else target.update_query(heartbeat=heartbeat)

@@ -1,6 +1,7 @@
 """The relay's side of RabbitMQ: persistent, mandatory, confirmed. None of the three can be turned off."""
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -17,16 +18,21 @@ from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 
+HEARTBEAT_SECONDS = 5
+"""Shorter than a consumer's: no handler ever holds up a relay's event loop."""
+
 
 class RabbitPublisher:
     """Publishes to one durable topic exchange, which it declares.
 
     Args:
-        url: `amqp://` or `amqps://`; several, separated by commas, are tried in turn.
+        url: `amqp://` or `amqps://`; several, separated by commas, are tried in an order of this publisher's own, and
+            the next one after each loss.
         exchange: its name.
         timeout: how long a batch may wait for its confirms, and a connection for its handshake.
         app_id: AMQP's `app_id` property of every message.
         clock: seconds that only grow, for tests.
+        shuffle: what finds that order, for tests.
     """
 
     def __init__(
@@ -37,14 +43,16 @@ class RabbitPublisher:
         timeout: timedelta = timedelta(seconds=10),
         app_id: str = "outboxkit",
         clock: Callable[[], float] = time.monotonic,
+        shuffle: Callable[[list[str]], None] = random.shuffle,
     ) -> None:
-        self._url = url
+        self._addresses = connection.Addresses(url, shuffle=shuffle)
         self._exchange = exchange
         self._timeout = timeout.total_seconds()
         self._app_id = app_id
         self._connection: aio_pika.abc.AbstractConnection | None = None
         self._answers = Answers()
         self._channel: ConfirmChannel | None = None
+        self._clock, self._opened_at = clock, float("-inf")
         self._caution = Caution(clock)
         self._suspects = NOBODY
 
@@ -58,7 +66,6 @@ class RabbitPublisher:
             self._raise_if_blocked(self._channel)
             return
         await self._open_anew()
-        self._caution.connected()
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms; after a timeout the connection is given up: its state is unknown."""
@@ -66,13 +73,15 @@ class RabbitPublisher:
         plan = Batch(batch, self._caution, self._suspects)
         try:
             async with asyncio.timeout(self._timeout):
+                if plan.wants_new_connection(self._opened_at) and self._caution.refusals.may_reconnect():
+                    await self._open_anew()
                 reason = await self._send(plan)
         except BrokerUnavailable as error:
             reason = str(error)
         except TimeoutError:
             reason = await self._out_of_time()
         self._suspects = plan.still_suspect()
-        return plan.give_up(reason)
+        return plan.finish(reason)
 
     async def close(self) -> None:
         """Disconnect; a later `connect` opens anew."""
@@ -109,9 +118,15 @@ class RabbitPublisher:
         await self.close()
         self._answers = Answers()
         self._connection = await connection.connect(
-            self._url, name="outboxkit relay", timeout=self._timeout, tap=self._answers
+            self._addresses,
+            name="outboxkit relay",
+            timeout=self._timeout,
+            tap=self._answers,
+            heartbeat=HEARTBEAT_SECONDS,
         )
+        self._opened_at = self._clock()
         self._channel = await self._open_channel(self._connection)
+        self._caution.connected()
 
     async def _open_channel(self, on: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
         return await open_channel(

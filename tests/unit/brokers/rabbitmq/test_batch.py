@@ -65,7 +65,7 @@ class Broker:
             if not (wave := plan.next_wave()):
                 break
             self.take(plan, wave)
-        return plan.give_up("out of time")
+        return plan.finish("out of time")
 
 
 def cautious(*, probing: bool = False) -> Caution:
@@ -127,7 +127,7 @@ def test_what_is_accepted_of_a_key_is_accepted_in_order(kinds: list[tuple[str | 
 def test_with_care_nothing_of_a_key_is_accepted_behind_what_failed(kinds: list[tuple[str | None, str]]):
     messages, broker = messages_of(kinds)
     caution = cautious()
-    caution.refused(message(), Verdict.REJECTED)  # a nack: care with everything
+    caution.nacked()  # a nack: care with everything
     broker.play(Batch(messages, caution))
     failed: set[str | None] = set()
     for number, (key, kind) in enumerate(kinds):
@@ -235,7 +235,7 @@ def test_care_with_a_single_key_is_limited():
     clock = Clock()
     caution = Caution(clock)
     prove(caution)
-    caution.refused(message(), Verdict.REJECTED)
+    caution.nacked()
     messages = [message(id=str(n), key="one") for n in range(500)]
     broker = Broker()
     receipts = broker.play(Batch([*messages, message(id="other")], caution))

@@ -2,7 +2,6 @@
 
 import pytest
 
-from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import caution
 from outboxkit.brokers.rabbitmq.batch import Batch
 from outboxkit.brokers.rabbitmq.caution import Caution
@@ -26,7 +25,7 @@ def test_after_a_nack_there_is_care_with_everything_for_a_while():
     clock = Clock()
     care = Caution(clock)
     prove(care)
-    care.refused(message(), Verdict.REJECTED)
+    care.nacked()
     assert care.doubts({"good", "lost"}) == {"good", "lost"}
     clock.now += caution.CAREFUL_SECONDS + 1
     assert care.doubts({"good", "lost"}) == set()
@@ -50,7 +49,7 @@ def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while(
     clock = Clock()
     care = Caution(clock)
     prove(care)
-    care.refused(message(topic="lost"), Verdict.UNROUTABLE)
+    care.unroutable(message(topic="lost"))
     batch_ = [message(id=str(n), key="one", topic=topic) for n, topic in enumerate(["good", "good", "lost", "good"])]
     assert Batch(batch_, care).next_wave() == [0, 1, 2]
     clock.now += caution.CAREFUL_SECONDS - 1
@@ -65,7 +64,7 @@ def test_even_a_routing_key_that_arrives_again_is_handled_with_care_for_a_while(
     clock = Clock()
     care = Caution(clock)
     prove(care)
-    care.refused(message(topic="lost"), Verdict.UNROUTABLE)
+    care.unroutable(message(topic="lost"))
     care.proven("lost")
     batch_ = [message(id=str(n), key="one", topic="lost") for n in range(3)]
     clock.now += caution.CAREFUL_SECONDS - 1
@@ -87,7 +86,7 @@ def test_a_queue_is_a_route_of_its_own():
     care.proven("OrderConfirmed")
     to_queue = [message(id=str(n), key="one", headers={"outboxkit-queue": "OrderConfirmed"}) for n in range(3)]
     assert Batch(to_queue, care).next_wave() == [0]
-    care.refused(to_queue[0], Verdict.UNROUTABLE)
+    care.unroutable(to_queue[0])
     assert Batch([message(id=str(n), key="one") for n in range(3)], care).next_wave() == [0, 1, 2]
     care = Caution(Clock())
     care.proven(caution.route(to_queue[0]))

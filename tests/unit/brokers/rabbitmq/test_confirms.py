@@ -35,7 +35,9 @@ class Model:
                 self._answer([number + 1], Verdict.UNROUTABLE)
             case (what, tag, multiple):
                 all_up_to = range(1, (tag or self.sent) + 1)
-                self._answer(all_up_to if multiple else [tag], Verdict.CONFIRMED if what == "ack" else Verdict.REJECTED)
+                self._answer(
+                    all_up_to if multiple else [tag], Verdict.CONFIRMED if what == "ack" else Verdict.POSTPONED
+                )
 
     def _answer(self, tags: Any, verdict: Verdict) -> None:
         for tag in tags:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import random
 import socket
 
 import aio_pika
@@ -134,6 +135,10 @@ async def test_of_several_brokers_each_is_tried_and_each_failure_is_shown_withou
     assert isinstance(raised.value.__cause__, aiormq.exceptions.AMQPConnectionError)
 
 
+def as_given(urls: list[str]) -> None:
+    """No shuffle."""
+
+
 async def test_a_broker_that_does_not_answer_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch):
     waited: list[float | None] = []
 
@@ -147,7 +152,8 @@ async def test_a_broker_that_does_not_answer_leaves_time_for_the_next(monkeypatc
         port = silent.getsockname()[1]
         (closed,) = free_ports(1)
         with pytest.raises(BrokerUnavailable, match=rf"{port}/: TimeoutError; cannot connect to .*{closed}/: "):
-            await connection.connect(f"amqp://127.0.0.1:{port}/,amqp://127.0.0.1:{closed}/", name="test", timeout=5)
+            nodes = f"amqp://127.0.0.1:{port}/,amqp://127.0.0.1:{closed}/"
+            await connection.connect(connection.Addresses(nodes, shuffle=as_given), name="test", timeout=5)
     assert waited == [2.5, 2.5]
 
 
@@ -210,3 +216,14 @@ def test_the_client_library_still_has_what_is_built_upon():
     protocol = inspect.getsource(asyncio.StreamReaderProtocol.data_received)
     assert "reader.feed_data(data)" in protocol
     assert "**self.kwargs" in inspect.getsource(aio_pika.Connection.connect)
+
+
+def test_each_worker_tries_the_nodes_in_an_order_of_its_own_and_the_next_after_a_loss():
+    nodes = [f"amqp://mq-{number}/" for number in range(3)]
+    addresses = connection.Addresses(", ".join(nodes), shuffle=lambda urls: urls.reverse())
+    assert addresses.urls == nodes[::-1]
+    first = next(addresses.in_turn())
+    assert first == nodes[2]
+    assert list(addresses.in_turn()) == [nodes[1], nodes[0], nodes[2]], "the first was lost"
+    firsts = {connection.Addresses(",".join(nodes), shuffle=random.Random(seed).shuffle).urls[0] for seed in range(20)}
+    assert firsts == set(nodes)

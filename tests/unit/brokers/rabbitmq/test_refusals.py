@@ -1,0 +1,137 @@
+"""What nacks mean for a route and for the connection, decided with a clock that stands."""
+
+import pytest
+
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers.rabbitmq import refusals
+from outboxkit.brokers.rabbitmq.batch import Batch
+from outboxkit.brokers.rabbitmq.caution import Caution
+from outboxkit.brokers.rabbitmq.confirms import NACKED
+from outboxkit.brokers.rabbitmq.refusals import PAUSES, Refusals
+from tests.unit.shop import message
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Publishing:
+    """A publisher's memory, and batches that are answered as a test says."""
+
+    def __init__(self, *routes: str) -> None:
+        self.clock = Clock()
+        self.caution = Caution(self.clock)
+        for route in routes:
+            self.caution.proven(route)
+
+    def publish(self, *topics: str, full: tuple[str, ...] = (), room: int = 0, key: str | None = None) -> "Publishing":
+        """A batch with these topics; those in `full` are nacked but for as many as there is room for."""
+        messages = [message(id=str(number), topic=topic, key=key) for number, topic in enumerate(topics)]
+        plan = Batch(messages, self.caution)
+        self.waves = []
+        self.wants_connection = plan.wants_new_connection(self.clock.now - 0.01)
+        while wave := plan.next_wave():
+            sent = [index for index in wave if not plan.is_held(index)]
+            self.waves.append([messages[index].topic for index in sent])
+            for index in sent:
+                takes = messages[index].topic not in full or room > 0
+                room -= messages[index].topic in full
+                plan.receipts[index] = CONFIRMED if takes else NACKED
+            plan.refused_by_broker([index for index in sent if plan.receipts[index] is NACKED])
+        self.receipts: list[Receipt] = plan.finish("out of time")
+        return self
+
+    @property
+    def verdicts(self) -> list[str]:
+        return [str(receipt.verdict) for receipt in self.receipts]
+
+    def wait(self) -> "Publishing":
+        """Until what was postponed is due."""
+        self.clock.now += max((r.after.total_seconds() for r in self.receipts if r.after is not None), default=0.0)
+        return self
+
+
+def test_nacks_of_all_that_goes_to_a_route_say_nothing_at_first_and_others_go_on():
+    publishing = Publishing("a", "b").publish("a", "b", "a", full=("a",))
+    assert publishing.verdicts == ["unknown", "confirmed", "unknown"]
+    assert "nacked all for routing key 'a'" in str(publishing.receipts[0].reason)
+    publishing.publish("a", "b", "a")
+    assert publishing.wants_connection
+    assert publishing.verdicts == ["confirmed"] * 3
+    assert publishing.waves == [["a", "b"], ["a"]], "one goes ahead"
+    assert not publishing.publish("a", "a").wants_connection
+    assert publishing.waves == [["a", "a"]]
+
+
+def test_what_a_new_connection_nacks_too_waits_longer_each_time_and_is_never_blamed():
+    publishing = Publishing("a", "b").publish("a", full=("a",))
+    waited = []
+    for _ in range(8):
+        publishing.wait().publish("a", "a", "b", full=("a",))
+        assert publishing.wants_connection, "another node may know the queue's leader"
+        assert publishing.verdicts == ["postponed", "postponed", "confirmed"]
+        assert publishing.waves == [["a", "b"]], "one goes ahead, and alone"
+        waited.append(publishing.receipts[0].after.total_seconds())
+    assert waited == [*PAUSES[1:], *PAUSES[-1:] * 2]
+    assert "on a new connection too: for routing key 'a' a queue is full, or has no leader" in str(
+        publishing.receipts[1].reason
+    )
+    publishing.publish("a", "b")
+    assert (publishing.verdicts, publishing.waves) == (["postponed", "confirmed"], [["b"]]), "its pause is not over"
+    assert publishing.wait().publish("a", "a").verdicts == ["confirmed"] * 2
+
+
+def test_a_queue_that_takes_some_is_full_and_the_connection_is_right():
+    publishing = Publishing("a").publish("a", "a", "a", full=("a",), room=1)
+    assert publishing.verdicts == ["confirmed", "postponed", "postponed"]
+    assert "a queue is full" in str(publishing.receipts[1].reason)
+    for _ in range(3):
+        publishing.wait().publish("a", "a", "a", full=("a",), room=2)
+        assert not publishing.wants_connection
+        assert publishing.verdicts == ["confirmed", "confirmed", "postponed"]
+        assert publishing.receipts[2].after.total_seconds() == PAUSES[1]
+    assert publishing.wait().publish("a", full=("a",)).verdicts == ["postponed"]
+    assert publishing.wait().publish("a", full=("a",)).wants_connection
+
+
+def test_a_key_stays_in_order_behind_what_waits_for_its_route():
+    publishing = Publishing("a", "b").publish("a", "a", full=("a",), key="k")
+    assert publishing.verdicts == ["unknown", "unknown"], "both were on their way"
+    assert publishing.publish("a", "b", "a", full=("a",), key="k").verdicts == ["postponed", "held", "held"]
+    assert publishing.publish("a", "b", key="k").verdicts == ["postponed", "held"]
+    assert publishing.wait().publish("a", "b", "a", key="k").verdicts == ["confirmed"] * 3
+
+
+def test_new_connections_are_far_apart_where_nacks_go_on():
+    clock = Clock()
+    refused = Refusals(clock)
+    opened = 0
+    for _ in range(6000):
+        clock.now += 0.01
+        opened += refused.may_reconnect()
+    assert 10 < opened < 25
+    clock.now += refusals.QUIET_SECONDS + 1
+    assert refused.may_reconnect()
+    clock.now += refusals.RECONNECT_SECONDS * 1.01
+    assert refused.may_reconnect()
+
+
+def test_no_more_routes_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(refusals, "ROUTES", 2)
+    refused = Refusals(Clock())
+    for route in "abc":
+        refused.refused(route, "full", doubts_connection=True)
+    assert [route in refused for route in "abc"] == [False, False, True]
+
+
+def test_what_no_answer_came_for_stays_unknown_beside_a_nack():
+    caution = Caution(Clock())
+    caution.proven("a")
+    plan = Batch([message(id=str(number), topic="a") for number in range(2)], caution)
+    plan.next_wave()
+    plan.receipts[0] = NACKED
+    plan.refused_by_broker([0])
+    assert [receipt.verdict for receipt in plan.finish("lost")] == [Verdict.UNKNOWN, Verdict.UNKNOWN]
