@@ -202,7 +202,8 @@ def load(options: Mapping[str, Any] | None = None) -> Settings:
             _read_file(name, given, named)
         return Settings(**given)
     except ValidationError as error:
-        lines = [_explain(problem, given, named) for problem in error.errors()]
+        bad = [problem for problem in error.errors() if problem["type"] != "missing"]
+        lines = [_explain(problem, given, named) for problem in bad or error.errors()]
     except ConfigurationError as error:
         lines = [str(error)]
     raise ConfigurationError("\n".join([*lines, *unknown_variables()]))
