@@ -2,10 +2,8 @@
 
 import asyncio
 import gc
-import logging
 import signal
 import sqlite3
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -13,10 +11,10 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-import structlog
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from outboxkit import logs
 from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
@@ -44,6 +42,8 @@ LEAVING = timedelta(seconds=5)
 """What a relay may need, beside its two publishes, to leave a broker that does not answer and to settle."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+configure_log = logs.configure_log
+
 
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
     """An async engine for a process of outboxkit, whatever driver the URL names.
@@ -65,7 +65,11 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         return _sqlite(target)
     limits = {given: value for given, value in SILENCE.items() if given not in target.query}
     made = create_async_engine(
-        target, pool_size=pool_size, max_overflow=2, connect_args={"application_name": name, **limits}
+        target,
+        pool_size=pool_size,
+        max_overflow=2,
+        hide_parameters=True,
+        connect_args={"application_name": name, **limits},
     )
     if idle_in_transaction is not None:
         _set(made, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
@@ -98,7 +102,7 @@ def _set(made: AsyncEngine, **parameters: str) -> None:
 
 
 def _sqlite(target: URL) -> AsyncEngine:
-    made = create_async_engine(target, connect_args={"timeout": SQLITE_BUSY_SECONDS})
+    made = create_async_engine(target, hide_parameters=True, connect_args={"timeout": SQLITE_BUSY_SECONDS})
 
     @event.listens_for(made.sync_engine, "do_connect")
     def _try_to_open(_: Any, __: Any, arguments: Any, options: Any) -> None:
@@ -225,31 +229,6 @@ def _memory_broker(url: str) -> MemoryBroker:  # noqa: ARG001 - its identity: wh
     return MemoryBroker()
 
 
-def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name
-    """Log to standard error: lines for people on a terminal, JSON elsewhere; the libraries below are silenced."""
-    as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
-    renderer: Any = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer()
-    )
-    number = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(
-            sys.stderr
-        ),  # a line in one write, also where several processes share it,
-    )
-    for library in ("aio_pika", "aiormq"):  # what they report of an outage is in our own line about it
-        logging.getLogger(library).setLevel(logging.CRITICAL)
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # below that: each failed write to a peer that is gone
-
-
 def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
     """Run a service until it ends, or until SIGTERM or SIGINT; returns its exit code.
 
@@ -268,6 +247,7 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], grace: 
         (at_once if stop.is_set() else stop).set()
 
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(logs.unretrieved)
     for number in SIGNALS:
         loop.add_signal_handler(number, on_signal)
     gc.collect()

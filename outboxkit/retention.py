@@ -12,7 +12,7 @@ from sqlalchemy import Delete
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.dml import ReturningDelete
 
-from outboxkit import migrations, partitions, statements, window
+from outboxkit import migrations, partitions, statements, urls, window
 from outboxkit.outage import Clock, Outage, Sleep, pause
 
 BATCH_SIZE = 1000
@@ -145,6 +145,7 @@ class Retention:
     async def run(self, stop: asyncio.Event, *, interval: timedelta) -> None:
         """Prune now and then again after each interval, until `stop` is set. Outages are waited out."""
         outage = Outage("retention")
+        self._log.info("retention started", database=urls.shown(self._engine.url))
         while not stop.is_set():
             done = await outage.ride_out(self.prune, stop)
             if done is not None:

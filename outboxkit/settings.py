@@ -1,31 +1,26 @@
 """Settings from `OUTBOXKIT_*`: read once by a process, checked at once, and never printing a password."""
 
-import os
 import re
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-from sqlalchemy import make_url
-from sqlalchemy.exc import ArgumentError
 
+from outboxkit import environment, urls
 from outboxkit.brokers import DEFAULT_LADDER
 from outboxkit.codec import MAX_PAYLOAD_BYTES
+from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
-
-PREFIX = "OUTBOXKIT_"
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 LONGEST = timedelta(days=36_500)
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-_VISIBLE, _HEADER = re.compile(r"[!-~]+"), re.compile(r"[!-~]+(?: [!-~]+)*")
-_ANOTHER_URL = re.compile(r",\s*\w+://")
+_HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
 
 
@@ -69,9 +64,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    database_url: SecretStr = Field(
-        SecretStr("sqlite:///outboxkit.db"), description="where the tables are: postgresql+psycopg://… or sqlite:///…"
-    )
+    database_url: SecretStr = Field(description="where the tables are: postgresql+psycopg://… or sqlite:///…")
     broker_url: SecretStr = Field(
         SecretStr("amqp://guest:guest@localhost:5672/"),
         description="the broker: amqp://…, amqps://… or memory://, several with commas are tried in turn; "
@@ -146,33 +139,13 @@ class Settings(BaseSettings):
     @field_validator("database_url")
     @classmethod
     def _check_database_url(cls, value: SecretStr) -> SecretStr:
-        accepted = "postgresql+psycopg://user:password@host/name or sqlite:///path is accepted"
-        try:
-            backend = make_url(value.get_secret_value()).get_backend_name()
-        except (ArgumentError, ValueError):
-            raise ValueError(accepted) from None
-        if backend not in ("postgresql", "sqlite"):
-            raise ValueError(f"{accepted}; the URL is one of {backend!r}")
+        urls.check_database(value.get_secret_value())
         return value
 
     @field_validator("broker_url")
     @classmethod
     def _check_broker_url(cls, value: SecretStr) -> SecretStr:
-        urls = [url.strip() for url in value.get_secret_value().split(",")]
-        scheme, separator, _ = urls[0].partition("://")
-        if separator and scheme in ("http", "https"):
-            _check_http_url(value.get_secret_value())
-            return value
-        if not separator or scheme not in ("amqp", "amqps", "memory"):
-            raise ValueError(
-                "amqp://user:password@host:5672/vhost, amqps://…, memory:// or https://host/path is accepted; "
-                + (f"the scheme is {scheme[:20]!r}" if separator else "there is no :// in it")
-            )
-        if len(urls) > 1 and not all(url.startswith(("amqp://", "amqps://")) for url in urls):
-            raise ValueError(
-                "several amqp:// or amqps:// URLs with commas between them is accepted; "
-                "one of these is something else. A comma in a password is written %2C"
-            )
+        urls.check_broker(value.get_secret_value())
         return value
 
     @field_validator("http_authorization")
@@ -197,19 +170,6 @@ class Settings(BaseSettings):
         return value
 
 
-def _check_http_url(url: str) -> None:
-    accepted = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
-    if not _VISIBLE.fullmatch(url) or _ANOTHER_URL.search(url):
-        raise ValueError(f"{accepted}; this is something else, or more than that")
-    try:
-        parts = urlsplit(url)
-        is_usable = bool(parts.hostname) and (parts.port is None or parts.port > 0) and "#" not in url
-    except ValueError:
-        is_usable = False
-    if not is_usable:
-        raise ValueError(accepted)
-
-
 def _is_signing_secret(text: str) -> bool:
     try:
         key = b64decode(text.removeprefix("whsec_"), validate=True)
@@ -218,36 +178,69 @@ def _is_signing_secret(text: str) -> bool:
     return text.startswith("whsec_") and 24 <= len(key) <= 64
 
 
-def load(options: Mapping[str, Any] | None = None) -> Settings:
-    """Read the settings: options that are not None, then the environment, then the defaults.
-
-    Raises:
-        ConfigurationError: one line for each bad value: the variable, what was found, what is accepted.
-    """
-    given = {name: value for name, value in (options or {}).items() if value is not None}
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        raise ConfigurationError("\n".join(_explain(problem, given) for problem in error.errors())) from None
-
-
 SECRETS = frozenset(
     name
     for name, field in Settings.model_fields.items()
     if SecretStr in (field.annotation, *get_args(field.annotation))
 )
-"""Settings whose values are never shown."""
+"""Settings whose values are never shown, and may stand in a file that `OUTBOXKIT_…_FILE` names."""
 
 
-def variable(name: str) -> str:
-    """The environment variable of a setting."""
-    return PREFIX + name.upper()
+def load(options: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings: options that are not None, then the environment, then the defaults.
+
+    Each of `SECRETS` may stand in a file instead: the option `database_url_file`, the variable
+    `OUTBOXKIT_DATABASE_URL_FILE` and so on name it. It is read once.
+
+    Raises:
+        ConfigurationError: one line for each bad value: the variable, what was found, what is accepted.
+    """
+    given = {name: value for name, value in (options or {}).items() if value is not None}
+    named = {name: option(name) for name in given}
+    try:
+        for name in sorted(SECRETS):
+            _read_file(name, given, named)
+        return Settings(**given)
+    except ValidationError as error:
+        bad = [problem for problem in error.errors() if problem["type"] != "missing"]
+        lines = [_explain(problem, given, named) for problem in bad or error.errors()]
+    except ConfigurationError as error:
+        lines = [str(error)]
+    raise ConfigurationError("\n".join([*lines, *unknown_variables()]))
 
 
-def _explain(problem: Any, given: Mapping[str, Any]) -> str:
+def unknown_variables() -> Iterator[str]:
+    """A line for each `OUTBOXKIT_…` variable that is not a setting, with the nearest that is one."""
+    known = [variable(name) for name in Settings.model_fields]
+    return environment.unknown([*known, *(variable(name) + FILE for name in SECRETS)])
+
+
+def option(name: str) -> str:
+    """The command line's option for a setting."""
+    return f"--{name.replace('_', '-')}"
+
+
+def _read_file(name: str, given: dict[str, Any], named: dict[str, str]) -> None:
+    """Put what a secret's file holds, if one is named, among the values, and say where it is from."""
+    found = environment.variables()
+    path, of_option = given.pop(name + FILE.lower(), None), option(name + FILE.lower())
+    as_value, as_file = variable(name), variable(name) + FILE
+    if path is not None and name in given:
+        raise ConfigurationError(f"{option(name)} and {of_option} are both given: one of them is accepted")
+    if path is not None:
+        given[name], named[name] = environment.read_secret(path, named=of_option), of_option
+    elif name not in given and as_file in found:
+        if as_value in found:
+            raise ConfigurationError(f"{as_value} and {as_file} are both set: one of them is accepted")
+        given[name], named[name] = environment.read_secret(found[as_file], named=as_file), as_file
+
+
+def _explain(problem: Any, given: Mapping[str, Any], named: Mapping[str, str]) -> str:
     name = str(problem["loc"][0])
-    shown = f"--{name.replace('_', '-')}" if name in given else variable(name)
-    raw = given[name] if name in given else os.environ.get(variable(name), problem["input"])
+    shown = named.get(name, variable(name))
+    if problem["type"] == "missing":
+        return f"{shown} is not set: {urls.DATABASES} is accepted, there or in the file that {shown}{FILE} names"
+    raw = given[name] if name in given else environment.variables().get(variable(name), problem["input"])
     found = "" if name in SECRETS else f" is {raw!r}"
     accepted = problem["msg"].removeprefix("Value error, ")
     return f"{shown}{found}{':' if found else ' cannot be used:'} {accepted}"

@@ -193,5 +193,10 @@ class Subscriber(Protocol):
         """Disconnect; what is not acked goes back to the queue. Never raises for a broker that is gone."""
 
 
+def address_of(broker: object) -> str:
+    """Where a publisher or subscriber leads, for the log: its `address`, or the name of its class if it has none."""
+    return str(getattr(broker, "address", type(broker).__name__))
+
+
 DEFAULT_LADDER = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
 """The default for `OUTBOXKIT_RETRY_LADDER`."""

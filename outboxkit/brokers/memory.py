@@ -86,6 +86,8 @@ def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
 class MemoryPublisher:
     """Publishes into a `MemoryBroker`."""
 
+    address = "memory://"
+
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
 
@@ -162,6 +164,8 @@ class MemoryDelivery:
 
 class MemorySubscriber:
     """Receives from one queue of a `MemoryBroker`."""
+
+    address = "memory://"
 
     def __init__(
         self, broker: MemoryBroker, queue: str, topics: Sequence[str], ladder: Sequence[timedelta] = DEFAULT_LADDER

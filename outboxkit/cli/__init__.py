@@ -4,15 +4,15 @@ import sys
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import DBAPIError
 
 import outboxkit
+from outboxkit import compose
 from outboxkit.cli import dead, demo, prune, replay, schema, status, workers
-from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
-from outboxkit.outage import first_line, what_is_away
+from outboxkit.cli.options import Plain, PlainGroup
 
 app = typer.Typer(
     name="outboxkit",
+    cls=PlainGroup,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -29,7 +29,7 @@ for command in (
     replay.replay,
     demo.demo,
 ):
-    app.command()(command)
+    app.command(cls=Plain)(command)
 app.add_typer(dead.app)
 
 
@@ -50,20 +50,10 @@ def _main(
 
 
 def main() -> None:
-    """Run the command line; every error of outboxkit and of the database is one line and an exit code."""
+    """Run the command line; every error is one line and an exit code."""
     try:
         app()
-    except ConfigurationError as error:
-        _fail(str(error), 2)
-    except BrokerUnavailable as error:
-        _fail(f"the broker is away: {error}", 1)
-    except OutboxkitError as error:
-        _fail(str(error), 1)
-    except DBAPIError as error:
-        state = "is away" if what_is_away(error) else "refused"
-        _fail(f"the database {state}: {first_line(error)}", 1)
-
-
-def _fail(text: str, code: int) -> None:
-    typer.secho(f"outboxkit: {text}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
-    sys.exit(code)
+    except Exception as error:  # noqa: BLE001 - whatever it is becomes one line
+        text, code = compose.explain(error)
+        typer.secho(f"outboxkit: {text}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
+        sys.exit(code)

@@ -1,15 +1,19 @@
 """Options of the commands: every setting that a command uses is an option of the same name."""
 
 import inspect
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import SecretStr
+from typer.core import TyperCommand, TyperGroup
 
-from outboxkit import settings
-from outboxkit.settings import Settings, variable
+from outboxkit import compose, settings
+from outboxkit.environment import FILE, variable
+from outboxkit.errors import ConfigurationError
+from outboxkit.settings import SECRETS, Settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
@@ -18,17 +22,47 @@ BROKER = ("broker_url", "exchange")
 PROCESS = ("shutdown_timeout", "log_level", "log_format")
 
 
+class Plain(TyperCommand):
+    """A command whose help names no Python types, such as `<bool>`: what an option takes, its metavar says."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options and arguments."""
+        return _without_types(super().get_params(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A group of commands with such a help."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options."""
+        return _without_types(super().get_params(ctx))
+
+
+def _without_types(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        parameter.display_type = lambda ctx: ""  # noqa: ARG005 - as typer calls it
+    return parameters
+
+
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `command(chosen: Settings, ...)` into a typer command that has these settings as options, behind its own."""
+    """Turn `command(chosen: Settings, ...)` into a typer command that has these settings as options, behind its own.
+
+    An error that names the variable of a setting names the option instead, if that was given.
+    """
+    added = [option for name in names for option in _options(name)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[1:]
 
         def with_options(**given: Any) -> None:
-            options = {name: given.pop(name) for name in names}
-            command(settings.load(options), **given)
+            options = {option.name: given.pop(option.name) for option in added}
+            try:
+                chosen = settings.load(options)
+                _begin(chosen, logs="log_format" in names)
+                command(chosen, **given)
+            except ConfigurationError as error:
+                raise ConfigurationError(_as_typed(str(error), options)) from error.__cause__
 
-        added = [_option(name) for name in names]
         with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
         with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
         with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
@@ -37,26 +71,49 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-def _option(name: str) -> inspect.Parameter:
+def _begin(chosen: Settings, *, logs: bool) -> None:
+    """A command that logs warns in its log, and another one on standard error."""
+    if logs:
+        compose.begin(chosen)
+        return
+    for line in settings.unknown_variables():
+        typer.echo(f"outboxkit: {line}", err=True)
+
+
+def _as_typed(text: str, options: dict[str, Any]) -> str:
+    for name, value in options.items():
+        if value is not None:
+            text = re.sub(rf"\b{variable(name)}\b", settings.option(name), text)
+    return text
+
+
+def _options(name: str) -> list[inspect.Parameter]:
     field = Settings.model_fields[name]
-    flag = f"--{name.replace('_', '-')}"
-    option = typer.Option(
-        flag,
-        help=f"{field.description} (env {variable(name)})",
-        show_default=False,
-        metavar=None if field.annotation is bool else _accepted(field.annotation),
-    )
-    kind = inspect.Parameter.KEYWORD_ONLY
-    given: Any = bool | None if field.annotation is bool else str | None
-    return inspect.Parameter(name, kind, default=None, annotation=Annotated[given, option])
+    if name not in SECRETS:
+        return [_option(name, field.annotation, f"{field.description} (env {variable(name)})")]
+    warning = "; other users can see a command line, so give a password in the variable or a file"
+    shown = _option(name, field.annotation, f"{field.description}{warning} (env {variable(name)})")
+    file = f"a file that holds the value of {settings.option(name)} (env {variable(name)}{FILE})"
+    return [shown, _option(name + FILE.lower(), "FILE", file)]
+
+
+def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
+    option = typer.Option(settings.option(name), help=text, show_default=False, metavar=_accepted(kind))
+    given: Any = bool | None if kind is bool else str | None
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[given, option])
 
 
 def _accepted(kind: Any) -> str:
-    """What stands for an option's value in the help."""
+    """What stands for an option's value in the help; nothing for a switch."""
+    if isinstance(kind, str):
+        return kind
+    if get_origin(kind) is Annotated:
+        return _accepted(get_args(kind)[0])
     if type(None) in get_args(kind):
         inner = next(one for one in get_args(kind) if one is not type(None))
         return "SECRET" if inner is SecretStr else _accepted(inner)
     if get_origin(kind) is Literal:
         return "|".join(get_args(kind))
-    named = {int: "N", timedelta: "DURATION", SecretStr: "URL"}
+    named = {bool: "", int: "NUMBER", timedelta: "DURATION", SecretStr: "URL"}
     return named.get(kind, "DURATIONS" if get_origin(kind) is tuple else "NAME")

@@ -9,9 +9,9 @@ from datetime import date
 import typer
 from rich.console import Console
 
-from outboxkit import process
+from outboxkit import compose
 from outboxkit.cli.options import DATABASE, with_settings
-from outboxkit.retention import Periods, Pruned, Retention, Show
+from outboxkit.retention import Pruned, Show
 from outboxkit.settings import Settings
 
 INCOMPLETE = 3
@@ -41,18 +41,9 @@ def prune(chosen: Settings) -> None:
 
 
 async def _prune(chosen: Settings) -> Pruned:
-    engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit prune", pool_size=2)
-    periods = Periods(
-        inbox=chosen.inbox_retention,
-        skew=chosen.clock_skew,
-        published=chosen.keep_published,
-        dead=chosen.dead_retention,
-    )
-    try:
+    async with compose.retention(chosen, name="outboxkit prune") as worker:
         with _shown() as show:
-            return await Retention(engine, periods).prune(show)
-    finally:
-        await engine.dispose()
+            return await worker.prune(show)
 
 
 @contextmanager

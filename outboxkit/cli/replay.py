@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import process
+from outboxkit import compose, process
 from outboxkit.brokers import Publisher
 from outboxkit.cli.options import DATABASE, PROCESS, with_settings
 from outboxkit.errors import ConfigurationError
@@ -38,7 +38,7 @@ Since = Annotated[
 Until = Annotated[
     str | None, typer.Option("--until", metavar="WHEN", help="Only what was published before. As --since.")
 ]
-Rate = Annotated[float | None, typer.Option("--rate", metavar="N", min=0.01, help="Messages a second, at most.")]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01, help="Messages a second, at most.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be published.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -78,7 +78,6 @@ def replay(
 
     Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
     """
-    process.configure_log(level=chosen.log_level, format=chosen.log_format)
     found = asyncio.run(_find(chosen, selection))
     typer.echo(_described(found, to_queue))
     if dry_run or not found.count:
@@ -130,7 +129,7 @@ def _replay(chosen: Settings, selection: Selection, queue: str, rate: float | No
 
 
 def _connections(chosen: Settings, queue: str) -> tuple[AsyncEngine, Publisher]:
-    engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit replay", pool_size=1)
+    engine = compose.database(chosen, name="outboxkit replay", pool_size=1)
     url, timeout = chosen.broker_url.get_secret_value(), chosen.publish_timeout
     return engine, process.queue_publisher(url, queue, timeout=timeout, app_id=chosen.app_id)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
-from outboxkit import migrations, process, structure
+from outboxkit import compose, migrations, process, structure, urls
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.settings import Settings
 
@@ -27,11 +27,11 @@ def migrate(chosen: Settings, *, sql: Sql = False, check: Check = False) -> None
     if sql:
         migrations.write_sql(make_url(url).get_backend_name(), sys.stdout)
     elif check:
-        asyncio.run(_check(url))
+        asyncio.run(_check(compose.database_url(chosen)))
     else:
         before, after, repaired = asyncio.run(_migrate(url))
         done = f"migrated from version {before} to {after}" if before < after else f"up to date at version {after}"
-        typer.echo(f"outboxkit tables: {done}")
+        typer.echo(f"outboxkit tables: {done} in {urls.shown(url)}")
         for part in repaired:
             typer.echo(f"made again: {part}")
 
@@ -57,4 +57,4 @@ async def _check(url: str) -> None:
     finally:
         await engine.dispose()
     newer = " (newer than this code)" if found > migrations.LATEST else ""
-    typer.echo(f"outboxkit tables: up to date at version {found}{newer}")
+    typer.echo(f"outboxkit tables: up to date at version {found}{newer} in {urls.shown(url)}")

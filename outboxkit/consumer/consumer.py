@@ -9,8 +9,8 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import migrations
-from outboxkit.brokers import Subscriber
+from outboxkit import migrations, urls
+from outboxkit.brokers import Subscriber, address_of
 from outboxkit.consumer.batches import Batches
 from outboxkit.consumer.burial import Burial
 from outboxkit.consumer.decision import Policy
@@ -169,7 +169,12 @@ class Consumer:
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set():
                 break
-            self._log.info("consumer connected", concurrency=self._pace.concurrency)
+            self._log.info(
+                "consumer connected",
+                concurrency=self._pace.concurrency,
+                database=urls.shown(self._engine.url),
+                broker=address_of(self._subscriber),
+            )
             handled = self.outcomes.total()
             flow = Flow(
                 self._subscriber,

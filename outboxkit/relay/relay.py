@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import migrations, partitions, statements
-from outboxkit.brokers import Publisher
+from outboxkit import migrations, partitions, statements, urls
+from outboxkit.brokers import Publisher, address_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, jittered, pause, utc_now
@@ -95,7 +95,7 @@ class Relay:
         """
         outage = Outage("relay", passing=PASSING_SQLSTATES)
         await outage.ride_out(self._get_ready, stop)
-        self._log.info("relay started", destination=self.destination, batch_size=self.batch_size)
+        self._say_started()
         try:
             async with self._pipeline:
                 await self._turn_after_turn(outage, stop)
@@ -127,6 +127,7 @@ class Relay:
         """
         outage = Outage("relay", patience=patience.total_seconds(), passing=PASSING_SQLSTATES)
         await outage.ride_out(self._get_ready, stop)
+        self._say_started()
         done = self._done = Drained()
         as_of = waiting_since = self.clock()
         async with self._pipeline:
@@ -145,6 +146,15 @@ class Relay:
             done.held, done.later = await counting.ride_out(self._counter(as_of), stop) or (None, 0)
         await self.publisher.close()
         return done
+
+    def _say_started(self) -> None:
+        self._log.info(
+            "relay started",
+            destination=self.destination,
+            batch_size=self.batch_size,
+            database=urls.shown(self.engine.url),
+            broker=address_of(self.publisher),
+        )
 
     async def _get_ready(self) -> None:
         await migrations.check_engine(self.engine)

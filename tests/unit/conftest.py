@@ -21,9 +21,11 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was() -> Iterator[None]:
-    libraries = [logging.getLogger(name) for name in ("aio_pika", "aiormq", "asyncio")]
+    libraries = [logging.getLogger(name) for name in ("aio_pika", "aiormq", "pamqp", "asyncio")]
     levels = [library.level for library in libraries]
+    last_resort = logging.lastResort
     yield
+    logging.lastResort = last_resort
     structlog.reset_defaults()
     for library, level in zip(libraries, levels, strict=True):
         library.setLevel(level)

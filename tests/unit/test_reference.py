@@ -10,6 +10,7 @@ from typing import Unpack
 import click
 import pytest
 import typer
+from pydantic_core import PydanticUndefined
 
 import outboxkit
 from outboxkit import effects, errors, idempotency, ids, inbox, migrations, outbox, preconditions, problems, tables
@@ -184,7 +185,7 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
 
 
 def shown(default: object) -> str:
-    if default is None:
+    if default is None or default is PydanticUndefined:
         return "none"
     if hasattr(default, "get_secret_value"):
         default = default.get_secret_value()

@@ -89,6 +89,12 @@ def test_every_setting_has_bad_values_here():
     assert BAD.keys() == Settings.model_fields.keys()
 
 
+@pytest.fixture(autouse=True)
+def _database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one setting that has no default."""
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", "sqlite:///shop.db")
+
+
 CASES = [(name, value) for name, values in BAD.items() for value in values]
 
 
@@ -153,7 +159,6 @@ def test_what_is_accepted_is_said(monkeypatch: pytest.MonkeyPatch, name: str, ac
 
 def test_the_defaults():
     found = load()
-    assert found.database_url.get_secret_value() == "sqlite:///outboxkit.db"
     assert found.broker_url.get_secret_value() == "amqp://guest:guest@localhost:5672/"
     assert (found.destination, found.http_authorization, found.http_secret, found.http_cloudevents) == (
         "default",

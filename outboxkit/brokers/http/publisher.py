@@ -78,6 +78,11 @@ class HttpPublisher:
     def __repr__(self) -> str:
         return f"HttpPublisher({self._target.origin!r})"
 
+    @property
+    def address(self) -> str:
+        """Scheme, host and port of the destination."""
+        return self._target.origin
+
     async def connect(self) -> None:
         """Be ready; nothing is opened before there is a message to send."""
         if self._transport is None:

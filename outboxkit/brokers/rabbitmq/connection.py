@@ -12,6 +12,7 @@ from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
 from yarl import URL
 
+from outboxkit import urls
 from outboxkit.brokers.rabbitmq.cutting import HEARTBEAT
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 
@@ -168,6 +169,8 @@ def describe(error: BaseException | None) -> str:
 
 def shown(url: str) -> str:
     """The URL without its password, for messages and logs."""
+    if urls.is_ambiguous(url):
+        return "the broker URL"
     try:
         parsed = URL(url)
         return str(parsed.with_password("***") if parsed.password else parsed)

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import aio_pika
 
+from outboxkit import urls
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.answers import Answers
@@ -55,6 +56,11 @@ class RabbitPublisher:
         self._clock, self._opened_at = clock, float("-inf")
         self._caution = Caution(clock)
         self._suspects = NOBODY
+
+    @property
+    def address(self) -> str:
+        """The broker's, without user and password."""
+        return urls.shown(self._url)
 
     async def connect(self) -> None:
         """Open the connection and declare the exchange, unless that is done.

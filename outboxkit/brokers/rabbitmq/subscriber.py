@@ -7,6 +7,7 @@ from datetime import timedelta
 import aio_pika
 import aiormq
 
+from outboxkit import urls
 from outboxkit.brokers import DEFAULT_LADDER
 from outboxkit.brokers.marks import Marks
 from outboxkit.brokers.rabbitmq import connection
@@ -63,6 +64,11 @@ class RabbitSubscriber:
         self._consuming = asyncio.Lock()
         self._consumed: Intake | None = None
         self._copies = Copies(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
+
+    @property
+    def address(self) -> str:
+        """The broker's, without user and password."""
+        return urls.shown(self._url)
 
     async def connect(self) -> None:
         """Open the connection and declare everything, unless that is done.

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from sqlalchemy import Row
 
-from outboxkit import process
+from outboxkit import compose
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.wanted import MEMORY, Wanted, rules, with_filters
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
@@ -24,7 +24,9 @@ from outboxkit.settings import Settings
 MOST_SHOWN = 100
 PIPED_WIDTH = 160
 
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000, help="The newest N.", show_default=True)]
+Limit = Annotated[
+    int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)
+]
 All = Annotated[bool, typer.Option("--all", help="Also those that were replayed or discarded.")]
 Named = Annotated[list[str], typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")]
 
@@ -92,7 +94,7 @@ def _print_json(found: Any) -> None:
 
 
 async def _find(chosen: Settings, wanted: Wanted, *, limit: int, resolved: bool) -> Found:
-    engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit dead")
+    engine = compose.database(chosen, name="outboxkit dead")
     try:
         letters = DeadLetters(engine)
         return await letters.find(wanted.selection(await letters.now(), resolved=resolved), limit=limit)
@@ -101,7 +103,7 @@ async def _find(chosen: Settings, wanted: Wanted, *, limit: int, resolved: bool)
 
 
 async def _read(chosen: Settings, given: tuple[str, ...]) -> tuple[datetime, Sequence[Row[Any]]]:
-    engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit dead")
+    engine = compose.database(chosen, name="outboxkit dead")
     try:
         letters = DeadLetters(engine)
         now = await letters.now()

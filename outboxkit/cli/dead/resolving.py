@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import process
+from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.reading import nowhere
 from outboxkit.cli.dead.wanted import MEMORY, Wanted, rules, with_filters
@@ -28,7 +28,7 @@ Named = Annotated[
     list[str] | None, typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")
 ]
 All = Annotated[bool, typer.Option("--all", help="All that are open, where nothing else says which.")]
-Rate = Annotated[float | None, typer.Option("--rate", metavar="N", min=0.01, help="Messages a second, at most.")]
+Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01, help="Messages a second, at most.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
 AcceptStale = Annotated[
     bool, typer.Option("--accept-stale", help="Also what is too old for the inbox to tell whether it was handled.")
@@ -122,7 +122,7 @@ def _refuse_nothing(what: str, wanted: Wanted, given: list[str] | None, *, all_:
 
 
 async def _plan(chosen: Settings, wanted: Wanted, given: tuple[str, ...], which: Rules) -> Plan:
-    engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit dead")
+    engine = compose.database(chosen, name="outboxkit dead")
     try:
         letters = DeadLetters(engine, rules=which)
         selection = wanted.selection(await letters.now(), given)
@@ -164,7 +164,7 @@ def _run(chosen: Settings, plan: Plan, what: str, total: int, rate: float | None
     done = Resolved()
 
     async def work(stop: asyncio.Event) -> int:
-        engine = process.engine(chosen.database_url.get_secret_value(), name="outboxkit dead")
+        engine = compose.database(chosen, name="outboxkit dead")
         try:
             letters = DeadLetters(engine, rules=plan.rules, rate=rate)
             resolve = letters.replay if what == "replay" else letters.discard

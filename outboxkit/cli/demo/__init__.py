@@ -15,7 +15,9 @@ from outboxkit.cli.demo.story import Story
 WithoutInbox = Annotated[
     bool, typer.Option("--without-inbox", help="Handle every delivery as if it were the first, and see the damage.")
 ]
-Orders = Annotated[int, typer.Option("--orders", min=10, max=100_000, help="How many orders are taken.")]
+Orders = Annotated[
+    int, typer.Option("--orders", metavar="NUMBER", min=10, max=100_000, help="How many orders are taken.")
+]
 
 
 def demo(*, orders: Orders = 1000, without_inbox: WithoutInbox = False) -> None:

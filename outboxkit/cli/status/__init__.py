@@ -9,7 +9,7 @@ import msgspec
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import migrations, process, statements, structure
+from outboxkit import compose, migrations, process, statements, structure, urls
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, messages, server, show, waiting
 from outboxkit.cli.status.report import Status
@@ -17,7 +17,7 @@ from outboxkit.outage import utc_now
 from outboxkit.settings import Settings
 
 
-@with_settings(*DATABASE)
+@with_settings(*DATABASE, "broker_url")
 def status(chosen: Settings, *, as_json: AsJson = False) -> None:
     """Show what waits and why, what was given up on, who is connected, and what holds back vacuum.
 
@@ -25,7 +25,8 @@ def status(chosen: Settings, *, as_json: AsJson = False) -> None:
 
     Example: outboxkit status --json
     """
-    found = asyncio.run(read_url(chosen.database_url.get_secret_value()))
+    found = asyncio.run(read_url(compose.database_url(chosen)))
+    found = replace(found, broker=urls.shown(chosen.broker_url.get_secret_value()))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
@@ -64,6 +65,7 @@ def read(connection: Connection, now: datetime) -> Status:
         published=messages.read_published(connection),
         idempotency=messages.read_idempotency(connection),
         effects=messages.read_effects(connection, now),
+        database=urls.shown(connection.engine.url),
     )
     if connection.dialect.name == "postgresql":
         sessions, vacuum = server.read_sessions(connection), server.read_vacuum(connection, now)

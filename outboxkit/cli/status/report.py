@@ -195,4 +195,6 @@ class Status:
     sessions: Sessions | None = None
     vacuum: Vacuum | None = None
     missing_right: str | None = None
+    database: str | None = None
+    broker: str | None = None
     advice: tuple[str, ...] = field(default=())

@@ -30,6 +30,8 @@ SHOWN_SESSIONS = 10
 def lines(found: Status, *, width: int) -> Iterator[str]:
     """The whole report, folded to the width."""
     parts: list[tuple[str, Iterator[str]]] = [
+        ("database", filter(None, [found.database])),
+        ("broker", filter(None, [found.broker])),
         ("outbox", _outbox(found.outbox)),
         ("inbox", _inbox(found.inbox)),
         ("dead letters", _dead_letters(found.dead_letters)),

@@ -19,6 +19,13 @@ COMMANDS = {
     for inner, leaf in getattr(command, "commands", {"": command}).items()
 }
 """Every command, those of a group by both names."""
+
+
+@pytest.fixture(autouse=True)
+def _database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", "sqlite:///shop.db")
+
+
 SEEN: list[tuple[Settings, str, bool]] = []
 
 

@@ -62,6 +62,7 @@ async def test_an_outage_is_waited_out_without_counting(bench: Bench):
     with capture_logs() as said:
         assert (await bench.drain()).published == 1
     assert [line["event"] for line in said if line["log_level"] in EVENTS] == [
+        "relay started",
         "broker is away, waiting",
         "broker is back, work goes on",
     ]

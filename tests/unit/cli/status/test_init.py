@@ -38,6 +38,8 @@ def test_json_says_everything(run: Run, filled: str):
     assert datetime.fromisoformat(said["outbox"].pop("next_due")) == NOW + HOUR
     assert datetime.fromisoformat(said["published"].pop("oldest")) == NOW - 48 * HOUR
     assert said == {
+        "database": filled,
+        "broker": "amqp://localhost:5672/",
         "schema_version": 5,
         "outbox": {
             "pending": exactly(8),
@@ -83,7 +85,9 @@ def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "80")
     ended = run("status", "--database-url", filled)
     assert ended.code == 0
-    assert re.sub(r"\d+ min", "some min", ended.out).splitlines() == [
+    where, label, report = ended.out.partition("outbox   ")
+    assert where.split() == ["database", filled, "broker", "amqp://localhost:5672/"]
+    assert re.sub(r"\d+ min", "some min", label + report).splitlines() == [
         "outbox        8 pending, the oldest for 2 h some min",
         "                2 ready, 1 delayed, 2 held, 3 parked",
         f"                next due: {NOW + HOUR:%Y-%m-%d %H:%M:%S} UTC",
@@ -121,7 +125,8 @@ def test_nothing_at_all(run: Run, database_url: str):
         "by_destination": {},
     }
     assert (said["inbox"]["processed"], said["dead_letters"]["open"], said["advice"]) == (exactly(0), exactly(0), [])
-    assert run("status", "--database-url", database_url).out.splitlines() == [
+    lines = run("status", "--database-url", database_url).out.splitlines()
+    assert lines[lines.index("broker        amqp://localhost:5672/") + 1 :] == [
         "outbox        0 pending",
         "inbox         0 processed",
         "dead letters  0 open",

@@ -1,0 +1,255 @@
+"""The one place that turns settings into a relay, a consumer or a retention, for commands and programs alike."""
+
+import asyncio
+import importlib
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import structlog
+from pydantic import SecretStr
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import logs, process, settings
+from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.outage import first_line, what_is_away
+from outboxkit.settings import Settings
+
+if TYPE_CHECKING:
+    from outboxkit.brokers import Publisher, Subscriber
+    from outboxkit.consumer import Consumer
+    from outboxkit.inbox import Handler
+    from outboxkit.relay import Relay
+    from outboxkit.retention import Retention
+
+FAILED, WRONG_SETTINGS = 1, 2
+"""Exit codes."""
+
+
+@asynccontextmanager
+async def relay(
+    chosen: Settings, *, engine: AsyncEngine | None = None, publisher: "Publisher | None" = None
+) -> AsyncIterator["Relay"]:
+    """A relay of these settings. Its engine and publisher may be your own; either way they are closed at the end.
+
+    Raises:
+        ConfigurationError: the broker is `memory://`, or an HTTP destination that has no name of its own.
+        SchemaError: there is no such SQLite file.
+    """
+    from outboxkit.relay import Policy, Relay  # noqa: PLC0415 - each process imports what it runs
+
+    limit, requests, url = chosen.publish_timeout, _requests(chosen), broker_url(chosen)
+    over_http = publisher is None and process.is_http(url)
+    if over_http and chosen.destination == DEFAULT_DESTINATION:
+        raise ConfigurationError(
+            "OUTBOXKIT_BROKER_URL is an HTTP URL, and the messages of destination 'default' are for the broker: "
+            "name the destination whose messages go there, with --destination NAME or OUTBOXKIT_DESTINATION=NAME"
+        )
+    if publisher is None:
+        publisher = process.publisher(
+            url, exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id, requests=requests
+        )
+    if engine is None:
+        engine = process.relay_engine(database_url(chosen), publish_timeout=limit * 2 if over_http else limit)
+    try:
+        yield Relay(
+            engine,
+            publisher,
+            destination=chosen.destination,
+            batch_size=requests.rows(chosen.batch_size) if over_http else chosen.batch_size,
+            poll_interval=chosen.poll_interval,
+            policy=Policy(chosen.max_attempts, chosen.unroutable, chosen.dead_key),
+            keep_published=chosen.keep_published is not None,
+            hold=not (over_http and engine.dialect.name == "sqlite"),
+        )
+    finally:
+        await publisher.close()
+        await engine.dispose()
+
+
+def _requests(chosen: Settings) -> process.Requests:
+    def shown(secret: SecretStr | None) -> str | None:
+        return None if secret is None else secret.get_secret_value()
+
+    return process.Requests(
+        concurrency=chosen.concurrency,
+        authorization=shown(chosen.http_authorization),
+        secret=shown(chosen.http_secret),
+        cloudevents=chosen.http_cloudevents,
+        max_answer=chosen.max_payload_bytes,
+    )
+
+
+@asynccontextmanager
+async def consumer(
+    chosen: Settings,
+    handlers: "Sequence[Handler]",
+    *,
+    engine: AsyncEngine | None = None,
+    subscriber: "Subscriber | None" = None,
+    patience: timedelta | None = None,
+) -> AsyncIterator["Consumer"]:
+    """A consumer of these settings. Its engine and subscriber may be your own; either way they are closed at the end.
+
+    `patience` is how long an outage is waited out; for ever where it is None.
+
+    Raises:
+        ConfigurationError: no queue is named, the broker is `memory://` or an HTTP destination, or a message could be
+            tried again for longer than the inbox remembers it.
+        SchemaError: there is no such SQLite file.
+    """
+    from outboxkit.consumer import Consumer, Pace, Policy  # noqa: PLC0415 - as above
+
+    name, ladder = queue_name(chosen), chosen.retry_ladder
+    policy = Policy(chosen.max_attempts, chosen.inbox_retention, chosen.clock_skew, chosen.max_crashes, ladder)
+    policy.check(handlers)
+    pace = Pace(chosen.concurrency, chosen.consume_batch, chosen.ordered)
+    if subscriber is None:
+        subscriber = process.subscriber(
+            broker_url(chosen),
+            name,
+            exchange=chosen.exchange,
+            topics=sorted({handler.message_type for handler in handlers}),
+            prefetch=pace.prefetch(handlers, chosen.prefetch),
+            ladder=ladder,
+            ordered=pace.ordered,
+        )
+    if engine is None:
+        engine = database(chosen, name=f"outboxkit consumer {name}"[:63], pool_size=pace.concurrency + 1)
+    try:
+        yield Consumer(engine, subscriber, handlers, queue=name, pace=pace, policy=policy, patience=patience)
+    finally:
+        await subscriber.close()
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def retention(chosen: Settings, *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
+    """A retention of these settings; its connections are called `name`.
+
+    Raises:
+        SchemaError: there is no such SQLite file.
+    """
+    from outboxkit.retention import Periods, Retention  # noqa: PLC0415 - as above
+
+    engine = database(chosen, name=name, pool_size=2)
+    periods = Periods(
+        inbox=chosen.inbox_retention,
+        skew=chosen.clock_skew,
+        published=chosen.keep_published,
+        dead=chosen.dead_retention,
+    )
+    try:
+        yield Retention(engine, periods)
+    finally:
+        await engine.dispose()
+
+
+def database(chosen: Settings, *, name: str, pool_size: int = 5) -> AsyncEngine:
+    """The engine for a process that needs the tables, and so makes no SQLite file.
+
+    Raises:
+        SchemaError: there is no such file.
+    """
+    return process.engine(database_url(chosen), name=name, pool_size=pool_size)
+
+
+def database_url(chosen: Settings) -> str:
+    """The URL of a database that is there, as far as a look at the disk can tell."""
+    text = chosen.database_url.get_secret_value()
+    url = make_url(text)
+    is_file = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":", "file:"))
+    if is_file and not (path := Path(str(url.database))).exists() and path.parent.is_dir():
+        raise SchemaError(
+            f"the outboxkit tables are missing: run `outboxkit migrate` first; there is no file {url.database!r} yet"
+        )
+    return text
+
+
+def broker_url(chosen: Settings) -> str:
+    """The broker's URL, for a process that shares the broker with others."""
+    url = chosen.broker_url.get_secret_value()
+    if url.startswith(process.MEMORY):
+        raise ConfigurationError(
+            "OUTBOXKIT_BROKER_URL is memory://, a broker inside one process: a relay and a consumer would never meet "
+            "there. amqp://… is accepted here; `outboxkit demo` shows memory:// at work"
+        )
+    return url
+
+
+def queue_name(chosen: Settings) -> str:
+    """The queue that a consumer is to read."""
+    if chosen.queue is None:
+        raise ConfigurationError("which queue? Give --queue NAME, or set OUTBOXKIT_QUEUE")
+    return chosen.queue
+
+
+def handlers_in(names: Sequence[str]) -> "list[Handler]":
+    """The handlers of these modules, which are importable from the current directory.
+
+    Raises:
+        ConfigurationError: one cannot be imported, has no handlers, or handlers that cannot be used.
+    """
+    from outboxkit import inbox  # noqa: PLC0415 - as above
+
+    if not names:
+        raise ConfigurationError("which handlers? Give the modules that have them, such as shop.handlers")
+    return inbox.handlers_in([_import(name) for name in names])
+
+
+def _import(name: str) -> ModuleType:
+    if "" not in sys.path:  # an installed command starts without the current directory, where the handlers are
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            hint = "MODULE is a dotted name, importable from the current directory"
+            raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = f"{last.filename}, line {last.lineno}"
+        raise ConfigurationError(f"module {name!r} cannot be imported: {where}: {first_line(error)}") from error
+
+
+def begin(chosen: Settings) -> None:
+    """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
+    logs.configure_log(level=chosen.log_level, format=chosen.log_format)
+    for line in settings.unknown_variables():
+        structlog.get_logger("outboxkit").warning(line)
+
+
+def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]]) -> int:
+    """Run a program's service with the settings of its environment; returns the exit code, as the commands have it."""
+    try:
+        chosen = settings.load()
+        begin(chosen)
+        return process.run(lambda stop: service(chosen, stop), shutdown_timeout=chosen.shutdown_timeout)
+    except Exception as error:  # noqa: BLE001 - whatever it is becomes one line
+        text, code = explain(error)
+        sys.stderr.write(f"{name}: {text}\n")
+        return code
+
+
+def explain(error: Exception) -> tuple[str, int]:
+    """The line and the exit code for an error that ends a process. One that nobody expected is logged, too."""
+    if isinstance(error, ConfigurationError):
+        return str(error), WRONG_SETTINGS
+    if isinstance(error, BrokerUnavailable):
+        return f"the broker is away: {error}", FAILED
+    if isinstance(error, OutboxkitError):
+        return str(error), FAILED
+    if isinstance(error, DBAPIError):
+        state = "is away" if what_is_away(error) else "refused"
+        return f"the database {state}: {logs.first_words(error)}", FAILED
+    if not structlog.is_configured():
+        logs.configure_log(level="info", format="auto")
+    structlog.get_logger("outboxkit").error("ended by an error that nobody expected", exc_info=error)
+    return f"an error that nobody expected, please report it: {logs.first_words(error)}", FAILED

@@ -1,0 +1,66 @@
+"""The variables of this process behind `OUTBOXKIT_`: secrets that stand in files, and names that no setting has."""
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+
+from outboxkit.errors import ConfigurationError
+
+PREFIX = "OUTBOXKIT_"
+FILE = "_FILE"
+OTHERS = re.compile(rf"{PREFIX}TEST_.*|{PREFIX}(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)")
+"""Variables of the project's own tests, and those that Kubernetes makes for a Service called outboxkit-something."""
+LARGEST = 64 * 1024
+
+
+def variable(name: str) -> str:
+    """The environment variable of a setting."""
+    return PREFIX + name.upper()
+
+
+def variables() -> dict[str, str]:
+    """All variables behind the prefix; the names in capitals, for settings are read in either case."""
+    return {name.upper(): value for name, value in os.environ.items() if name.upper().startswith(PREFIX)}
+
+
+def unknown(known: Collection[str]) -> Iterator[str]:
+    """A line for each variable behind the prefix that is not one of those known, with the nearest that is."""
+    for name in sorted(set(variables()) - set(known)):
+        if OTHERS.fullmatch(name) is None:
+            near = get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+            yield f"{printable(name)} is not a setting" + (f": did you mean {near[0]}?" if near else "")
+
+
+def read_secret(path: str, *, named: str) -> str:
+    """The one line of a file that holds a secret, without the line's end.
+
+    Raises:
+        ConfigurationError: it cannot be read, or holds something else. The text has the path and nothing of the secret.
+    """
+    where = named if _is_secret(path) else f"{named} is {path!r}"
+    accepted = "a file with the value in one line is accepted"
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(LARGEST + 1)
+        text = content.decode().rstrip("\r\n")
+    except OSError as error:
+        raise ConfigurationError(f"{where}: it cannot be read ({error.strerror}); {accepted}") from None
+    except ValueError:
+        raise ConfigurationError(f"{where}: it is not text in UTF-8; {accepted}") from None
+    if not text.strip():
+        raise ConfigurationError(f"{where}: it is empty; {accepted}")
+    if len(content) > LARGEST or not text.isprintable():
+        raise ConfigurationError(f"{where}: it holds more than one line of text; {accepted}")
+    return text
+
+
+def printable(text: str) -> str:
+    """The text with what is not a visible character or a blank escaped, so that it stays in its line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _is_secret(path: str) -> bool:
+    """Whether it looks as if the secret itself was given in place of its file's path."""
+    return "://" in path or path.startswith("whsec_") or (" " in path and not path.startswith(("/", ".")))

@@ -1,0 +1,111 @@
+"""The log of a process: JSON or lines for people, and in neither what a message carries or what a stranger made up."""
+
+import asyncio
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import structlog
+from sqlalchemy.exc import StatementError
+
+from outboxkit.environment import printable
+from outboxkit.outage import first_line
+
+SILENCED = ("aio_pika", "aiormq", "pamqp")
+"""What they report of an outage is in our own line about it, and pamqp warns of headers with all that is in them."""
+FRAMES, CHAIN, LONGEST = 30, 8, 500
+"""What is kept: the last frames of a traceback, the errors of a chain or group, the characters of a line."""
+
+
+def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name
+    """Log to standard error: lines for people on a terminal, JSON elsewhere.
+
+    Tracebacks have no SQL parameters and no row. What libraries log through `logging` becomes a line of the same kind,
+    unless the application has configured `logging`.
+    """
+    as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
+    rendering: list[Any] = [structlog.processors.JSONRenderer()]
+    if as_text:
+        rendering = [_in_its_line, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    number = logging.getLevelNamesMapping()[level.upper()]
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.ExceptionRenderer(lambda exc_info: trace(exc_info[1])),
+            *rendering,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(
+            sys.stderr
+        ),  # a line in one write, also where several processes share it,
+    )
+    for library in SILENCED:
+        logging.getLogger(library).setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # below that: each failed write to a peer that is gone
+    logging.lastResort = _Foreign(logging.WARNING)
+
+
+def first_words(error: BaseException | None) -> str:
+    """An error in one line, without the SQL, its parameters, and the row that a database shows in further lines."""
+    cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
+    try:
+        return printable(first_line(cause))[:LONGEST]
+    except Exception:  # noqa: BLE001 - an error whose text cannot be made is an error all the same
+        return type(cause).__name__
+
+
+def trace(error: BaseException | None) -> str:
+    """The traceback of an error and of those that led to it, each error in one line."""
+    return "\n".join(_lines(error, CHAIN, set()))
+
+
+def _lines(error: BaseException | None, left: int, seen: set[int]) -> Iterator[str]:
+    if error is None or id(error) in seen or left == 0:
+        return
+    seen.add(id(error))
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None:
+        yield from _lines(before, left - 1, seen)
+        how = "was the direct cause of" if error.__cause__ else "was being handled at"
+        yield f"\nThis error {how} the following one:\n"
+    yield "Traceback (most recent call last):"
+    yield from "".join(traceback.format_tb(error.__traceback__, -FRAMES)).splitlines()
+    yield first_words(error)
+    if isinstance(error, BaseExceptionGroup):
+        for number, each in enumerate(error.exceptions[:CHAIN], 1):
+            yield f"\nError {number} of {len(error.exceptions)} in it:\n"
+            yield from _lines(each, left - 1, seen)
+
+
+def unretrieved(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what nobody waited for: an event loop's exception handler that does not show what the error carries."""
+    log = structlog.get_logger("outboxkit")
+    log.error("an error that nobody waited for", what=context.get("message"), exc_info=context.get("exception"))
+
+
+def _in_its_line(_: Any, __: str, entry: Any) -> Any:
+    """What a stranger has named stays in its line, and no escape sequence reaches a terminal."""
+    return {printable(name): _printable(name, value) for name, value in entry.items()}
+
+
+def _printable(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return "\n".join(map(printable, value.split("\n"))) if name == "exception" else printable(value)
+
+
+class _Foreign(logging.Handler):
+    """Writes the first line of what a library logs as a line of ours; further lines may show what is worked on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log it."""
+        try:
+            lines = record.getMessage().splitlines() or [""]
+        except Exception:  # noqa: BLE001 - a library's wrong format string is no reason to stop
+            lines = [str(record.msg)]
+        log = structlog.get_logger("outboxkit").bind(logger=record.name)
+        log.log(record.levelno, printable(lines[0])[:LONGEST], exc_info=record.exc_info or None)

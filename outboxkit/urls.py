@@ -1,0 +1,162 @@
+"""URLs of databases and brokers: which are accepted, and what may be shown of them."""
+
+import re
+from urllib.parse import urlsplit
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+DATABASES = "postgresql+psycopg://user:password@host/name or sqlite:///path"
+ESCAPED = "an @ in a user or a password is written %40, a / %2F, a ? %3F and a # %23"
+_OF_DATABASES, _HTTP = ("postgresql", "postgres", "sqlite"), ("http", "https")
+_VISIBLE, _ANOTHER_URL = re.compile(r"[!-~]+"), re.compile(r",\s*\w+://")
+_OF_ASYNCPG = {"ssl": "sslmode=require", "timeout": "connect_timeout=10", "server_settings": "options=-cname%3Dvalue"}
+"""Options in a URL's query, and what says the same to psycopg."""
+
+
+def check_database(text: str) -> None:
+    """Accept the URL of a database.
+
+    Raises:
+        ValueError: it cannot be used; the text shows nothing that may be secret.
+    """
+    if is_ambiguous(text):
+        raise ValueError(f"{DATABASES} is accepted; {ESCAPED}")
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise ValueError(f"{DATABASES} is accepted") from None
+    backend = url.get_backend_name()
+    if backend == "postgres":
+        raise ValueError(
+            "postgresql+psycopg://… is accepted; write that in the place of postgres://, and keep the rest"
+        )
+    if backend not in ("postgresql", "sqlite"):
+        raise ValueError(f"{DATABASES} is accepted; the URL is one of {backend[:20]!r}")
+    if backend == "postgresql" and url.query:
+        _check_query(url)
+
+
+def _check_query(url: URL) -> None:
+    """Whatever driver the URL names, its query is for psycopg, and so for libpq."""
+    from psycopg import pq  # noqa: PLC0415 - only where there is a query
+
+    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    for name in url.query:
+        if name not in known:
+            found = repr(name) if re.fullmatch("[a-z_]{1,40}", name) else "one option"
+            instead = f": write {_OF_ASYNCPG[name]}" if name in _OF_ASYNCPG else ""
+            raise ValueError(
+                "options of libpq are accepted behind the ?, such as sslmode=require or options=-csearch_path%3Dshop; "
+                f"psycopg, which is used whatever driver the URL names, does not know {found}{instead}"
+            )
+
+
+def check_broker(text: str) -> None:
+    """Accept the URL of a broker, several with commas between them, or the URL of an HTTP destination.
+
+    Raises:
+        ValueError: it cannot be used; the text shows nothing that may be secret.
+    """
+    each = [url.strip() for url in text.split(",")]
+    scheme, separator, _ = each[0].partition("://")
+    if separator and scheme in _HTTP:
+        _check_http(text)
+        return
+    if not separator or scheme not in ("amqp", "amqps", "memory"):
+        raise ValueError(
+            "amqp://user:password@host:5672/vhost, amqps://…, memory:// or https://host/path is accepted; "
+            + (f"the scheme is {scheme[:20]!r}" if separator and scheme.isalnum() else "it begins otherwise")
+        )
+    if len(each) > 1 and not all(url.startswith(("amqp://", "amqps://")) for url in each):
+        raise ValueError(
+            "several amqp:// or amqps:// URLs with commas between them is accepted; "
+            "one of these is something else. A comma in a password is written %2C"
+        )
+    if any(is_ambiguous(url) for url in each):
+        raise ValueError(f"amqp://user:password@host:5672/vhost is accepted; {ESCAPED}")
+
+
+def _check_http(url: str) -> None:
+    accepted = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
+    if not _VISIBLE.fullmatch(url) or _ANOTHER_URL.search(url):
+        raise ValueError(f"{accepted}; this is something else, or more than that")
+    if is_ambiguous(url):
+        raise ValueError(f"{accepted}; {ESCAPED}")
+    try:
+        parts = urlsplit(url)
+        is_usable = bool(parts.hostname) and (parts.port is None or parts.port > 0) and "#" not in url
+    except ValueError:
+        is_usable = False
+    if not is_usable:
+        raise ValueError(accepted)
+
+
+def shown(url: str | URL) -> str:
+    """Scheme, host and port, and the database, vhost or file. Of several URLs with commas between them, each.
+
+    User, password, query and the path of an HTTP URL are left out. A URL that can be read in two ways shows its scheme
+    alone, because a part of the password may stand where the host is looked for.
+    """
+    if isinstance(url, URL):
+        return _database(url)
+    return ", ".join(_one(each.strip()) for each in (url.split(",") if url.startswith("amqp") else [url]))
+
+
+def is_ambiguous(url: str) -> bool:
+    """Whether a part of the user or the password may be taken for the host, because an `@` in it is not escaped."""
+    scheme, _, rest = url.strip().partition("://")
+    authority = rest.translate({ord("?"): "/", ord("#"): "/"}).partition("/")[0]
+    if _is_database(scheme):
+        return _is_ambiguous_database(url)
+    behind = "" if scheme.lower() in _HTTP else rest[len(authority) :]  # in a path it is an ordinary character
+    return authority.count("@") > 1 or "@" in behind
+
+
+def _is_ambiguous_database(url: str) -> bool:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        return url.count("@") > 1
+    names = [pair.partition("=")[0] for pair in url.partition("?")[2].split("&")]
+    places = (parsed.host, *names) if parsed.get_backend_name() == "sqlite" else (parsed.host, parsed.database, *names)
+    return any("@" in place for place in places if place)
+
+
+def _is_database(scheme: str) -> bool:
+    return scheme.partition("+")[0].lower() in _OF_DATABASES
+
+
+def _one(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    if not separator or not scheme.replace("+", "").isalnum():
+        return "a URL without a scheme"
+    try:
+        if is_ambiguous(url):
+            return f"{scheme}://…"
+        return _database(make_url(url)) if _is_database(scheme) else _server(url)
+    except (ArgumentError, ValueError):
+        return f"{scheme}://…"
+
+
+def _server(url: str) -> str:
+    parts = urlsplit(url)
+    if not parts.hostname:
+        return f"{parts.scheme}://"
+    path = "" if parts.scheme in _HTTP else parts.path
+    return f"{parts.scheme}://{_place(parts.hostname, parts.port)}{path}"
+
+
+def _database(url: URL) -> str:
+    scheme = url.get_backend_name()
+    if scheme == "sqlite":
+        return f"sqlite:///{url.database}" if url.database else "sqlite:// in memory"
+    hosts = url.query.get("host", ())
+    named = (hosts,) if isinstance(hosts, str) else hosts
+    place = _place(url.host, url.port) if url.host else ",".join(named)
+    return f"{scheme}://{place}/{url.database or ''}"
+
+
+def _place(host: str, port: int | None) -> str:
+    bracketed = f"[{host}]" if ":" in host else host
+    return bracketed if port is None else f"{bracketed}:{port}"

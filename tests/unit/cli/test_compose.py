@@ -1,0 +1,203 @@
+"""One composition: what is read of the settings by commands and programs, and how either ends."""
+
+import ast
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from outboxkit import ConfigurationError, SchemaError, compose, inbox, inbox_handler, process, settings
+from outboxkit.cli import app
+from outboxkit.relay import Relay
+from outboxkit.settings import Settings
+from tests.unit.cli.conftest import Run
+from tests.unit.shop import OrderConfirmed
+
+CARD = "4111-SECRET"
+WORKERS = Path(__file__).parents[3] / "workers"
+ELSEWHERE = {
+    "shutdown_timeout": "compose.main, for every program",
+    "log_level": "compose.begin, for every process",
+    "log_format": "compose.begin, for every process",
+}
+"""Settings that no relay, consumer or retention is made of, and who reads them."""
+
+
+@inbox_handler("unit.compose")
+def handle(session: object, event: OrderConfirmed) -> None: ...
+
+
+class Recorded:
+    """Settings that note which of them are read."""
+
+    def __init__(self, **options: object) -> None:
+        self.chosen = settings.load({"database_url": "sqlite:///:memory:", **options})
+        self.read: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.read.add(name)
+        return getattr(self.chosen, name)
+
+
+async def read_by(made: Callable[[Any], AbstractAsyncContextManager[Any]], **options: object) -> set[str]:
+    recorded = Recorded(**options)
+    async with made(recorded):
+        return recorded.read & set(Settings.model_fields)
+
+
+async def read() -> dict[str, set[str]]:
+    """Which settings each composition reads."""
+    over_http = {"broker_url": "https://pay.example/", "destination": "payments"}
+    return {
+        "relay": await read_by(compose.relay, **over_http),
+        "consume": await read_by(lambda chosen: compose.consumer(chosen, [inbox.handler_of(handle)]), queue="q"),
+        "prune": await read_by(compose.retention),
+    }
+
+
+def options_of(command: str) -> set[str]:
+    parameters = typer.main.get_command(app).commands[command].params
+    return {parameter.name for parameter in parameters} & set(Settings.model_fields)
+
+
+async def test_a_command_has_an_option_for_each_setting_that_its_composition_reads_and_for_no_other():
+    found = await read()
+    assert found["relay"] - {"max_payload_bytes"} == options_of("relay") - set(ELSEWHERE)
+    assert found["consume"] | {"publish_timeout"} == options_of("consume") - set(ELSEWHERE)  # how long --drain waits
+    assert found["prune"] == options_of("prune")
+
+
+async def test_every_setting_is_honoured_by_a_composition():
+    composed = set().union(*(await read()).values())
+    assert composed | {*ELSEWHERE, "prune_interval"} == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("name", ["relay", "consumer", "retention"])
+def test_a_program_is_composed_here_and_reads_no_setting_of_its_own(name: str):
+    attributes = [node for node in ast.walk(ast.parse((WORKERS / f"{name}.py").read_text())) if hasattr(node, "attr")]
+    used = {f"{node.value.id}.{node.attr}" for node in attributes if isinstance(node.value, ast.Name)}
+    assert {f"compose.{name}", "compose.main"} <= used
+    assert {each for each in used if each.startswith("chosen.")} <= {"chosen.prune_interval"}
+
+
+HTTP = ("--broker-url", "https://pay.example/hooks/SECRET")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--drain",), ("--destination", "default")])
+def test_messages_for_the_broker_are_not_sent_to_an_http_destination(
+    run: Run, database_url: str, arguments: tuple[str, ...]
+):
+    ended = run("relay", "--database-url", database_url, *HTTP, *arguments)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("outboxkit: --broker-url is an HTTP URL, and the messages of destination 'default' are for")
+    assert "--destination NAME" in line
+    assert "SECRET" not in line
+
+
+async def test_another_destination_may_be_a_broker_and_an_own_publisher_may_be_anything(database_url: str):
+    chosen = settings.load({"database_url": database_url, "broker_url": "amqp://mq/", "destination": "payments"})
+    async with compose.relay(chosen) as made:
+        assert (made.destination, made.batch_size, made.hold) == ("payments", 2000, True)
+    publisher = process.publisher("memory://", exchange="e", timeout=chosen.publish_timeout)
+    own = create_async_engine("sqlite+aiosqlite://")
+    async with compose.relay(chosen, engine=own, publisher=publisher) as made:
+        assert (made.engine, made.publisher) == (own, publisher)
+
+
+COMMANDS = [
+    ("relay",),
+    ("relay", "--drain"),
+    ("consume", "json", "--queue", "q"),
+    ("status",),
+    ("migrate",),
+    ("migrate", "--check"),
+    ("prune",),
+    ("dead", "list"),
+    ("dead", "show", "1"),
+    ("dead", "replay", "1"),
+    ("dead", "discard", "1", "--yes"),
+    ("replay", "--to-queue", "q"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_command_works_on_a_database_that_nobody_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+):
+    monkeypatch.chdir(tmp_path)
+    ended = run(*command)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("outboxkit: OUTBOXKIT_DATABASE_URL is not set: ")
+    assert "postgresql+psycopg://user:password@host/name or sqlite:///path is accepted" in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each != ("migrate",)], ids=" ".join)
+def test_only_migrate_makes_an_sqlite_file(run: Run, tmp_path: Path, command: tuple[str, ...]):
+    broker = () if command[0] in ("migrate", "prune", "dead") else ("--broker-url", "amqp://127.0.0.1:1/")
+    consumed = [*command] if command[0] != "consume" else ["consume", "tests.unit.cli.one_handler", "--queue", "q"]
+    ended = run(*consumed, *broker, "--database-url", f"sqlite:///{tmp_path}/none.db")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.splitlines()[-1].startswith("outboxkit: the outboxkit tables are missing: run `outboxkit migrate`")
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_a_program_ends_as_a_command_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    async def service(chosen: Settings, stop: asyncio.Event) -> int:
+        raise SchemaError("tables")
+
+    def ended(service: Any) -> tuple[int, str]:
+        code = compose.main("relay", service)
+        return code, capsys.readouterr().err
+
+    assert ended(service)[0] == 2
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", "sqlite://")
+    monkeypatch.setenv("OUTBOXKIT_LOG_LEVEL", "error")
+    assert ended(service) == (1, "relay: tables\n")
+
+    async def refused(chosen: Settings, stop: asyncio.Event) -> int:
+        engine = process.engine("sqlite://", name="unit tests")
+        try:
+            async with engine.begin() as connection:
+                await connection.execute(text("INSERT INTO missing VALUES (:card)"), {"card": CARD})
+        finally:
+            await engine.dispose()
+        return 0
+
+    assert ended(refused) == (1, "relay: the database refused: OperationalError: no such table: missing\n")
+
+    async def broken(chosen: Settings, stop: asyncio.Event) -> int:
+        try:
+            return await refused(chosen, stop)
+        except Exception as error:
+            raise KeyError("x\nforged") from error
+
+    code, written = ended(broken)
+    assert code == 1
+    *log, last = written.splitlines()
+    assert last.startswith("relay: an error that nobody expected")
+    assert "ended by an error that nobody expected" in log[0]
+    assert "no such table: missing" in written
+    assert "SECRET" not in written
+
+
+async def test_a_queue_and_handlers_are_asked_for(database_url: str):
+    chosen = settings.load({"database_url": database_url})
+    with pytest.raises(ConfigurationError, match="which queue"):
+        async with compose.consumer(chosen, []):
+            pass
+    with pytest.raises(ConfigurationError, match="which handlers"):
+        compose.handlers_in([])
+
+
+def test_a_relay_is_still_made_by_hand(async_engine: Any):
+    """The composition is a convenience: nothing that it makes is out of reach."""
+    assert Relay(async_engine, process.publisher("memory://", exchange="e", timeout=settings.LONGEST)).hold

@@ -1,0 +1,88 @@
+"""URLs: which are accepted, and that nothing secret of them is ever shown."""
+
+import pytest
+
+from outboxkit import ConfigurationError, process, settings, urls
+from outboxkit.brokers import address_of
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"postgresql+psycopg://app:{SECRET}@db:5432/shop?sslpassword={SECRET}", "postgresql://db:5432/shop"),
+        (f"postgresql://u:%40{SECRET}@[::1]/x", "postgresql://[::1]/x"),
+        (f"postgresql://u:p/{SECRET}@db/x", "postgresql://db/x"),
+        (f"postgresql://u:{SECRET}@/shop?host=/run/pg", "postgresql:///run/pg/shop"),
+        ("sqlite:////tmp/a@b.db?timeout=5", "sqlite:////tmp/a@b.db"),
+        ("sqlite://", "sqlite:// in memory"),
+        (f"amqp://u:{SECRET}@mq:5672/v?x={SECRET}", "amqp://mq:5672/v"),
+        (f"amqp://a:{SECRET}@one/v, amqps://b:{SECRET}@[::1]:5671", "amqp://one/v, amqps://[::1]:5671"),
+        ("memory://", "memory://"),
+        (f"https://a:{SECRET}@pay.example:8443/{SECRET}?k={SECRET}", "https://pay.example:8443"),
+        (f"postgresql://u:p@{SECRET}@db/x", "postgresql://…"),
+        (f"postgresql://u:p@{SECRET}:55@db/x", "postgresql://…"),
+        (f"postgresql://u:p@{SECRET}/5@db/x", "postgresql://…"),
+        (f"postgresql://u:p@{SECRET}?5@db/x", "postgresql://…"),
+        (f"mysql://u:p@{SECRET}@db/x", "mysql://…"),
+        (f"amqp://u:p@{SECRET}@mq/", "amqp://…"),
+        (f"amqp://u:12/{SECRET}@mq/", "amqp://…"),
+        (f"amqp://u:p#{SECRET}@mq/", "amqp://…"),
+        (f"amqp://u:p?{SECRET}@mq/", "amqp://…"),
+        (f"amqp://a:x,{SECRET}@mq", "amqp://…, a URL without a scheme"),
+        (f"https://a:p@{SECRET}@pay.example/", "https://…"),
+        (f"https://a:p/{SECRET}@pay.example/", "https://…"),
+        (f"a:{SECRET}@mq", "a URL without a scheme"),
+    ],
+)
+def test_what_is_shown_of_a_url(url: str, shown: str):
+    assert urls.shown(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("database_url", f"postgresql://u:p@{SECRET}@db/x", "an @ in a user or a password is written %40"),
+        ("database_url", f"postgresql+psycopg://u:p@{SECRET}:9@db:5432/x", "is written %40"),
+        ("broker_url", f"amqp://u:p@{SECRET}@mq/", "is written %40"),
+        ("broker_url", f"amqps://u:1/{SECRET}@mq/", "a / %2F"),
+        ("broker_url", f"amqp://mq/,amqp://u:p@{SECRET}@mq/", "is written %40"),
+        ("broker_url", f"https://u:p@{SECRET}@pay.example/", "is written %40"),
+        ("broker_url", f"a:{SECRET}@mq://x", "it begins otherwise"),
+        (
+            "database_url",
+            f"postgres://u:{SECRET}@db/x",
+            "postgresql+psycopg://… is accepted; write that in the place of",
+        ),
+        ("database_url", f"postgresql+asyncpg://u:{SECRET}@db/x?ssl=require", "know 'ssl': write sslmode=require"),
+        ("database_url", f"postgresql+psycopg2://u:{SECRET}@db/x?sslmode=require&keepalive=1", "'keepalive'"),
+        ("database_url", f"postgresql://u:{SECRET}@db/x?{SECRET}=1", "does not know one option"),
+    ],
+)
+def test_a_url_that_cannot_be_used_says_how_to_write_it(name: str, value: str, said: str):
+    with pytest.raises(ConfigurationError) as raised:
+        settings.load({"database_url": "sqlite://", name: value})
+    assert said in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"postgresql+psycopg2://u:{SECRET}@db/x?sslmode=require&connect_timeout=3&options=-csearch_path%3Da@b",
+        f"postgresql://user@server:{SECRET}@db/x",
+        "sqlite:///a@b.db?timeout=5",
+    ],
+)
+def test_what_was_usable_is_usable(url: str):
+    assert settings.load({"database_url": url}).database_url.get_secret_value() == url
+
+
+def test_brokers_say_where_they_lead():
+    given = {"exchange": "e", "timeout": settings.LONGEST}
+    assert address_of(process.publisher(f"amqp://u:{SECRET}@mq/v", **given)) == "amqp://mq/v"
+    assert address_of(process.publisher(f"https://u:{SECRET}@pay.example/{SECRET}", **given)) == "https://pay.example"
+    assert address_of(process.subscriber("memory://", "q", exchange="e", topics=["T"])) == "memory://"
+    assert address_of(object()) == "object"
