@@ -33,9 +33,9 @@ class PlainClient:
         self._queues = {self.queue}
         self._connection: Any = None
 
-    def declare_exchange(self) -> None:
-        """The topic exchange, as outboxkit declares it."""
-        self._channel().exchange_declare(self.exchange, exchange_type="topic", durable=True)
+    def declare_exchange(self, kind: str = "topic") -> None:
+        """The exchange; a topic exchange as outboxkit declares it, unless another kind is named."""
+        self._channel().exchange_declare(self.exchange, exchange_type=kind, durable=True)
 
     def bind(self, *topics: str, queue: str | None = None, arguments: dict[str, Any] | None = None) -> str:
         """A durable queue, bound to the exchange by these topics; its name."""

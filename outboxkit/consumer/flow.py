@@ -83,22 +83,42 @@ class Flow:
 
     def _is_over(self, pump: asyncio.Task[None]) -> bool:
         """The pump has failed; or a drain has found the queue empty and has started all that may."""
-        return pump.exception() is not None or not (self._running or self._may_start())
+        return pump.exception() is not None or self._is_idle()
 
     async def _pump(self, stop: asyncio.Event) -> None:
-        """Take deliveries; in a drain only as many as can be handled soon, and until there are no more."""
+        """Take deliveries; in a drain until there are no more."""
+        if self._wait:
+            await self._take(stop)
+            return
+        both = [asyncio.create_task(self._take(stop)), asyncio.create_task(self._find_the_end(stop))]
+        try:
+            done, _ = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def _take(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            busy = bool(self._running) or self._may_start()
-            if not self._wait and busy and len(self._lanes) >= max(self._batch, self._concurrency):
-                await pause(stop, EMPTY_SECONDS)
-                continue
-            delivery = await self._subscriber.receive(wait=self._wait)
+            delivery = await self._subscriber.receive()
             if delivery is not None:
                 self._add(self._routing.arrival(delivery))
-            elif busy:
+
+    async def _find_the_end(self, stop: asyncio.Event) -> None:
+        """Return once nothing is in flight and the queue is empty, and nothing has come while that was found out."""
+        while not stop.is_set():
+            taken = self._lanes.taken_in
+            if not self._is_idle():
                 await pause(stop, EMPTY_SECONDS)
-            else:
+            elif (delivery := await self._subscriber.receive(wait=False)) is not None:
+                self._add(self._routing.arrival(delivery))
+            elif taken == self._lanes.taken_in and self._is_idle():
                 return
+
+    def _is_idle(self) -> bool:
+        return not (self._running or self._may_start())
 
     def _add(self, arrival: Arrival) -> None:
         self._lanes.add(arrival)

@@ -66,6 +66,11 @@ class Lanes:
         if arrival.key is not None:
             self._lanes.setdefault(arrival.key, deque()).append(arrival)
 
+    @property
+    def taken_in(self) -> int:
+        """How many have been added so far."""
+        return self._count
+
     def waiting(self, way: Way) -> int:
         """How many wait to be handled this way, whether they may start or not."""
         return len(self._waiting[way])

@@ -101,6 +101,6 @@ async def test_a_queue_of_the_other_kind_is_a_configuration_error_with_its_cure(
     await first.connect()
     await first.close()
     other = subscriber_of(broker, ordered=ordered)
-    cure = rf"x-single-active-consumer.*delete it \(rabbitmqctl delete_queue {broker.queue}\).*--ordered"
+    cure = rf"x-single-active-consumer.*delete it \(rabbitmqctl delete_queue -p / {broker.queue}\).*--ordered"
     with pytest.raises(ConfigurationError, match=cure):
         await other.connect()

@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 
 from outboxkit import BrokerUnavailable, ConfigurationError, Message
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from tests.ladder import LADDER
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
@@ -177,6 +177,27 @@ async def test_a_queue_with_other_arguments_is_a_configuration_error(broker: Pla
     with pytest.raises(ConfigurationError, match=rf"{broker.queue}.* other arguments"):
         await other.connect()
     await other.close()
+
+
+async def test_what_the_broker_will_never_declare_is_a_configuration_error(broker: PlainClient):
+    broker.declare_exchange("fanout")
+    other_kind = rf"OUTBOXKIT_EXCHANGE is '{broker.exchange}'.*inequivalent arg 'type'.*received 'topic' but"
+    for queue, exchange, text in (
+        (broker.queue, broker.exchange, other_kind),
+        (broker.queue, "amq.mine", "OUTBOXKIT_EXCHANGE is 'amq.mine'.*reserved prefix"),
+        (broker.queue, "", "OUTBOXKIT_EXCHANGE is ''"),
+        (broker.queue, "e" * 300, "OUTBOXKIT_EXCHANGE is 'eee.*Max length exceeded"),
+        ("amq.mine", "amq.topic", "OUTBOXKIT_QUEUE is 'amq.mine'"),
+        ("two lines\n", "amq.topic", "OUTBOXKIT_QUEUE is .*letters, digits"),
+    ):
+        subscriber = RabbitSubscriber(broker.url, queue, exchange=exchange, topics=["T"], ladder=LADDER)
+        with pytest.raises(ConfigurationError, match=text):
+            await subscriber.connect()
+        await subscriber.close()
+    publisher = RabbitPublisher(broker.url, exchange=broker.exchange)
+    with pytest.raises(ConfigurationError, match=other_kind):
+        await publisher.connect()
+    await publisher.close()
 
 
 async def test_a_queue_that_is_deleted_is_declared_again(subscriber: RabbitSubscriber, broker: PlainClient):

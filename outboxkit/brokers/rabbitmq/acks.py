@@ -10,22 +10,30 @@ _SIZE = 13
 
 
 class Acks:
-    """The tags of a channel, which count up from 1 in the order in which deliveries arrive."""
+    """The tags of a channel, which count up from 1 in the order in which deliveries arrive.
+
+    Attributes:
+        held: bytes of all that have arrived and are not settled.
+    """
 
     def __init__(self, channel: int) -> None:
         self._channel = channel
         self._lowest, self._highest = 1, 0
         self._settled: set[int] = set()
         self._waiting: list[int] = []
+        self._sizes: dict[int, int] = {}
+        self.held = 0
 
     @property
     def unsettled(self) -> int:
         """How many have arrived and are not settled."""
         return self._highest - (self._lowest - 1) - len(self._settled)
 
-    def arrived(self, tag: int) -> None:
-        """A delivery with this tag has come."""
+    def arrived(self, tag: int, size: int) -> None:
+        """A delivery with this tag has come, of so many bytes."""
         self._highest = tag
+        self._sizes[tag] = size
+        self.held += size
 
     def ack(self, tag: int) -> None:
         """It is to be acked with the next `frames`; nothing happens where it is settled already."""
@@ -58,6 +66,7 @@ class Acks:
         if tag < self._lowest or tag in self._settled:
             return False
         self._settled.add(tag)
+        self.held -= self._sizes.pop(tag, 0)
         return True
 
     def _frame(self, method: int, tag: int, bits: int) -> bytes:

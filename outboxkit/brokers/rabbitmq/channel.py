@@ -114,13 +114,14 @@ async def open_channel(
     """Open a channel for publishing to this exchange within `timeout` seconds; it is declared if it has a name.
 
     Raises:
-        BrokerUnavailable: the connection was lost, or the exchange cannot be declared.
+        BrokerUnavailable: the connection was lost, or the exchange cannot be declared now.
+        ConfigurationError: the exchange is there and is of another kind.
     """
     with connection.converted(f"cannot declare exchange {exchange!r}"):
         async with asyncio.timeout(timeout):
             channel, wire = await connection.open_channel(on)
             if exchange:  # the one without a name is there, and must not be declared
-                await channel.declare_exchange(exchange, aio_pika.ExchangeType.TOPIC, durable=True)
+                await connection.declare_exchange(channel, exchange)
     opened = ConfirmChannel(cast("Channel", wire), exchange=exchange, app_id=app_id)
     answers.hand_to(opened.tracker, channel=wire.number)
 

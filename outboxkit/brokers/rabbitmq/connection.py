@@ -4,7 +4,9 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 import aio_pika
 import aiormq
@@ -19,11 +21,18 @@ from outboxkit.errors import BrokerUnavailable, ConfigurationError
 HEARTBEAT_SECONDS = 20
 """Asked of the broker where the URL says nothing: a peer that is silent for two is gone (AMQP 0-9-1, 4.2.7)."""
 
+_NEVER_ALLOWED = ("reserved prefix", "default exchange")
+"""What RabbitMQ says of names that nobody may declare, whatever the permissions."""
+
 SIGN_OF_LIFE_SECONDS = 1.0
 """How often the client is told that the broker lives, where it does not see what arrives."""
 
 AWAY = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
 """What aio-pika and the network raise where a broker is not there, or no longer."""
+
+
+OnWriter = Callable[[asyncio.StreamWriter, Callable[[], None]], None]
+"""Gets where to write, and what tells the client that the broker lives."""
 
 
 class Tap(Protocol):
@@ -65,13 +74,14 @@ async def connect(
     heartbeat: int = HEARTBEAT_SECONDS,
     on_lost: Callable[[str], None] | None = None,
     tap: Tap | None = None,
-    on_writer: Callable[[asyncio.StreamWriter], None] | None = None,
+    on_writer: OnWriter | None = None,
 ) -> aio_pika.abc.AbstractConnection:
     """Open a connection, shown under `name` in RabbitMQ's own listings; `on_lost` hears why it closed.
 
     Of several URLs, separated by commas, each is tried in turn; of `Addresses` the next ones. The broker is asked for a
-    heartbeat every so many seconds where the URL does not say how many. Where a `tap` is given, it comes first to what arrives,
-    and `on_writer` gets what it may write whole frames to, between those of the client.
+    heartbeat every so many seconds if the URL does not say how many. If a `tap` is given, it comes first to what
+    arrives. `on_writer` gets what it may write whole frames to, between those of the client, and what tells the client
+    that the broker lives.
 
     Raises:
         BrokerUnavailable: refused, no such vhost, wrong password, or no answer within `timeout` seconds.
@@ -103,7 +113,7 @@ class Tapped(TransportFactory):
     The client sees a heartbeat instead where nothing is left for it: what was taken is a sign of life, too.
     """
 
-    def __init__(self, scheme: str, tap: Tap, on_writer: Callable[[asyncio.StreamWriter], None] | None = None) -> None:
+    def __init__(self, scheme: str, tap: Tap, on_writer: OnWriter | None = None) -> None:
         self._transports = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
         self._tap = tap
         self._on_writer = on_writer
@@ -125,7 +135,7 @@ class Tapped(TransportFactory):
 
         reader.feed_data = feed_the_rest  # type: ignore[method-assign,assignment]
         if self._on_writer is not None:
-            self._on_writer(writer)
+            self._on_writer(writer, partial(feed, HEARTBEAT))
         return reader, writer
 
 
@@ -140,20 +150,71 @@ async def open_channel(
         return channel, await channel.get_underlay_channel()
 
 
+async def declare_exchange(
+    channel: aio_pika.abc.AbstractChannel, name: str, *, timeout: float | None = None
+) -> aio_pika.abc.AbstractExchange:
+    """Declare the durable topic exchange of this name.
+
+    Raises:
+        ConfigurationError: it is there and is of another kind, or nobody may have one of that name.
+    """
+    try:
+        return await channel.declare_exchange(name, aio_pika.ExchangeType.TOPIC, durable=True, timeout=timeout)
+    except (*AWAY, ValueError) as error:
+        if not is_for_good(error):
+            raise
+        raise ConfigurationError(
+            f"OUTBOXKIT_EXCHANGE is {name!r}, and the broker refuses it as a durable topic exchange: {describe(error)}. "
+            "Choose another name, or delete that exchange if nobody else uses it"
+        ) from error
+
+
+def is_for_good(error: BaseException | None) -> bool:
+    """Whether the broker, or the client, refuses a declaration that it would refuse at every later time, too.
+
+    Missing permissions, a missing vhost and a wrong password may be mended on the broker: they are waited out.
+    """
+    text = str(error)
+    refused = isinstance(error, aiormq.exceptions.ChannelAccessRefused) and any(each in text for each in _NEVER_ALLOWED)
+    return refused or isinstance(error, aiormq.exceptions.ChannelPreconditionFailed | ValueError)
+
+
 @contextmanager
 def converted(doing: str) -> Iterator[None]:
-    """Turn every way in which a broker can be away into `BrokerUnavailable`."""
+    """Turn every way in which a broker can be away into `BrokerUnavailable`.
+
+    The client library's own tasks are cancelled when a connection ends, and who waits for one hears of that: a
+    cancellation that nobody has asked this task for is a lost connection.
+    """
     try:
         yield
     except AWAY as error:
         raise BrokerUnavailable(f"{doing}: {describe(error)}") from error
+    except asyncio.CancelledError as error:
+        if _is_asked_for():
+            raise
+        raise BrokerUnavailable(f"{doing}: the connection ended meanwhile") from error
 
 
 async def close(connection: aio_pika.abc.AbstractConnection | None) -> None:
     """Close, whatever state the connection is in; a peer that does not answer is left after two seconds."""
     if connection is not None:
-        with suppress(*AWAY):
+        with suppress(BrokerUnavailable), converted("cannot close"):
             await asyncio.wait_for(connection.close(), timeout=2)
+
+
+def _is_asked_for() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+def vhost(url: str) -> str:
+    """The virtual host of the first of these URLs, `/` where it names none; empty where it is no URL."""
+    try:
+        path = URL(url.split(",", maxsplit=1)[0].strip()).raw_path
+    except ValueError:
+        return ""
+    return unquote(path[1:]) or "/"
 
 
 def describe(error: BaseException | None) -> str:

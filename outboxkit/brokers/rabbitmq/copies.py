@@ -1,25 +1,32 @@
 """Copies of deliveries, put into a queue directly and confirmed: for another attempt, or at the end of the queue."""
 
 import asyncio
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from struct import Struct
 
 import aio_pika
 import structlog
 from pamqp import commands, frame
 from pamqp.body import ContentBody
-from pamqp.header import ContentHeader
 
 from outboxkit.brokers.marks import Marks
-from outboxkit.brokers.rabbitmq import connection, wire
+from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.answers import Answers
 from outboxkit.brokers.rabbitmq.deliveries import Arrived
 from outboxkit.brokers.rabbitmq.frames import BASIC, END, FRAME_OVERHEAD, HEADER, HEADER_OVERHEAD
+from outboxkit.brokers.rabbitmq.rewrite import rewritten
 from outboxkit.errors import BrokerUnavailable
 
 _HEADER = Struct(">BHIHHQH")
 _Answer = asyncio.Future[str | None]
+
+NACKED = "nacked: is the queue full?"
+RENEW_SECONDS = 1.0
+"""A connection younger than this is not given up for another nack."""
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
+"""How long after a nack the copy is tried again: twice as long each time."""
 
 
 class Copies:
@@ -38,38 +45,75 @@ class Copies:
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", connection=name)
         self._line: _Line | None = None
         self._opening = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._full: set[str] = set()
 
-    async def put(self, arrived: Arrived, queue: str, *, marks: Marks, topic: str) -> None:
+    async def put(self, arrived: Arrived, queue: str, *, marks: Marks, topic: str, over: asyncio.Event) -> None:
         """Put a copy with these marks into this queue; returns once the broker has it.
 
-        While the broker takes no publishes, for lack of memory or disk, it waits, and no limit runs.
+        While the broker takes no publishes, for lack of memory or disk, it waits, and no limit runs. A nack is not the
+        message's fault: on a fresh connection it is tried again, and again, until the queue has room or `over` is set.
 
         Raises:
-            BrokerUnavailable: it may not have it: no connection, no confirm, or no such queue.
+            BrokerUnavailable: it may not have it: no connection, no confirm, no such queue, or `over`.
+            Unwritable: its marks do not fit into a frame.
         """
-        try:
-            async with asyncio.timeout(self._timeout) as limit:
-                line = await self._open()
-                with line.limited(limit, self._timeout):
-                    refused = await line.put(arrived, queue, marks, topic)
-        except TimeoutError as error:
-            await self.close()
-            raise BrokerUnavailable(f"the broker did not confirm a copy for {queue!r} in time") from error
-        if refused is not None:
-            raise BrokerUnavailable(f"the broker did not take a copy for {queue!r}: {refused}")
+        nacks = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._timeout) as limit:
+                    line = await self._open()
+                    with line.limited(limit, self._timeout):
+                        refused = await line.put(arrived, queue, marks, topic)
+            except TimeoutError as error:
+                await self.close()
+                raise BrokerUnavailable(f"the broker did not confirm a copy for {queue!r} in time") from error
+            if refused is None:
+                self._taken(queue)
+                return
+            if refused is not NACKED or over.is_set():
+                raise BrokerUnavailable(f"the broker did not take a copy for {queue!r}: {refused}")
+            nacks += 1
+            await self._wait_for_room(line, queue, nacks, over)
 
     async def close(self) -> None:
         """Disconnect; the next copy connects anew. Never raises for a broker that is gone."""
         gone, self._line = self._line, None
+        leaving = [*self._leaving]
+        for task in leaving:
+            task.cancel()
+        await asyncio.gather(*leaving, return_exceptions=True)
         if gone is not None:
-            gone.lose("closed")
-            await connection.close(gone.connection)
+            await gone.close()
+
+    async def _wait_for_room(self, line: "_Line", queue: str, nacks: int, over: asyncio.Event) -> None:
+        """After a nack. A connection may have lost sight of the queue's leader: unless it is new, another is opened."""
+        if self._line is line and line.age() > RENEW_SECONDS:
+            self._line = None
+            leaving = asyncio.create_task(line.leave(self._timeout))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+            if nacks == 1:
+                return
+        if queue not in self._full:
+            self._full.add(queue)
+            self._log.warning("a queue takes no copies, waiting", full=queue, error=NACKED)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(FIRST_WAIT_SECONDS * 2 ** min(nacks, 10), LONGEST_WAIT_SECONDS)):
+                await over.wait()
+
+    def _taken(self, queue: str) -> None:
+        if queue in self._full:
+            self._full.discard(queue)
+            self._log.info("the queue takes copies again", full=queue)
 
     async def _open(self) -> "_Line":
         async with self._opening:
             if self._line is not None and self._line.lost is None:
                 return self._line
-            await self.close()
+            gone, self._line = self._line, None
+            if gone is not None:
+                await gone.close()
             line, answers = _Line(self._log), Answers()
             line.connection = await connection.connect(
                 self._url,
@@ -103,8 +147,26 @@ class _Line:
         self._last = 0
         self._waiting: dict[int, _Answer] = {}
         self._by_id: dict[str, _Answer] = {}
+        self._since = time.monotonic()
 
-    def writes_to(self, writer: asyncio.StreamWriter) -> None:
+    def age(self) -> float:
+        """Seconds since it was opened."""
+        return time.monotonic() - self._since
+
+    async def leave(self, timeout: float) -> None:
+        """Close it once everything on it is answered, or after so many seconds."""
+        try:
+            if self._waiting:
+                await asyncio.wait(self._waiting.values(), timeout=timeout)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """What has no answer gets none."""
+        self.lose("closed")
+        await connection.close(self.connection)
+
+    def writes_to(self, writer: asyncio.StreamWriter, _: object = None) -> None:
         self._writer = writer
 
     async def put(self, arrived: Arrived, queue: str, marks: Marks, topic: str) -> str | None:
@@ -128,7 +190,7 @@ class _Line:
         self._answer(tag, None, multiple=multiple)
 
     def nack(self, tag: int, *, multiple: bool) -> None:
-        self._answer(tag, "nacked: is the queue full?", multiple=multiple)
+        self._answer(tag, NACKED, multiple=multiple)
 
     def returned(self, message_id: str, reason: str) -> None:
         answer = self._by_id.get(message_id)
@@ -183,9 +245,11 @@ class _Line:
         return b"".join((*written, *(frame.marshal(part, self.channel) for part in parts)))
 
     def _header(self, arrived: Arrived, marks: Marks, topic: str) -> bytes:
-        if arrived.properties.unreadable is None:
-            properties = wire.copy_of(arrived.properties, marks, topic)
-            return frame.marshal(ContentHeader(0, len(arrived.body), properties), self.channel)
-        size = len(arrived.written) + HEADER_OVERHEAD  # what cannot be read is left as it is
-        content = (BASIC, 0, len(arrived.body), arrived.flags)
-        return _HEADER.pack(HEADER, self.channel, size, *content) + arrived.written + bytes((END,))
+        flags, written = arrived.flags, arrived.written
+        if arrived.properties.unreadable is None:  # else it is left as it is
+            flags, written, left_out = rewritten(flags, written, marks, topic, room=self.room)
+            if left_out:
+                told = {"message_id": arrived.properties.message_id, "left_out": len(left_out)}
+                self._log.warning("a retry copy has no room for all of its message's headers", **told)
+        content = (BASIC, 0, len(arrived.body), flags)
+        return _HEADER.pack(HEADER, self.channel, len(written) + HEADER_OVERHEAD, *content) + written + bytes((END,))

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import deque
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from aiormq.abc import AbstractChannel
 from pamqp import commands, frame
@@ -14,13 +15,19 @@ from outboxkit.errors import BrokerUnavailable
 
 _Answer = asyncio.Future[Arrived | None]
 
+HELD_BYTES = 64 * 1024 * 1024
+"""Above so many bytes of unsettled deliveries no more is read: the prefetch counts messages, whatever their size. It is
+64 of the largest that an outbox takes unless told otherwise. A single larger one is read whole."""
+HEADER_WEIGHT = 32
+"""A byte of headers weighs as many: a table of small fields takes up so much once it is decoded."""
+
 
 class Intake:
     """One connection with one channel, from its opening to its end.
 
     Attributes:
         lost: why it is of no use any more; None while it is.
-        ceased: whether it takes no more deliveries.
+        over: set once it takes no more deliveries, since it was told so or is lost.
     """
 
     def __init__(self, *, timeout: float) -> None:
@@ -33,17 +40,29 @@ class Intake:
         self._arrived: deque[Arrived] = deque()
         self._asked: deque[tuple[_Answer, str]] = deque()
         self._news = asyncio.Event()
-        self._flushing = False
-        self.ceased = False
+        self._flushing = self._paused = False
+        self._say_alive: Callable[[], None] | None = None
+        self._answers_awaited = 0
+        self.over = asyncio.Event()
+
+    @property
+    def ceased(self) -> bool:
+        """Whether it takes no more deliveries."""
+        return self.over.is_set()
 
     @property
     def unsettled(self) -> int:
         """How many deliveries were received and are neither acked nor given back."""
         return self._acks.unsettled - len(self._arrived)
 
-    def writes_to(self, writer: asyncio.StreamWriter) -> None:
-        """Where its frames go, between those of the client."""
-        self._writer = writer
+    @property
+    def full(self) -> bool:
+        """Whether it holds so much that no more is read until something is settled."""
+        return self._acks.held > HELD_BYTES
+
+    def writes_to(self, writer: asyncio.StreamWriter, say_alive: Callable[[], None] | None = None) -> None:
+        """Where its frames go, between those of the client, which can be told that the broker lives."""
+        self._writer, self._say_alive = writer, say_alive
 
     def listen(self, *, channel: int) -> None:
         """Take the deliveries of this channel, on which none has arrived yet."""
@@ -57,7 +76,7 @@ class Intake:
             BrokerUnavailable: the channel was lost, or there is no such queue.
         """
         try:
-            with connection.converted(f"cannot consume from {queue!r}"):
+            with connection.converted(f"cannot consume from {queue!r}"), self.reading():
                 await channel.basic_consume(queue, _never, consumer_tag=queue, timeout=self._timeout)
         except BrokerUnavailable as error:
             self.lose(str(error))
@@ -90,8 +109,9 @@ class Intake:
         self._asked.append((answer, queue))
         self._write(frame.marshal(commands.Basic.Get(queue=queue), self._channel))
         try:
-            async with asyncio.timeout(self._timeout):
-                return await answer
+            with self.reading():
+                async with asyncio.timeout(self._timeout):
+                    return await answer
         except TimeoutError as error:
             self.lose(f"the broker did not answer when {queue!r} was read")
             raise self._gone() from error
@@ -103,12 +123,23 @@ class Intake:
             BrokerUnavailable: the channel was lost.
         """
         self._raise_if_lost()
-        self.ceased = True
-        with connection.converted("cannot stop consuming"):
+        self.over.set()
+        with connection.converted("cannot stop consuming"), self.reading():
             for queue in queues:
                 await channel.basic_cancel(queue, timeout=self._timeout)
         while (arrived := self.next_present()) is not None:
             self.nack(arrived.tag)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While the broker is to answer, what arrives is read, however much is held: the answer stands behind it."""
+        self._answers_awaited += 1
+        self._read_or_pause()
+        try:
+            yield
+        finally:
+            self._answers_awaited -= 1
+            self._read_or_pause()
 
     def ack(self, tag: int) -> None:
         """Note it as done; the acks of one moment leave together.
@@ -118,6 +149,8 @@ class Intake:
         """
         self._raise_if_lost()
         self._acks.ack(tag)
+        if self._paused:
+            self._read_or_pause()
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self.flush)
@@ -130,6 +163,8 @@ class Intake:
         """
         self._raise_if_lost()
         self._write(self._acks.nack(tag))
+        if self._paused:
+            self._read_or_pause()
 
     def flush(self) -> None:
         """Send the acks that are noted, unless the channel was lost."""
@@ -141,7 +176,9 @@ class Intake:
     def lose(self, reason: str) -> None:
         """From now on everything raises, for the first reason that was given."""
         self.lost = self.lost or reason
+        self.over.set()
         self._news.set()
+        self._read_or_pause()
         asked, self._asked = self._asked, deque()
         for answer, _ in asked:
             if not answer.done():
@@ -149,7 +186,11 @@ class Intake:
 
     def delivered(self, arrived: Arrived) -> None:
         """A message has arrived; one that nobody waits for any more is kept for who asks next."""
-        self._acks.arrived(arrived.tag)
+        if self.lost is not None:
+            return
+        self._acks.arrived(arrived.tag, len(arrived.body) + HEADER_WEIGHT * len(arrived.written))
+        if self.full:
+            self._read_or_pause()
         if not arrived.consumer:
             answer, arrived.consumer = self._asked.popleft()
             if not answer.done():
@@ -171,6 +212,24 @@ class Intake:
     def closed(self, reason: str) -> None:
         """The broker has closed the channel."""
         self.lose(f"the broker closed the channel: {reason}")
+
+    def _read_or_pause(self) -> None:
+        """Stop reading what the broker sends while too much is held, or begin again."""
+        pause = self.full and not self.ceased and not self._answers_awaited
+        if pause is self._paused or self._writer is None:
+            return
+        self._paused = pause
+        if pause:
+            self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+            asyncio.get_running_loop().call_later(connection.SIGN_OF_LIFE_SECONDS, self._stay_alive)
+        elif not self._writer.is_closing():
+            self._writer.transport.resume_reading()  # type: ignore[attr-defined]
+
+    def _stay_alive(self) -> None:
+        """While nothing is read, the broker's heartbeats are not read either: the client is not to miss them."""
+        if self._paused and self._say_alive is not None:
+            self._say_alive()
+            asyncio.get_running_loop().call_later(connection.SIGN_OF_LIFE_SECONDS, self._stay_alive)
 
     def _write(self, frames: bytes) -> None:
         if not frames:

@@ -4,7 +4,7 @@ They are decoded here, and not by the client library, because what cannot be dec
 library it would end the connection, at each delivery of that message anew.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from struct import Struct, error
@@ -62,6 +62,33 @@ def read(flags: int, written: bytes) -> Properties:
             continue
         setattr(found, name, value)
     return found
+
+
+def parts(flags: int, written: bytes) -> dict[str, bytes]:
+    """Each property that is there, as it is on the wire; they were read without a fault before."""
+    found, position = {}, 0
+    for flag, name, read_one in _FIELDS:
+        if flags & flag:
+            end = _behind(read_one, written, position)
+            found[name], position = written[position:end], end
+    return found
+
+
+def joined(written: dict[str, bytes]) -> tuple[int, bytes]:
+    """What `parts` gave, as flags and the bytes behind them."""
+    present = [(flag, written[name]) for flag, name, _ in _FIELDS if name in written]
+    return sum(flag for flag, _ in present), b"".join(part for _, part in present)
+
+
+def fields(table: bytes) -> Iterator[tuple[str, bytes]]:
+    """The fields of a table that was read without a fault before: the name, and all of it as it is on the wire."""
+    position = 4
+    while position < len(table):
+        value = position + 1 + table[position]
+        size = _SIZES.get(table[value])
+        end = value + 1 + (4 + int.from_bytes(table[value + 1 : value + 5]) if size is None else size)
+        yield table[position + 1 : value].decode(), table[position:end]
+        position = end
 
 
 def _short(written: bytes, position: int) -> tuple[str, int]:
@@ -123,6 +150,8 @@ def _check_depth(value: object, levels: int = DEEPEST) -> None:
             _check_depth(inner, levels - 1)
 
 
+_SIZES = dict(zip(b"tbBsuIilLfdDTV\0", (1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, 8, 0, 0), strict=True))
+"""Bytes of a value by its type, if all of that type have as many; the others say how many follow."""
 _Read = Callable[[bytes, int], tuple[Any, int]]
 _UNREADABLE = (
     ValueError,
@@ -158,6 +187,8 @@ def _behind(read_one: _Read, written: bytes, position: int) -> int:
         return position
     if read_one is _time:
         return position + 8
+    if read_one is _octet:
+        return position + 1
     if read_one is _table:
         return position + 4 + int.from_bytes(written[position : position + 4])
     return position + 1 + written[position]

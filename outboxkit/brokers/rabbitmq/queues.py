@@ -1,11 +1,11 @@
 """The queues of a consumer: their names, their arguments, and how they are declared."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import aio_pika
-from aio_pika.exceptions import ChannelPreconditionFailed
 from pamqp.common import FieldTable, FieldValue
 
 from outboxkit.brokers.rabbitmq import connection
@@ -52,6 +52,7 @@ class Queues:
     topics: Sequence[str]
     ladder: Sequence[timedelta]
     ordered: bool
+    vhost: str = "/"
 
     async def declare(self, channel: aio_pika.abc.AbstractChannel, timeout: float) -> None:
         """Declare and bind everything, with `timeout` seconds for each answer.
@@ -64,15 +65,16 @@ class Queues:
             with connection.converted(f"cannot declare queue {self.name!r}"):
                 await self._declare(channel, timeout)
         except BrokerUnavailable as error:
-            if isinstance(error.__cause__, ChannelPreconditionFailed):
+            if connection.is_for_good(error.__cause__):
                 raise ConfigurationError(self._explain(str(error.__cause__))) from error
             raise
+        except ValueError as error:
+            accepted = "letters, digits and -_.:@#,/>< are accepted, 200 bytes"
+            raise ConfigurationError(f"OUTBOXKIT_QUEUE is {self.name!r}: {error}; {accepted}") from error
 
     async def _declare(self, channel: aio_pika.abc.AbstractChannel, limit: float) -> None:
         dead, more = dead_queue(self.name), {ONE_AT_A_TIME: True} if self.ordered else {}
-        exchange = await channel.declare_exchange(
-            self.exchange, aio_pika.ExchangeType.TOPIC, durable=True, timeout=limit
-        )
+        exchange = await connection.declare_exchange(channel, self.exchange, timeout=limit)
         await channel.declare_queue(dead, durable=True, arguments={"x-queue-type": "quorum"}, timeout=limit)
         queue = await channel.declare_queue(self.name, durable=True, arguments=quorum(dead, **more), timeout=limit)
         for topic in self.topics:
@@ -82,12 +84,13 @@ class Queues:
             await channel.declare_queue(retry_queue(self.name, step), durable=True, arguments=arguments, timeout=limit)
 
     def _explain(self, refusal: str) -> str:
-        cure = (
-            f"Choose another OUTBOXKIT_QUEUE, or empty and delete that queue with: rabbitmqctl delete_queue {self.name}"
-        )
+        if "reserved prefix" in refusal:
+            return f"OUTBOXKIT_QUEUE is {self.name!r}, and the broker keeps such names to itself. Choose another one"
+        delete = f"rabbitmqctl delete_queue -p {shlex.quote(self.vhost)} {shlex.quote(self.name)}"
+        cure = f"Choose another OUTBOXKIT_QUEUE, or empty and delete that queue with: {delete}"
         if ONE_AT_A_TIME in refusal:
             wanted = "with" if self.ordered else "without"
             cure = f"It is not to be changed while the queue exists: consume {'without' if self.ordered else 'with'} "
             cure += "--ordered (OUTBOXKIT_ORDERED) as before, or stop its consumers, let it run empty, delete it "
-            cure += f"(rabbitmqctl delete_queue {self.name}) and start them again {wanted} --ordered"
+            cure += f"({delete}) and start them again {wanted} --ordered"
         return f"the broker has queue {self.name!r}, or one beside it, with other arguments: {refusal}. {cure}"

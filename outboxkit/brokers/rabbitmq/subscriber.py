@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import aio_pika
 import aiormq
+from pamqp import commands
 
 from outboxkit import urls
 from outboxkit.brokers import DEFAULT_LADDER
@@ -18,8 +19,8 @@ from outboxkit.brokers.rabbitmq.intake import Intake
 from outboxkit.brokers.rabbitmq.queues import Queues, dead_queue, retry_queue
 from outboxkit.errors import BrokerUnavailable
 
-POLL_SECONDS = 0.05
-"""How often it is asked whether an ordered queue is empty, while another consumer is its active one."""
+LOOKS, LOOK_SECONDS = 2, 0.05
+"""How often a queue must be found empty, and how long after another: a pushed message may arrive behind the answer."""
 
 
 class RabbitSubscriber:
@@ -55,13 +56,13 @@ class RabbitSubscriber:
         self.ladder = tuple(ladder)
         self._url = url
         self._queue, self._dead = queue, dead_queue(queue)
-        self._queues = Queues(queue, exchange, topics, self.ladder, ordered)
+        self._queues = Queues(queue, exchange, topics, self.ladder, ordered, vhost=connection.vhost(url))
         self._prefetch = prefetch
         self._timeout = timeout.total_seconds()
         self._connection: aio_pika.abc.AbstractConnection | None = None
         self._channel: aiormq.abc.AbstractChannel | None = None
         self._intake: Intake | None = None
-        self._consuming = asyncio.Lock()
+        self._consuming: asyncio.Task[None] | None = None
         self._consumed: Intake | None = None
         self._copies = Copies(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
 
@@ -106,18 +107,16 @@ class RabbitSubscriber:
             raise
 
     async def receive(self, *, wait: bool = True) -> RabbitDelivery | None:
-        """The next delivery: pushed by the broker, or asked for with Basic.Get where `wait` is False.
+        """The next delivery, pushed by the broker; with `wait=False` None where the queue has proved empty.
 
-        An ordered queue cannot be asked: its messages are pushed, and None may also mean that the prefetch is used up.
+        None may also mean that so much is unsettled that nothing more is pushed.
         """
         intake = self._open_intake()
         if intake.ceased and not wait:
             return None
-        if not intake.ceased and (wait or self._queues.ordered):
+        if not intake.ceased:
             await self._consume(intake)
-        if wait:
-            return self._delivery(await intake.next(), intake)
-        arrived = await (self._next_in_order(intake) if self._queues.ordered else self._ask(intake))
+        arrived = await (intake.next() if wait else self._next_or_none(intake))
         return None if arrived is None else self._delivery(arrived, intake)
 
     async def postponed(self) -> int:
@@ -128,17 +127,22 @@ class RabbitSubscriber:
         """Put a copy of a delivery into a retry step, or at the end of its queue.
 
         Without a confirm everything comes again: the connection is given up, and `connect` declares what is missing.
+        One that ceased is left as it is: what else runs on it can still be settled.
         """
+        over = delivery.intake.over
         queue = delivery.arrived.consumer if step is None else retry_queue(self._queue, step)
         try:
-            await self._copies.put(delivery.arrived, queue, marks=marked, topic=delivery.topic)
+            await self._copies.put(delivery.arrived, queue, marks=marked, topic=delivery.topic, over=over)
         except BrokerUnavailable as error:
-            delivery.intake.lose(str(error))
+            if not over.is_set():
+                delivery.intake.lose(str(error))
             raise
 
     async def cease(self) -> None:
         """Basic.Cancel; what was pushed and not received goes back."""
         intake, channel = self._open_intake(), self._channel
+        if self._consuming is not None:
+            await asyncio.wait((self._consuming,))
         if channel is not None:
             await intake.cease(channel, *((self._queue, self._dead) if self._consumed is intake else ()))
 
@@ -150,45 +154,73 @@ class RabbitSubscriber:
     async def _leave(self) -> None:
         gone, intake = self._connection, self._intake
         self._connection = self._channel = self._intake = None
+        if self._consuming is not None:
+            self._consuming.cancel()
+            self._consuming = None
         if intake is not None:
             intake.flush()
             intake.lose("closed")
         await connection.close(gone)
 
     async def _consume(self, intake: Intake) -> None:
-        """Have both queues pushed, once."""
+        """Have both queues pushed, once; whoever is cancelled meanwhile leaves it to go on."""
         if self._consumed is intake:
             return
-        async with self._consuming:
-            if self._consumed is not intake and self._channel is not None:
+        if self._consuming is None:
+            self._consuming = asyncio.create_task(self._begin_consuming(intake))
+            self._consuming.add_done_callback(self._begun)
+        with connection.converted("cannot consume"):
+            await asyncio.shield(self._consuming)
+
+    async def _begin_consuming(self, intake: Intake) -> None:
+        if self._channel is not None:
+            with intake.reading():
                 for queue in (self._queue, self._dead):
                     await intake.consume(self._channel, queue)
-                self._consumed = intake
+            self._consumed = intake
 
-    async def _ask(self, intake: Intake) -> Arrived | None:
-        arrived = await intake.ask(self._queue)
-        return arrived if arrived is not None else await intake.ask(self._dead)
+    def _begun(self, task: "asyncio.Task[None]") -> None:
+        self._consuming = None if self._consuming is task else self._consuming
+        if not task.cancelled():
+            task.exception()  # looked at here too, in case everybody who waited for it was cancelled
 
-    async def _next_in_order(self, intake: Intake) -> Arrived | None:
-        """The next one, or None where the queue was found empty twice: the first time one may be on its way."""
-        empty = 0
-        while (arrived := intake.next_present()) is None and empty < 2 and intake.unsettled < self._prefetch:
-            depth = await self._depth(self._queue) + await self._depth(self._dead)
-            empty = 0 if depth else empty + 1
-            if depth:
-                await asyncio.sleep(POLL_SECONDS)
+    async def _next_or_none(self, intake: Intake) -> Arrived | None:
+        """What has arrived or is still in a queue; None where both were found empty twice with nothing in between."""
+        looks = 0
+        while (arrived := intake.next_present()) is None and looks < LOOKS and not self._is_used_up(intake):
+            if self._queues.ordered:
+                looks = looks + 1 if await self._is_empty(self._queue) and await self._is_empty(self._dead) else 0
+            elif (arrived := await intake.ask(self._queue) or await intake.ask(self._dead)) is not None:
+                break
+            else:
+                looks += 1
+            await asyncio.sleep(LOOK_SECONDS)
         return arrived
 
+    def _is_used_up(self, intake: Intake) -> bool:
+        """Whether nothing more comes before something is settled; an ordered queue gives nothing but what it pushes."""
+        return intake.full or (self._queues.ordered and intake.unsettled >= self._prefetch)
+
+    async def _is_empty(self, queue: str) -> bool:
+        """Whether a queue that cannot be asked for a message has none that is ready.
+
+        A broker that has lost the queue's leader says that there is neither a message nor a consumer; there is one.
+        """
+        found = await self._declared(queue)
+        return not found.message_count and bool(found.consumer_count)
+
     async def _depth(self, queue: str) -> int:
+        return (await self._declared(queue)).message_count or 0
+
+    async def _declared(self, queue: str) -> commands.Queue.DeclareOk:
         intake, channel = self._open_intake(), self._channel
         assert channel is not None  # noqa: S101 - they are set together
         try:
-            with connection.converted(f"cannot ask for the length of {queue!r}"):
-                found = await channel.queue_declare(queue, passive=True, timeout=self._timeout)
+            with connection.converted(f"cannot ask for the length of {queue!r}"), intake.reading():
+                return await channel.queue_declare(queue, passive=True, timeout=self._timeout)
         except BrokerUnavailable as error:
             intake.lose(str(error))
             raise
-        return found.message_count or 0
 
     def _open_intake(self) -> Intake:
         if self._intake is None or self._intake.lost is not None:

@@ -1,17 +1,13 @@
 """What of a message is where in AMQP's properties and headers, and how it is read again. Pure.
 
-`frames` writes them, `properties` decodes them.
+`frames` writes them, `properties` decodes them, `rewrite` copies them.
 """
 
-import struct
 from datetime import UTC, datetime
 from typing import Any
 
-from pamqp import decode, encode
-from pamqp.commands import Basic
-
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.marks import OWN, Marks
+from outboxkit.brokers.marks import OWN
 from outboxkit.brokers.rabbitmq.properties import Properties
 from outboxkit.codec import CONTENT_TYPE
 from outboxkit.errors import EncodeError
@@ -23,17 +19,9 @@ KEY, CAUSATION, TOPIC = "outboxkit-key", "outboxkit-causation-id", "outboxkit-to
 COUNT = "x-delivery-count"
 BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", COUNT, "x-acquired-count")
 """Headers that RabbitMQ itself adds on the way: they say something about the delivery, not about the message."""
-ROUTES_MORE = ("CC", "BCC")
-"""Headers by which a publisher sends to further queues: it has happened, and would again at each copy."""
 NEVER_TOO_LONG = 63
 """Characters that are no more bytes in UTF-8 than AMQP carries."""
 _RESERVED = (OWN, *BROKERS_OWN)
-_COPIED = (
-    *("content_type", "content_encoding", "priority", "correlation_id", "reply_to", "message_id", "timestamp"),
-    *("message_type", "app_id"),
-)
-"""Not the expiry, which was meant for the first queue: it would cut the wait in another one short, and the message be
-dropped. Nor the user id, which the broker compares with ours, nor the cluster id, which AMQP 0-9-1 no longer has."""
 _NO_HEADERS: dict[str, Any] = {}
 
 
@@ -76,18 +64,6 @@ def returned(properties: Properties, *, redelivered: bool) -> int:
     return max(count if type(count) is int else 0, int(redelivered))
 
 
-def copy_of(properties: Properties, marks: Marks, topic: str) -> Basic.Properties:
-    """The properties of a copy that is put into a queue directly: all kept, with these marks and the first topic."""
-    kept = {name: value for name in _COPIED if (value := getattr(properties, name)) is not None}
-    headers: dict[str, Any] = {
-        name: _writable(value)
-        for name, value in (properties.headers or _NO_HEADERS).items()
-        if name in (KEY, CAUSATION) or not (name.startswith(_RESERVED) or name in ROUTES_MORE)
-    }
-    headers |= {TOPIC: topic, **marks.headers()}
-    return Basic.Properties(**kept, headers=headers, delivery_mode=PERSISTENT)
-
-
 def _first_of_death(deaths: object, routing_key: str) -> str:
     """The routing key that the broker noted when it first moved the message to another queue."""
     try:
@@ -95,24 +71,6 @@ def _first_of_death(deaths: object, routing_key: str) -> str:
     except (TypeError, LookupError):
         return routing_key
     return found if isinstance(found, str) else routing_key
-
-
-def _writable(value: Any) -> Any:
-    """A header value that can be written again without a loss: what cannot becomes text.
-
-    pamqp writes every float with 32 bits, and not all that it reads.
-    """
-    if isinstance(value, dict):
-        return {name: _writable(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_writable(inner) for inner in value]
-    if isinstance(value, bytes):
-        return bytearray(value)  # the one form in which pamqp writes bytes that are no text
-    try:
-        _, again = decode.embedded_value(encode.encode_table_value(value))
-    except (TypeError, ValueError, OverflowError, struct.error):
-        return str(value)
-    return value if again == value else str(value)
 
 
 def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:

@@ -46,7 +46,7 @@ def test_the_broker_hears_of_exactly_what_was_settled(steps: list[tuple[str, int
     for step, choice in steps:
         if step == "arrive":
             last += 1
-            acks.arrived(last)
+            acks.arrived(last, 10)
             broker.unacked.append(last)
             held.append(last)
         elif step == "flush":
@@ -71,7 +71,7 @@ def test_the_broker_hears_of_exactly_what_was_settled(steps: list[tuple[str, int
 def settled(count: int, *tags: int) -> list[tuple[int, bool]]:
     acks = Acks(CHANNEL)
     for tag in range(1, count + 1):
-        acks.arrived(tag)
+        acks.arrived(tag, 10)
     for tag in tags:
         acks.ack(tag)
     written, found = acks.frames(), []
@@ -95,7 +95,7 @@ def test_what_is_still_handled_is_not_skipped_over():
 
 def test_what_is_settled_is_not_settled_again():
     acks = Acks(CHANNEL)
-    acks.arrived(1)
+    acks.arrived(1, 10)
     acks.ack(1)
     acks.ack(1)
     assert acks.nack(1) == b""
@@ -107,7 +107,7 @@ def test_what_is_settled_is_not_settled_again():
 def test_what_was_given_back_is_not_acked_by_what_is_behind_it():
     acks, broker = Acks(CHANNEL), Broker()
     for tag in (1, 2, 3):
-        acks.arrived(tag)
+        acks.arrived(tag, 10)
         broker.unacked.append(tag)
     acks.ack(1)
     acks.ack(3)

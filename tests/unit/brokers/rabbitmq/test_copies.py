@@ -13,7 +13,7 @@ from pamqp.header import ContentHeader
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.marks import Marks
 from outboxkit.brokers.rabbitmq import properties
-from outboxkit.brokers.rabbitmq.copies import Copies, _Line
+from outboxkit.brokers.rabbitmq.copies import NACKED, Copies, _Line
 from outboxkit.brokers.rabbitmq.deliveries import Arrived
 from tests.servers.ports import free_ports
 from tests.unit.brokers.rabbitmq.written import Written
@@ -75,7 +75,7 @@ async def test_every_copy_gets_its_own_answer():
         None,
         "there is no queue",
         None,
-        "nacked: is the queue full?",
+        NACKED,
         "320 maintenance",
     ]
     assert await put(made, arrived("6")) == "320 maintenance"
@@ -113,11 +113,11 @@ async def test_an_answer_to_a_copy_that_nobody_waits_for_is_nobody_elses():
 async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
     copies = Copies("amqp://mq/", name="test", timeout=0.05)
     copies._line, written = line()
-    copying = asyncio.create_task(copies.put(arrived("1"), "billing", marks=Marks(), topic="t"))
+    copying = asyncio.create_task(copies.put(arrived("1"), "billing", marks=Marks(), topic="t", over=asyncio.Event()))
     await asyncio.sleep(0)
     assert len(written.take()) == 3
     copies._line.blocked("low on memory")
-    later = asyncio.create_task(copies.put(arrived("2"), "billing", marks=Marks(), topic="t"))
+    later = asyncio.create_task(copies.put(arrived("2"), "billing", marks=Marks(), topic="t", over=asyncio.Event()))
     await asyncio.wait((copying, later), timeout=0.2)
     assert not copying.done()
     assert not later.done()
@@ -135,7 +135,7 @@ async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
     copies = Copies("amqp://mq/", name="test", timeout=0.05)
     copies._line, _ = line()
     copies._line.blocked("low on memory")
-    copying = asyncio.create_task(copies.put(arrived("1"), "billing", marks=Marks(), topic="t"))
+    copying = asyncio.create_task(copies.put(arrived("1"), "billing", marks=Marks(), topic="t", over=asyncio.Event()))
     await asyncio.sleep(0)
     copies._line.blocked(None)
     with pytest.raises(BrokerUnavailable, match="did not confirm a copy for 'billing' in time"):
@@ -146,6 +146,6 @@ async def test_without_a_broker_there_is_no_copy():
     (port,) = free_ports(1)
     copies = Copies(f"amqp://127.0.0.1:{port}/", name="test", timeout=5)
     with pytest.raises(BrokerUnavailable):
-        await copies.put(arrived(), "billing", marks=Marks(), topic="t")
+        await copies.put(arrived(), "billing", marks=Marks(), topic="t", over=asyncio.Event())
     await copies.close()
     await copies.close()

@@ -58,10 +58,10 @@ def test_the_queue_for_what_the_broker_drops_is_named_after_its_queue():
 @pytest.mark.parametrize(("ordered", "before", "anew"), [(True, "without", "with"), (False, "with", "without")])
 def test_a_queue_of_the_other_kind_is_explained_with_both_cures(ordered: bool, before: str, anew: str):
     refusal = "inequivalent arg 'x-single-active-consumer' for queue 'billing'"
-    text = Queues("billing", "outboxkit", [], [], ordered)._explain(refusal)
+    text = Queues("billing", "outboxkit", [], [], ordered, vhost="shop's")._explain(refusal)
     assert refusal in text
     assert f"consume {before} --ordered (OUTBOXKIT_ORDERED) as before" in text
-    assert f"rabbitmqctl delete_queue billing) and start them again {anew} --ordered" in text
+    assert f"rabbitmqctl delete_queue -p 'shop'\"'\"'s' billing) and start them again {anew} --ordered" in text
 
 
 def test_any_other_difference_is_explained_with_its_cure():

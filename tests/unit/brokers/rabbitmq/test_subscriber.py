@@ -1,8 +1,10 @@
 """The subscriber without a broker; what needs one is in the integration tests."""
 
 import pytest
+from pamqp import commands
 
 from outboxkit import BrokerUnavailable, ConfigurationError
+from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber
 
 
@@ -33,18 +35,19 @@ def test_the_password_is_not_shown(subscriber: RabbitSubscriber):
 
 
 class Scripted(RabbitSubscriber):
-    """Is told how many messages are in its two queues, in turn."""
+    """Is told how many messages and consumers its queues have, in turn."""
 
-    depths: list[int]
+    depths: list[tuple[int, int]]
 
-    async def _depth(self, queue: str) -> int:
-        return self.depths.pop(0)
+    async def _declared(self, queue: str) -> commands.Queue.DeclareOk:
+        messages, consumers = self.depths.pop(0)
+        return commands.Queue.DeclareOk(queue, messages, consumers)
 
 
 class Pushed:
     """An intake on which these are found, one each time that somebody looks."""
 
-    unsettled = 0
+    unsettled, full = 0, False
 
     def __init__(self, *found: object) -> None:
         self.found = list(found)
@@ -53,21 +56,27 @@ class Pushed:
         return self.found.pop(0)
 
 
+EMPTY, LEADERLESS, ONE = (0, 1), (0, 0), (1, 1)
+
+
 @pytest.mark.parametrize(
     ("found", "depths", "expected"),
     [
         (["a"], [], "a"),
-        ([None, None, None], [0, 0, 0, 0], None),
-        ([None, "on its way"], [0, 0], "on its way"),
-        ([None, None, "on its way"], [0, 0, 1, 0], "on its way"),
-        ([None, None, None, "late"], [0, 0, 1, 0, 0, 0], "late"),
-        ([None, None, None, None], [3, 0, 0, 0, 0, 0], None),
+        ([None, None, None], [EMPTY] * 4, None),
+        ([None, "on its way"], [EMPTY] * 2, "on its way"),
+        ([None, None, "on its way"], [EMPTY] * 4, "on its way"),
+        ([None, None, "on its way"], [EMPTY, EMPTY, ONE], "on its way"),
+        ([None, None, None, "late"], [EMPTY, EMPTY, ONE, EMPTY, EMPTY], "late"),
+        ([None, None, None, None], [ONE, EMPTY, EMPTY, EMPTY, EMPTY], None),
+        ([None, None, None, None], [EMPTY, LEADERLESS, EMPTY, EMPTY, EMPTY, EMPTY], None),
     ],
 )
 async def test_an_ordered_queue_is_empty_when_it_was_found_so_twice(
-    found: list[object], depths: list[int], expected: object
+    found: list[object], depths: list[tuple[int, int]], expected: object, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(subscriber_module, "LOOK_SECONDS", 0)
     ordered = Scripted("amqp://mq/", "billing", exchange="outboxkit", topics=[], ordered=True)
-    ordered.depths = depths
-    assert await ordered._next_in_order(Pushed(*found)) == expected  # type: ignore[comparison-overlap,arg-type]
+    ordered.depths = depths[:]
+    assert await ordered._next_or_none(Pushed(*found)) == expected  # type: ignore[comparison-overlap,arg-type]
     assert ordered.depths == []
