@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -9,10 +10,13 @@ import msgspec
 
 from outboxkit.errors import DecodeError, EncodeError
 from outboxkit.events import is_pydantic
+from outboxkit.failures import first_line, printable, text_of
 
 T = TypeVar("T")
 
 CONTENT_TYPE = "application/json"
+READABLE_ENCODINGS = ("", "identity", "utf-8", "utf8", "us-ascii")
+"""Content encodings that change nothing. Some clients write the text's character set there."""
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """The default for `OUTBOXKIT_MAX_PAYLOAD_BYTES`: 1 MiB."""
 
@@ -47,17 +51,23 @@ def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     return payload
 
 
-def decode(event_type: type[T], payload: bytes) -> T:
+def decode(event_type: type[T], payload: bytes, encoding: str | None = None) -> T:
     """The event in these bytes. Fields that the class does not know are ignored, so producers may add some.
 
     Raises:
-        DecodeError: not JSON, a field is missing or of the wrong type; the text names the field.
+        DecodeError: not JSON, a field is missing or of the wrong type; the text names the field. Or the class refuses
+            it with any other exception, or the message's content encoding says that the bytes are compressed.
     """
+    if encoding is not None and encoding.strip().lower() not in READABLE_ENCODINGS:
+        raise DecodeError(
+            f"the payload is {printable(encoding, 40)}-encoded (content_encoding), and consumers read plain JSON: "
+            "have its producer send it without a content encoding"
+        )
     try:
         if is_pydantic(event_type):
             return cast("T", cast("Any", event_type).model_validate_json(payload))
         return cast("T", _decoder(cast("Any", event_type)).decode(payload))
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError, NotImplementedError) as error:
+    except Exception as error:  # whatever a validator of the class raises
         raise DecodeError(f"the payload is no {event_type.__qualname__}: {_explain(error)}") from error
 
 
@@ -99,7 +109,7 @@ def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:
     """Headers of any client as JSON, to be read by people: values that JSON does not know become text."""
     try:
         return msgspec.json.encode(dict(headers), enc_hook=repr)
-    except (ValueError, TypeError, RecursionError):
+    except Exception:  # noqa: BLE001 - a repr of anybody's
         return msgspec.json.encode({_legible(name): _legible(value) for name, value in headers.items()})
 
 
@@ -109,6 +119,8 @@ def _legible(value: object) -> str:
         return text.encode(errors="backslashreplace").decode()
     except RecursionError:
         return "nested too deeply to be shown"
+    except Exception as error:  # noqa: BLE001 - a repr of anybody's
+        return f"cannot be shown: {type(error).__name__}"
 
 
 def _dump_foreign(value: Any) -> Any:
@@ -148,5 +160,10 @@ def _has_non_finite(value: Any) -> bool:
 def _explain(error: Exception) -> str:
     listed = getattr(error, "errors", None)  # pydantic's own text runs over several lines and quotes the whole input
     if callable(listed):
-        return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'payload'}: {e['msg']}" for e in listed(include_url=False))
-    return str(error)
+        with suppress(Exception):
+            return printable(
+                "; ".join(f"{'.'.join(map(str, e['loc'])) or 'payload'}: {e['msg']}" for e in listed(include_url=False))
+            )
+    if isinstance(error, msgspec.MsgspecError | ValueError | TypeError):
+        return printable(text_of(error))
+    return first_line(error)  # the text of a KeyError says nothing without its type

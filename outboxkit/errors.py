@@ -21,6 +21,8 @@ signals that a handler raises to choose what happens to its message.
 
 from datetime import timedelta
 
+from outboxkit.failures import first_line_of, printable
+
 
 class OutboxkitError(Exception):
     """The root of every error of this package."""
@@ -74,19 +76,45 @@ class Retry(Exception):
     """Raised by a handler: roll back, and bring the message back after `after` instead of the usual backoff.
 
     Args:
-        after: the delay, as a timedelta or a number of seconds. The broker rounds it to one of its steps.
         reason: why, for the log.
+        after: the delay, as a timedelta or a number of seconds; less than 0 counts as 0. The broker rounds it to one of
+            its steps, and takes the longest for more than that.
+
+    Raises:
+        TypeError: `after` is something else.
+        ValueError: `after` is not a number (NaN).
     """
 
-    def __init__(self, reason: str = "the handler asked for it", *, after: timedelta | float | None = None) -> None:
+    reason = "the handler asked for it"
+    after: timedelta | None = None
+
+    def __init__(self, reason: object = reason, *, after: timedelta | float | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
-        self.after = timedelta(seconds=after) if isinstance(after, int | float) else after
+        self.reason = reason if isinstance(reason, str) else first_line_of(reason)
+        self.after = _delay(after)
 
 
 class Reject(Exception):
-    """Raised by a handler: roll back, and put the message among the dead letters at once, with this reason."""
+    """Raised by a handler: roll back, and put the message among the dead letters at once, with this reason.
 
-    def __init__(self, reason: str) -> None:
+    Args:
+        reason: a text, or an error, whose type and text are the reason.
+    """
+
+    reason = "the handler rejected it"
+
+    def __init__(self, reason: object = reason) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = reason if isinstance(reason, str) else first_line_of(reason)
+
+
+def _delay(after: timedelta | float | None) -> timedelta | None:
+    if after is None or isinstance(after, timedelta):
+        return after if after is None else max(after, timedelta())
+    if isinstance(after, bool) or not isinstance(after, int | float):
+        raise TypeError(
+            f"Retry: after is {printable(repr(after), 100)}; a number of seconds, a timedelta or None is accepted"
+        )
+    if after != after:  # noqa: PLR0124 - only NaN differs from itself
+        raise ValueError("Retry: after is nan; a number of seconds, a timedelta or None is accepted")
+    return timedelta(seconds=max(after, 0)) if after < timedelta.max.total_seconds() else timedelta.max

@@ -165,6 +165,14 @@ def storable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
+def is_storable_name(name: str) -> bool:
+    """Whether every table and every broker can hold it: 1 to 255 bytes, no NUL, no lone surrogate."""
+    try:
+        return 0 < len(name.encode()) <= NAME_LIMIT and "\0" not in name
+    except UnicodeEncodeError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Handling:
     """What is being handled, and by whom.

@@ -15,6 +15,20 @@ from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
 from outboxkit.errors import BrokerUnavailable
+from outboxkit.failures import first_line
+
+__all__ = [
+    "PASSING_SQLSTATES",
+    "REMIND_SECONDS",
+    "Clock",
+    "Outage",
+    "Sleep",
+    "first_line",
+    "jittered",
+    "pause",
+    "utc_now",
+    "what_is_away",
+]
 
 T = TypeVar("T")
 
@@ -165,13 +179,6 @@ class _Stopped(stop_base):
 
     def __call__(self, retry_state: RetryCallState) -> bool:  # noqa: ARG002
         return self._stop.is_set()
-
-
-def first_line(error: BaseException | None) -> str:
-    """An error in one line, without the SQL and its parameters, which may hold what a log must not."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    text = str(cause).strip()
-    return f"{type(cause).__name__}: {text.splitlines()[0]}" if text else type(cause).__name__
 
 
 def jittered(seconds: float) -> float:

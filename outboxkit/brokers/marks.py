@@ -5,12 +5,21 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from outboxkit.message import is_storable_name
+
 OWN = "outboxkit-"
 """How the name of every reserved header begins; no user's header does."""
 ATTEMPT, FIRST_FAILED = "outboxkit-attempt", "outboxkit-first-failed-at"
 HANDLERS, ACCEPTED = "outboxkit-handlers", "outboxkit-accepted-at"
 QUEUE = "outboxkit-queue"
 """On a message that is to be published to this queue alone, past every binding. It is not sent."""
+
+MOST_ATTEMPTS = 1_000_000
+"""A message that claims more of them has had that many: it must fit into a column, with those still to come."""
+MOST_HANDLERS = 1_000
+"""Names that are read; a consumer has not so many handlers of one type."""
+LATEST = datetime(9999, 12, 30, tzinfo=UTC)
+"""The last moment that is read as one: a later one cannot be shown in every time zone."""
 
 _MARKS = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -63,11 +72,10 @@ def read(headers: Mapping[str, Any]) -> Marks:
     """The marks among these headers. Whatever a foreign client has written there, it is no error: it is not a mark."""
     if _MARKS.isdisjoint(headers):
         return FRESH
-    attempt, handlers = headers.get(ATTEMPT), headers.get(HANDLERS)
     return Marks(
-        attempt=max(attempt, 1) if isinstance(attempt, int) else 1,
+        attempt=_attempt(headers.get(ATTEMPT)),
         first_failed_at=_moment(headers.get(FIRST_FAILED)),
-        handlers=tuple(name for name in handlers if isinstance(name, str)) if isinstance(handlers, list) else (),
+        handlers=_names(headers.get(HANDLERS)),
         accepted_at=_moment(headers.get(ACCEPTED)),
     )
 
@@ -87,8 +95,23 @@ def _milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def _moment(found: object) -> datetime | None:
+def _attempt(value: object) -> int:
+    return min(max(value, 1), MOST_ATTEMPTS) if type(value) is int else 1
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Those that can be a handler's name, each once."""
+    if not isinstance(value, list):
+        return ()
+    names = dict.fromkeys(name for name in value if isinstance(name, str) and is_storable_name(name))
+    return tuple(names)[:MOST_HANDLERS]
+
+
+def _moment(value: object) -> datetime | None:
+    if type(value) is not int:
+        return None
     try:
-        return _EPOCH + found * _MILLISECOND if isinstance(found, int) else None
+        moment = _EPOCH + value * _MILLISECOND
     except OverflowError:
         return None
+    return moment if _EPOCH <= moment <= LATEST else None

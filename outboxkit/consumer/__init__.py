@@ -2,5 +2,6 @@
 
 from outboxkit.consumer.consumer import Consumed, Consumer, Pace
 from outboxkit.consumer.decision import Decision, Policy, decide
+from outboxkit.consumer.reports import Failure
 
-__all__ = ["Consumed", "Consumer", "Decision", "Pace", "Policy", "decide"]
+__all__ = ["Consumed", "Consumer", "Decision", "Failure", "Pace", "Policy", "decide"]

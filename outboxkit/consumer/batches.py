@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import structlog
 
@@ -14,10 +15,10 @@ from outboxkit.consumer.handling import Handling
 from outboxkit.consumer.lanes import Arrival
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Transactions
-from outboxkit.errors import DecodeError
+from outboxkit.failures import first_line
 from outboxkit.inbox import Culprit, Entry, Outcome
 from outboxkit.message import Message
-from outboxkit.outage import Clock, first_line
+from outboxkit.outage import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,16 @@ class Batches:
         now = self._now()
         for index, arrival in enumerate(arrivals):
             message, marks = arrival.delivery.message, arrival.delivery.marks
-            handlers = self._routing.handlers(arrival, now)
-            if isinstance(handlers, Decision) or not isinstance(message, Message):
-                return entries, index
             try:
+                handlers = self._routing.handlers(arrival, now, marks.attempt)
+                if isinstance(handlers, Decision) or self._routing.elsewhere(arrival):
+                    return entries, index
                 for handler in handlers:
-                    entry = Entry.of(message, handler, attempt=marks.attempt, accepted_at=marks.accepted_at)
+                    entry = Entry.of(
+                        cast("Message", message), handler, attempt=marks.attempt, accepted_at=marks.accepted_at
+                    )
                     entries.append((index, entry))
-            except DecodeError:
+            except BaseException:  # noqa: BLE001 - nothing is awaited here; it is raised again where it stands alone
                 return entries, index
         return entries, None
 

@@ -2,38 +2,42 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 
-import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
-from outboxkit.brokers import Delivery
-from outboxkit.consumer.decision import Decision, dead_letter
+from outboxkit.consumer import decision as decisions
 from outboxkit.consumer.lanes import Arrival
+from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.inbox import Outcome
-from outboxkit.message import Message
-from outboxkit.outage import Outage
-
-Failed = Mapping[str | None, Decision]
-"""What was decided for each handler, by its name; under None what concerns the message, whoever handles it."""
+from outboxkit.outage import PASSING_SQLSTATES, Outage, what_is_away
 
 
 class Burial:
     """Writes the dead letters of one queue, counts them and says so."""
 
-    def __init__(self, engine: AsyncEngine, *, queue: str, outage: Outage, outcomes: Counter[Outcome]) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, queue: str, outage: Outage, outcomes: Counter[Outcome], reports: Reports
+    ) -> None:
         self._engine = engine
         self._queue = queue
         self._outage = outage
         self._outcomes = outcomes
-        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+        self._reports = reports
 
     async def bury(self, arrival: Arrival, failed: Failed, stop: asyncio.Event, *, attempts: int) -> bool:
-        """Put the message among the dead letters, once for each handler; False where `stop` came during an outage."""
+        """Put the message among the dead letters, once for each handler; False if `stop` came during an outage.
+
+        What the database refuses is put there without what is not needed to handle it again.
+
+        Raises:
+            Exception: it could not be stored even so.
+        """
         delivery = arrival.delivery
         rows = [
-            dead_letter(
+            decisions.dead_letter(
                 delivery.message,
                 decision,
                 queue=self._queue,
@@ -43,28 +47,22 @@ class Burial:
             )
             for handler, decision in failed.items()
         ]
+        try:
+            written = await self._write(rows, stop)
+        except Exception as error:
+            if what_is_away(error, passing=PASSING_SQLSTATES):
+                raise
+            written = await self._write([decisions.bare(row, error) for row in rows], stop)
+        if not written:
+            return False
+        self._outcomes.update(decision.outcome for decision in failed.values())
+        self._reports.failed("message set aside as a dead letter", delivery.message, failed, attempt=attempts)
+        return True
 
+    async def _write(self, rows: Sequence[dict[str, Any]], stop: asyncio.Event) -> bool:
         async def write() -> bool:
             async with self._engine.begin() as connection:
                 await connection.execute(statements.dead.bury_once(), rows)
             return True
 
-        if await self._outage.ride_out(write, stop) is None:
-            return False
-        self._outcomes.update(decision.outcome for decision in failed.values())
-        self.warn("message set aside as a dead letter", delivery, failed, attempt=attempts)
-        return True
-
-    def warn(self, event: str, delivery: Delivery, failed: Failed, **more: object) -> None:
-        """Log what was decided, a line for each handler."""
-        message = delivery.message
-        for handler, decision in failed.items():
-            self._log.warning(
-                event,
-                message_id=message.id if isinstance(message, Message) else message.message_id,
-                type=message.type,
-                handler=handler,
-                reason=decision.reason,
-                error=decision.error,
-                **more,
-            )
+        return bool(await self._outage.ride_out(write, stop))

@@ -16,14 +16,16 @@ from outboxkit.consumer.burial import Burial
 from outboxkit.consumer.decision import Policy
 from outboxkit.consumer.flow import Flow
 from outboxkit.consumer.handling import Handling
+from outboxkit.consumer.net import Net
 from outboxkit.consumer.registration import Registration
+from outboxkit.consumer.reports import OnError, Reports
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.suspicion import Suspicion
-from outboxkit.consumer.transactions import Transactions
+from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.consumer.upkeep import Upkeep
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, pause
+from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, pause, what_is_away
 
 ORDERED_AHEAD = 500
 """Deliveries that a consumer in order takes ahead, at least: as many may wait behind keys whose first one failed."""
@@ -79,6 +81,9 @@ class Consumer:
         patience: how many seconds of an outage are waited out; None is for ever.
         clock: for tests; the database's own where None.
 
+    Attributes:
+        outcomes: what became of the deliveries, counted for each handler.
+
     Raises:
         ConfigurationError: a message could be tried again for longer than the inbox remembers it.
     """
@@ -106,24 +111,37 @@ class Consumer:
         policy = policy or Policy()
         policy.check(handlers)
         self._routing = routing = Routing(handlers, policy=policy, ordered=self._pace.ordered, saw=upkeep.saw)
-        transactions = Transactions(engine, outage)
+        self._reports = reports = Reports(queue=queue)
+        cancellations = Cancellations()
+        transactions = Transactions(engine, outage, cancellations)
         self._handling = Handling(
             routing=routing,
             transactions=transactions,
             suspicion=Suspicion(engine, queue=queue, outage=outage),
-            burial=Burial(engine, queue=queue, outage=outage, outcomes=self.outcomes),
+            burial=Burial(engine, queue=queue, outage=outage, outcomes=self.outcomes, reports=reports),
+            reports=reports,
             policy=policy,
             now=upkeep.now,
             outcomes=self.outcomes,
         )
-        self._batches = Batches(
+        batches = Batches(
             routing=routing,
             transactions=transactions,
             handling=self._handling,
             now=upkeep.now,
             outcomes=self.outcomes,
         )
+        self._net = Net(handling=self._handling, batches=batches, cancellations=cancellations, reports=reports)
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+
+    @property
+    def on_error(self) -> OnError | None:
+        """Called with a `Failure` for each failure of a handler, in the event loop: to tell an error reporter."""
+        return self._reports.on_error
+
+    @on_error.setter
+    def on_error(self, hook: OnError | None) -> None:
+        self._reports.hook(hook)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Handle deliveries until `stop` is set; what is in flight is finished first. Outages are waited out.
@@ -179,8 +197,7 @@ class Consumer:
             flow = Flow(
                 self._subscriber,
                 routing=self._routing,
-                handling=self._handling,
-                batches=self._batches,
+                net=self._net,
                 concurrency=self._pace.concurrency,
                 batch=self._pace.batch,
                 wait=wait,
@@ -188,12 +205,26 @@ class Consumer:
             )
             try:
                 await flow.run(stop)
-            except BrokerUnavailable:
+            except Exception as error:  # noqa: BLE001 - looked at there
+                self._check_lost(error, wait=wait)
                 losses = losses + 1 if self.outcomes.total() == handled else 0
-                await pause(stop, min(0.1 * 2**losses, 5))
+                await self._subscriber.close()  # what is not settled comes again, whatever has happened
+                await pause(stop, min(0.1 * 2 ** min(losses, 9), 5))
             else:
                 return flow.postponed
         return 0
+
+    def _check_lost(self, error: Exception, *, wait: bool) -> None:
+        """Go on after a lost connection, and after what nobody expected unless this is a drain.
+
+        Raises:
+            Exception: the error itself, if it is neither.
+        """
+        if isinstance(error, BrokerUnavailable):
+            return
+        if not wait or isinstance(error, OutboxkitError) or what_is_away(error, passing=PASSING_SQLSTATES):
+            raise error
+        self._reports.unexpected("the flow of deliveries failed, it begins anew", error)
 
     async def _count_postponed(self) -> int:
         await self._subscriber.connect()

@@ -1,17 +1,22 @@
 """What becomes of a message whose handler did not succeed: decided from what happened, without I/O."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from outboxkit import codec, window
 from outboxkit.brokers import DEFAULT_LADDER, Malformed
+from outboxkit.brokers.marks import LATEST, MOST_ATTEMPTS
 from outboxkit.errors import ConfigurationError, DecodeError, Reject, Retry
+from outboxkit.failures import first_line, first_line_of, forget_values, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import NAME_LIMIT, Message, storable
-from outboxkit.outage import first_line
 from outboxkit.retry import Retries, rung
+
+EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
+SHOWN = 60
+"""Characters of a name in an error that lists several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +72,43 @@ class Decision:
         reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler`, `stale`, `crash` or `dropped`.
         error: the cause in one line.
         after: the delay that was asked for.
+        cause: what the handler raised; None if none is to blame.
+        traceback: of the cause; None if it is a signal, which a handler raises on purpose.
     """
 
     outcome: Outcome
     reason: str
     error: str
     after: timedelta | None = None
+    cause: BaseException | None = field(default=None, compare=False, repr=False)
+    traceback: str | None = field(default=None, compare=False, repr=False)
 
 
-def decide(error: Exception, handler: Handler, *, attempt: int, max_attempts: int) -> Decision:
-    """Read the decision off what a handler raised. `Reject` and a payload that is no event are not tried again."""
+def decide(error: BaseException, handler: Handler, *, attempt: int, max_attempts: int) -> Decision:
+    """Read the decision off what a handler raised. `Reject` and a payload that is no event are not tried again.
+
+    It is total: whatever was raised, it is one of the two outcomes.
+    """
     if isinstance(error, Reject):
-        return Decision(Outcome.DEAD, "rejected", error.reason)
+        return Decision(Outcome.DEAD, "rejected", first_line_of(error.reason), cause=error)
     if isinstance(error, DecodeError):
-        return Decision(Outcome.DEAD, "undecodable", str(error))
+        return Decision(Outcome.DEAD, "undecodable", first_line_of(str(error)), None, error, _traceback(error))
     asked = error if isinstance(error, Retry) else None
-    text = asked.reason if asked else first_line(error)
+    text = first_line_of(asked.reason) if asked else first_line(error)
+    told = None if asked else _traceback(error)
     rule = handler.retry
     limit = (rule.max_attempts if rule else None) or max_attempts
     if attempt >= limit or (rule is not None and isinstance(error, rule.never)):
-        return Decision(Outcome.DEAD, "failed", text)
-    after = asked.after if asked else None
-    return Decision(Outcome.RETRIED, "failed", text, rule.delay(attempt) if rule and after is None else after)
+        return Decision(Outcome.DEAD, "failed", text, None, error, told)
+    after = asked.after if asked and isinstance(asked.after, timedelta) else None
+    return Decision(
+        Outcome.RETRIED, "failed", text, rule.delay(attempt) if rule and after is None else after, error, told
+    )
+
+
+def given_up(error: BaseException) -> Decision:
+    """For a message around which something failed that nobody expected."""
+    return Decision(Outcome.DEAD, "failed", first_line(error), None, error, _traceback(error))
 
 
 def malformed(found: Malformed) -> Decision:
@@ -106,13 +126,20 @@ def stale(made: datetime, policy: Policy) -> Decision:
     )
 
 
-def no_handler(message: Message, known: Sequence[str], named: Sequence[str] = ()) -> Decision:
-    """For a message that nobody here is to handle: its queue has a binding too many, or a handler is gone."""
+def no_handler(
+    message: Message, known: Sequence[str], named: Sequence[str] = (), *, attempt: int, max_attempts: int
+) -> Decision:
+    """For a message that nobody here is to handle: another process may, that is newer than this one or older.
+
+    So it comes again as a failed one does. In the end its queue has a binding too many, or a handler is gone.
+    """
     if named:
-        error = f"it is for {', '.join(named)}, and no handler of that name here takes {message.type!r}"
+        shown = ", ".join(printable(name, SHOWN) for name in named[:3]) + ", …" * (len(named) > 3)
+        error = f"it is for {shown}, and no handler of that name here takes {message.type!r}"
     else:
         error = f"no handler here takes {message.type!r}; this consumer has handlers for {', '.join(known)}"
-    return Decision(Outcome.DEAD, "no handler", error)
+    outcome = Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD
+    return Decision(outcome, "no handler", printable(error))
 
 
 def crash(starts: int) -> Decision:
@@ -140,24 +167,44 @@ def dead_letter(
     known = message if isinstance(message, Message) else None
     return {
         "side": "inbox",
-        "queue": queue,
-        "handler": handler,
+        "queue": _storable(queue),
+        "handler": _storable(handler),
         "message_id": _storable(known.id if known else getattr(message, "message_id", None)),
         "type": _storable(message.type),
-        "topic": known.topic if known else None,
-        "key": known.key if known else None,
+        "topic": _storable(known.topic) if known else None,
+        "key": _storable(known.key) if known else None,
         "payload": message.payload,
         "headers": codec.encode_foreign_headers(message.headers),
         "correlation_id": _storable(message.correlation_id),
-        "causation_id": known.causation_id if known else None,
+        "causation_id": _storable(known.causation_id) if known else None,
         "content_type": _storable(message.content_type) or "application/octet-stream",
-        "content_encoding": known.content_encoding if known else None,
-        "created_at": known.created_at if known else None,
+        "content_encoding": _storable(known.content_encoding) if known else None,
+        "created_at": _bounded(known.created_at) if known else None,
         "reason": decision.reason,
-        "error": storable(decision.error),
-        "attempts": attempts,
-        "first_failed_at": first_failed_at,
+        "error": printable(decision.error),
+        "attempts": min(max(attempts, 1), MOST_ATTEMPTS),
+        "first_failed_at": _bounded(first_failed_at),
     }
+
+
+def bare(row: dict[str, Any], error: BaseException) -> dict[str, Any]:
+    """The same dead letter with nothing that could keep it from being stored: without headers and optional properties.
+
+    Args:
+        row: the columns of the dead letter, which the database has refused.
+        error: what it said.
+    """
+    kept = ("side", "queue", "handler", "message_id", "type", "payload", "reason", "attempts")
+    text = f"{row['error']} (kept without its headers and other properties: {first_line(error)})"
+    return (
+        dict.fromkeys(row)
+        | {name: row[name] for name in kept}
+        | {
+            "headers": b"{}",
+            "content_type": "application/octet-stream",
+            "error": printable(text),
+        }
+    )
 
 
 def _sum(found: tuple[int, Sequence[timedelta]]) -> timedelta:
@@ -165,7 +212,21 @@ def _sum(found: tuple[int, Sequence[timedelta]]) -> timedelta:
 
 
 def _storable(text: str | None) -> str | None:
-    return storable(text)[:NAME_LIMIT] if text else None
+    return storable(text[:NAME_LIMIT])[:NAME_LIMIT] if text else None
+
+
+def _bounded(moment: datetime | None) -> datetime | None:
+    """A moment that every server shows in every time zone; None if it has no zone itself."""
+    if moment is None or moment.tzinfo is None:
+        return None
+    return min(max(moment, EARLIEST), LATEST)
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback; after it the error keeps nothing alive that a frame has held."""
+    text = traceback_of(error)
+    forget_values(error)
+    return text
 
 
 def _shown(duration: timedelta) -> str:

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from outboxkit.brokers import Subscriber
-from outboxkit.consumer.batches import Batches
-from outboxkit.consumer.handling import Handling
+from outboxkit.brokers import Delivery, Subscriber
+from outboxkit.consumer.incoming import Incoming
 from outboxkit.consumer.lanes import Arrival, Lanes, Way
+from outboxkit.consumer.net import Net
 from outboxkit.consumer.routing import Routing
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerUnavailable, OutboxkitError
+from outboxkit.failures import first_line
 from outboxkit.outage import pause
 
 LINGER_SECONDS = 0.02
 """How long the first message of a batch waits for others."""
+GIVE_BACK_SECONDS = 5.0
+"""After how long a delivery is given back that can be neither handled nor set aside."""
 EMPTY_SECONDS = 0.02
 """How long a drain waits before it looks again at an empty queue, while something could still come back."""
 
@@ -36,8 +39,7 @@ class Flow:
         subscriber: Subscriber,
         *,
         routing: Routing,
-        handling: Handling,
-        batches: Batches,
+        net: Net,
         concurrency: int,
         batch: int,
         wait: bool,
@@ -46,17 +48,18 @@ class Flow:
         self._subscriber = subscriber
         self._on_loss = on_loss
         self._routing = routing
-        self._handling = handling
-        self._batches = batches
+        self._net = net
+        self._cancellations = net.cancellations
         self._concurrency = concurrency
         self._batch = batch
         self._wait = wait
         self._lanes = Lanes()
         self._running: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
+        self._later: set[Arrival] = set()
         self._news = asyncio.Event()
         self._errors: list[BaseException] = []
-        self._alone = self._in_batch = False
+        self._alone = self._in_batch = self._ending = False
         self._batch_due = 0.0
         self.postponed = 0
 
@@ -83,7 +86,7 @@ class Flow:
 
     def _is_over(self, pump: asyncio.Task[None]) -> bool:
         """The pump has failed; or a drain has found the queue empty and has started all that may."""
-        return pump.exception() is not None or self._is_idle()
+        return pump.cancelled() or pump.exception() is not None or self._is_idle()
 
     async def _pump(self, stop: asyncio.Event) -> None:
         """Take deliveries; in a drain until there are no more."""
@@ -102,9 +105,9 @@ class Flow:
 
     async def _take(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            delivery = await self._subscriber.receive()
+            delivery = await self._receive(wait=True)
             if delivery is not None:
-                self._add(self._routing.arrival(delivery))
+                self._add(self._routing.arrival(Incoming(delivery)))
 
     async def _find_the_end(self, stop: asyncio.Event) -> None:
         """Return once nothing is in flight and the queue is empty, and nothing has come while that was found out."""
@@ -112,13 +115,25 @@ class Flow:
             taken = self._lanes.taken_in
             if not self._is_idle():
                 await pause(stop, EMPTY_SECONDS)
-            elif (delivery := await self._subscriber.receive(wait=False)) is not None:
-                self._add(self._routing.arrival(delivery))
+            elif (delivery := await self._receive(wait=False)) is not None:
+                self._add(self._routing.arrival(Incoming(delivery)))
             elif taken == self._lanes.taken_in and self._is_idle():
                 return
 
     def _is_idle(self) -> bool:
         return not (self._running or self._may_start())
+
+    async def _receive(self, *, wait: bool) -> Delivery | None:
+        """The next delivery; whatever the client library does instead of giving it is a lost connection."""
+        try:
+            return await self._subscriber.receive(wait=wait)
+        except OutboxkitError:
+            raise
+        except (Exception, asyncio.CancelledError) as error:
+            if self._cancellations.asked():
+                raise
+            self._cancellations.take_back()
+            raise BrokerUnavailable(f"deliveries cannot be received: {first_line(error)}") from error
 
     def _add(self, arrival: Arrival) -> None:
         self._lanes.add(arrival)
@@ -160,26 +175,33 @@ class Flow:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled():  # by nobody but this flow: the net goes on after every other one
+            error: BaseException | None = None if self._ending else BrokerUnavailable("a delivery's task was cancelled")
+        else:
+            error = task.exception()
+        if error is not None:
             self._errors.append(error)
         self._news.set()
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         try:
-            await self._handling.handle(arrival, stop)
+            await self._net.handle(arrival, stop)
         finally:
             self._alone = self._alone and arrival.way is not Way.ALONE
         self._settled([arrival], [arrival] if arrival.waits is not None else [])
 
     async def _handle_batch(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> None:
         try:
-            left = await self._batches.handle(arrivals, stop)
+            left = await self._net.handle_batch(arrivals, stop)
         finally:
             self._in_batch = False
         self._settled(arrivals, left)
 
     def _settled(self, arrivals: Sequence[Arrival], left: Sequence[Arrival]) -> None:
         """All but those that are left: each of these waits in its lane until its time has come, or behind one."""
+        for arrival in arrivals:
+            if arrival.is_stuck:
+                self._give_back_later(arrival)
         kept = set(left)
         self._lanes.free([arrival for arrival in arrivals if arrival not in kept])
         for arrival in left:
@@ -194,6 +216,15 @@ class Flow:
         self._lanes.unblock(key)
         self._news.set()
 
+    def _give_back_later(self, arrival: Arrival) -> None:
+        """Not at once: it would come back at once, again and again."""
+        self._later.add(arrival)
+        self._at(GIVE_BACK_SECONDS, lambda: self._start(self._release(arrival)))
+
+    async def _release(self, arrival: Arrival) -> None:
+        self._later.discard(arrival)
+        await arrival.delivery.release()
+
     def _at(self, seconds: float, call: Any, *arguments: Any) -> None:
         """Call later, unless this flow has ended by then."""
 
@@ -206,9 +237,11 @@ class Flow:
 
     async def _finish(self, pump: asyncio.Task[None]) -> None:
         """Take no more, let end what has started, give back what has not."""
-        if pump.done() and not pump.cancelled() and (error := pump.exception()) is not None:
+        if pump.cancelled():
+            self._errors.append(BrokerUnavailable("the taking of deliveries was cancelled"))
+        elif pump.done() and (error := pump.exception()) is not None:
             self._errors.append(error)
-        pump.cancel()
+        self._cancellations.cancel(pump)
         lost = bool(self._errors)
         for error in self._errors:
             self._on_loss(error)
@@ -224,14 +257,16 @@ class Flow:
             await self._give_back()
 
     async def _give_back(self) -> None:
-        for arrival in self._lanes.clear():
+        later, self._later = list(self._later), set()
+        for arrival in (*self._lanes.clear(), *later):
             await arrival.delivery.release()
             self.postponed += not self._wait
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:
+        self._ending = True
         for timer in self._timers:
             timer.cancel()
         running = list(self._running)
         for task in (*tasks, *running):
-            task.cancel()
+            self._cancellations.cancel(task)
         await asyncio.gather(*tasks, *running, return_exceptions=True)

@@ -12,12 +12,13 @@ from sqlalchemy.orm import Session
 from outboxkit import inbox
 from outboxkit.brokers import Delivery
 from outboxkit.consumer import decision as decisions
-from outboxkit.consumer.burial import Burial, Failed
+from outboxkit.consumer.burial import Burial
 from outboxkit.consumer.decision import Decision, Policy
 from outboxkit.consumer.lanes import Arrival, Way
+from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.suspicion import Known, Suspicion
-from outboxkit.consumer.transactions import Transactions
+from outboxkit.consumer.transactions import Escaped, Transactions
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import Message
 from outboxkit.outage import Clock
@@ -41,6 +42,7 @@ class Handling:
         transactions: Transactions,
         suspicion: Suspicion,
         burial: Burial,
+        reports: Reports,
         policy: Policy,
         now: Clock,
         outcomes: Counter[Outcome],
@@ -49,6 +51,7 @@ class Handling:
         self._transactions = transactions
         self._suspicion = suspicion
         self._burial = burial
+        self._reports = reports
         self._policy = policy
         self._now = now
         self.outcomes = outcomes
@@ -63,11 +66,6 @@ class Handling:
         if delivery.returned >= TIRED and arrival.key is None:
             await delivery.renew()
             return
-        handlers = self._routing.handlers(arrival, self._now())
-        if isinstance(handlers, Decision):
-            named = arrival.handlers or delivery.marks.handlers or (None,)
-            await self._set_aside(arrival, dict.fromkeys(named, handlers), known, stop)
-            return
         if arrival.way is Way.ALONE:
             found = await self._suspicion.start(_id(delivery), stop)
             if found is None:
@@ -77,30 +75,48 @@ class Handling:
             if known.starts > self._policy.max_crashes:
                 await self._set_aside(arrival, {None: decisions.crash(known.starts - 1)}, known, stop)
                 return
+        attempt = delivery.marks.attempt + max(arrival.failures, known.failures)
+        handlers = self._routing.handlers(arrival, self._now(), attempt)
+        if isinstance(handlers, Decision):
+            names = self._routing.known_names(arrival) or (None,)
+            await self._conclude(arrival, dict.fromkeys(names, handlers), known, attempt, stop)
+            return
         try:
-            await self._run_all(arrival, handlers, known, stop)
+            await self._run_all(arrival, handlers, known, attempt, stop)
         except asyncio.CancelledError:  # a stop does not wait for it: it comes again, and has killed nobody
             if known.starts:
                 await self._suspicion.call_off(_id(delivery), known, stop)
             raise
 
-    async def _run_all(self, arrival: Arrival, handlers: Sequence[Handler], known: Known, stop: asyncio.Event) -> None:
+    async def give_up(self, arrival: Arrival, error: BaseException, stop: asyncio.Event) -> None:
+        """Set a message aside around which something failed that nobody expected.
+
+        Raises:
+            Exception: that failed as well, and the delivery may not be settled.
+        """
+        known = Known(starts=int(arrival.way is Way.ALONE), failures=arrival.failures)
+        await self._set_aside(arrival, {None: decisions.given_up(error)}, known, stop)
+
+    async def _run_all(
+        self, arrival: Arrival, handlers: Sequence[Handler], known: Known, attempt: int, stop: asyncio.Event
+    ) -> None:
         """Each handler in a transaction of its own; what it raises is read as its decision."""
-        delivery = arrival.delivery
-        attempt = delivery.marks.attempt + max(arrival.failures, known.failures)
+        delivery, limit = arrival.delivery, self._policy.max_attempts
         failed: dict[str | None, Decision] = {}
         for handler in handlers:
             try:
                 outcome = await self._transactions.run(self._work(delivery, handler, attempt), stop)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
-                limit = self._policy.max_attempts
-                failed[handler.name] = decisions.decide(error, handler, attempt=attempt, max_attempts=limit)
+                cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
+                failed[handler.name] = decisions.decide(cause, handler, attempt=attempt, max_attempts=limit)
                 continue
             if outcome is None:
                 await delivery.release()
                 return
             self.outcomes[outcome] += 1
             self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(delivery))
+        if elsewhere := self._routing.elsewhere(arrival):
+            failed[None] = self._routing.no_handler(arrival, elsewhere, attempt)
         await self._conclude(arrival, failed, known, attempt, stop)
 
     def _work(self, delivery: Delivery, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
@@ -126,6 +142,7 @@ class Handling:
             return
         # What is dead must not run again; what is done is a duplicate.
         names = tuple(name for name in again if name is not None) if dead else ()
+        names += self._routing.elsewhere(arrival) if names or dead else ()
         wanted = min((one.after for one in again.values() if one.after is not None), default=None)
         if arrival.key is None:
             # first that its start has ended: the copy may have to wait, and it is not the message that ends it then
@@ -143,7 +160,8 @@ class Handling:
             arrival.handlers = names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(again)
         after = f"{delay.total_seconds():g}s"
-        self._burial.warn("handler failed, will be retried", delivery, again, attempt=attempt, after=after)
+        event = "no handler here, will be retried" if set(again) == {None} else "handler failed, will be retried"
+        self._reports.failed(event, delivery.message, again, attempt=attempt, after=after)
 
     async def _set_aside(
         self, arrival: Arrival, failed: Failed, known: Known, stop: asyncio.Event, *, attempts: int | None = None

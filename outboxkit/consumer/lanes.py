@@ -33,6 +33,7 @@ class Arrival:
         failures: those that were followed by such a wait.
         first_failed_at: when the first of them was.
         handlers: the names of those that are still to run after them; the delivery's own where empty.
+        is_stuck: whether it could be neither handled nor set aside.
     """
 
     delivery: Delivery
@@ -43,6 +44,12 @@ class Arrival:
     failures: int = 0
     first_failed_at: datetime | None = None
     handlers: tuple[str, ...] = ()
+    is_stuck: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether its delivery is settled, or may be."""
+        return bool(getattr(self.delivery, "settled", False))
 
 
 class Lanes:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
@@ -26,25 +27,53 @@ CHECK_VIOLATION = "23514"
 SILENT = TimeoutError("the database does not answer")
 
 
+class Escaped(Exception):
+    """Work was left by its `__cause__`, which is not an Exception: a SystemExit, or a CancelledError of its own."""
+
+
+class Cancellations:
+    """The tasks that the consumer itself has cancelled. Any other CancelledError is a failure of whatever raised it."""
+
+    def __init__(self) -> None:
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+
+    def cancel(self, task: asyncio.Task[Any]) -> None:
+        """Cancel a task because the consumer ends."""
+        self._tasks.add(task)
+        task.cancel()
+
+    def asked(self) -> bool:
+        """Whether the current task has been told to end."""
+        return asyncio.current_task() in self._tasks
+
+    def take_back(self) -> None:
+        """Go on in the current task, which somebody else has cancelled: a handler, or a library that it uses."""
+        task = asyncio.current_task()
+        while task is not None and task.cancelling() and not self.asked():
+            task.uncancel()
+
+
 class Transactions:
     """Runs work in sessions of its own, and waits while the database is away."""
 
-    def __init__(self, engine: AsyncEngine, outage: Outage) -> None:
-        self._sessions = async_sessionmaker(engine, expire_on_commit=False)
+    def __init__(self, engine: AsyncEngine, outage: Outage, cancellations: Cancellations | None = None) -> None:
+        # A task that a handler has left behind cannot use its session any more: it would take a connection for good.
+        self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._outage = outage
+        self._cancellations = cancellations or Cancellations()
         self._probing = asyncio.Lock()
 
     async def run(self, work: Callable[[Session], T], stop: asyncio.Event) -> T | None:
         """What the work returns, once it is committed; None where `stop` came while the database was away.
 
         Raises:
-            Exception: whatever the work raises, where another try would not help.
+            Exception: whatever the work raises, if another try would not help.
+            Escaped: the same, of what is not an Exception.
         """
         lost = collided = 0
         while True:
             try:
-                async with self._sessions() as session, session.begin():
-                    return await session.run_sync(work)
+                return await self._once(work)
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, Culprit) else error
                 collision = is_conflict(cause)
@@ -61,6 +90,27 @@ class Transactions:
                     await self._outage.ride_out(self._probe, stop)
             if stop.is_set():
                 return None
+
+    async def _once(self, work: Callable[[Session], T]) -> T:
+        def contained(session: Session) -> T:
+            try:
+                return work(session)
+            except Exception:
+                raise
+            except BaseException as error:  # greenlets and tasks treat some of them in ways of their own
+                if self._cancellations.asked():
+                    raise asyncio.CancelledError from error
+                raise Escaped from error
+
+        try:
+            async with self._sessions() as session, session.begin():
+                return await session.run_sync(contained)
+        except asyncio.CancelledError as error:
+            if self._cancellations.asked():
+                raise
+            raise Escaped from error
+        finally:
+            self._cancellations.take_back()
 
     async def _away(self, cause: BaseException | None) -> BaseException | None:
         """What says that the database is away; a handler that ran out of time may have waited for a silent one."""

@@ -8,11 +8,11 @@ from datetime import UTC, date, datetime, timedelta
 from datetime import time as dawn
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions
-from outboxkit.outage import Clock, first_line
+from outboxkit.failures import first_line
+from outboxkit.outage import Clock
 
 EVERY = timedelta(minutes=1)
 PARTITIONS_EVERY = timedelta(hours=1)
@@ -56,11 +56,10 @@ class Upkeep:
     def saw(self, made: datetime) -> None:
         """Note that a message of this day is about to be handled: the day gets its partition, if it has none."""
         day = made.date()
-        if day not in self._days:
+        if day not in self._days and made - self.now() < FARTHEST:
             self._days.add(day)
-            if made - self.now() < FARTHEST:
-                self._unplaced.add(day)
-                self._news.set()
+            self._unplaced.add(day)
+            self._news.set()
 
     async def once(self) -> None:
         """Ask the database for the time; make the partitions of days that were seen, and of those ahead now and then.
@@ -87,7 +86,7 @@ class Upkeep:
             await self._something_to_do()
             try:
                 await self.once()
-            except (SQLAlchemyError, OSError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the clock is asked again
                 self._log.debug("the database's clock could not be asked", error=first_line(error))
 
     async def _something_to_do(self) -> None:

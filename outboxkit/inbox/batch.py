@@ -1,5 +1,6 @@
 """The same rule for many messages in one transaction, for handlers that may be run again."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -46,7 +47,8 @@ class Entry:
         Raises:
             DecodeError: the payload is not the handler's event.
         """
-        return cls(message, handler, codec.decode(handler.event_type, message.payload), attempt, accepted_at)
+        event: object = codec.decode(handler.event_type, message.payload, message.content_encoding)
+        return cls(message, handler, event, attempt, accepted_at)
 
     @property
     def key(self) -> Key:
@@ -104,7 +106,9 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
         new.remove(entry.key)
         try:
             took = call(entry.handler, session, connection, entry.event, entry.message, flush=False)
-        except Exception as error:
+        except asyncio.CancelledError:  # it may be the caller's, who knows
+            raise
+        except BaseException as error:
             raise Culprit(index) from error
         if took is not None:
             long.append({"at_handler": entry.handler.name, "at_message_id": entry.message.id, "milliseconds": took})

@@ -15,6 +15,7 @@ from sqlalchemy.util import await_
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.transaction import guarded
+from outboxkit.inbox.watched import check_awaited, close_all, watched
 from outboxkit.message import Message, handling
 
 LONG = 0.1
@@ -32,7 +33,8 @@ def call(
     Raises:
         TimeoutError: it took longer than its timeout.
         TransactionRequired: it ended the transaction.
-        ConfigurationError: it is async and the session is not, or it returned an awaitable without being async.
+        ConfigurationError: it is async and the session is not, it returned an awaitable without being async, or it did
+            not await what it asked of its session.
     """
     started = perf_counter()
     file = (connection.engine.url.database or ":memory:") if connection.dialect.name == "sqlite" else None
@@ -99,4 +101,10 @@ def _invoke(handler: Handler, session: Session, event: object, message: Message)
             f"handler {handler.name!r} is async and needs an AsyncSession: "
             "await session.run_sync(inbox.run_once, message, handler)"
         )
-    await_(handler.function(proxy, event, *extra))
+    own, asked = watched(proxy)
+    try:
+        await_(handler.function(own, event, *extra))
+    except BaseException:
+        close_all(asked)
+        raise
+    check_awaited(asked, handler.name)

@@ -10,14 +10,19 @@ from functools import cache
 from types import ModuleType
 from typing import Any, TypeVar
 
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import is_event, name_of
-from outboxkit.message import NAME_LIMIT
+from outboxkit.failures import printable, text_of
+from outboxkit.message import NAME_LIMIT, is_storable_name
 from outboxkit.retry import Retries
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__outboxkit_handler__"
+_SYNC, _ASYNC = (Session, scoped_session), (AsyncSession, async_scoped_session)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -71,7 +76,7 @@ def inbox_handler(
     is returned as it was and registered nowhere: a consumer is given its handlers.
 
     Args:
-        name: 1 to 255 bytes.
+        name: 1 to 255 bytes that a table can hold.
         batch: all effects of the handler are in its session, so that it may be run again: then a consumer runs many
             messages in one transaction, and all of them again when one fails.
         timeout: seconds, or a timedelta, after which it is cancelled and has failed. In an asynchronous session only;
@@ -79,10 +84,13 @@ def inbox_handler(
         retry: how often and when it is tried again, where that is not as the consumer's settings say.
 
     Raises:
-        ConfigurationError: the name is empty or longer than 255 bytes, or an option is of another kind.
+        ConfigurationError: the name cannot be stored, or an option is of another kind.
     """
-    if not isinstance(name, str) or not name or len(name.encode()) > NAME_LIMIT:
-        raise ConfigurationError(f'@inbox_handler takes a name, as in @inbox_handler("HandleOrder"); found {name!r}')
+    if not isinstance(name, str) or not is_storable_name(name):
+        raise ConfigurationError(
+            f"@inbox_handler takes a name of 1 to {NAME_LIMIT} bytes that a table can hold (no NUL character, no lone "
+            f'surrogate), as in @inbox_handler("HandleOrder"); found {printable(repr(name), 300)}'
+        )
     if not isinstance(batch, bool):
         raise ConfigurationError(f"@inbox_handler({name!r}): batch is {batch!r}; True or False is accepted")
     if retry is not None and not isinstance(retry, Retries):
@@ -119,12 +127,15 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         raise ConfigurationError(
             f"handler {told.name!r}: {shown} is a generator (it has a yield), so calling it runs nothing"
         )
+    label, is_async = f"handler {told.name!r}", inspect.iscoroutinefunction(function)
+    hints = _hints(function, label, shown)
+    _check_session(hints.get(parameters[0].name), is_async=is_async, handler=label, shown=shown)
     return Handler(
         told.name,
         function,
-        _event_type(function, parameters[1].name, f"handler {told.name!r}", shown),
+        _event_type(hints, parameters[1].name, label, shown),
         takes_message=len(parameters) == 3,
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=is_async,
         batch=told.batch,
         timeout=told.timeout,
         retry=told.retry,
@@ -166,11 +177,34 @@ def _duration(name: str, timeout: object) -> timedelta | None:
     )
 
 
-def _event_type(function: Callable[..., Any], parameter: str, handler: str, shown: str) -> type:
+def _hints(function: Callable[..., Any], handler: str, shown: str) -> dict[str, Any]:
     try:
-        found = typing.get_type_hints(function).get(parameter)
-    except NameError as error:
-        raise ConfigurationError(f"{handler}: the annotations of {shown} cannot be resolved: {error}") from error
+        return typing.get_type_hints(function)
+    except Exception as error:
+        text = printable(text_of(error))
+        raise ConfigurationError(f"{handler}: the annotations of {shown} cannot be resolved: {text}") from error
+
+
+def _check_session(annotation: object, *, is_async: bool, handler: str, shown: str) -> None:
+    """Refuse a session annotation of the other colour: such a handler would await nothing, and nothing would be done.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    named = [each for each in (annotation, *typing.get_args(annotation)) if isinstance(each, type)]
+    named += [origin for origin in [typing.get_origin(annotation)] if isinstance(origin, type)]
+    right, wrong = (_ASYNC, _SYNC) if is_async else (_SYNC, _ASYNC)
+    if any(issubclass(each, wrong) for each in named) and not any(issubclass(each, right) for each in named):
+        kind, session = ("an async def", "AsyncSession") if is_async else ("a plain def", "Session")
+        found = next(each.__name__ for each in named if issubclass(each, wrong))
+        raise ConfigurationError(
+            f"{handler}: {shown} is {kind}, which gets a{'n' * is_async} {session}, but its session is annotated as "
+            f"{found}: annotate it as {session}, or make it {'a plain def' if is_async else 'an async def'}"
+        )
+
+
+def _event_type(hints: dict[str, Any], parameter: str, handler: str, shown: str) -> type:
+    found = hints.get(parameter)
     if not isinstance(found, type) or not is_event(found):
         has = "no annotation" if found is None else repr(found)
         raise ConfigurationError(

@@ -51,7 +51,7 @@ def run_once(
     """
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
     session, connection = opened(session, "run_once", "message, handler")
-    event: object = codec.decode(spec.event_type, message.payload)
+    event: object = codec.decode(spec.event_type, message.payload, message.content_encoding)
     row = {
         "handler": spec.name,
         "message_id": message.id,

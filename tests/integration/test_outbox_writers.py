@@ -75,7 +75,9 @@ def add_keys(engine: Engine, keys: list[str]) -> None:
 
 def numbers_of(engine: Engine, keys: list[str]) -> list[tuple[str, int]]:
     """The keys, each with the number of its lock, as PostgreSQL reckons it."""
-    query = "SELECT k, (hashtextextended('outboxkit:' || k, 0) & 1023)::int FROM unnest(CAST(:keys AS text[])) AS given(k)"
+    query = (
+        "SELECT k, (hashtextextended('outboxkit:' || k, 0) & 1023)::int FROM unnest(CAST(:keys AS text[])) AS given(k)"
+    )
     with engine.connect() as connection:
         return [(key, number) for key, number in connection.execute(text(query), {"keys": keys})]
 

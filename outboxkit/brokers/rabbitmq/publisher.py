@@ -60,7 +60,7 @@ class RabbitPublisher:
     @property
     def address(self) -> str:
         """The broker's, without user and password."""
-        return urls.shown(self._url)
+        return urls.shown(",".join(self._addresses.urls))
 
     async def connect(self) -> None:
         """Open the connection and declare the exchange, unless that is done.

@@ -1,0 +1,135 @@
+"""What is said of failures: to outboxkit's log, to the standard `logging`, and to the application's own hook."""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import structlog
+
+from outboxkit.brokers import Malformed
+from outboxkit.consumer.decision import Decision
+from outboxkit.errors import ConfigurationError
+from outboxkit.failures import first_line, printable, traceback_of
+from outboxkit.inbox import Outcome
+from outboxkit.message import Message
+
+LOGGER = logging.getLogger("outboxkit.consumer")
+"""For error reporters and for applications that log through the standard library. Nothing is printed for it unless the
+application has configured that: outboxkit's own log says the same."""
+logging.getLogger("outboxkit").addHandler(logging.NullHandler())
+
+NAME = 300
+"""Characters of a name in the log."""
+
+Failed = Mapping[str | None, Decision]
+"""What was decided for each handler, by its name; under None what concerns the message, whoever handles it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failure of one handler, for an application's hook.
+
+    Attributes:
+        error: what the handler raised. Its frames have no local variables any more.
+        message: what it was handling.
+        handler: its durable name; None if no handler is to blame.
+        attempt: which attempt it was, from 1.
+        final: whether the message was given up and is a dead letter now; otherwise it comes again.
+        traceback: as in the log: bounded, without parameters of SQL.
+    """
+
+    error: BaseException
+    message: Message | Malformed
+    handler: str | None
+    attempt: int
+    final: bool
+    traceback: str
+
+
+OnError = Callable[[Failure], object]
+
+
+class Reports:
+    """Says what failed. It raises nothing: a log or a hook that fails is not the message's failure."""
+
+    def __init__(self, *, queue: str) -> None:
+        self._queue = queue
+        self.on_error: OnError | None = None
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+
+    def hook(self, on_error: OnError | None) -> None:
+        """From now on, call this for each failure of a handler.
+
+        Raises:
+            ConfigurationError: it cannot be called, or would have to be awaited.
+        """
+        if on_error is not None and (not callable(on_error) or inspect.iscoroutinefunction(on_error)):
+            raise ConfigurationError(f"on_error is {on_error!r}; a plain function that takes a Failure is accepted")
+        self.on_error = on_error
+
+    def failed(self, event: str, message: Message | Malformed, failed: Failed, *, attempt: int, **more: object) -> None:
+        """Tell of each handler's failure: a warning if it comes again, an error if it was given up."""
+        for handler, decision in failed.items():
+            level = logging.WARNING if decision.outcome is Outcome.RETRIED else logging.ERROR
+            told = {
+                "message_id": _name(message.id if isinstance(message, Message) else message.message_id),
+                "type": _name(message.type),
+                "handler": _name(handler),
+                "reason": decision.reason,
+                "error": printable(decision.error),
+                "attempt": attempt,
+                **more,
+            }
+            if decision.traceback is not None:
+                told["exception"] = decision.traceback
+            self._say(level, event, told)
+            with suppress(Exception):
+                _hand_to_logging(level, event, told | {"queue": self._queue}, decision.cause)
+            if self.on_error is not None and decision.cause is not None:
+                self._call(
+                    self.on_error,
+                    Failure(
+                        decision.cause, message, handler, attempt, level == logging.ERROR, decision.traceback or ""
+                    ),
+                )
+
+    def unexpected(self, event: str, error: BaseException, **more: object) -> None:
+        """Tell of an error of outboxkit's own, or of what it stands on."""
+        told = {"error": first_line(error), "exception": traceback_of(error), **more}
+        self._say(logging.ERROR, event, told)
+        with suppress(Exception):
+            _hand_to_logging(logging.ERROR, event, told | {"queue": self._queue}, error)
+
+    def _call(self, on_error: OnError, failure: Failure) -> None:
+        try:
+            result = on_error(failure)
+            if inspect.iscoroutine(result):
+                result.close()
+                self._say(logging.ERROR, "the on_error hook returned a coroutine, which nobody awaits", {})
+        except BaseException as error:  # noqa: BLE001 - nothing is awaited here, so it is the hook's own
+            told = {"error": first_line(error), "exception": traceback_of(error), "handler": _name(failure.handler)}
+            self._say(logging.ERROR, "the on_error hook failed", told)
+
+    def _say(self, level: int, event: str, told: Mapping[str, object]) -> None:
+        with suppress(Exception):  # such as a standard error that nobody reads any more
+            (self._log.warning if level == logging.WARNING else self._log.error)(event, **told)
+
+
+def _hand_to_logging(level: int, event: str, told: Mapping[str, object], error: BaseException | None) -> None:
+    if not LOGGER.isEnabledFor(level):
+        return
+    text = "%s: message %s of type %s, handler %s, attempt %s: %s"
+    names = ("message_id", "type", "handler", "attempt", "error")
+    arguments = (event, *(told.get(name) for name in names))
+    exception = (type(error), error, error.__traceback__) if error is not None and "exception" in told else None
+    extra = {name: value for name, value in told.items() if name != "exception"}
+    record = LOGGER.makeRecord(LOGGER.name, level, __file__, 0, text, arguments, exception, func="failed", extra=extra)
+    if exception is not None:
+        record.exc_text = str(told["exception"])  # what every formatter prints then, and not the raw text of the error
+    LOGGER.handle(record)
+
+
+def _name(name: str | None) -> str | None:
+    return None if name is None else printable(name, NAME)

@@ -1,0 +1,152 @@
+"""What an exception says to people: a line, or a traceback. Bounded, and without what a database was given. Pure.
+
+Whatever the exception is, nothing here raises: one whose `__str__` raises is told like any other.
+"""
+
+import re
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+
+LINE_LIMIT = 1_000
+"""Characters of an error in one line."""
+TRACEBACK_LIMIT = 16_000
+"""Characters of a traceback; the middle of a longer one is left out."""
+FRAMES, CHAINED, GROUPED, TEXT_LINES = 40, 8, 5, 20
+
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_OF_A_STATEMENT = re.compile(
+    r"\s*(?:\[SQL: |\[parameters: |\(Background on this error |\n(?:DETAIL|CONTEXT|QUERY|LINE \d+): ).*", re.DOTALL
+)
+"""What SQLAlchemy and PostgreSQL add to an error: the statement, its parameters and values of rows."""
+_BAD_VALUE = "22"
+"""Class of the SQLSTATEs whose first line ends with the value itself (PostgreSQL, appendix A: data exception)."""
+_CALL = (str(Path(__file__).parent / "inbox" / "calling.py"), "_invoke")
+"""Where a handler is called: frames above it say nothing about the failure."""
+
+
+def printable(text: str, limit: int = LINE_LIMIT) -> str:
+    """A text in one line: control characters and lone surrogates as escapes, what is over the limit cut off."""
+    shown = _UNSAFE.sub(_escaped, text[:limit])
+    return shown if len(shown) <= limit and len(text) <= limit else f"{shown[: limit - 1]}…"
+
+
+def text_of(value: object) -> str:
+    """Its text as far as it has one, without the statement and the values that a database error repeats."""
+    try:
+        text = str(value)
+    except BaseException as error:  # noqa: BLE001 - nothing is awaited here, so it is the text's own
+        return f"(its text cannot be read: {type(error).__name__})"
+    state = _attribute(value, "sqlstate")
+    if isinstance(state, str):
+        text = text.strip().partition("\n")[0]
+        text = text.partition(': "')[0] if state.startswith(_BAD_VALUE) else text
+    return _OF_A_STATEMENT.sub("", text).strip()
+
+
+def first_line(error: BaseException | None) -> str:
+    """An error in one line, without the SQL and its parameters, which may hold what a log must not."""
+    cause = _original(error)
+    text, name = text_of(cause), type(cause).__name__
+    return printable(f"{name}: {text.splitlines()[0]}" if text else name)
+
+
+def first_line_of(reason: object) -> str:
+    """The reason that somebody gave, whatever it is, in one line; an error with its type."""
+    if isinstance(reason, BaseException):
+        return first_line(reason)
+    return printable(text_of(reason))
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback with source lines, causes and groups; no local variables. The last line is the error's own."""
+    try:
+        text = "\n".join(_lines(error))
+    except Exception as other:  # noqa: BLE001 - what it is made of is the handler's: anything may be in there
+        return f"{first_line(error)} (the traceback cannot be shown: {type(other).__name__})"
+    head = 2_000
+    if len(text) <= TRACEBACK_LIMIT:
+        return text
+    return f"{text[:head]}\n… (left out) …\n{text[head + 20 - TRACEBACK_LIMIT :]}"
+
+
+def forget_values(error: BaseException) -> None:
+    """Take local variables out of its frames and the parameters out of SQLAlchemy's text, before it is handed on.
+
+    A frame may also hold a cursor, and with it a lock on SQLite.
+    """
+    for each, _ in _chain(error):
+        if hasattr(type(each), "hide_parameters") or isinstance(_attribute(each, "hide_parameters"), bool):
+            with suppress(Exception):
+                each.hide_parameters = True  # type: ignore[attr-defined]
+        with suppress(Exception):
+            traceback.clear_frames(each.__traceback__)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "\\0" if found[0] == "\0" else found[0].encode("unicode_escape").decode()
+
+
+def _attribute(value: object, name: str) -> object:
+    try:
+        return getattr(value, name, None)
+    except BaseException:  # noqa: BLE001 - a property of anybody's
+        return None
+
+
+def _original(error: BaseException | None) -> BaseException | None:
+    """The driver's error behind one of SQLAlchemy."""
+    original = _attribute(error, "orig")
+    return original if isinstance(original, BaseException) else error
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
+    """The error, what it came from, and so on; each with what it is to the one before it."""
+    seen, link, each = set[int](), "", error
+    while id(each) not in seen and len(seen) < CHAINED:
+        seen.add(id(each))
+        yield each, link
+        cause, context = each.__cause__, each.__context__
+        following = cause if cause is not None or each.__suppress_context__ else context
+        if following is None:
+            return
+        link = "The above exception was the direct cause of the following one:" if cause else "While it was handled:"
+        each = following
+
+
+def _lines(error: BaseException, depth: int = 0) -> Iterator[str]:
+    chain = list(_chain(error))
+    for number, (each, _) in enumerate(reversed(chain)):
+        if number:
+            yield from ("", chain[len(chain) - number][1], "")
+        yield "Traceback (most recent call last):"
+        frames = traceback.StackSummary.extract(traceback.walk_tb(_from_handler(each.__traceback__)), limit=-FRAMES)
+        for text in frames.format():
+            yield from (printable(line) for line in text.splitlines())
+        yield first_line(each)
+        more = [*text_of(_original(each)).splitlines()[1:], *_notes(each)]
+        yield from (f"  | {printable(line)}" for line in more[:TEXT_LINES])
+        if isinstance(each, BaseExceptionGroup) and depth < GROUPED:
+            for inner in islice(each.exceptions, GROUPED):
+                yield from (f"    {line}" for line in _lines(inner, depth + 1))
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes = _attribute(error, "__notes__")
+    return [line for note in notes for line in text_of(note).splitlines()] if isinstance(notes, list) else []
+
+
+def _from_handler(found: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that begins in the handler; all of it if no handler was called."""
+    inner, each = found, found
+    while each is not None:
+        code = each.tb_frame.f_code
+        if (code.co_filename, code.co_name) == _CALL:
+            inner = each.tb_next
+        each = each.tb_next
+    while inner is not None and inner.tb_next is not None and "sqlalchemy" in inner.tb_frame.f_code.co_filename:
+        inner = inner.tb_next
+    return inner or found
