@@ -69,7 +69,7 @@ async def connect(
     """Open a connection, shown under `name` in RabbitMQ's own listings; `on_lost` hears why it closed.
 
     Of several URLs, separated by commas, each is tried in turn; of `Addresses` the next ones. The broker is asked for a
-    heartbeat every so many seconds where the URL does not say how many. Where a `tap` is given, it comes first to what arrives,
+    heartbeat every so many seconds, unless the URL says how many. If a `tap` is given, it comes first to what arrives,
     and `on_writer` gets what it may write whole frames to, between those of the client.
 
     Raises:
