@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 import structlog
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, NotSupportedError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, stop_any, stop_never
 from tenacity.stop import stop_base
 from tenacity.wait import wait_base, wait_random_exponential
 
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.failures import first_line
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Outage",
     "Sleep",
     "first_line",
+    "is_surprise",
     "jittered",
     "pause",
     "utc_now",
@@ -73,6 +74,18 @@ def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
         return sqlite_code & 0xFF in _AWAY_SQLITE
     # the driver never got an answer that has a state: refused, reset, no such host
     return type(error.orig).__module__.startswith("psycopg")
+
+
+def is_surprise(error: BaseException) -> bool:
+    """Whether the error may be that of one row, of a library or of our own code, so that a worker had better go on.
+
+    It is not where the error says what to do before anything can go on: a setting, a missing table, a missing right.
+    Nor is a cancellation that somebody asked for.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or not task.cancelling()
+    return isinstance(error, Exception) and not isinstance(error, OutboxkitError | ProgrammingError | NotSupportedError)
 
 
 class Outage:

@@ -20,6 +20,7 @@ from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscr
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
+from outboxkit.moments import read_bounded
 
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 SQLITE_BUSY_SECONDS = 30
@@ -48,9 +49,9 @@ configure_log = logs.configure_log
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
     """An async engine for a process of outboxkit, whatever driver the URL names.
 
-    On PostgreSQL its connections are called `name`, they notice a server that fell silent, and the server ends one that
-    leaves a transaction idle for longer than `idle_in_transaction`: a relay whose machine froze gives its rows back. On
-    SQLite every transaction takes the writer lock at its start, and the database is in WAL mode, so that readers are
+    On PostgreSQL its connections are called `name`, their times are in UTC whatever the server says, they notice a
+    server that fell silent, and the server ends one that leaves a transaction idle for longer than
+    `idle_in_transaction`: a relay whose machine froze gives its rows back. On SQLite every transaction takes the writer lock at its start, and the database is in WAL mode, so that readers are
     not held up.
 
     Raises:
@@ -71,6 +72,8 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         hide_parameters=True,
         connect_args={"application_name": name, **limits},
     )
+    event.listen(made.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
+    _set(made, timezone="'UTC'")
     if idle_in_transaction is not None:
         _set(made, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
     return made

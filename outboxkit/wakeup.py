@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.moments import read_bounded
 from outboxkit.outage import Clock, jittered, pause, utc_now
 from outboxkit.statements import wakeup as statements
 
@@ -73,6 +74,7 @@ class Bell:
         if self._connection is None:
             self._connection = await self._engine.connect()
             await self._connection.execution_options(isolation_level="AUTOCOMMIT")
+            read_bounded(self._driver())
             await self._execute(select(func.set_config("application_name", NAME, False)))  # noqa: FBT003 - SQL's own
             await self._execute(statements.forget_the_gone())
             await self._test()

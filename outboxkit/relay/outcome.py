@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from outboxkit.relay.settlement import Reason, Settlement
+from outboxkit.relay.telling import LimitedLog
 
 
 @dataclass(slots=True)
@@ -47,13 +48,13 @@ class Drained:
             self.dead[gone.message.type] = (self.dead.get(gone.message.type, (0, ""))[0] + 1, gone.error)
 
 
-def report(settlement: Settlement) -> None:
-    """Log it: a line for each message that failed or was given up; batches are for debugging."""
-    log = structlog.get_logger("outboxkit").bind(process="relay")
+def report(settlement: Settlement, log: LimitedLog) -> None:
+    """Log what failed or was given up: a line for each type and reason every few seconds; batches are for debugging."""
     for row in settlement.failed:
-        log.log(
-            logging.WARNING if row.failures else logging.INFO,
+        log.say(
+            logging.WARNING,
             "message not published" if row.failures else "message postponed by its destination",
+            *(row.message.type, row.reason),
             message_id=row.message.id,
             type=row.message.type,
             attempts=row.attempts,
@@ -61,8 +62,10 @@ def report(settlement: Settlement) -> None:
             due_at=row.due_at.isoformat(timespec="seconds"),
         )
     for dead in settlement.dead:
-        log.error(
+        log.say(
+            logging.ERROR,
             "message set aside as a dead letter",
+            *(dead.message.type, dead.error),
             message_id=dead.message.id,
             type=dead.message.type,
             key=dead.message.key,
@@ -71,4 +74,6 @@ def report(settlement: Settlement) -> None:
             key_is_parked=dead.parked,
         )
     if settlement.published or settlement.discarded:
-        log.debug("batch published", messages=len(settlement.published), discarded=len(settlement.discarded))
+        structlog.get_logger("outboxkit").bind(process="relay").debug(
+            "batch published", messages=len(settlement.published), discarded=len(settlement.discarded)
+        )

@@ -15,6 +15,7 @@ from outboxkit.errors import BrokerUnavailable
 from outboxkit.outage import Clock
 from outboxkit.relay.batch import Batch, Batches
 from outboxkit.relay.order import drop_behind
+from outboxkit.relay.publishing import Publishing
 from outboxkit.relay.settlement import Policy, Settlement, settle, take_over
 from outboxkit.relay.settling import Settling
 
@@ -53,7 +54,7 @@ class Pipeline:
         clock: Clock,
     ) -> None:
         self._batches = batches
-        self._publisher = publisher
+        self._publishing = Publishing(publisher)
         self._settling = settling
         self._policy = policy
         self._on_settled = on_settled
@@ -86,7 +87,7 @@ class Pipeline:
             sqlalchemy.exc.DBAPIError: the database is away, or refused.
         """
         try:
-            await self._publisher.connect()
+            await self._publishing.connect()
             batch, self._next = self._next or await self._claim(as_of), None
             if not batch.lineup.send:
                 return await self._pass_over(batch)
@@ -144,7 +145,7 @@ class Pipeline:
 
     async def _publish(self, batch: Batch) -> Settlement:
         sent = batch.lineup.send
-        receipts = await self._publisher.publish([row.message for row in sent])
+        receipts = await self._publishing.receipts(sent)
         settlement = settle(sent, receipts, now=self._clock(), policy=self._policy)
         take_over(batch.lineup, settlement)
         return settlement

@@ -1,29 +1,42 @@
 """The relay itself: turn after turn until it is stopped, or until everything that was due is published."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import migrations, partitions, statements, urls
 from outboxkit.brokers import Publisher, address_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, jittered, pause, utc_now
+from outboxkit.outage import (
+    PASSING_SQLSTATES,
+    Clock,
+    Outage,
+    first_line,
+    is_surprise,
+    jittered,
+    pause,
+    utc_now,
+)
 from outboxkit.relay.batch import Batches
 from outboxkit.relay.outcome import Drained, report
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.settlement import Policy, Settlement
 from outboxkit.relay.settling import Settling
+from outboxkit.relay.telling import LimitedLog
+from outboxkit.retry import Backoff
 from outboxkit.wakeup import Wakeup
 
 BLOCKED_SECONDS = 0.002
 """How long a relay waits, at first, for another one that holds everything it could publish."""
-
-
+SURPRISED = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10))
+"""How long a relay waits after an error that nobody foresaw; rows and counters are as they were."""
 DRAIN_SECONDS = 0.02
 """How long a drain waits before it looks again for rows that another relay holds."""
 
@@ -77,7 +90,7 @@ class Relay:
         self._wakeup = Wakeup(
             self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self.clock
         )
-        self._done = Drained()
+        self._done, self._told = Drained(), LimitedLog("relay")
         self._pipeline = Pipeline(
             Batches(self.engine, self.batch_size, destination=self.destination, hold=self.hold),
             self.publisher,
@@ -100,23 +113,44 @@ class Relay:
             async with self._pipeline:
                 await self._turn_after_turn(outage, stop)
         finally:
+            self._told.flush(everything=True)
             await self._wakeup.close()
         await self.publisher.close()
         self._log.info("relay stopped")
 
     async def _turn_after_turn(self, outage: Outage, stop: asyncio.Event) -> None:
-        blocked = BLOCKED_SECONDS
+        blocked, surprises = BLOCKED_SECONDS, 0
         while not stop.is_set():
-            turned = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), stop), stop)
+            self._told.flush()
+            try:
+                turned = await self._take_turn(outage, stop)
+            except (Exception, asyncio.CancelledError) as error:
+                if not is_surprise(error):
+                    raise
+                surprises += 1
+                self._surprised(error)
+                await pause(stop, SURPRISED.after(surprises).total_seconds())
+                continue
+            surprises = 0
             if turned is Turn.BLOCKED:
                 await pause(stop, jittered(blocked))
                 blocked = min(blocked * 2, self.poll_interval.total_seconds())
-                continue
-            blocked = BLOCKED_SECONDS
-            if turned is Turn.MOVED:
-                await self._wakeup.busy()
-            elif turned is Turn.NOTHING:
-                await outage.ride_out(lambda: self._wakeup.wait(stop, floor=self._pipeline.floor), stop)
+            else:
+                blocked = BLOCKED_SECONDS
+
+    async def _take_turn(self, outage: Outage, stop: asyncio.Event) -> Turn | None:
+        """One turn, and the sleep after one that found nothing."""
+        turned = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), stop), stop)
+        if turned is Turn.MOVED:
+            await self._wakeup.busy()
+        elif turned is Turn.NOTHING:
+            await outage.ride_out(lambda: self._wakeup.wait(stop, floor=self._pipeline.floor), stop)
+        return turned
+
+    def _surprised(self, error: BaseException) -> None:
+        told = first_line(error)
+        trace = None if isinstance(error, DBAPIError) else error  # that one's text has the values of parameters
+        self._told.say(logging.ERROR, "unexpected error, the relay goes on", told, error=told, exc_info=trace)
 
     async def drain(self, stop: asyncio.Event, *, patience: timedelta = timedelta(seconds=10)) -> Drained:
         """Publish all that is due, then return. A message that fails is tried once; `stop` ends it early.
@@ -132,6 +166,7 @@ class Relay:
         as_of = waiting_since = self.clock()
         async with self._pipeline:
             while not stop.is_set():
+                self._told.flush()
                 turned = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
                 if turned is Turn.MOVED:
                     waiting_since = self.clock()
@@ -144,6 +179,7 @@ class Relay:
         if stop.is_set():  # an outage of its own: that the database counts does not say that the broker is back
             counting = Outage("relay", passing=PASSING_SQLSTATES)
             done.held, done.later = await counting.ride_out(self._counter(as_of), stop) or (None, 0)
+        self._told.flush(everything=True)
         await self.publisher.close()
         return done
 
@@ -164,7 +200,7 @@ class Relay:
 
     def _settled(self, settlement: Settlement) -> None:
         self._done.add(settlement)
-        report(settlement)
+        report(settlement, self._told)
 
     def _counter(self, as_of: datetime) -> Callable[[], Awaitable[tuple[int, int]]]:
         ours = {"destination": self.destination}

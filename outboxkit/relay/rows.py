@@ -13,13 +13,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import codec
 from outboxkit.message import Message, trusted
+from outboxkit.moments import read_bounded
 
 _NO_HEADERS: dict[str, object] = {}
 
 
 @dataclass(slots=True, eq=False)
 class Claimed:
-    """A row of the outbox that this relay holds locked."""
+    """A row of the outbox that this relay holds locked; `unreadable` says why it cannot be published as it is."""
 
     position: int
     attempts: int
@@ -28,6 +29,7 @@ class Claimed:
     discard_unroutable: bool = False
     due_at: datetime | None = None
     reply: str | None = None
+    unreadable: str | None = None
 
 
 def read(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
@@ -36,12 +38,21 @@ def read(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
     for row in rows:
         position, attempts, id_, type_, payload, key, topic, headers, correlation, causation, created = row[:11]
         content_type, encoding, expires_at, discard, due_at, reply = row[11:]
-        carried = _NO_HEADERS if headers == b"{}" else codec.decode_headers(headers)
+        carried, unreadable = (_NO_HEADERS, None) if headers == b"{}" else _headers(headers)
+        if type(payload) is not bytes:  # SQLite stores whatever it is given
+            payload, unreadable = b"", "its payload is not bytes"
         message = trusted(
             id_, type_, payload, key, topic, carried, correlation, causation, created, content_type, encoding
         )
-        claimed.append(Claimed(position, attempts, message, expires_at, discard, due_at, reply))
+        claimed.append(Claimed(position, attempts, message, expires_at, discard, due_at, reply, unreadable))
     return claimed
+
+
+def _headers(stored: Any) -> tuple[dict[str, object], str | None]:
+    try:
+        return codec.decode_headers(stored), None
+    except Exception as error:  # noqa: BLE001 - whatever is there, it stops no other row
+        return _NO_HEADERS, f"its headers cannot be read: {type(error).__name__}"
 
 
 async def fetch(
@@ -60,6 +71,7 @@ async def fetch(
     driver = (await connection.get_raw_connection()).driver_connection
     if not isinstance(driver, psycopg.AsyncConnection):
         raise TypeError(f"the connection's driver is {driver!r}; psycopg's AsyncConnection is accepted")
+    read_bounded(driver)
     text = _text(statement, connection.dialect)
     try:
         async with driver.cursor(binary=True) as cursor:

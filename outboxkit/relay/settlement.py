@@ -23,6 +23,8 @@ class Reason(StrEnum):
     EXPIRED = "expired"
 
 
+MOST_ATTEMPTS = 2**31 - 1
+"""The column holds no more."""
 TOO_LATE = "its expires_at had passed before it could be published"
 
 BACKOFFS: Mapping[Verdict, Backoff] = {
@@ -174,7 +176,8 @@ def _try_again(settlement: Settlement, row: Claimed, receipt: Receipt, due_at: d
 
 def _give_up(settlement: Settlement, row: Claimed, cause: Reason, error: str, policy: Policy) -> None:
     parked = policy.dead_key == "park" and cause is not Reason.UNROUTABLE and row.message.key is not None
-    settlement.dead.append(Dead(row.position, row.message, cause, error, 1, parked))
+    failures = 1 if row.attempts < MOST_ATTEMPTS else 0
+    settlement.dead.append(Dead(row.position, row.message, cause, error, failures, parked))
     if parked:
         _stick(settlement, row, PARKED)
 

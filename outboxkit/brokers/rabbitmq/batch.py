@@ -40,8 +40,8 @@ class Batch:
 
     Args:
         messages: in order.
-        caution: of the publisher, for longer than one batch. Of a route that was nacked last, one message goes ahead, or
-            none.
+        caution: of the publisher, for longer than one batch. If a route was nacked last, one message of it goes ahead,
+            or none.
         suspects: what an earlier batch has found out and could not finish.
     """
 

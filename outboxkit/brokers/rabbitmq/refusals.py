@@ -1,4 +1,4 @@
-"""Routes whose messages the broker nacks: how long nothing more of them is sent, and when a new connection is tried. Pure.
+"""Routes whose messages the broker nacks: how long they wait, and when a new connection is tried. Pure.
 
 A nack names neither a queue nor a reason, and is never about the message. A queue is full or has no leader; or this
 connection still takes a lost node for the leader, and would nack until that node is back, while a new one works.

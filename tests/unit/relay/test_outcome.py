@@ -5,6 +5,7 @@ from structlog.testing import capture_logs
 
 from outboxkit.relay.outcome import Drained, report
 from outboxkit.relay.settlement import Dead, Failure, Reason, Settlement
+from outboxkit.relay.telling import LimitedLog
 from tests.unit.shop import NOW, message
 
 UNROUTABLE = Dead(4, message(id="u", key="k"), Reason.UNROUTABLE, "unroutable: nobody", 1, parked=False)
@@ -38,7 +39,9 @@ def test_what_was_settled_is_counted_and_the_last_reason_is_kept():
 
 def test_each_failure_and_each_dead_letter_is_a_line():
     with capture_logs() as said:
-        report(Settlement(published=[1, 2], discarded=[7], failed=[FAILED], dead=[REJECTED, EXPIRED]))
+        report(
+            Settlement(published=[1, 2], discarded=[7], failed=[FAILED], dead=[REJECTED, EXPIRED]), LimitedLog("relay")
+        )
     failed, rejected, expired, batch = said
     assert (failed["log_level"], failed["message_id"], failed["attempts"]) == ("warning", "f", 2)
     assert (failed["reason"], failed["due_at"]) == ("rejected: full", "2026-03-01T12:00:00+00:00")
@@ -50,5 +53,5 @@ def test_each_failure_and_each_dead_letter_is_a_line():
 
 def test_nothing_is_no_line():
     with capture_logs() as said:
-        report(Settlement())
+        report(Settlement(), LimitedLog("relay"))
     assert said == []

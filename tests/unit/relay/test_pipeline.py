@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message, tables
 from outboxkit.brokers import Verdict
@@ -201,7 +202,7 @@ async def test_an_error_of_the_publisher_takes_everything_back(bench: Bench):
     bench.add("a")
     before = bench.rows()
     bench.publisher.answer = fail
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(BrokerUnavailable, match="the publisher failed: ZeroDivisionError"):
         await turn(bench)
     assert bench.rows() == before
     assert bench.async_engine.pool.checkedout() == 0
@@ -213,10 +214,60 @@ async def test_a_publisher_that_answers_for_too_few_settles_nothing(bench: Bench
 
     bench.add("a")
     bench.publisher.publish = publish
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(BrokerUnavailable, match="0 receipts for 1 messages"):
         await turn(bench)
     assert bench.left() == ["a"]
     assert bench.async_engine.pool.checkedout() == 0
+
+
+async def test_the_one_message_at_which_the_publisher_fails_is_found_and_blamed_alone(bench: Bench):
+    def fail(message: Message) -> None:
+        if message.id == "bad":
+            raise RecursionError("too deep")
+
+    bench.add("a1", "a2", key="a")
+    bench.add("b1", key="b")
+    bench.add("bad", "b3", key="b")
+    bench.publisher.answer = fail
+    with capture_logs() as log:
+        await turn(bench)
+    assert sorted(set(bench.arrived())) == ["a1", "a2", "b1"]
+    assert [(row["message_id"], row["attempts"], row["last_error"]) for row in bench.rows()] == [
+        ("bad", 1, "rejected: the publisher failed at it: RecursionError: too deep"),
+        ("b3", 0, None),
+    ]
+    (failed,) = [entry for entry in log if entry["event"] == "the publisher failed"]
+    assert failed["message_id"] == "bad"
+
+
+async def test_a_cancellation_that_nobody_asked_for_is_an_outage(bench: Bench):
+    bench.add("a")
+    before = bench.rows()
+    for name in ("publish", "connect"):
+
+        async def cancel(*_: object) -> None:
+            raise asyncio.CancelledError
+
+        kept = getattr(bench.publisher, name)
+        setattr(bench.publisher, name, cancel)
+        with pytest.raises(BrokerUnavailable, match="cancelled"):
+            await turn(bench)
+        setattr(bench.publisher, name, kept)
+    assert bench.rows() == before
+    assert bench.async_engine.pool.checkedout() == 0
+
+
+async def test_a_row_that_cannot_be_read_is_dead_at_once_and_others_flow(bench: Bench):
+    bench.add("fine")
+    for number, columns in enumerate(({"headers": b"\xff"}, {"headers": b"[1]"}, {"headers": b"{" * 100_000})):
+        bench.add(f"bad-{number}", key=f"k-{number}", columns=columns)
+        bench.add(f"behind-{number}", key=f"k-{number}")
+    await turn(bench)
+    assert bench.arrived() == ["fine"]
+    dead = [(row["message_id"], row["reason"], row["parked"]) for row in bench.dead()]
+    assert dead == [(f"bad-{number}", "rejected", True) for number in range(3)]
+    assert all("its headers cannot be read" in row["error"] for row in bench.dead())
+    assert bench.left() == [f"behind-{number}" for number in range(3)]
 
 
 async def test_a_turn_that_is_cancelled_gives_everything_back(bench: Bench):
