@@ -73,6 +73,11 @@ class Message:
         if not isinstance(self.payload, bytes):
             raise EncodeError(f"message payload is a {type(self.payload).__name__}; it must be bytes")
         check_moment("message created_at", self.created_at)
+        if not isinstance(self.headers, Mapping):
+            raise EncodeError(
+                f"message headers is {self.headers!r} ({type(self.headers).__name__}); it must be a mapping, such as a "
+                "dict"
+            )
         object.__setattr__(self, "headers", MappingProxyType(dict(self.headers)))
 
     @property
@@ -163,6 +168,14 @@ def _check_text(name: str, text: str | None) -> None:
 def storable(text: str) -> str:
     """Any text as one that PostgreSQL can store: what it cannot hold is written as an escape."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
+
+
+def is_storable_name(name: str) -> bool:
+    """Whether every table and every broker can hold it: 1 to 255 bytes, no NUL, no lone surrogate."""
+    try:
+        return 0 < len(name.encode()) <= NAME_LIMIT and "\0" not in name
+    except UnicodeEncodeError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, TypeVar
 
+from outboxkit import models
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import is_event, name_of
 from outboxkit.message import NAME_LIMIT
@@ -103,7 +104,8 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     """What `@inbox_handler` and the signature say about a function.
 
     Raises:
-        ConfigurationError: it is not marked, or its signature is not that of a handler.
+        ConfigurationError: it is not marked, its signature is not that of a handler, or no payload could be read as
+            its event.
     """
     told: _Mark | None = getattr(function, _MARK, None)
     shown = getattr(function, "__qualname__", repr(function))
@@ -176,6 +178,10 @@ def _event_type(function: Callable[..., Any], parameter: str, handler: str, show
         raise ConfigurationError(
             f"{handler}: parameter {parameter!r} of {shown} has {has}; annotate it with an @event class"
         )
+    try:
+        models.check(found)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{handler}: {error}") from error
     return found
 
 

@@ -77,7 +77,9 @@ NEVER = [
 @pytest.mark.parametrize("moment", NEVER, ids=str)
 def test_a_moment_at_the_end_of_the_calendar_is_refused_with_the_cure(session: Session, moment: datetime):
     for name in ("deliver_at", "expires_at"):
-        with pytest.raises(EncodeError, match=rf"^{name} is .* to 9999-12-30 UTC .* stands for never, leave {name} out$"):
+        with pytest.raises(
+            EncodeError, match=rf"^{name} is .* to 9999-12-30 UTC .* stands for never, leave {name} out$"
+        ):
             outbox.add(session, ORDER, **{name: moment})
     with pytest.raises(EncodeError, match=r"created_at is .* leave created_at out$"):
         message(created_at=moment)
