@@ -3,13 +3,12 @@
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any, TypeVar, cast
 
 import msgspec
 
+from outboxkit import models
 from outboxkit.errors import DecodeError, EncodeError
-from outboxkit.events import is_pydantic
 from outboxkit.failures import first_line, printable, text_of
 
 T = TypeVar("T")
@@ -32,10 +31,14 @@ def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """The event as JSON. Decimal, datetime, date, time, UUID and enum values keep their exact value.
 
     Raises:
-        EncodeError: a value has no JSON form, or the payload is larger than `limit` bytes.
+        EncodeError: a value has no JSON form, it would not be read back as it is, or the payload is larger than `limit`
+            bytes.
+        ConfigurationError: no instance of the class could be read back.
     """
+    cls: Any = type(event)
+    is_tried = models.is_tried(cls)
     try:
-        payload = event.model_dump_json().encode() if is_pydantic(type(event)) else _ENCODER.encode(event)
+        payload = models.write(event)
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError) as error:
         raise EncodeError(f"{type(event).__qualname__} cannot be encoded as JSON: {error}") from error
     if len(payload) > limit:
@@ -43,11 +46,13 @@ def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
             f"{type(event).__qualname__} is {len(payload)} bytes long when encoded; at most {limit} are accepted "
             "(OUTBOXKIT_MAX_PAYLOAD_BYTES). Send a reference to the content instead of the content"
         )
-    if b"null" in payload and _has_non_finite(_plain(event)):
+    if b"null" in payload and _has_non_finite(models.plain(event)):
         raise EncodeError(
             f"{type(event).__qualname__} holds a float that is NaN or infinite, which JSON has no form for; "
             "use Decimal, or None for what is not known"
         )
+    if is_tried:
+        models.check_read_back(event, payload)
     return payload
 
 
@@ -64,9 +69,7 @@ def decode(event_type: type[T], payload: bytes, encoding: str | None = None) -> 
             "have its producer send it without a content encoding"
         )
     try:
-        if is_pydantic(event_type):
-            return cast("T", cast("Any", event_type).model_validate_json(payload))
-        return cast("T", _decoder(cast("Any", event_type)).decode(payload))
+        return cast("T", models.read(event_type, payload))
     except Exception as error:  # whatever a validator of the class raises
         raise DecodeError(f"the payload is no {event_type.__qualname__}: {_explain(error)}") from error
 
@@ -123,29 +126,7 @@ def _legible(value: object) -> str:
         return f"cannot be shown: {type(error).__name__}"
 
 
-def _dump_foreign(value: Any) -> Any:
-    if is_pydantic(type(value)):
-        return value.model_dump(mode="json")
-    raise NotImplementedError(f"values of type {type(value).__qualname__} have no JSON form")
-
-
-def _load_foreign(wanted: type, value: Any) -> Any:
-    if is_pydantic(wanted):
-        return cast("Any", wanted).model_validate(value)
-    raise NotImplementedError(f"values of type {wanted.__qualname__} have no JSON form")
-
-
-_ENCODER = msgspec.json.Encoder(enc_hook=_dump_foreign)
 _HEADERS = msgspec.json.Decoder(dict[str, object])
-
-
-@cache
-def _decoder(event_type: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(event_type, dec_hook=_load_foreign)
-
-
-def _plain(event: Any) -> Any:
-    return event.model_dump() if is_pydantic(type(event)) else msgspec.to_builtins(event, enc_hook=_dump_foreign)
 
 
 def _has_non_finite(value: Any) -> bool:

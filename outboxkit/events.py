@@ -9,11 +9,13 @@ from typing import Literal, TypeVar, cast
 import msgspec
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.message import DEFAULT_DESTINATION, is_storable_name
 
 T = TypeVar("T")
 
 _MARK = "__outboxkit_event__"
+_MAPPED = ("__mapper__", "__table__")
+"""What SQLAlchemy and SQLModel write on a class that stands for a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,8 @@ def event(
             outbox as that event, in the transaction that settles this one. For HTTP destinations.
 
     Raises:
-        ConfigurationError: a name is empty or too long for AMQP (255 bytes), `unroutable` is something else, or the
-            class is of no such kind.
+        ConfigurationError: a name is empty, too long for AMQP (255 bytes) or cannot be stored, `unroutable` is
+            something else, or the class is of no such kind.
     """
     if not _is_name(name):
         raise ConfigurationError(
@@ -80,6 +82,11 @@ def event(
     declaration = Declaration(name, bool(strict_order), unroutable == "discard", destination, reply)
 
     def mark(cls: type[T]) -> type[T]:
+        if any(hasattr(cls, name) for name in _MAPPED):
+            raise ConfigurationError(
+                f"@event({name!r}) found {cls.__qualname__}, whose instances are rows of a table. Give the event a "
+                "class of its own, with the fields that others are to know"
+            )
         if not is_model(cls):
             raise ConfigurationError(
                 f"@event({name!r}) found {cls!r}, which is no dataclass, attrs class, msgspec.Struct or pydantic "
@@ -92,7 +99,7 @@ def event(
 
 
 def _is_name(given: object) -> bool:
-    return isinstance(given, str) and 0 < len(given.encode()) <= 255
+    return isinstance(given, str) and is_storable_name(given)
 
 
 def declaration_of(cls: type) -> Declaration:
@@ -103,8 +110,31 @@ def declaration_of(cls: type) -> Declaration:
     """
     found = cls.__dict__.get(_MARK)
     if found is None:
-        raise ConfigurationError(f'{cls.__qualname__} is not an event: decorate it with @event("{cls.__name__}")')
+        raise ConfigurationError(_no_event(cls))
     return cast("Declaration", found)
+
+
+def _no_event(cls: type) -> str:
+    if cls.__module__ == "builtins":
+        article = "an" if cls.__name__[0] in "aeiou" else "a"
+        return (
+            f'{article} {cls.__name__} is not an event; make a class for it, such as a dataclass with @event("…") '
+            "above it, and add an instance"
+        )
+    parent = next((base for base in cls.__mro__[1:] if _MARK in base.__dict__), None)
+    above = f", of its own, for that of {parent.__qualname__} is not inherited" if parent is not None else ""
+    return f'{cls.__qualname__} is not an event: decorate it with @event("{cls.__name__}"){above}'
+
+
+def declaration_of_instance(event: object) -> Declaration:
+    """What `@event` said of an event's class.
+
+    Raises:
+        ConfigurationError: it is not an instance of an event class.
+    """
+    if isinstance(event, type):
+        raise ConfigurationError(f"{event.__qualname__} is the class: pass an instance, as in {event.__name__}(...)")
+    return declaration_of(type(event))
 
 
 def name_of(cls: type) -> str:
@@ -132,6 +162,17 @@ def is_model(cls: type) -> bool:
 
 
 def is_pydantic(cls: object) -> bool:
-    """Whether the class is a pydantic model. pydantic is optional: a class of it exists only once it is imported."""
+    """Whether the class is a pydantic model or dataclass.
+
+    pydantic is optional: a class of it exists only once it is imported.
+    """
     pydantic = sys.modules.get("pydantic")
-    return pydantic is not None and isinstance(cls, type) and issubclass(cls, pydantic.BaseModel)
+    if pydantic is None or not isinstance(cls, type):
+        return False
+    return issubclass(cls, pydantic.BaseModel) or "__is_pydantic_dataclass__" in vars(cls)
+
+
+def is_called_outside(cls: type) -> bool:
+    """Whether `@event` says of this very class that its messages go to a destination of their own."""
+    declaration = vars(cls).get(_MARK)
+    return declaration is not None and declaration.destination != DEFAULT_DESTINATION

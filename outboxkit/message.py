@@ -73,6 +73,11 @@ class Message:
         if not isinstance(self.payload, bytes):
             raise EncodeError(f"message payload is a {type(self.payload).__name__}; it must be bytes")
         check_moment("message created_at", self.created_at)
+        if not isinstance(self.headers, Mapping):
+            raise EncodeError(
+                f"message headers is {self.headers!r} ({type(self.headers).__name__}); it must be a mapping, such as a "
+                "dict"
+            )
         object.__setattr__(self, "headers", MappingProxyType(dict(self.headers)))
 
     @property

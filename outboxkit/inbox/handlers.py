@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
+from outboxkit import models
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import is_event, name_of
 from outboxkit.failures import printable, text_of
@@ -111,7 +112,8 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     """What `@inbox_handler` and the signature say about a function.
 
     Raises:
-        ConfigurationError: it is not marked, or its signature is not that of a handler.
+        ConfigurationError: it is not marked, its signature is not that of a handler, or no payload could be read as
+            its event.
     """
     told: _Mark | None = getattr(function, _MARK, None)
     shown = getattr(function, "__qualname__", repr(function))
@@ -210,6 +212,10 @@ def _event_type(hints: dict[str, Any], parameter: str, handler: str, shown: str)
         raise ConfigurationError(
             f"{handler}: parameter {parameter!r} of {shown} has {has}; annotate it with an @event class"
         )
+    try:
+        models.check(found)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{handler}: {error}") from error
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from outboxkit import codec, ids
 from outboxkit.errors import ConfigurationError, EncodeError
-from outboxkit.events import Declaration, declaration_of
+from outboxkit.events import Declaration, declaration_of_instance
 from outboxkit.message import Message, being_handled
 from outboxkit.outbox.options import Options
 
@@ -69,7 +69,7 @@ class Drafts:
         if isinstance(event, Message):
             declaration, message = Declaration(event.type), self._given(event)
         else:
-            declaration = declaration_of(type(event))
+            declaration = declaration_of_instance(event)
             message = self._made(event, declaration.name)
         if declaration.strict_order and message.key is None:
             raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from outboxkit.errors import EncodeError
-from outboxkit.message import NAME_LIMIT, check_moment
+from outboxkit.message import NAME_LIMIT, check_moment, is_storable_name
 
 
 class Options(TypedDict, total=False):
@@ -55,7 +55,5 @@ def check_options(caller: str, options: Options) -> None:
             "Give a later expires_at, or leave it out"
         )
     destination = options.get("destination")
-    if destination is not None and (
-        not isinstance(destination, str) or not 0 < len(destination.encode()) <= NAME_LIMIT
-    ):
+    if destination is not None and (not isinstance(destination, str) or not is_storable_name(destination)):
         raise EncodeError(f"destination is {destination!r}; a name of 1 to {NAME_LIMIT} bytes is accepted")

@@ -1,4 +1,4 @@
-"""`outbox.add` where a rollback would take nothing back: refused before any row is written, the business rows included."""
+"""`outbox.add` on a connection that commits each statement: refused before any row is written."""
 
 import asyncio
 from collections.abc import Iterator
@@ -49,10 +49,14 @@ def kept(engine: Engine) -> tuple[int, int]:
 
 def assert_refused(session: Any) -> None:
     """At `add`, or else at the flush."""
-    session.add(Order())
-    with pytest.raises(TransactionRequired, match=REFUSED):
+
+    def add() -> None:
+        session.add(Order())
         outbox.add(session, Ordered(1))
         session.flush()
+
+    with pytest.raises(TransactionRequired, match=REFUSED):
+        add()
     session.rollback()
 
 
@@ -111,10 +115,7 @@ async def test_asynchronous_sessions_are_refused_as_well(engine: Engine, async_e
             async with AsyncSession(bind) as session:
                 await session.run_sync(assert_refused)
     scoped = async_scoped_session(async_sessionmaker(made), scopefunc=asyncio.current_task)
-    scoped.add(Order())
-    with pytest.raises(TransactionRequired, match=REFUSED):
-        outbox.add(scoped, Ordered(1))
-        await scoped.commit()
+    await scoped().run_sync(assert_refused)
     await scoped.remove()
     await made.dispose()
     assert kept(engine) == (0, 0)

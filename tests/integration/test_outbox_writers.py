@@ -5,7 +5,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Barrier
-from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, delete, func, select, text, update
@@ -209,21 +208,24 @@ def test_two_flushes_in_opposite_order_end_in_a_deadlock_error_and_the_loser_suc
 ):
     both_inside = Barrier(2)
 
-    def write(names: tuple[str, str], *, at_barrier: Callable[[], object]) -> None:
+    def write(names: tuple[str, str], *, after_first: Callable[[], object]) -> None:
         with Session(pg_engine) as session, session.begin():
-            session.execute(text("SET LOCAL deadlock_timeout = '20ms'")) if is_superuser else None
-            for name in names:
-                options: Any = {"message_id": name, "dedup": True} if dedup else {"key": name}
-                outbox.add(session, Moved(1) if not dedup else Ordered(1), **options)
+            if is_superuser:
+                session.execute(text("SET LOCAL deadlock_timeout = '20ms'"))
+            for place, name in enumerate(names):
+                if dedup:
+                    outbox.add(session, Ordered(1), message_id=name, dedup=True)
+                else:
+                    outbox.add(session, Moved(1), key=name)
                 session.flush()
-                at_barrier()
+                if place == 0:
+                    after_first()
 
     def once(names: tuple[str, str]) -> str | None:
-        waits = iter([both_inside.wait])
         try:
-            write(names, at_barrier=lambda: next(waits, int)())
+            write(names, after_first=both_inside.wait)
         except OperationalError as error:
-            write(names, at_barrier=int)
+            write(names, after_first=int)
             return str(error.orig.sqlstate)
         return None
 

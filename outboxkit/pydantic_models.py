@@ -1,0 +1,199 @@
+"""pydantic's classes: the names under which their fields travel, and which fields cannot.
+
+pydantic writes a field under its `serialization_alias` and reads it under its `validation_alias`. A payload must be
+readable by the class that wrote it, also one that was written by an earlier version, under the fields' own names.
+"""
+
+import sys
+import typing
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+from outboxkit.errors import ConfigurationError
+from outboxkit.events import is_called_outside, is_pydantic
+
+
+class Names(NamedTuple):
+    """How a class writes and reads the names of its fields, and of its nested classes' fields.
+
+    Attributes:
+        by_alias: fields are written under their aliases; None: none has one, and the class's own settings count.
+        or_name: what has an alias is also read under the field's own name.
+    """
+
+    by_alias: bool | None
+    or_name: bool
+
+
+def write(event: Any) -> bytes:
+    """The event as JSON. A `model_dump_json` of the user's own is called as it is."""
+    cls: Any = type(event)
+    names = names_of(cls)
+    if not hasattr(cls, "model_dump_json"):
+        return bytes(_adapter(cls).dump_json(event, by_alias=names.by_alias))
+    if names.by_alias is None or cls.model_dump_json is not sys.modules["pydantic"].BaseModel.model_dump_json:
+        return bytes(event.model_dump_json().encode())
+    return bytes(event.model_dump_json(by_alias=names.by_alias).encode())
+
+
+def plain(event: Any, **options: Any) -> Any:
+    """The event as `write` has it, in plain Python objects."""
+    cls: Any = type(event)
+    names = names_of(cls)
+    if not hasattr(cls, "model_dump"):
+        return _adapter(cls).dump_python(event, by_alias=names.by_alias, **options)
+    return (
+        event.model_dump(**options) if names.by_alias is None else event.model_dump(**options, by_alias=names.by_alias)
+    )
+
+
+def read(cls: Any, payload: bytes) -> Any:
+    """The event in these bytes."""
+    options = {"by_alias": True, "by_name": True} if names_of(cls).or_name else {}
+    if not hasattr(cls, "model_validate_json"):
+        return _adapter(cls).validate_json(payload, **options)
+    return cls.model_validate_json(payload, **options)
+
+
+@cache
+def names_of(cls: type) -> Names:
+    """The names of a class's fields on the wire: the aliases, if that is what the class reads as well.
+
+    A class whose events go to an outside system by its own declaration uses its aliases in any case.
+    """
+    fields = [(model, name, field) for model in _models(cls) for name, field in _fields(model).items()]
+    aliases = {(model, name): _aliases(field.validation_alias) for model, name, field in fields}
+    if not any(aliases.values()) and not any(field.serialization_alias for _, _, field in fields):
+        return Names(by_alias=None, or_name=False)
+    or_name = not any(
+        name in aliases[model, other] for model, name, _ in fields for other in _fields(model) if other != name
+    )
+    readable = all(
+        field.serialization_alias in aliases[model, name]
+        or ((field.serialization_alias or name) == name and (or_name or not aliases[model, name]))
+        for model, name, field in fields
+    )
+    return Names(by_alias=readable or is_called_outside(cls), or_name=or_name)
+
+
+def check_written(cls: Any) -> None:
+    """Refuse a class that writes something else than what its instances hold.
+
+    Raises:
+        ConfigurationError: a field is a secret, which pydantic writes as stars.
+    """
+    _complete(cls)
+    for model in _models(cls):
+        for name, field in _fields(model).items():
+            if _has_secret(field.annotation) and not _has_serializer(model, name, field):
+                raise ConfigurationError(
+                    f"{model.__qualname__}.{name} is a secret, which pydantic writes as stars. Leave it out of the "
+                    "event, or give it a serializer of its own that tells the value"
+                )
+
+
+def check_read(cls: Any) -> None:
+    """Refuse a class that can be written, and never read.
+
+    Raises:
+        ConfigurationError: a field is required and never written, or a written one is forbidden.
+    """
+    _complete(cls)
+    for model in _models(cls):
+        for name, field in _fields(model).items():
+            if field.is_required() and (field.exclude is True or getattr(field, "init_var", None)):
+                what = "excluded (exclude=True)" if field.exclude is True else "an InitVar"
+                raise ConfigurationError(
+                    f"{model.__qualname__}.{name} is {what} and has no default, so that no payload can be read: give "
+                    "it a default, or have it written"
+                )
+        computed = getattr(model, "model_computed_fields", None)
+        if computed and getattr(model, "model_config", {}).get("extra") == "forbid":
+            raise ConfigurationError(
+                f"{model.__qualname__} writes its computed field {next(iter(computed))} and forbids it when it reads "
+                '(extra="forbid"): use extra="ignore", or a property without computed_field'
+            )
+
+
+def _complete(cls: Any) -> None:
+    try:
+        if hasattr(cls, "model_rebuild"):
+            cls.model_rebuild()
+        else:
+            _adapter(cls)
+    except Exception as error:
+        raise ConfigurationError(
+            f"the annotations of {cls.__qualname__} cannot be resolved: {' '.join(str(error).split())}"
+        ) from error
+
+
+@cache
+def _adapter(cls: Any) -> Any:
+    return sys.modules["pydantic"].TypeAdapter(cls)
+
+
+def _fields(cls: Any) -> dict[str, Any]:
+    return getattr(cls, "__pydantic_fields__", None) or {}
+
+
+def _models(cls: Any) -> list[Any]:
+    """The class, and every class of pydantic's that its fields name at any depth."""
+    seen: dict[Any, None] = {}
+    waiting = [cls]
+    while waiting:
+        annotation = waiting.pop()
+        if isinstance(annotation, type) and annotation not in seen:
+            if is_pydantic(annotation):
+                seen[annotation] = None
+                waiting += [field.annotation for field in _fields(annotation).values()]
+            elif _is_record(annotation):
+                seen[annotation] = None
+                waiting += _hints(annotation)
+        else:
+            waiting += _inside(annotation)
+    return list(filter(is_pydantic, seen))
+
+
+def _is_record(cls: type) -> bool:
+    return is_dataclass(cls) or typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields"))
+
+
+def _hints(cls: type) -> list[Any]:
+    try:
+        return list(typing.get_type_hints(cls).values())
+    except Exception:  # noqa: BLE001 - an annotation of anybody's; pydantic says what is wrong with it
+        return []
+
+
+def _inside(annotation: Any) -> Iterator[Any]:
+    """What an annotation is made of: `list[X]`, `X | None`, `Annotated[X, ...]`, `type Y = X`."""
+    if hasattr(annotation, "__value__"):
+        yield annotation.__value__
+    yield from typing.get_args(annotation)
+
+
+def _aliases(alias: Any) -> set[str]:
+    """The names that a validation alias accepts; a path into another value is none."""
+    choices = getattr(alias, "choices", [alias])
+    return {choice for choice in choices if isinstance(choice, str)} if alias is not None else set()
+
+
+def _has_secret(annotation: Any) -> bool:
+    pydantic = sys.modules["pydantic"]
+    secrets = (pydantic.SecretStr, pydantic.SecretBytes, pydantic.Secret)
+    origin = typing.get_origin(annotation) or annotation
+    if isinstance(origin, type) and issubclass(origin, secrets):
+        return True
+    return any(map(_has_secret, _inside(annotation)))
+
+
+def _has_serializer(model: Any, name: str, field: Any) -> bool:
+    declared = getattr(model, "__pydantic_decorators__", None)
+    if declared is not None and (
+        declared.model_serializers
+        or any({name, "*"} & set(found.info.fields) for found in declared.field_serializers.values())
+    ):
+        return True
+    return any(type(found).__name__.endswith("Serializer") for found in field.metadata)

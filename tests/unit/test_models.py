@@ -1,0 +1,143 @@
+"""Classes of events: what is accepted comes back exactly, and the rest is refused with the reason and the cure."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pydantic
+import pydantic.dataclasses
+import pytest
+from hypothesis import given
+from pydantic import BaseModel, Field
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outboxkit import DecodeError, codec, event, outbox
+from tests.unit.zoo import (
+    ZOO,
+    Aliased,
+    Animal,
+    Animals,
+    Attrs,
+    Box,
+    Camel,
+    CamelByName,
+    CamelStrict,
+    Choices,
+    Computed,
+    Empty,
+    Iban,
+    Identity,
+    Left,
+    Nested,
+    Open,
+    Paid,
+    Point,
+    Totals,
+    Validated,
+    WrittenOnly,
+)
+
+
+@given(ZOO)
+def test_what_is_accepted_comes_back_exactly(instance: Any):
+    assert codec.decode(type(instance), codec.encode(instance)) == instance
+
+
+@pytest.mark.parametrize(
+    ("instance", "payload"),
+    [
+        (Aliased(customerName="ann", theNote="x"), b'{"customerName":"ann","note":"x"}'),
+        (Camel(orderId=1), b'{"orderId":1,"linePrices":[]}'),
+        (CamelByName(order_id=1), b'{"orderId":1,"linePrices":[]}'),
+        (Paid(by=Iban()), b'{"by":{"theKind":"iban"},"earlier":{}}'),
+        (WrittenOnly(card_number="4"), b'{"card_number":"4"}'),
+        (Computed(price=Decimal("1.10")), b'{"price":"1.10","gross":"2.20"}'),
+        (Totals({"a": Decimal(1)}), b'{"a":"1"}'),
+        (Box(Camel(orderId=1)).content, b'{"orderId":1,"linePrices":[]}'),
+    ],
+)
+def test_aliases_are_written_if_the_class_reads_them_as_well(instance: Any, payload: bytes):
+    assert codec.encode(instance) == payload
+
+
+@pytest.mark.parametrize(
+    ("stored", "instance"),
+    [
+        (b'{"customer_name":"ann","note":"x"}', Aliased(customerName="ann", theNote="x")),
+        (b'{"order_id":1,"line_prices":["2"]}', CamelStrict(orderId=1, linePrices=[Decimal(2)])),
+        (b'{"by":{"kind":"iban"},"earlier":{"x":[{"customer_name":"a"}]}}', None),
+        (b'{"name":"a","other":"b"}', Choices(theName="a", others=["b"])),
+        (b'{"number":4,"many":[1]}', Validated(theNumber=4, many=[1])),
+    ],
+)
+def test_what_an_earlier_version_stored_under_the_fields_own_names_can_still_be_read(stored: bytes, instance: Any):
+    if instance is None:
+        instance = Paid(by=Iban(), earlier={"x": [Aliased(customerName="a")]})
+    assert codec.decode(type(instance), stored) == instance
+
+
+def test_an_outside_system_gets_the_aliases_and_is_not_asked_whether_they_can_be_read():
+    @event("ChargeCard", destination="payments")
+    class ChargeCard(BaseModel):
+        card_number: str = Field(serialization_alias="cardNumber")
+        attempt: int = Field(1, exclude=True)
+
+    assert codec.encode(ChargeCard(card_number="4", attempt=2)) == b'{"cardNumber":"4"}'
+
+
+@pytest.mark.parametrize(
+    ("instance", "found"),
+    [
+        (Nested(Camel(orderId=1), CamelStrict(orderId=2), {"street": "a"}, Point(1), Left(1), Attrs("1"), ()), None),
+        (Animals((Animal("a"),)), Animals([Animal("a")])),
+        (Open((1, 2)), Open([1, 2])),
+        (Open({1: "a"}), Open({"1": "a"})),
+        (Identity([Empty()]), None),
+    ],
+)
+def test_a_plain_value_of_another_type_may_become_what_its_annotation_says(instance: Any, found: Any):
+    decoded = codec.decode(type(instance), codec.encode(instance))
+    assert found is None or decoded == found
+
+
+def test_private_attributes_of_pydantic_are_no_fields():
+    class Counted(BaseModel):
+        name: str
+        _seen: int = pydantic.PrivateAttr(0)
+
+    counted = Counted(name="a")
+    counted._seen = 7
+    assert codec.decode(Counted, codec.encode(counted)).name == "a"
+
+
+def test_a_model_with_a_way_of_writing_of_its_own_is_asked_as_it_is():
+    class Sparse(BaseModel):
+        a: int | None = None
+
+        def model_dump_json(self, **_: Any) -> str:
+            return super().model_dump_json(exclude_none=True)
+
+    assert codec.encode(Sparse()) == b"{}"
+
+
+@event("Later")
+@dataclass
+class Later:
+    more: "list[Late]"
+
+
+@dataclass
+class Late:
+    name: str
+
+
+def test_a_class_may_name_one_that_is_defined_behind_it(engine: Engine):
+    with Session(engine) as session:
+        assert outbox.add(session, Later([Late("a")])).payload == b'{"more":[{"name":"a"}]}'
+
+
+def test_a_field_that_is_missing_has_the_default_of_its_class():
+    assert codec.decode(Validated, b'{"theNumber":1}') == Validated(theNumber=1, many=[])
+    with pytest.raises(DecodeError, match="theNumber"):
+        codec.decode(Validated, b"{}")

@@ -1,0 +1,236 @@
+"""Classes and instances that would not come back as they were: refused with the reason and the cure."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import InitVar, dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+from uuid import UUID
+
+import attrs
+import msgspec
+import pydantic
+import pydantic.dataclasses
+import pytest
+from pydantic import BaseModel, Field
+from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
+
+from outboxkit import ConfigurationError, EncodeError, codec, event, inbox, inbox_handler
+from tests.unit.zoo import Animal, Animals, Box, Computed, Empty, Excluded, Open, Page, Place, Slotted
+
+
+class Secret(BaseModel):
+    password: pydantic.SecretStr | None = None
+
+
+class Secrets(BaseModel):
+    by_name: dict[str, Secret] = {}
+
+
+class NeverRead(BaseModel):
+    a: int
+    b: int = Field(exclude=True)
+
+
+class HoldsNeverRead(BaseModel):
+    inner: list[NeverRead]
+
+
+class Forbidding(Computed, extra="forbid"):
+    pass
+
+
+class Unresolved(BaseModel):
+    a: "Nowhere"  # type: ignore[name-defined]  # noqa: F821
+
+
+@attrs.define
+class Private:
+    shown: int
+    _hidden: int = 3
+
+
+@dataclass
+class HoldsPrivate:
+    inner: dict[str, Private | None]
+
+
+@attrs.define
+class Dependent:
+    many: list[int]
+    count: int = attrs.field(default=attrs.Factory(lambda self: len(self.many), takes_self=True))
+
+
+@dataclass
+class TwoKinds:
+    by: Empty | Slotted
+
+
+@dataclass
+class TwoTexts:
+    at: datetime | date
+
+
+@dataclass
+class Given:
+    a: int
+    b: InitVar[int] = 3
+
+    def __post_init__(self, b: int) -> None:
+        pass
+
+
+@dataclass
+class HoldsGiven:
+    inner: tuple[Given, ...] = ()
+
+
+@dataclass
+class Anywhere:
+    a: object = None
+
+
+@dataclass
+class Endless:
+    a: Iterable[int] = ()
+
+
+@dataclass
+class Located:
+    at: Path | None = None
+
+
+@dataclass
+class Hidden:
+    password: pydantic.SecretStr | None = None
+
+
+@dataclass
+class Missing:
+    a: "Nowhere" = None  # type: ignore[name-defined]  # noqa: F821
+
+
+REFUSED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: Secret(password="x"), r"Secret\.password is a secret.*writes as stars.*a serializer"),
+    (Secrets, r"Secret\.password is a secret"),
+    (lambda: NeverRead(a=1, b=2), r"NeverRead\.b is excluded \(exclude=True\) and has no default.*give it a default"),
+    (lambda: HoldsNeverRead(inner=[]), r"NeverRead\.b is excluded"),
+    (lambda: Forbidding(price=1), r'computed field gross and forbids it.*use extra="ignore"'),
+    (lambda: Unresolved.model_construct(a=1), r"the annotations of Unresolved cannot be resolved.*Nowhere"),
+    (lambda: Private(1, hidden=7), r"Private\._hidden is a private field of an attrs class.*call it hidden"),
+    (lambda: HoldsPrivate({}), r"Private\._hidden is a private field"),
+    (lambda: Dependent([1]), r"Dependent can be written, and never be read: .*takes_self"),
+    (lambda: TwoKinds(Empty()), r"TwoKinds can be written.*more than one dataclass.*msgspec.Struct with tag=True"),
+    (lambda: TwoTexts(date(2026, 1, 1)), r"TwoTexts can be written, and never be read: .*str-like"),
+    (lambda: Given(1), r"Given can be written, and never be read: .*InitVar"),
+    (HoldsGiven, r"HoldsGiven can be written, and never be read: .*InitVar"),
+    (lambda: Anywhere(1), r"Anywhere has a field of type object, which has no JSON form. Use a type that has one"),
+    (lambda: Endless([1]), r"Endless has a field of type Iterable"),
+    (Located, r"Located has a field of type Path"),
+    (Hidden, r"Hidden has a field of type SecretStr"),
+    (Missing, r"Missing can be written.*cannot be resolved.*Nowhere.*must be importable"),
+]
+
+
+@pytest.mark.parametrize(("make", "reason"), REFUSED)
+def test_a_class_that_can_never_be_read_is_refused_by_add_and_when_a_consumer_starts(
+    make: Callable[[], Any], reason: str
+):
+    instance = make()
+    cls = type(instance)
+    with pytest.raises(ConfigurationError, match=f"(?s){reason}"):
+        codec.encode(instance)
+
+    def handle(session, event):
+        pass
+
+    handle.__annotations__["event"] = event(cls.__name__)(cls)
+    with pytest.raises(ConfigurationError, match=f"(?s)^handler 'Of{cls.__name__}': .*{reason}"):
+        inbox.handler_of(inbox_handler(f"Of{cls.__name__}")(handle))
+
+
+class Upper(BaseModel):
+    name: str
+
+    @pydantic.field_serializer("name")
+    def _upper(self, value: str) -> str:
+        return value.upper()
+
+
+class Encoded(BaseModel, ser_json_bytes="base64"):
+    raw: bytes
+
+
+@dataclass
+class Doubling:
+    amount: int
+
+    def __post_init__(self) -> None:
+        self.amount *= 2
+
+
+@dataclass
+class Dog(Animal):
+    tail: int = 1
+
+
+class Beast(BaseModel):
+    name: str
+
+
+class Hound(Beast):
+    tail: int = 1
+
+
+class Kennel(BaseModel):
+    beasts: dict[str, Beast]
+
+
+@dataclass
+class Placed:
+    place: Place
+
+
+@dataclass
+class Bounded:
+    number: Annotated[int, msgspec.Meta(ge=5)]
+
+
+@pytest.mark.parametrize(
+    ("instance", "reason"),
+    [
+        (Upper(name="ann"), "name would be lost or changed"),
+        (Encoded(raw=b"hi"), "raw would be lost or changed"),
+        (Doubling(2), "amount would be lost or changed"),
+        (Excluded(name="a", note="b"), "note would be lost or changed"),
+        (Animals([Animal("a"), Dog("b")]), r"animals\[\.\.\.\]\.tail would be lost"),
+        (Kennel(beasts={"a": Hound(name="b")}), r"beasts\[\.\.\.\]\.tail would be lost"),
+        (Placed({"street": "a", "number": 7}), r"place\[\.\.\.\] would be lost"),
+        (Bounded(3), "cannot be decoded again: Expected `int` >= 5"),
+        (Open(UUID(int=1)), "anything would be lost or changed"),
+        (Open({"a": [Animal("b")]}), r"anything\[\.\.\.\]\[\.\.\.\] would be lost or changed"),
+        (Box(Animal("a")), "content would be lost or changed"),
+        (Page(items=[UUID(int=1)]), r"items\[\.\.\.\] would be lost or changed"),
+    ],
+)
+def test_an_event_that_would_come_back_as_another_one_is_refused_with_the_field(instance: Any, reason: str):
+    with pytest.raises(EncodeError, match=f"^{type(instance).__name__.split('[')[0]}.* {reason}"):
+        codec.encode(instance)
+
+
+class Rows(DeclarativeBase):
+    pass
+
+
+class MappedOrder(MappedAsDataclass, Rows):
+    __tablename__ = "mapped_orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+
+
+def test_a_class_that_stands_for_a_table_is_no_event():
+    class Table(BaseModel):
+        __table__: ClassVar[str] = "orders"
+
+    for cls in (MappedOrder, Table):
+        with pytest.raises(ConfigurationError, match=r"instances are rows of a table.* a class of its own"):
+            event("Order")(cls)
