@@ -91,6 +91,10 @@ def replay(
     if dry_run or not found.count:
         return
     if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigurationError(
+                "nobody is there to be asked, and nothing was published: add --yes to publish them again"
+            )
         typer.confirm("Publish them again?", abort=True)
     sys.exit(_replay(chosen, replace(selection, until=found.until), to_queue, rate, found.count))
 
