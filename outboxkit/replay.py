@@ -9,16 +9,19 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import Row
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import codec, migrations, partitions, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict, marks
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.brokers.marks import Marks
+from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.outage import Outage, Sleep, pause
 
 PAGE = 500
 """Messages that are read and published at once."""
+LOOK_EVERY = 0.05
+"""Seconds between two looks at what is being settled."""
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -32,6 +35,7 @@ class Selection:
         since: published at this moment or later.
         until: published before this moment; what is published after the start of a replay is no part of it.
         destination: where it went.
+        handlers: the handlers that are to run for them; all that the queue's consumer has if it is empty.
     """
 
     type: str | None = None
@@ -39,6 +43,7 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     destination: str = DEFAULT_DESTINATION
+    handlers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +109,7 @@ class Replay:
         self._selection = selection
         self._rate = rate
         self._page = PAGE if rate is None else max(min(PAGE, int(rate)), 1)
+        self._patience = patience
         self._outage = Outage("replay", patience=patience.total_seconds())
         self._monotonic = monotonic
         self._sleep = sleep
@@ -114,6 +120,7 @@ class Replay:
 
         Raises:
             SchemaError: the tables are missing or old.
+            OutboxkitError: a relay does not end what it is settling.
         """
         async with self._engine.connect() as connection:
             await connection.run_sync(migrations.check)
@@ -122,6 +129,7 @@ class Replay:
             until = now if chosen.until is None else min(chosen.until, now)
             since = chosen.since or BEGINNING
             self._range = {"destination": chosen.destination, "since": since, "until": until}
+            await self._settled(connection)
             counting = statements.published.count_kept(type_=chosen.type, key=chosen.key)
             count, first, last = (await connection.execute(counting, self._range)).one()
             return Found(count, first, last, until)
@@ -137,13 +145,16 @@ class Replay:
         """
         if not self._range:
             await self.find()
+        chosen = self._selection
         place, started = (self._range["since"], -1), self._monotonic()
         while not stop.is_set():
             rows = await self._outage.ride_out(partial(self._read, place), stop)
             if not rows:
                 done.complete = rows is not None
                 break
-            receipts = await self._outage.ride_out(partial(self._publish, [_message(row) for row in rows]), stop)
+            receipts = await self._outage.ride_out(
+                partial(self._publish, [_message(row, chosen.handlers) for row in rows]), stop
+            )
             taken = _taken(receipts or ())
             if taken:
                 place = (rows[taken - 1].published_at, rows[taken - 1].position)
@@ -153,6 +164,28 @@ class Replay:
                 break
             progress(done)
             await self._slow_down(done.count, started, stop)
+
+    async def _settled(self, connection: AsyncConnection) -> None:
+        """Wait until what relays are settling at this moment is there: it is dated before its commit.
+
+        Raises:
+            OutboxkitError: it takes longer than `patience`.
+        """
+        if connection.dialect.name != "postgresql":
+            return
+        before: set[str] | None = None
+        end = self._monotonic() + self._patience.total_seconds()
+        while before is None or before:
+            now = set((await connection.execute(statements.published.settling())).scalars())
+            await connection.rollback()  # what is read next sees what they have committed
+            before = now if before is None else before & now
+            if before and self._monotonic() > end:
+                raise OutboxkitError(
+                    f"a relay is settling messages for longer than {self._patience.total_seconds():.0f} s: they would "
+                    "be missing from the replay. Try again once its transaction has ended"
+                )
+            if before:
+                await self._sleep(LOOK_EVERY)
 
     async def _read(self, place: tuple[datetime, int]) -> Sequence[Row[Any]]:
         chosen = self._selection
@@ -186,14 +219,15 @@ def _taken(receipts: Sequence[Receipt]) -> int:
     return next((index for index, verdict in enumerate(verdicts) if verdict is not Verdict.CONFIRMED), len(verdicts))
 
 
-def _message(row: Row[Any]) -> Message:
+def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
+    headers = marks.without(codec.decode_headers(row.headers))  # a replayed dead letter was for one queue
     return Message(
         id=row.message_id,
         type=row.type,
         payload=bytes(row.payload),
         key=row.key,
         topic=row.topic,
-        headers=marks.without(codec.decode_headers(row.headers)),  # a replayed dead letter was for one queue
+        headers=headers | Marks(handlers=handlers).headers(),
         correlation_id=row.correlation_id,
         causation_id=row.causation_id,
         created_at=row.created_at,

@@ -18,6 +18,7 @@ from outboxkit import compose, process
 from outboxkit.brokers import Publisher
 from outboxkit.cli.options import DATABASE, PROCESS, with_settings
 from outboxkit.errors import ConfigurationError
+from outboxkit.message import NAME_LIMIT
 from outboxkit.outage import utc_now
 from outboxkit.replay import Found, Replay, Replayed, Selection
 from outboxkit.settings import Settings, parse_duration
@@ -37,6 +38,10 @@ Since = Annotated[
 ]
 Until = Annotated[
     str | None, typer.Option("--until", metavar="WHEN", help="Only what was published before. As --since.")
+]
+Handlers = Annotated[
+    list[str] | None,
+    typer.Option("--handler", metavar="NAME", help="Only this handler runs for them; may be given several times."),
 ]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01, help="Messages a second, at most.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be published.")]
@@ -68,6 +73,7 @@ def replay(
     selection: Selection,
     *,
     to_queue: Queue,
+    handlers: Handlers = None,
     rate: Rate = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -78,20 +84,35 @@ def replay(
 
     Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
     """
+    selection = replace(selection, handlers=_checked(handlers or []))
     found = asyncio.run(_find(chosen, selection))
-    typer.echo(_described(found, to_queue))
+    typer.echo(_described(found, to_queue, selection.handlers))
     if dry_run or not found.count:
         return
     if not yes:
+        if not sys.stdin.isatty():
+            raise ConfigurationError(
+                "nobody is there to be asked, and nothing was published: add --yes to publish them again"
+            )
         typer.confirm("Publish them again?", abort=True)
     sys.exit(_replay(chosen, replace(selection, until=found.until), to_queue, rate, found.count))
 
 
-def _described(found: Found, queue: str) -> str:
+def _checked(handlers: list[str]) -> tuple[str, ...]:
+    for name in handlers:
+        if not 0 < len(name.encode()) <= NAME_LIMIT:
+            raise ConfigurationError(
+                f"--handler is {name[:20]!r}: a handler's name of 1 to {NAME_LIMIT} bytes is accepted"
+            )
+    return tuple(dict.fromkeys(handlers))
+
+
+def _described(found: Found, queue: str, handlers: tuple[str, ...]) -> str:
     if found.first is None or found.last is None:
         return "no such message is kept"
     between = f"published from {_written(found.first)} to {_written(found.last)}"
-    return f"{found.count} messages for queue {queue}, {between}"
+    alone = f" and its handlers {', '.join(handlers)} alone" if handlers else ""
+    return f"{found.count} messages for queue {queue}{alone}, {between}"
 
 
 async def _find(chosen: Settings, selection: Selection) -> Found:

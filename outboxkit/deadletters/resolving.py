@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outboxkit import partitions, statements
+from outboxkit import partitions, statements, window
 from outboxkit.deadletters import headers
 from outboxkit.deadletters.refusal import Refusal, Rules
 from outboxkit.message import NAME_LIMIT, storable
@@ -72,6 +72,8 @@ async def resolve_page(
         done = await _send_back(connection, [row.id for row in chosen if row.side != "outbox"], now, rules, page)
         done |= await _put_back(connection, [row for row in chosen if row.side == "outbox"], now, page)
         chosen = [row for row in chosen if row.id in done]
+    else:
+        await _record(connection, [row.id for row in chosen])
     if chosen:
         marked = {"ids": [row.id for row in chosen], "as_": as_, "by": by, "now": now}
         await connection.execute(statements.resolve.resolve(dialect), marked)
@@ -113,6 +115,31 @@ async def _send_back(
     if sent:
         await connection.execute(statements.resolve.send_back(), sent)
     return {row["id"] for row in sent}
+
+
+async def _record(connection: AsyncConnection, ids: Sequence[int]) -> None:
+    """Have the inbox remember what its handlers are not to do any more: no replay and no redelivery runs them for it.
+
+    A dead letter without a handler leaves nothing: nobody knows which handlers it was for.
+    """
+    dialect = connection.dialect.name
+    found = (await connection.execute(statements.resolve.envelopes(dialect), {"ids": ids})).all()
+    rows = [
+        (
+            letter.handler,
+            letter.message_id,
+            letter.type or "",
+            letter.attempts,
+            window.made(letter.message_id, letter.created_at),
+        )
+        for letter in found
+        if letter.side == "inbox" and letter.handler and letter.message_id
+    ]
+    if rows:
+        rows.sort(key=itemgetter(0, 1))  # as every consumer does, so that nobody waits in a circle
+        names = ("handlers", "message_ids", "types", "attempts", "mades")
+        given = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        await connection.execute(statements.inbox.record_all(dialect), given)
 
 
 async def _put_back(connection: AsyncConnection, rows: Sequence[Row[Any]], now: datetime, page: Resolved) -> set[int]:

@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
+from outboxkit.tables.moments import readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,9 @@ class Selection:
     resolved: bool = False
 
 
-LISTED = tuple(column for column in dead_letter.columns if column.name not in ("payload", "headers", "traceback"))
+LISTED = tuple(
+    readable(column) for column in dead_letter.columns if column.name not in ("payload", "headers", "traceback")
+)
 """What a list shows: all but what may be large."""
 
 MESSAGE = (
@@ -102,7 +105,8 @@ def newest(selection: Selection) -> Select[Any]:
 
 def whole(selection: Selection) -> Select[Any]:
     """Dead letters with all they have, the oldest first. Parameters: limit. Indexes: as `newest`. Locks: none."""
-    return select(dead_letter).where(_are(selection)).order_by(dead_letter.c.id).limit(_LIMIT)
+    columns = (readable(column) for column in dead_letter.columns)
+    return select(*columns).where(_are(selection)).order_by(dead_letter.c.id).limit(_LIMIT)
 
 
 def count_by_kind(selection: Selection) -> Select[Any]:
@@ -120,7 +124,7 @@ def doubtful(selection: Selection) -> Select[Any]:
     Only what is looked at. Reads every dead letter of the selection, but no payload. Locks: none.
     """
     placeless = or_(dead_letter.c.side != literal_column("'outbox'"), dead_letter.c.position.is_(None))
-    return select(*(dead_letter.c[name] for name in JUDGED)).where(_are(selection), placeless)
+    return select(*(readable(dead_letter.c[name]) for name in JUDGED)).where(_are(selection), placeless)
 
 
 def count_released(selection: Selection) -> Select[Any]:

@@ -8,10 +8,13 @@ from sqlalchemy import (
     ColumnElement,
     Delete,
     Select,
+    and_,
     bindparam,
     column,
     delete,
     func,
+    literal_column,
+    or_,
     select,
     table,
     text,
@@ -20,7 +23,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.statements.partitions import PUBLISHED
-from outboxkit.tables import UtcDateTime, published
+from outboxkit.tables import UtcDateTime, outbox, published
 
 DEFAULT = f"{published.name}_default"
 """The partition of rows whose day has none of its own."""
@@ -60,6 +63,30 @@ def be_reading() -> Select[Any]:
     Locks: the advisory lock of `partitions.be_alone`, shared.
     """
     return select(func.pg_advisory_xact_lock_shared(PUBLISHED.lock))
+
+
+def settling() -> Select[Any]:
+    """The transactions of relays that have claimed rows or are keeping them now: virtual transaction ids.
+
+    What they keep is dated before their commit. PostgreSQL only. Index: none, it reads pg_locks. Locks: none on tables.
+    """
+    names = ("virtualtransaction", "locktype", "database", "relation", "mode", "pid")
+    locks = table("pg_locks", *(column(name) for name in names))
+    own = table("pg_database", column("oid"), column("datname"))
+    ways = [(outbox, "RowShareLock"), (published, "RowExclusiveLock")]
+    held = (
+        and_(
+            locks.c.relation == func.to_regclass(literal_column(f"'{one.name}'")),
+            locks.c.mode == literal_column(f"'{mode}'"),
+        )
+        for one, mode in ways
+    )
+    return select(locks.c.virtualtransaction).where(
+        locks.c.locktype == literal_column("'relation'"),
+        locks.c.database == select(own.c.oid).where(own.c.datname == func.current_database()).scalar_subquery(),
+        or_(*held),
+        locks.c.pid.is_distinct_from(func.pg_backend_pid()),
+    )
 
 
 def prune_published(dialect: str, before: datetime, limit: int) -> Delete:

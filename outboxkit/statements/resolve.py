@@ -28,6 +28,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 
 from outboxkit.statements.dead import LISTED, MESSAGE
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
+from outboxkit.tables.moments import readable
 
 Resolution = Literal["replayed", "discarded"]
 
@@ -90,7 +91,7 @@ def put_back(dialect: str) -> ReturningInsert[Any]:
     """
     insert_into: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
     names = [*_ENVELOPE, "due_at", "held"]
-    source = select(*(dead_letter.c[name] for name in _ENVELOPE), _NOW, true()).where(
+    source = select(*(readable(dead_letter.c[name]) for name in _ENVELOPE), _NOW, true()).where(
         dead_letter.c.resolution.is_(None), _has_a_place(), _among(dead_letter.c.id, "ids", dialect)
     )
     made: ReturningInsert[Any] = (
@@ -118,7 +119,7 @@ def send_back() -> Insert:
     row.
     """
     headers = bindparam("headers", type_=outbox.c.headers.type)
-    values = [headers if name == "headers" else dead_letter.c[name] for name in MESSAGE]
+    values = [headers if name == "headers" else readable(dead_letter.c[name]) for name in MESSAGE]
     source = select(*values).where(
         dead_letter.c.resolution.is_(None), dead_letter.c.id == bindparam("id", type_=BigInteger)
     )

@@ -61,7 +61,7 @@ async def test_batches_go_on_until_all_is_forgotten(
     event.listen(async_engine.sync_engine, "commit", commits.append)
     assert (await retention.prune()).inbox == found
     assert count(database_url, tables.inbox) == 0
-    others = ("the check", "the counted attempts", "the idempotency keys", "the effects")
+    others = ("the check", "the counted attempts", "the handlers", "the idempotency keys", "the effects")
     assert len(commits) == (found // 3 + 1) + len(others), "a transaction for each batch, and one for each of others"
 
 

@@ -22,7 +22,8 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings
 
 MOST_SHOWN = 100
-PIPED_WIDTH = 160
+PIPED_WIDTH = 1000
+"""Wide enough that no line is broken: whoever reads it looks for whole names."""
 
 Limit = Annotated[
     int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)

@@ -58,12 +58,13 @@ def replay(
     accept_stale: AcceptStale = False,
     rate: Rate = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
 ) -> None:
     """Put dead letters back into the outbox, with the same message ids and no attempt counted.
 
     Those of the outbox go to their old places, and what waited behind them follows. Those of the inbox go to the queue
-    that they came from, and to no other; where one handler gave a message up, only this one runs again. Safe to kill
-    and to repeat. Exit 3 where some were refused.
+    that they came from, and to no other; where one handler gave a message up, only this one runs again. It asks first
+    on a terminal. Safe to kill and to repeat. Exit 3 where some were refused.
 
     Example: outboxkit dead replay --type OrderConfirmed --reason failed --rate 100
     """
@@ -74,6 +75,8 @@ def replay(
         return
     if not plan.survey.replayable:
         sys.exit(INCOMPLETE if plan.survey.count else 0)
+    if not yes and sys.stdin.isatty():
+        typer.confirm("Replay them?", abort=True)
     sys.exit(_run(chosen, plan, "replay", plan.survey.replayable, rate))
 
 
@@ -90,7 +93,8 @@ def discard(
 ) -> None:
     """Give dead letters up for good. Messages that waited behind them go on. The rows stay, and say by whom.
 
-    Safe to kill and to repeat.
+    A handler whose dead letter is discarded does not run for this message any more, whoever sends it again. Safe to
+    kill and to repeat.
 
     Example: outboxkit dead discard 7 --yes
     """

@@ -14,6 +14,7 @@ from outboxkit import codec
 from outboxkit.cli.status.wording import many, number, plain, span
 from outboxkit.deadletters import Refusal, Survey
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.tables import TRACEBACK_LIMIT
 
 HEX_BYTES = 64
 LABEL = 16
@@ -26,7 +27,8 @@ def table(rows: Sequence[Row[Any]], refused: Sequence[Refusal | None], now: date
     """The list, a line each."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     made.add_column("no.", justify="right", no_wrap=True)
-    for name in ("message id", "type", "key", "side", "reason"):
+    made.add_column("message id", no_wrap=True)  # in one piece, for who copies it
+    for name in ("type", "key", "side", "reason"):
         made.add_column(name, overflow="fold")
     for name in ("attempts", "age"):
         made.add_column(name, justify="right")
@@ -82,11 +84,18 @@ def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
     if row.resolution is None:
         yield _line("replay", _replay(row, why))
     yield _line("audit", audit(row) or "open: neither replayed nor discarded")
+    yield from _content(row)
+
+
+def _content(row: Row[Any]) -> Iterator[str]:
     for name in CONTENT:
         if (value := getattr(row, name)) is not None:
             yield _line(name.replace("_", " "), _moment(value) if isinstance(value, datetime) else plain(value))
     for name, value in headers(row.headers).items():
         yield _line("header", f"{plain(name)}: {plain(str(value))}")
+    if row.traceback is not None:
+        yield "traceback"
+        yield from (f"  {plain(line)}" for line in row.traceback[-TRACEBACK_LIMIT:].splitlines())
     yield _line("payload", f"{number(len(row.payload))} bytes")
     yield from (f"  {line}" for line in _payload(row.payload))
 

@@ -3,7 +3,9 @@ INSERT INTO outboxkit_outbox (message_id, type, topic, key, payload, headers, co
     outboxkit_dead_letter.message_id, outboxkit_dead_letter.type, outboxkit_dead_letter.topic,
     outboxkit_dead_letter.key, outboxkit_dead_letter.payload, :headers AS anon_1,
     outboxkit_dead_letter.correlation_id, outboxkit_dead_letter.causation_id,
-    outboxkit_dead_letter.content_type, outboxkit_dead_letter.content_encoding,
-    outboxkit_dead_letter.created_at
+    outboxkit_dead_letter.content_type, outboxkit_dead_letter.content_encoding, CASE WHEN
+    (outboxkit_dead_letter.created_at < :param_1) THEN :param_1 WHEN
+    (outboxkit_dead_letter.created_at > :param_2) THEN :param_2 ELSE
+    outboxkit_dead_letter.created_at END AS created_at
 FROM outboxkit_dead_letter
 WHERE outboxkit_dead_letter.resolution IS NULL AND outboxkit_dead_letter.id = :id;

@@ -162,3 +162,13 @@ def test_yes_discards_both_sides(run: Run, engine: Engine):
     ended = run("dead", "discard", "--all", "--yes")
     assert ended.code == 0
     assert ended.out.endswith("discarded 2 of 2 by alice\n")
+
+
+def test_a_replay_asks_on_a_terminal_alone(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    fill(engine, [dead(1)])
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    ended = run("dead", "replay", "1")
+    assert (ended.code, "Replay them?" in ended.out + ended.err) == (1, True)
+    assert untouched(engine)
+    assert "Replay them?" not in run("dead", "replay", "1", "--yes").out
+    assert not untouched(engine)

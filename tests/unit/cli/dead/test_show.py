@@ -140,3 +140,10 @@ def test_a_destination_is_named_where_it_is_another_than_the_default():
     sides = list(show.table([letter(), letter(destination="payments")], [None, None], NOW).columns[4].cells)
     assert [side.plain for side in sides] == ["outbox", "outbox: payments"]
     assert show.listed(letter(destination="payments"), None)["destination"] == "payments"
+
+
+def test_a_traceback_is_shown_with_its_lines():
+    said = text(traceback='Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: \x1b[2J\n')
+    assert 'traceback\n  Traceback (most recent call last):\n    File "a.py", line 1\n  KeyError: \\x1b[2J\n' in said
+    assert show.shown(letter(traceback="T"), None)["traceback"] == "T"
+    assert "traceback" not in text()
