@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from outboxkit import problems
 
 LIMIT = 255
+LINE_LIMIT = 4096
+"""Characters of the header's line, with parameters and escapes; no longer one is looked into."""
 
 _STRING = r'"(?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*"'
 _ITEM = "|".join(
@@ -39,6 +41,8 @@ def parse_key(fields: Sequence[str]) -> str:
     if len(fields) > 1:
         raise problems.key_invalid("Idempotency-Key came more than once")
     text = fields[0].strip(" \t")
+    if len(text) > LINE_LIMIT:
+        raise problems.key_invalid(f"Idempotency-Key has {len(text)} characters")
     key = _quoted(text) if text.startswith('"') else _bare(text)
     if not key:
         raise problems.key_invalid("Idempotency-Key is empty")

@@ -128,7 +128,8 @@ class Failing(httpx.AsyncBaseTransport):
             return await self.inner.handle_async_request(request)
         if at % 2:
             return httpx.Response(200, stream=Broken(self.errors[at]))
-        await request.extensions["trace"]("http11.send_request_headers.started", {})
+        if at % 4:
+            await request.extensions["trace"]("http11.send_request_headers.started", {})
         raise self.errors[at]
 
 

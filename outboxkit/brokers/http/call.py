@@ -61,7 +61,7 @@ class Call:
         Raises:
             httpx.LocalProtocolError: it cannot be written.
         """
-        trouble = None
+        trouble, may_be_the_messages = None, False
         try:
             async with asyncio.timeout(self._seconds):
                 await self._read(await self._send())
@@ -73,12 +73,13 @@ class Call:
             if is_for_us(error):
                 raise
             trouble = self._trouble(error)
+            may_be_the_messages = not isinstance(error, httpx.TransportError | OSError)
         finally:
             await self._close()
         if self._response is not None:
             headers = {name.lower(): value for name, value in self._response.headers.items()}
             return Response(self._response.status_code, headers, bytes(self._body), self._is_cut, trouble)
-        if self._course.has_left:
+        if self._course.has_left or may_be_the_messages:
             return Lost(f"no answer came: {trouble}")
         return Unreached(trouble or "there is no connection")
 

@@ -89,6 +89,31 @@ def test_who_went_away_in_the_middle_has_been_there(first: Answered | Lost):
     assert verdicts(lanes) == ["confirmed" if first is YES else "unknown", "unknown", "held"]
 
 
+REFUSED = Answered(Receipt(Verdict.POSTPONED, "401"), unauthorized=True)
+
+
+def test_a_refusal_of_the_sender_ends_the_batch_and_is_no_fault_of_any_message():
+    lanes = Lanes(batch("a", "a", None, None))
+    assert [lanes.next(), lanes.next()] == [0, 2]
+    lanes.put(0, REFUSED)
+    assert (lanes.next(), lanes.refusal) == (None, "401")
+    lanes.put(2, YES)
+    assert (lanes.next(), lanes.refusal) == (None, "401"), "that one was sent before"
+    assert verdicts(lanes) == ["postponed", "held", "confirmed", "held"]
+    assert lanes.still_suspect() == {"0"}
+
+
+def test_one_that_was_refused_before_says_nothing_of_the_others_that_are_accepted():
+    lanes = Lanes(batch(None, None, None), suspects={"0"})
+    assert lanes.next() == 1
+    lanes.put(1, YES)
+    lanes.put(0, REFUSED)
+    assert (lanes.refusal, lanes.next()) == (None, 2)
+    alone = Lanes(batch(None), suspects={"0"})
+    alone.put(0, REFUSED)
+    assert alone.refusal == "401"
+
+
 def test_a_suspect_and_what_is_behind_it_go_last():
     lanes = Lanes(batch("a", "a", None), suspects={"0"})
     assert lanes.next() == 2
