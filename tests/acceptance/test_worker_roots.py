@@ -1,6 +1,7 @@
 """The programs in `workers/`, as compose.yaml puts them together: one database, one queue, the example's handlers."""
 
 import asyncio
+import os
 import sys
 from base64 import b64encode
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,7 @@ ROOTS = ("relay", "consumer", "retention")
 @pytest.fixture
 def shop(deployment: Deployment) -> Deployment:
     """A deployment with the tables of examples/2_two_services in its database."""
-    deployment.environment["PYTHONPATH"] = str(ROOT / "examples" / "2_two_services")
+    deployment.environment["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'examples' / '2_two_services'}"
     for name in ("orders.models", "billing.models"):
         assert python(deployment, "-m", name).startswith(name.partition(".")[0])
     return deployment
