@@ -1,15 +1,20 @@
 """The programs in `workers/`, as compose.yaml puts them together: one database, one queue, the example's handlers."""
 
+import asyncio
+import os
 import sys
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session
 
-from outboxkit import tables
+from outboxkit import Message, outbox, tables
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.worker_process import WorkerProcess
+from tests.http_destination import Destination
 from tests.polling import eventually
 from tests.processes import ROOT, run_to_end
 
@@ -20,7 +25,7 @@ ROOTS = ("relay", "consumer", "retention")
 @pytest.fixture
 def shop(deployment: Deployment) -> Deployment:
     """A deployment with the tables of examples/2_two_services in its database."""
-    deployment.environment["PYTHONPATH"] = str(ROOT / "examples" / "2_two_services")
+    deployment.environment["PYTHONPATH"] += f"{os.pathsep}{ROOT / 'examples' / '2_two_services'}"
     for name in ("orders.models", "billing.models"):
         assert python(deployment, "-m", name).startswith(name.partition(".")[0])
     return deployment
@@ -77,15 +82,78 @@ def test_missing_tables_are_one_line_that_says_what_to_run(name: str, empty_post
 @pytest.mark.parametrize("name", ROOTS)
 def test_a_bad_setting_is_one_line_that_names_it(name: str, shop: Deployment):
     process = started_with(shop, name, OUTBOXKIT_SHUTDOWN_TIMEOUT="soon")
-    assert process.wait() == 1
+    assert process.wait() == 2
     assert process.log.read_text().startswith(f"{name}: OUTBOXKIT_SHUTDOWN_TIMEOUT is 'soon'")
     assert process.log.read_text().count("\n") == 1
 
 
 def test_a_consumer_without_modules_says_how_it_is_called(shop: Deployment):
     process = shop.start("consumer")
-    assert process.wait() == 1
-    assert process.log.read_text() == "usage: OUTBOXKIT_QUEUE=name python workers/consumer.py MODULE...\n"
+    assert process.wait() == 2
+    assert process.log.read_text().startswith("consumer: which handlers? Give the modules that have them")
+
+
+async def test_the_relay_of_an_http_destination_sends_its_own_messages_with_what_proves_who_sends(shop: Deployment):
+    secret = f"whsec_{b64encode(b'0123456789' * 3).decode()}"
+    with shop.engine.begin() as connection, Session(connection) as session:
+        outbox.add(session, Message("InternalSecret", b"{}", id="for-the-broker"))
+        outbox.add(session, Message("ChargeCard", b"{}", id="charge-1", destination="payments"))
+    async with Destination() as payments:
+        relay = await asyncio.to_thread(
+            shop.start,
+            "relay",
+            OUTBOXKIT_DESTINATION="payments",
+            OUTBOXKIT_BROKER_URL=payments.url,
+            OUTBOXKIT_HTTP_AUTHORIZATION="Bearer token",
+            OUTBOXKIT_HTTP_SECRET=secret,
+        )
+        left = await asyncio.to_thread(eventually, shop.outbox_rows, lambda rows: len(rows) == 1)
+        started = relay.entries("relay started")[0]
+        assert await asyncio.to_thread(relay.stop) == 0
+    assert [row.message_id for row in left] == ["for-the-broker"]
+    (call,) = payments.calls
+    assert (call.key, call.header("authorization"), call.header("webhook-id")) == (
+        "charge-1",
+        "Bearer token",
+        "charge-1",
+    )
+    assert str(call.header("webhook-signature")).startswith("v1,")
+    assert (started["destination"], started["broker"]) == ("payments", f"http://localhost:{payments.port}")
+    assert started["database"].startswith("postgresql://")
+
+
+def test_the_relay_keeps_the_brokers_messages_from_an_http_destination(shop: Deployment):
+    process = shop.start("relay", OUTBOXKIT_BROKER_URL="http://127.0.0.1:9/SECRET")
+    assert process.wait() == 2
+    (line,) = process.log.read_text().splitlines()
+    assert line.startswith("relay: OUTBOXKIT_BROKER_URL is an HTTP URL, and the messages of destination 'default' are")
+    assert "--destination NAME" in line
+    assert "SECRET" not in line
+
+
+def test_what_a_database_refuses_is_told_without_what_was_written(shop: Deployment):
+    with shop.engine.begin() as connection:
+        connection.execute(text("ALTER TABLE outboxkit_dead_letter ADD CONSTRAINT nothing_dies CHECK (id IS NULL)"))
+        with Session(connection) as session:
+            headers = {"authorization": "Bearer HEADER-SECRET"}
+            outbox.add(session, Message("Nobody", b'{"card": "4111-SECRET"}', id="dead", headers=headers))
+    relay = shop.start("relay", OUTBOXKIT_MAX_ATTEMPTS="1", OUTBOXKIT_LOG_FORMAT="console")
+    eventually(lambda: "nothing_dies" in relay.log.read_text() or not relay.is_running)
+    relay.kill()
+    assert "nothing_dies" in relay.log.read_text()
+    assert "SECRET" not in relay.log.read_text()
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_secrets_may_come_from_files(name: str, shop: Deployment, tmp_path: Path):
+    for each in ("DATABASE_URL", "BROKER_URL"):
+        (tmp_path / each).write_text(shop.environment.pop(f"OUTBOXKIT_{each}") + "\n")
+        shop.environment[f"OUTBOXKIT_{each}_FILE"] = str(tmp_path / each)
+    process = started_with(shop, name, OUTBOXKIT_CONCURENCY="3")
+    started = process.wait_for({"consumer": "consumer connected"}.get(name, f"{name} started"))
+    assert started["database"].startswith("postgresql://")
+    assert process.entries()[0]["event"].endswith("did you mean OUTBOXKIT_CONCURRENCY?")
+    assert process.stop() == 0
 
 
 @pytest.mark.parametrize("name", ROOTS)

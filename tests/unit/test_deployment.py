@@ -17,7 +17,7 @@ import yaml
 
 from outboxkit import settings
 from outboxkit.cli import app
-from outboxkit.settings import Settings, variable
+from outboxkit.settings import SECRETS, Settings, variable
 
 ROOT = Path(__file__).parents[2]
 WORKERS = ROOT / "workers"
@@ -71,12 +71,20 @@ def environments() -> Iterator[Any]:
         yield pytest.param(service["environment"], id=f"compose {name}")
     for name in PODS:
         (container,) = pod(name)["containers"]
-        own = {entry["name"]: entry["value"] for entry in container["env"] if "value" in entry}
+        own = {entry["name"]: entry["value"] for entry in container["env"]}
         yield pytest.param(manifest("settings")["data"] | own, id=f"kubernetes {name}")
-    yield pytest.param(env_file("outboxkit.env") | env_file("consumer-billing.env"), id="systemd")
+    for path in UNITS:
+        shared = env_file("outboxkit.env") | env_file("consumer-billing.env")
+        own = re.findall(r"^Environment=(OUTBOXKIT_\w+)=(\S+)$", path.read_text(), re.MULTILINE)
+        yield pytest.param(shared | dict(own), id=path.name)
 
 
 def loaded(environment: Mapping[str, str], patch: pytest.MonkeyPatch) -> Settings:
+    """The settings, with the files that compose.yaml mounts in the place of every deployment's."""
+    environment = {
+        name: str(WORKERS / "secrets" / Path(value).name) if name.endswith("_FILE") else value
+        for name, value in environment.items()
+    }
     for name in [name for name in os.environ if name.startswith(settings.PREFIX)]:
         patch.delenv(name)
     for name, value in environment.items():
@@ -86,7 +94,7 @@ def loaded(environment: Mapping[str, str], patch: pytest.MonkeyPatch) -> Setting
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(WORKERS)))
 def test_every_variable_is_a_setting(path: Path):
-    known = {variable(name) for name in Settings.model_fields}
+    known = {variable(name) for name in Settings.model_fields} | {f"{variable(name)}_FILE" for name in SECRETS}
     assert set(re.findall(r"OUTBOXKIT_[A-Z_]+[A-Z]", path.read_text())) <= known
 
 
@@ -177,11 +185,27 @@ def test_a_pod_may_do_no_more_than_it_needs(name: str):
 def test_urls_come_from_the_secret(name: str):
     (container,) = pod(name)["containers"]
     assert container["envFrom"] == [{"configMapRef": {"name": manifest("settings")["metadata"]["name"]}}]
-    secret = {entry["name"]: entry["valueFrom"]["secretKeyRef"] for entry in container["env"] if "valueFrom" in entry}
-    assert secret["OUTBOXKIT_DATABASE_URL"] == {"name": "outboxkit", "key": "database-url"}
+    files = {entry["name"]: entry["value"] for entry in container["env"] if entry["name"].endswith("_FILE")}
+    (mount,) = container["volumeMounts"]
+    (volume,) = pod(name)["volumes"]
+    assert mount == {"name": volume["name"], "mountPath": "/run/secrets/outboxkit", "readOnly": True}
+    mounted = {f"{mount['mountPath']}/{item['path']}" for item in volume["secret"]["items"]}
+    assert volume["secret"]["defaultMode"] == 0o440
+    assert pod(name)["securityContext"]["fsGroup"] == 10001
     needs_broker = name in ("relay", "consumer")
-    assert ("OUTBOXKIT_BROKER_URL" in secret) == needs_broker
-    assert not [setting for setting in manifest("settings")["data"] if setting.endswith("_URL")]
+    assert set(files) == {"OUTBOXKIT_DATABASE_URL_FILE", *(["OUTBOXKIT_BROKER_URL_FILE"] if needs_broker else [])}
+    assert set(files.values()) == mounted
+
+
+def test_no_secret_is_in_an_environment():
+    for entry in environments():
+        (environment,) = entry.values
+        assert not {variable(name) for name in SECRETS} & set(environment), entry.id
+    declared = compose()["secrets"]
+    for service in compose_workers().values():
+        given = {Path(value).name for name, value in service["environment"].items() if name.endswith("_FILE")}
+        assert given == set(service["secrets"]) == set(declared)
+    assert all((WORKERS / secret["file"]).is_file() for secret in declared.values())
 
 
 @pytest.mark.parametrize("name", ["relay", "consumer"])
@@ -204,6 +228,13 @@ def test_a_unit_reads_its_settings_and_runs_without_rights(path: Path):
     service = unit(path)["Service"]
     assert service["User"] == "outboxkit"
     assert service["NoNewPrivileges"] == "yes"
+    read = re.findall(r"^LoadCredential=([\w-]+):/etc/outboxkit/", path.read_text(), re.MULTILINE)
+    used = re.findall(r"^Environment=OUTBOXKIT_\w+_FILE=%d/([\w-]+)$", path.read_text(), re.MULTILINE)
+    assert read == used
+    assert "database-url" in read
+    for hardening in ("LockPersonality", "ProtectKernelModules", "ProtectClock", "RestrictNamespaces"):
+        assert service[hardening] == "yes"
+    assert "SystemCallFilter=@system-service" in path.read_text()
     named = re.findall(r"^EnvironmentFile=/etc/outboxkit/(\S+)$", path.read_text(), re.MULTILINE)
     assert named
     assert all((WORKERS / "systemd" / name.replace("%i", "billing")).is_file() for name in named)

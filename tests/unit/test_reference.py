@@ -17,7 +17,7 @@ from outboxkit import effects, errors, idempotency, ids, inbox, migrations, outb
 from outboxkit.cli import app
 from outboxkit.consumer import decision
 from outboxkit.integrations import asgi, door, fastapi, flask
-from outboxkit.settings import Settings, variable
+from outboxkit.settings import SECRETS, Settings, variable
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -205,7 +205,8 @@ def as_typed(duration: timedelta) -> str:
 
 
 def test_no_page_names_a_setting_that_does_not_exist() -> None:
-    known = {variable(name) for name in Settings.model_fields} | {
+    known = {variable(name) for name in Settings.model_fields} | {f"{variable(name)}_FILE" for name in SECRETS}
+    known |= {
         "OUTBOXKIT_TEST_DATABASE_URL",
         "OUTBOXKIT_TEST_BROKER_URL",
     }

@@ -31,7 +31,7 @@ async def work(payments_url: str, stop: asyncio.Event) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(relay(payments, "payments", stop))
         if broker_url := os.environ.get("OUTBOXKIT_BROKER_URL"):
-            chosen = settings.load()
+            chosen = settings.load({"database_url": URL})
             exchange, name = chosen.exchange, chosen.queue or "shop"
             queue = process.subscriber(broker_url, name, exchange=exchange, topics=["CardCharged"])
             with suppress(BrokerUnavailable):  # then it is declared later
