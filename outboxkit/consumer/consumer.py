@@ -20,6 +20,7 @@ from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.suspicion import Suspicion
 from outboxkit.consumer.transactions import Transactions
 from outboxkit.consumer.upkeep import Upkeep
+from outboxkit.consumer.watchdog import Watchdog
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, pause
@@ -100,6 +101,7 @@ class Consumer:
         seconds = patience.total_seconds() if patience else None
         self._outage = outage = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
         self._upkeep = upkeep = Upkeep(engine, clock=clock)
+        self._watchdog = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or Policy()
         policy.check(handlers)
@@ -132,7 +134,7 @@ class Consumer:
         """
         await self._work(stop, wait=True)
         await self._subscriber.close()
-        self._log.info("consumer stopped", **{str(name): count for name, count in self.outcomes.items()})
+        self._say_stopped()
 
     async def drain(self, stop: asyncio.Event) -> Consumed:
         """Handle deliveries until the queue is empty and nothing is in flight, then return.
@@ -152,17 +154,21 @@ class Consumer:
         Returns how many a drain gave back, because they wait in their lanes.
         """
         await self._outage.ride_out(lambda: migrations.check_engine(self._engine), stop)
-        await self._outage.ride_out(self._upkeep.once, stop)
-        upkeep = asyncio.create_task(self._upkeep.run())
+        beside = [asyncio.create_task(each) for each in (self._upkeep.run(), self._watchdog.run())]
         try:
             return await self._reconnecting(stop, wait=wait)
+        except asyncio.CancelledError:
+            self._say_stopped()
+            raise
         finally:
-            upkeep.cancel()
-            await asyncio.gather(upkeep, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def _reconnecting(self, stop: asyncio.Event, *, wait: bool) -> int:
         losses = 0
         while not stop.is_set():
+            await self._outage.ride_out(self._upkeep.once, stop)  # the machine may have slept since
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set():
                 break
@@ -186,6 +192,9 @@ class Consumer:
             else:
                 return flow.postponed
         return 0
+
+    def _say_stopped(self) -> None:
+        self._log.info("consumer stopped", **{str(name): count for name, count in self.outcomes.items()})
 
     async def _count_postponed(self) -> int:
         await self._subscriber.connect()
