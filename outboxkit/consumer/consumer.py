@@ -23,6 +23,7 @@ from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.suspicion import Suspicion
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.consumer.upkeep import Upkeep
+from outboxkit.consumer.watchdog import Watchdog
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, pause, what_is_away
@@ -107,6 +108,7 @@ class Consumer:
         self._outage = outage = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
         self._upkeep = upkeep = Upkeep(engine, clock=clock)
         self._registration = Registration(engine, handlers, queue=queue)
+        self._watchdog = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or Policy()
         policy.check(handlers)
@@ -152,7 +154,7 @@ class Consumer:
         """
         await self._work(stop, wait=True)
         await self._subscriber.close()
-        self._log.info("consumer stopped", **{str(name): count for name, count in self.outcomes.items()})
+        self._say_stopped()
 
     async def drain(self, stop: asyncio.Event) -> Consumed:
         """Handle deliveries until the queue is empty and nothing is in flight, then return.
@@ -172,18 +174,23 @@ class Consumer:
         Returns how many a drain gave back, because they wait in their lanes.
         """
         await self._outage.ride_out(lambda: migrations.check_engine(self._engine), stop)
-        await self._outage.ride_out(self._upkeep.once, stop)
         await self._outage.ride_out(self._registration.begin, stop)
-        upkeep = asyncio.gather(self._upkeep.run(), self._registration.run())
+        runs = (self._upkeep.run(), self._registration.run(), self._watchdog.run())
+        beside = [asyncio.create_task(each) for each in runs]
         try:
             return await self._reconnecting(stop, wait=wait)
+        except asyncio.CancelledError:
+            self._say_stopped()
+            raise
         finally:
-            upkeep.cancel()
-            await asyncio.gather(upkeep, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def _reconnecting(self, stop: asyncio.Event, *, wait: bool) -> int:
         losses = 0
         while not stop.is_set():
+            await self._outage.ride_out(self._upkeep.once, stop)  # the machine may have slept since
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set():
                 break
@@ -225,6 +232,9 @@ class Consumer:
         if not wait or isinstance(error, OutboxkitError) or what_is_away(error, passing=PASSING_SQLSTATES):
             raise error
         self._reports.unexpected("the flow of deliveries failed, it begins anew", error)
+
+    def _say_stopped(self) -> None:
+        self._log.info("consumer stopped", **{str(name): count for name, count in self.outcomes.items()})
 
     async def _count_postponed(self) -> int:
         await self._subscriber.connect()

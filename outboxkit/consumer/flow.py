@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+import structlog
+
 from outboxkit.brokers import Delivery, Subscriber
 from outboxkit.consumer.incoming import Incoming
 from outboxkit.consumer.lanes import Arrival, Lanes, Way
@@ -11,12 +13,15 @@ from outboxkit.consumer.net import Net
 from outboxkit.consumer.routing import Routing
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.failures import first_line
+from outboxkit.message import Message
 from outboxkit.outage import pause
 
 LINGER_SECONDS = 0.02
 """How long the first message of a batch waits for others."""
 GIVE_BACK_SECONDS = 5.0
 """After how long a delivery is given back that can be neither handled nor set aside."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""Payloads that share a transaction, at most: their events take up several times as much."""
 EMPTY_SECONDS = 0.02
 """How long a drain waits before it looks again at an empty queue, while something could still come back."""
 
@@ -54,7 +59,7 @@ class Flow:
         self._batch = batch
         self._wait = wait
         self._lanes = Lanes()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], Sequence[Arrival]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._later: set[Arrival] = set()
         self._news = asyncio.Event()
@@ -62,6 +67,7 @@ class Flow:
         self._alone = self._in_batch = self._ending = False
         self._batch_due = 0.0
         self.postponed = 0
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set; what has started is finished, the rest is given back.
@@ -151,14 +157,15 @@ class Flow:
             if suspect := self._lanes.first(Way.ALONE):
                 if not self._running:  # else it waits until the others have ended, and nothing starts meanwhile
                     self._alone = True
-                    self._start(self._handle(self._lanes.take(suspect), stop))
+                    self._start(self._handle(self._lanes.take(suspect), stop), [suspect])
                 return
             single, together = self._lanes.first(Way.SINGLY), self._lanes.first(Way.TOGETHER)
             if together and self._is_batch_due() and (single is None or together.number < single.number):
                 self._in_batch = True
-                self._start(self._handle_batch(self._lanes.take_together(self._batch), stop))
+                arrivals = self._lanes.take_together(self._batch, BATCH_BYTES)
+                self._start(self._handle_batch(arrivals, stop), arrivals)
             elif single:
-                self._start(self._handle(self._lanes.take(single), stop))
+                self._start(self._handle(self._lanes.take(single), stop), [single])
             else:
                 return
 
@@ -168,13 +175,13 @@ class Flow:
         full = self._lanes.waiting(Way.TOGETHER) >= self._batch
         return full or asyncio.get_running_loop().time() >= self._batch_due
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], arrivals: Sequence[Arrival]) -> None:
         task = asyncio.create_task(work)
-        self._running.add(task)
+        self._running[task] = arrivals
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if task.cancelled():  # by nobody but this flow: the net goes on after every other one
             error: BaseException | None = None if self._ending else BrokerUnavailable("a delivery's task was cancelled")
         else:
@@ -219,7 +226,7 @@ class Flow:
     def _give_back_later(self, arrival: Arrival) -> None:
         """Not at once: it would come back at once, again and again."""
         self._later.add(arrival)
-        self._at(GIVE_BACK_SECONDS, lambda: self._start(self._release(arrival)))
+        self._at(GIVE_BACK_SECONDS, lambda: self._start(self._release(arrival), [arrival]))
 
     async def _release(self, arrival: Arrival) -> None:
         self._later.discard(arrival)
@@ -242,6 +249,10 @@ class Flow:
         elif pump.done() and (error := pump.exception()) is not None:
             self._errors.append(error)
         self._cancellations.cancel(pump)
+        if self._running and not self._errors:
+            arrivals = [arrival for each in self._running.values() for arrival in each]
+            told = "stopping when what still runs has ended; a second signal stops at once"
+            self._log.info(told, messages=len(arrivals), handlers=self._names(arrivals))
         lost = bool(self._errors)
         for error in self._errors:
             self._on_loss(error)
@@ -266,7 +277,16 @@ class Flow:
         self._ending = True
         for timer in self._timers:
             timer.cancel()
-        running = list(self._running)
+        running = dict(self._running)
         for task in (*tasks, *running):
             self._cancellations.cancel(task)
         await asyncio.gather(*tasks, *running, return_exceptions=True)
+        for task, arrivals in running.items():
+            if task.cancelled():
+                first = arrivals[0].delivery.message
+                told = {"messages": len(arrivals), "handlers": self._names(arrivals)}
+                id_ = first.id if isinstance(first, Message) else first.message_id
+                self._log.warning("gave up waiting, rolled back; it comes again", message_id=id_, **told)
+
+    def _names(self, arrivals: Sequence[Arrival]) -> list[str]:
+        return sorted({name for arrival in arrivals for name in self._routing.names(arrival)})

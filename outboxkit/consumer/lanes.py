@@ -29,6 +29,7 @@ class Arrival:
         way: how it is handled.
         key: what it has an order by; None where it has none.
         number: its place among all arrivals.
+        size: bytes of its payload.
         waits: how long it waits in its lane for its next attempt, unsettled; None where it does not.
         failures: those that were followed by such a wait.
         first_failed_at: when the first of them was.
@@ -40,6 +41,7 @@ class Arrival:
     way: Way
     key: str | None = None
     number: int = 0
+    size: int = 0
     waits: timedelta | None = None
     failures: int = 0
     first_failed_at: datetime | None = None
@@ -98,17 +100,23 @@ class Lanes:
             self._busy[key] = self._busy.get(key, 0) + 1
         return arrival
 
-    def take_together(self, limit: int) -> list[Arrival]:
+    def take_together(self, limit: int, most_bytes: int) -> list[Arrival]:
         """Up to `limit` for one transaction, in the order of their arrival: several of a key too, one behind the other.
+
+        Their payloads have `most_bytes` together, unless one alone has more.
 
         Their lanes are taken until each of them is freed.
         """
         taken: list[Arrival] = []
         ours: set[str] = set()
+        size = 0
         for arrival in list(self._waiting[Way.TOGETHER]):
-            if len(taken) == limit:
+            if len(taken) == limit or size >= most_bytes:
                 break
             if self._may_start(arrival, ours):
+                size += arrival.size
+                if taken and size > most_bytes:
+                    break
                 taken.append(self.take(arrival))
                 if arrival.key is not None:
                     ours.add(arrival.key)

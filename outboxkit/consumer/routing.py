@@ -45,7 +45,14 @@ class Routing:
         if not isinstance(message, Message) or delivery.dropped:
             return Arrival(delivery, Way.SINGLY)
         way = Way.TOGETHER if message.type in self._together else Way.SINGLY
-        return Arrival(delivery, Way.ALONE if delivery.returned else way, message.key if self._ordered else None)
+        key = message.key if self._ordered else None
+        return Arrival(delivery, Way.ALONE if delivery.returned else way, key, size=len(message.payload))
+
+    def names(self, arrival: Arrival) -> list[str]:
+        """The names of those that may be running for it."""
+        message, named = arrival.delivery.message, arrival.handlers or arrival.delivery.marks.handlers
+        takers = self._by_type.get(message.type, []) if isinstance(message, Message) else []
+        return [taker.name for taker in takers if not named or taker.name in named]
 
     def handlers(self, arrival: Arrival, now: datetime, attempt: int) -> Sequence[Handler] | Decision:
         """Those that are to run for it now; or why none may."""

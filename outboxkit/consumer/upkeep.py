@@ -18,8 +18,15 @@ EVERY = timedelta(minutes=1)
 PARTITIONS_EVERY = timedelta(hours=1)
 SETTLING = timedelta(seconds=1)
 """How long a day without a partition is left alone, for what was seen of it to be committed."""
+BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts on while the machine sleeps, on systems that have such a clock."""
 FARTHEST = timedelta(days=31)
 """Days farther ahead get no partition: anybody can write any time into an id."""
+
+
+def boot_time() -> float:
+    """Seconds that no change of a clock moves; those of this machine's sleep are among them."""
+    return time.clock_gettime(BOOT_CLOCK)
 
 
 class Upkeep:
@@ -28,11 +35,15 @@ class Upkeep:
     Args:
         engine: for connections of its own.
         clock: stands for the database's in a test.
-        monotonic: seconds that no change of a clock moves.
+        monotonic: seconds that no change of a clock moves, and that go on while the machine sleeps.
     """
 
     def __init__(
-        self, engine: AsyncEngine, *, clock: Clock | None = None, monotonic: Callable[[], float] = time.monotonic
+        self,
+        engine: AsyncEngine,
+        *,
+        clock: Clock | None = None,
+        monotonic: Callable[[], float] = boot_time,
     ) -> None:
         self._engine = engine
         self._clock = clock

@@ -112,6 +112,9 @@ class Relay:
         try:
             async with self._pipeline:
                 await self._turn_after_turn(outage, stop)
+        except asyncio.CancelledError:
+            self._log.warning("relay stopped at once; what was in flight is rolled back and comes again")
+            raise
         finally:
             self._told.flush(everything=True)
             await self._wakeup.close()

@@ -23,7 +23,10 @@ from tests.benchmarks.receipts import Model
 PATIENCE_SECONDS = 120.0
 """How long a consumer may say nothing."""
 PIECE, SIZE = 20_000, 1024
-INBOXES = {"hand-written": "benchmark_inbox", "per message": "outboxkit_inbox", "batch": "outboxkit_inbox"}
+INBOXES = {
+    "hand-written": "benchmark_inbox",
+    **dict.fromkeys(("per message", "batch", "per message, --drain", "batch, --drain"), "outboxkit_inbox"),
+}
 """Where the consumers that have a database remember what they have handled."""
 
 

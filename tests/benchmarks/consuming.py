@@ -9,6 +9,7 @@ from tests.benchmarks.place import Case, Place
 from tests.benchmarks.rounds import Figures, Line, Measure
 
 COUNTS = {"raw": 30_000, "raw bulk": 60_000, "hand-written": 4_000, "per message": 4_000, "batch": 40_000}
+UNTIL_EMPTY = {f"{name}{how}": COUNTS[name] for name in ("per message", "batch") for how in ("", ", --drain")}
 QUICK = 10
 PORTION = 20_000
 
@@ -16,10 +17,20 @@ PORTION = 20_000
 @contextmanager
 def consume(place: Place) -> Iterator[Mapping[str, Measure]]:
     """Each consumer alone, on a queue that is full."""
-    counts = {name: count // QUICK if place.quick else count for name, count in COUNTS.items()}
-    yield {
+    yield _speeds(place, COUNTS)
+
+
+@contextmanager
+def until_empty(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """Our consumer as it runs for good, and with `--drain`."""
+    yield _speeds(place, UNTIL_EMPTY)
+
+
+def _speeds(place: Place, counts: Mapping[str, int]) -> Mapping[str, Measure]:
+    quick = {name: count // QUICK if place.quick else count for name, count in counts.items()}
+    return {
         name: lambda name=name, count=count: drain(place, name, count, every=count // 100).speed()  # type: ignore[misc]
-        for name, count in counts.items()
+        for name, count in quick.items()
     }
 
 
@@ -62,6 +73,15 @@ CASES = (
             _ratio("per message", "hand-written", at_least=0.95),
             _ratio("raw bulk", "raw"),
             *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in COUNTS),
+        ),
+    ),
+    Case(
+        "consume-drain",
+        "our consumer with --drain, and without",
+        until_empty,
+        (
+            _ratio("batch, --drain", "batch", at_least=0.8),
+            _ratio("per message, --drain", "per message", at_least=0.8),
         ),
     ),
     Case(

@@ -118,14 +118,14 @@ async def received(orders: Orders) -> AsyncIterator[Drain]:
 
 
 @asynccontextmanager
-async def ours(orders: Orders, *, handler: Handler) -> AsyncIterator[Drain]:
-    """outboxkit's consumer, as `outboxkit consume` builds it."""
+async def ours(orders: Orders, *, handler: Handler, until_empty: bool = False) -> AsyncIterator[Drain]:
+    """outboxkit's consumer, as `outboxkit consume` builds it, or `outboxkit consume --drain`."""
     engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=PACE.concurrency + 1)
     sent = StatementsSent(engine) if orders.trace else None
     subscriber = _subscriber(orders, prefetch=PACE.prefetch([handler], PREFETCH))
     consumer = Consumer(engine, subscriber, [handler], queue=orders.queue, pace=PACE)
     await subscriber.connect()
-    yield Drain(consumer.run, consumer.outcomes.total, sent)
+    yield Drain(consumer.drain if until_empty else consumer.run, consumer.outcomes.total, sent)
     await subscriber.close()
     await engine.dispose()
 
@@ -158,4 +158,6 @@ DRAINS: Mapping[str, Callable[[Orders], AbstractAsyncContextManager[Drain]]] = {
     "raw bulk": received,
     "per message": partial(ours, handler=handler_of(receipts.one)),
     "batch": partial(ours, handler=handler_of(receipts.many)),
+    "per message, --drain": partial(ours, handler=handler_of(receipts.one), until_empty=True),
+    "batch, --drain": partial(ours, handler=handler_of(receipts.many), until_empty=True),
 }

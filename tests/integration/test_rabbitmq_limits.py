@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
-from outboxkit import Message
-from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit import BrokerUnavailable, Message
+from outboxkit.brokers.rabbitmq import RabbitSubscriber, copies
 from tests.ladder import LADDER, LADDER_TEXT
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
@@ -124,3 +125,68 @@ async def test_while_the_broker_is_short_of_memory_only_what_is_to_be_copied_wai
     assert (again.message.id, again.marks.attempt, again.returned) == ("2", 2, 0)
     await again.ack()
     await subscriber.close()
+
+
+LATER = timedelta(hours=1)
+
+
+@pytest.fixture
+def full(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[str]:
+    """A retry queue that takes hardly anything, by policy; its name."""
+    name, step, ctl = client.queue, f"{client.queue}.retry.1h", "rabbitmqctl"
+    own_rabbitmq.execute(ctl, "set_policy", name, f"^{step}$", '{"max-length": 1}', "--apply-to", "queues")
+    yield step
+    own_rabbitmq.execute(ctl, "clear_policy", name)
+
+
+async def retry_until_full(subscriber: RabbitSubscriber) -> tuple[int, list["asyncio.Task[timedelta]"]]:
+    """How many copies the queue took, and the three retries that wait."""
+    took, waiting = 0, []
+    while len(waiting) < 3:
+        delivery = await subscriber.receive()
+        assert delivery is not None
+        retrying = asyncio.create_task(delivery.retry(LATER))
+        await asyncio.wait((retrying,), timeout=0.7)
+        took, waiting = took + retrying.done(), waiting if retrying.done() else [*waiting, retrying]
+    return took, waiting
+
+
+async def test_a_retry_queue_that_is_full_is_waited_for_and_told_once(
+    full: str, client: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(copies, "RENEW_SECONDS", 0.3)
+    monkeypatch.setattr(copies, "LONGEST_WAIT_SECONDS", 0.2)
+    subscriber = subscriber_of(client)
+    with capture_logs() as said:
+        await subscriber.connect()
+        publish(client, *"123456789")
+        took, waiting = await retry_until_full(subscriber)
+        assert [line["event"] for line in said if "full" in line] == ["a queue takes no copies, waiting"]
+        taken = []
+        while len(taken) < took + 3:
+            found = await eventually_async(lambda: asyncio.to_thread(client.take, full))
+            assert found is not None
+            taken.append((found.properties.message_id, found.properties.headers["outboxkit-attempt"]))
+        assert await asyncio.gather(*waiting) == [LATER] * 3
+        assert sorted(taken) == [(id_, 2) for id_ in "123456789"[: took + 3]]
+        await subscriber.connect()
+        assert subscriber._intake is not None
+        assert not subscriber._intake.lost
+        await subscriber.close()
+    assert (client.depth(), client.depth(full)) == (9 - took - 3, 0)
+
+
+async def test_a_stop_does_not_wait_for_a_full_retry_queue(full: str, client: PlainClient):
+    subscriber = subscriber_of(client)
+    await subscriber.connect()
+    publish(client, *"123456789")
+    running = await subscriber.receive()
+    assert running is not None
+    took, waiting = await retry_until_full(subscriber)
+    await subscriber.cease()
+    for retry in waiting:
+        with pytest.raises(BrokerUnavailable, match="is the queue full"):
+            await retry
+    await running.ack()
+    await subscriber.close()
+    assert eventually(client.depth, lambda depth: depth == 9 - 1 - took) == 9 - 1 - took

@@ -164,8 +164,8 @@ async def declare_exchange(
         if not is_for_good(error):
             raise
         raise ConfigurationError(
-            f"OUTBOXKIT_EXCHANGE is {name!r}, and the broker refuses it as a durable topic exchange: "
-            f"{describe(error)}. Choose another name, or delete that exchange if nobody else uses it"
+            f"OUTBOXKIT_EXCHANGE is {name!r}, and no durable topic exchange can be declared: {describe(error)}. Choose "
+            "another name, or delete that exchange if nobody else uses it"
         ) from error
 
 

@@ -16,6 +16,7 @@ from structlog.testing import LogCapture, capture_logs
 from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, process, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Pace
+from outboxkit.consumer.upkeep import Upkeep
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
@@ -100,6 +101,26 @@ async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: 
     ]
 
 
+async def test_a_stop_says_what_it_waits_for_and_what_it_gave_up(bench: Bench):
+    gate = Gate()
+    bench.put(*[message(id=id_) for id_ in "abc"])
+    with capture_logs() as said:
+        running = asyncio.create_task(bench.consumer(gate.handler, pace=Pace(1)).run(bench.stop))
+        await gate.began.acquire()
+        bench.stop.set()
+        while not any("stopping" in line["event"] for line in said):
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    told = [line for line in said if "connected" not in line["event"]]
+    assert [line["event"].split()[0] for line in told] == ["stopping", "gave", "consumer"]
+    assert (told[0]["messages"], told[0]["handlers"]) == (1, ["Gate"])
+    assert "a second signal stops at once" in told[0]["event"]
+    assert (told[1]["message_id"], told[1]["handlers"]) == ("a", ["Gate"])
+    assert told[2]["event"] == "consumer stopped"
+
+
 async def test_an_idle_consumer_stops(bench: Bench):
     running = asyncio.create_task(bench.consumer(work).run(bench.stop))
     bench.put(message())
@@ -164,7 +185,9 @@ async def test_a_stop_during_an_outage_gives_the_message_back(
     other.close()
 
 
-async def test_a_lost_broker_is_connected_to_again(bench: Bench, database_url: str):
+async def test_a_lost_broker_is_connected_to_again_and_the_database_asked_for_the_time_before(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
     original, failures, connects = bench.subscriber.receive, [BrokerUnavailable("gone")] * 2, []
 
     async def receive(*, wait: bool = True) -> MemoryDelivery | None:
@@ -173,14 +196,18 @@ async def test_a_lost_broker_is_connected_to_again(bench: Bench, database_url: s
         return await original(wait=wait)
 
     async def connect() -> None:
-        connects.append(1)
+        connects.append("connected")
+
+    async def once(_: Upkeep) -> None:
+        connects.append("asked for the time")
 
     bench.subscriber.receive, bench.subscriber.connect = receive, connect
     bench.put(message())
+    monkeypatch.setattr(Upkeep, "once", once)
     with capture_logs() as said:
         done = await bench.drain(work, pace=Pace(1))
     assert done.outcomes == {Outcome.PROCESSED: 1}
-    assert len(connects) == 4, "three times to receive, and once to count what is postponed"
+    assert connects == ["asked for the time", "connected"] * 3 + ["connected"], "the last to count what is postponed"
     assert "broker is away, waiting" in [line["event"] for line in said if line["log_level"] == "warning"]
 
 

@@ -54,7 +54,7 @@ class LanesMachine(RuleBasedStateMachine):
         for one in self.waiting:
             if len(wanted) < limit and one.way is Way.TOGETHER and self.may_start(one, tuple(wanted)):
                 wanted.append(one)
-        assert self.lanes.take_together(limit) == wanted
+        assert self.lanes.take_together(limit, 10**6) == wanted
         self.waiting = [one for one in self.waiting if one not in wanted]
         if wanted:
             self.running.append(wanted)
@@ -117,3 +117,11 @@ def test_a_lane_waits_for_the_one_before_however_each_is_handled(way: Way):
     assert lanes.first(way) is None
     lanes.unblock("a")
     assert lanes.first(Way.SINGLY) is first
+
+
+def test_a_batch_has_no_more_bytes_than_it_may_unless_one_alone_has():
+    lanes = Lanes()
+    arrivals = [Arrival(None, Way.TOGETHER, size=size) for size in (900, 5, 5, 3)]  # type: ignore[arg-type]
+    for arrival in arrivals:
+        lanes.add(arrival)
+    assert [[one.size for one in lanes.take_together(9, 10)] for _ in range(3)] == [[900], [5, 5], [3]]

@@ -1,6 +1,7 @@
 """The database's clock as a consumer knows it."""
 
 import asyncio
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -30,6 +31,17 @@ async def test_it_goes_on_from_what_the_database_said(async_engine: AsyncEngine)
     before = upkeep.now()
     seconds.now += 3600
     assert upkeep.now() - before == timedelta(hours=1), "no change of this machine's clock moves it"
+
+
+async def test_its_seconds_go_on_while_the_machine_sleeps(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
+    boot = Seconds()
+    clocks = {upkeep_module.BOOT_CLOCK: boot}
+    monkeypatch.setattr(time, "clock_gettime", lambda number: clocks[number]())
+    upkeep = Upkeep(async_engine)
+    await upkeep.once()
+    before, boot.now = upkeep.now(), boot.now + 7 * 3600
+    assert upkeep.now() - before == timedelta(hours=7)
+    assert getattr(time, "CLOCK_BOOTTIME", upkeep_module.BOOT_CLOCK) == upkeep_module.BOOT_CLOCK
 
 
 async def test_before_the_database_was_asked_it_is_this_machines_own(async_engine: AsyncEngine):

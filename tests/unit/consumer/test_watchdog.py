@@ -1,0 +1,70 @@
+"""A handler that blocks the event loop is named; nobody else is."""
+
+import asyncio
+import re
+import time
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
+
+from outboxkit import Outcome, inbox_handler
+from outboxkit.consumer import watchdog
+from tests.unit.consumer.conftest import Bench
+from tests.unit.shop import OrderConfirmed, message
+
+
+def lines(said: list[dict[str, object]]) -> list[str]:
+    return [str(line["event"]) for line in said if "event loop" in str(line["event"])]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("kind", ["def", "async def"])
+async def test_a_handler_that_blocks_the_loop_is_named_once_with_the_cure(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, batch: bool
+):
+    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.2)
+
+    def block(session: Session, event: OrderConfirmed) -> None:
+        deep(0.6)
+
+    async def block_too(session: AsyncSession, event: OrderConfirmed) -> None:
+        deep(0.6)
+
+    function = block if kind == "def" else block_too
+    bench.put(message())
+    with capture_logs() as said:
+        consumer = await bench.run_until_settled(inbox_handler("Blocks", batch=batch)(function))
+    assert consumer.outcomes == {Outcome.PROCESSED: 1}
+    (line,) = [each for each in lines(said) if "'Blocks'" in each]
+    assert re.match(r"the event loop was blocked for \d+ s by handler 'Blocks' \(line \d+ of ", line)
+    assert "asyncio.to_thread" in line
+
+
+def test_a_loop_that_turns_a_little_late_is_not_worth_a_line():
+    now = 100.0
+    watching = watchdog.Watchdog([], clock=lambda: now)
+    with capture_logs() as said:
+        for late in (0.0, 4.9, 100.0, 0.1):
+            now += watchdog.BLOCKED_SECONDS / 4 + late
+            watching._turns()
+    assert [line.split(" by ")[0] for line in lines(said)] == ["the event loop was blocked for 100 s"]
+    assert "was the process stopped?" in lines(said)[0]
+
+
+async def test_what_is_no_handler_is_told_by_its_place(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.1)
+    watching = asyncio.create_task(watchdog.Watchdog([]).run())
+    await asyncio.sleep(0.01)
+    with capture_logs() as said:
+        deep(0.4)
+        while not lines(said):
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert f"by what is no handler ({__name__}, line " in lines(said)[0]
+
+
+def deep(seconds: float) -> None:
+    time.sleep(seconds)
