@@ -47,7 +47,7 @@ class Routing:
         way = Way.TOGETHER if message.type in self._together else Way.SINGLY
         return Arrival(delivery, Way.ALONE if delivery.returned else way, message.key if self._ordered else None)
 
-    def handlers(self, arrival: Arrival, now: datetime, attempt: int) -> Sequence[Handler] | Decision:
+    def handlers(self, arrival: Arrival, now: datetime, attempt: int = 1) -> Sequence[Handler] | Decision:
         """Those that are to run for it now; or why none may."""
         delivery, message = arrival.delivery, arrival.delivery.message
         if isinstance(message, Malformed):
