@@ -6,9 +6,9 @@ In a revision of your own, one line is enough, also for `alembic upgrade --sql`:
     from outboxkit import migrations
 
     def upgrade() -> None:
-        migrations.upgrade(op, to=4)
+        migrations.upgrade(op, to=5)
 
-A later revision says `migrations.upgrade(op, since=4, to=5)`.
+A later revision says `migrations.upgrade(op, since=5, to=6)`.
 """
 
 from types import ModuleType
@@ -22,9 +22,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.migrations import partitions as partitions  # tells Alembic's autogenerate of them
-from outboxkit.migrations import v0001, v0002, v0003, v0004
+from outboxkit.migrations import v0001, v0002, v0003, v0004, v0005
 
-STEPS: dict[int, ModuleType] = {1: v0001, 2: v0002, 3: v0003, 4: v0004}
+STEPS: dict[int, ModuleType] = {1: v0001, 2: v0002, 3: v0003, 4: v0004, 5: v0005}
 LATEST = max(STEPS)
 
 _VERSION = tables.schema_version

@@ -48,7 +48,7 @@ class Selection:
     resolved: bool = False
 
 
-LISTED = tuple(column for column in dead_letter.columns if column.name not in ("payload", "headers"))
+LISTED = tuple(column for column in dead_letter.columns if column.name not in ("payload", "headers", "traceback"))
 """What a list shows: all but what may be large."""
 
 MESSAGE = (

@@ -179,7 +179,7 @@ def test_a_relay_sleeps_and_is_woken(
 COLUMNS = "message_id, type, payload, headers, content_type"
 ROW = "'m', 'T', '{}', '{}', 'application/json'"
 ADD = f"INSERT INTO outboxkit_outbox ({COLUMNS}) VALUES ({ROW})"
-TABLES = ("outbox", "inbox", "attempt", "dead_letter", "published", "sleeper", "schema_version")
+TABLES = ("outbox", "inbox", "attempt", "handler", "dead_letter", "published", "sleeper", "schema_version")
 OURS = ("outboxkit_idempotency", "outboxkit_effect")
 REFUSED = {
     "shop_writer": [
@@ -199,6 +199,7 @@ REFUSED = {
         "TRUNCATE outboxkit_outbox",
         "SELECT * FROM outboxkit_inbox",
         "SELECT * FROM outboxkit_attempt",
+        "SELECT * FROM outboxkit_handler",
         "INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('h', 'm', 't')",
         "DELETE FROM outboxkit_inbox",
         "SELECT payload FROM outboxkit_dead_letter",
@@ -220,6 +221,7 @@ REFUSED = {
         "DELETE FROM outboxkit_inbox",
         "SELECT * FROM outboxkit_dead_letter",
         "DELETE FROM outboxkit_dead_letter",
+        "DELETE FROM outboxkit_handler",
         "SELECT * FROM outboxkit_published",
         "SELECT * FROM outboxkit_sleeper",
         "SELECT key FROM outboxkit_idempotency",
@@ -235,6 +237,7 @@ REFUSED = {
         "UPDATE outboxkit_outbox SET payload = ''",
         "UPDATE outboxkit_dead_letter SET payload = ''",
         "UPDATE outboxkit_attempt SET starts = 0",
+        "UPDATE outboxkit_handler SET queue = 'other'",
         "UPDATE outboxkit_schema_version SET version = 1",
         "ALTER TABLE outboxkit_outbox ADD COLUMN c int",
         "DROP TABLE outboxkit_dead_letter",

@@ -174,6 +174,25 @@ def test_a_relay_of_version_3_goes_on_with_the_new_tables(engine: Engine):
         assert len(rows) == 4
 
 
+def test_dead_letters_of_version_4_stay_and_its_consumers_go_on(engine: Engine):
+    with engine.begin() as connection:
+        operations = Operations(MigrationContext.configure(connection))
+        migrations.upgrade(operations, to=3)
+        fill_version_3(connection)
+        migrations.upgrade(operations, since=3, to=4)
+        old, described_4 = messages(connection), described(connection, *MESSAGES)
+        migrations.upgrade(operations, since=4, to=5)
+        give_up = "INSERT INTO outboxkit_dead_letter (side, payload, headers, content_type, reason, attempts) "
+        connection.execute(
+            text(give_up + "SELECT 'inbox', payload, headers, content_type, 'failed', 10 FROM outboxkit_outbox")
+        )
+        assert connection.scalars(text("SELECT traceback FROM outboxkit_dead_letter")).all() == [None] * 3
+        connection.execute(text("DELETE FROM outboxkit_dead_letter WHERE side = 'inbox'"))
+        connection.execute(insert(metadata.tables["outboxkit_handler"]).values(handler="H", queue="q"))
+        migrations.downgrade(operations, since=5, to=4)
+        assert (messages(connection), described(connection, *MESSAGES)) == (old, described_4)
+
+
 def process(connection: Connection, *messages: str) -> None:
     """As a consumer of any version has done."""
     statement = text("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('H', :id, 'T')")

@@ -47,7 +47,7 @@ def _settings(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     assert failure(command, monkeypatch, capsys) == (
         "outboxkit: the outboxkit tables are missing: run `outboxkit migrate`, "
-        "or add migrations.upgrade(op, to=4) to your Alembic history\n"
+        "or add migrations.upgrade(op, to=5) to your Alembic history\n"
     )
 
 
@@ -55,8 +55,8 @@ def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_old_tables(command: str, empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     create_version_1(empty_url)
     assert failure(command, monkeypatch, capsys) == (
-        "outboxkit: the outboxkit tables have version 1, this code needs 4: run `outboxkit migrate`, "
-        "or add migrations.upgrade(op, since=1, to=4) to your Alembic history\n"
+        "outboxkit: the outboxkit tables have version 1, this code needs 5: run `outboxkit migrate`, "
+        "or add migrations.upgrade(op, since=1, to=5) to your Alembic history\n"
     )
 
 

@@ -28,6 +28,7 @@ def test_one_public_metadata_holds_every_table_and_nothing_else():
         "outboxkit_attempt",
         "outboxkit_dead_letter",
         "outboxkit_effect",
+        "outboxkit_handler",
         "outboxkit_idempotency",
         "outboxkit_inbox",
         "outboxkit_outbox",

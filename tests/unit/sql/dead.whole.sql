@@ -9,7 +9,7 @@ SELECT outboxkit_dead_letter.id, outboxkit_dead_letter.side, outboxkit_dead_lett
     outboxkit_dead_letter.first_failed_at, outboxkit_dead_letter.discard_unroutable,
     outboxkit_dead_letter.resolution, outboxkit_dead_letter.resolved_at,
     outboxkit_dead_letter.resolved_by, outboxkit_dead_letter.destination,
-    outboxkit_dead_letter.reply
+    outboxkit_dead_letter.reply, outboxkit_dead_letter.traceback
 FROM outboxkit_dead_letter
 WHERE outboxkit_dead_letter.resolution IS NULL AND (outboxkit_dead_letter.id IN (:id_1, …) OR
     outboxkit_dead_letter.message_id IN (:message_id_1, …)) AND outboxkit_dead_letter.type = :type_1

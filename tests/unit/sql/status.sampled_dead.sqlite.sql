@@ -14,7 +14,7 @@ FROM (SELECT outboxkit_dead_letter.id AS id, outboxkit_dead_letter.side AS side,
     outboxkit_dead_letter.discard_unroutable AS discard_unroutable, outboxkit_dead_letter.resolution
     AS resolution, outboxkit_dead_letter.resolved_at AS resolved_at,
     outboxkit_dead_letter.resolved_by AS resolved_by, outboxkit_dead_letter.destination AS
-    destination, outboxkit_dead_letter.reply AS reply
+    destination, outboxkit_dead_letter.reply AS reply, outboxkit_dead_letter.traceback AS traceback
     FROM outboxkit_dead_letter
     ORDER BY rowid
     LIMIT :limit OFFSET :param_1) AS sample

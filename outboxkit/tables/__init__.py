@@ -32,12 +32,17 @@ from sqlalchemy import (
 )
 
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.tables.trigger import RING
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
 
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
 """The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
+
+
+TRACEBACK_LIMIT = 16_000
+"""Characters of a dead letter's traceback: who writes one keeps its end, which says where it failed."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -155,6 +160,16 @@ attempt = Table(
 )
 """Messages of a queue that are under suspicion of killing their consumer, or that wait in a consumer in order."""
 
+handler = Table(
+    "outboxkit_handler",
+    metadata,
+    Column("handler", String(255), primary_key=True),
+    Column("queue", String(255), primary_key=True),
+    Column("function", String(255), comment="module and name, for people who look"),
+    Column("last_seen", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
+)
+"""Which queue's consumer has a handler of which name: the inbox knows handlers by their name alone."""
+
 dead_letter = Table(
     "outboxkit_dead_letter",
     metadata,
@@ -177,6 +192,7 @@ dead_letter = Table(
     Column("resolved_at", UtcDateTime),
     Column("resolved_by", String(255)),
     *_route(),
+    Column("traceback", Text, comment="of the handler's last failure, its end"),
 )
 """Messages that were given up on, with the reason; a row stays when it is replayed or discarded, and says by whom."""
 
@@ -244,39 +260,8 @@ effect = Table(
 Index("outboxkit_effect_started", effect.c.started_at)
 _partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_column("'started'"))
 
-_RING = """
-DO $make$
-DECLARE place text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'outboxkit_outbox'::regclass);
-BEGIN
-    EXECUTE replace($bell$
-        CREATE OR REPLACE FUNCTION <place>.outboxkit_ring() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $ring$
-        DECLARE moment pg_catalog.timestamptz := pg_catalog.clock_timestamp();
-        BEGIN
-            IF EXISTS (SELECT FROM <place>.outboxkit_sleeper WHERE until OPERATOR(pg_catalog.>) moment) THEN
-                IF pg_catalog.current_setting('max_prepared_transactions') OPERATOR(pg_catalog.=) '0'
-                    AND pg_catalog.pg_notification_queue_usage() OPERATOR(pg_catalog.<) 0.5 THEN
-                    PERFORM pg_catalog.pg_notify(pg_catalog.concat('outboxkit_', TG_RELID), '');
-                END IF;
-            END IF;
-            RETURN NULL;
-        EXCEPTION WHEN OTHERS THEN
-            RETURN NULL;
-        END $ring$;
-        CREATE TRIGGER outboxkit_ring AFTER INSERT ON <place>.outboxkit_outbox
-        FOR EACH STATEMENT EXECUTE FUNCTION <place>.outboxkit_ring();
-    $bell$, '<place>', place);
-END $make$
-"""
-"""The bell: an insert notifies the channel `outboxkit_<oid of the table>` while a sleeper is recorded.
-
-It must cost the writer nothing, least of all the transaction: the writer's rights and search path do not matter, no
-error leaves the function, and it is silent where a NOTIFY could make the COMMIT or a PREPARE TRANSACTION fail. Every
-name and operator is qualified, which is as safe as a search path of its own and costs nothing at each call. The index
-on `until` leads past dead versions of sleepers, however long vacuum has been held back.
-"""
-
 for _table, _when, _statement in (
-    (outbox, "after_create", _RING),
+    (outbox, "after_create", RING),
     (outbox, "after_drop", "DROP FUNCTION IF EXISTS outboxkit_ring()"),
     (published, "after_create", "CREATE TABLE outboxkit_published_default PARTITION OF outboxkit_published DEFAULT"),
     (sleeper, "after_create", "ALTER TABLE outboxkit_sleeper SET UNLOGGED"),
