@@ -73,7 +73,8 @@ def rung(ladder: Sequence[timedelta], failures: int, wanted: timedelta | None = 
     A ladder is an ascending row of delays; failures beyond its length stay on the last step.
     """
     if wanted is not None:
-        return min(ladder, key=lambda step: abs(step - wanted))
+        bounded = min(max(wanted, timedelta()), ladder[-1])
+        return min(ladder, key=lambda step: abs(step - bounded))
     return ladder[min(max(failures, 1), len(ladder)) - 1]
 
 

@@ -184,6 +184,7 @@ def dead_letter(
         "error": printable(decision.error),
         "attempts": min(max(attempts, 1), MOST_ATTEMPTS),
         "first_failed_at": _bounded(first_failed_at),
+        "traceback": decision.traceback,
     }
 
 

@@ -130,13 +130,13 @@ class Flow:
         return not (self._running or self._may_start())
 
     async def _receive(self, *, wait: bool) -> Delivery | None:
-        """The next delivery; whatever the client library does instead of giving it is a lost connection."""
+        """The next delivery; whatever a client library does instead is a lost connection, or the end of a drain."""
         try:
             return await self._subscriber.receive(wait=wait)
         except OutboxkitError:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            if self._cancellations.asked():
+            if self._cancellations.asked() or not (self._wait or isinstance(error, asyncio.CancelledError)):
                 raise
             self._cancellations.take_back()
             raise BrokerUnavailable(f"deliveries cannot be received: {first_line(error)}") from error

@@ -54,7 +54,7 @@ class Routing:
         takers = self._by_type.get(message.type, []) if isinstance(message, Message) else []
         return [taker.name for taker in takers if not named or taker.name in named]
 
-    def handlers(self, arrival: Arrival, now: datetime, attempt: int) -> Sequence[Handler] | Decision:
+    def handlers(self, arrival: Arrival, now: datetime, attempt: int = 1) -> Sequence[Handler] | Decision:
         """Those that are to run for it now; or why none may."""
         delivery, message = arrival.delivery, arrival.delivery.message
         if isinstance(message, Malformed):

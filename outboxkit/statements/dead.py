@@ -60,7 +60,7 @@ MESSAGE = (
 )
 """What a dead letter and a row of the outbox have in common: the message."""
 
-BURIED = ("side", "queue", "handler", *MESSAGE, "reason", "error", "attempts", "first_failed_at")
+BURIED = ("side", "queue", "handler", *MESSAGE, "reason", "error", "attempts", "first_failed_at", "traceback")
 """What the consumer says of a message that it gives up on."""
 
 JUDGED = (

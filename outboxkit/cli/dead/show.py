@@ -98,6 +98,9 @@ def _content(row: Row[Any]) -> Iterator[str]:
         yield from (f"  {plain(line)}" for line in row.traceback[-TRACEBACK_LIMIT:].splitlines())
     yield _line("payload", f"{number(len(row.payload))} bytes")
     yield from (f"  {line}" for line in _payload(row.payload))
+    if row.traceback is not None:
+        yield "traceback"
+        yield from (f"  {plain(line)}" for line in row.traceback.splitlines())
 
 
 def audit(row: Row[Any]) -> str | None:

@@ -11,8 +11,12 @@ from outboxkit.brokers import marks
 from outboxkit.brokers.marks import FRESH, Marks
 
 MOMENTS = st.integers(0, 4 * 10**12).map(lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms))
-NAMES = st.lists(st.text(min_size=1, max_size=10), max_size=3).map(tuple)
-MARKS = st.builds(Marks, st.integers(1, 2**31), st.none() | MOMENTS, NAMES, st.none() | MOMENTS)
+NAMES = st.lists(
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=10),
+    max_size=3,
+    unique=True,
+).map(tuple)
+MARKS = st.builds(Marks, st.integers(1, marks.MOST_ATTEMPTS), st.none() | MOMENTS, NAMES, st.none() | MOMENTS)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -12,6 +12,7 @@ from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.consumer import Decision
 from outboxkit.consumer.burial import Burial
 from outboxkit.consumer.lanes import Arrival, Way
+from outboxkit.consumer.reports import Reports
 from outboxkit.outage import Outage
 from tests.unit.shop import NOW, message, rows
 
@@ -20,7 +21,9 @@ FAILED = Decision(Outcome.DEAD, "failed", "ValueError: boom")
 
 async def test_one_dead_letter_a_handler_however_often_it_is_buried(async_engine: AsyncEngine, database_url: str):
     outcomes: Counter[Outcome] = Counter()
-    burial = Burial(async_engine, queue="billing", outage=Outage("test"), outcomes=outcomes)
+    burial = Burial(
+        async_engine, queue="billing", outage=Outage("test"), outcomes=outcomes, reports=Reports(queue="billing")
+    )
     subscriber = MemorySubscriber(MemoryBroker(), "billing", [])
     subscriber.queue.put(message(), Marks(attempt=3, first_failed_at=NOW))
     delivery = await subscriber.receive()

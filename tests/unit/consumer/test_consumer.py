@@ -230,12 +230,20 @@ async def test_missing_tables_are_said_at_the_start(bench: Bench, empty_url: str
     assert waiting(bench) == ["m-1"]
 
 
-async def test_a_broken_broker_ends_all_slots(bench: Bench):
+async def test_a_broken_client_library_ends_a_drain_and_nothing_else(bench: Bench, database_url: str):
+    original, errors = bench.subscriber.receive, [ZeroDivisionError(), asyncio.CancelledError(), RecursionError()]
+
     async def receive(*, wait: bool = True) -> MemoryDelivery | None:
-        raise ZeroDivisionError
+        if errors:
+            raise errors.pop()
+        return await original(wait=wait)
 
     bench.subscriber.receive = receive
     before = asyncio.all_tasks()
+    bench.put(message())
+    consumer = await bench.run_until_settled(work, pace=Pace(5))
+    assert (consumer.outcomes, errors) == ({Outcome.PROCESSED: 1}, [])
+    errors.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        await bench.consumer(work, pace=Pace(5)).run(bench.stop)
+        await bench.consumer(work, pace=Pace(5)).drain(asyncio.Event())
     assert asyncio.all_tasks() == before

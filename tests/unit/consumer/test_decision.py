@@ -85,7 +85,8 @@ def test_other_reasons():
     assert decisions.malformed(Malformed("the message has no type", b"")) == Decision(
         Outcome.DEAD, "malformed", "the message has no type"
     )
-    unknown = decisions.no_handler(message(type="Unknown"), ["A", "B"])
+    assert decisions.no_handler(message(), ["A"], attempt=2, max_attempts=3).outcome is Outcome.RETRIED
+    unknown = decisions.no_handler(message(type="Unknown"), ["A", "B"], attempt=3, max_attempts=3)
     assert (unknown.outcome, unknown.reason) == (Outcome.DEAD, "no handler")
     assert unknown.error == "no handler here takes 'Unknown'; this consumer has handlers for A, B"
 

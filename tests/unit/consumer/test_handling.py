@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, ids, inbox_handler, outbox, tables
 from outboxkit.brokers import Malformed
+from outboxkit.brokers.marks import Marks
 from outboxkit.consumer import Pace
 from outboxkit.consumer.transactions import LOST_CONNECTIONS
 from tests.unit.consumer.conftest import AT_ONCE, Bench
@@ -178,12 +179,26 @@ async def test_what_is_no_message_is_set_aside_as_it_came(bench: Bench, database
     )
 
 
-async def test_a_type_without_handler_is_set_aside(bench: Bench, database_url: str):
-    bench.put(message(type="Unknown"))
-    assert (await bench.drain(work)).outcomes == {Outcome.DEAD: 1}
+async def test_a_type_without_handler_waits_for_another_version_and_is_set_aside_in_the_end(
+    bench: Bench, database_url: str
+):
+    bench.put(message(type="Unknown"), message(id="m-2"))
+    consumer = await bench.run_until_settled(work)
+    assert consumer.outcomes == {Outcome.RETRIED: 2, Outcome.DEAD: 1, Outcome.PROCESSED: 1}
     assert dead(database_url) == [
-        ("m-1", None, "no handler", "no handler here takes 'Unknown'; this consumer has handlers for OrderConfirmed", 1)
+        ("m-1", None, "no handler", "no handler here takes 'Unknown'; this consumer has handlers for OrderConfirmed", 3)
     ]
+
+
+async def test_names_of_another_version_wait_for_it_while_those_of_this_one_run(bench: Bench, database_url: str):
+    names = ("Work", *(f"Newer{number}" for number in range(200)))
+    bench.subscriber.queue.put(message(), Marks(handlers=names))
+    consumer = await bench.run_until_settled(work, async_work)
+    assert consumer.outcomes == {Outcome.PROCESSED: 1, Outcome.DUPLICATE: 2, Outcome.RETRIED: 2, Outcome.DEAD: 1}
+    assert [row["handler"] for row in rows(database_url, tables.inbox)] == ["Work"]
+    ((id_, handler, reason, error, attempts),) = dead(database_url)
+    assert (id_, handler, reason, attempts) == ("m-1", None, "no handler", 3)
+    assert str(error).startswith("it is for Newer0, Newer1, Newer2, …, and no handler")
 
 
 @pytest.mark.parametrize(

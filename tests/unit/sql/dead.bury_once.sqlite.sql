@@ -1,10 +1,10 @@
 INSERT INTO outboxkit_dead_letter (side, queue, handler, message_id, type, topic, "key", payload,
     headers, correlation_id, causation_id, content_type, content_encoding, created_at, reason,
-    error, attempts, first_failed_at) SELECT :side AS anon_1, :queue AS anon_2, :handler AS anon_3,
-    :message_id AS anon_4, :type AS anon_5, :topic AS anon_6, :key AS anon_7, :payload AS anon_8,
-    :headers AS anon_9, :correlation_id AS anon_10, :causation_id AS anon_11, :content_type AS
-    anon_12, :content_encoding AS anon_13, :created_at AS anon_14, :reason AS anon_15, :error AS
-    anon_16, :attempts AS anon_17, :first_failed_at AS anon_18
+    error, attempts, first_failed_at, traceback) SELECT :side AS anon_1, :queue AS anon_2, :handler
+    AS anon_3, :message_id AS anon_4, :type AS anon_5, :topic AS anon_6, :key AS anon_7, :payload AS
+    anon_8, :headers AS anon_9, :correlation_id AS anon_10, :causation_id AS anon_11, :content_type
+    AS anon_12, :content_encoding AS anon_13, :created_at AS anon_14, :reason AS anon_15, :error AS
+    anon_16, :attempts AS anon_17, :first_failed_at AS anon_18, :traceback AS anon_19
 WHERE NOT (EXISTS (SELECT 1
         FROM outboxkit_dead_letter AS there
         WHERE there.message_id = :message_id AND there.queue = :queue AND there.handler IS :handler

@@ -1,0 +1,265 @@
+"""What a stranger may send, and what a handler may do: a running consumer on real servers lives and settles it all."""
+
+import asyncio
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, Outcome, Reject, inbox, inbox_handler, statements
+from outboxkit.brokers import Malformed, marks
+from outboxkit.brokers.rabbitmq import wire
+from outboxkit.brokers.rabbitmq.properties import Properties
+from outboxkit.consumer import Consumer, Decision, Pace, Policy
+from outboxkit.consumer.decision import dead_letter
+from tests.integration.running_consumer import (
+    Billed,
+    Ordered,
+    Start,
+    bill,
+    dead_letters,
+    processed,
+    publish,
+    starter,
+    subscriber_of,
+)
+from tests.ladder import LADDER
+from tests.plain_client import PlainClient
+from tests.polling import eventually_async
+
+TEXT = st.text(max_size=40) | st.sampled_from(["", "a\0b", "\ud800", "x" * 300, "é" * 200, "\x1b[31m", "a\nb", "no"])
+NUMBER = st.integers() | st.sampled_from([0, -1, 2**31, 2**31 - 1, 3_000_000_000, 2**63 - 1, -(2**63), 253402300799999])
+MOMENT = st.datetimes() | st.sampled_from([datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
+SCALAR = (
+    st.none()
+    | st.booleans()
+    | NUMBER
+    | st.floats()
+    | TEXT
+    | st.binary(max_size=9)
+    | MOMENT
+    | st.decimals()
+    | st.binary(max_size=9).map(bytearray)
+)
+ANYTHING = st.recursive(
+    SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3), max_leaves=6
+)
+READ = (
+    *("outboxkit-attempt", "outboxkit-first-failed-at", "outboxkit-handlers", "outboxkit-accepted-at", "outboxkit-key"),
+    *("outboxkit-causation-id", "outboxkit-topic", "outboxkit-queue", "x-death", "x-delivery-count", "traceparent"),
+)
+HEADERS = st.dictionaries(st.sampled_from(READ) | TEXT, ANYTHING, max_size=5)
+
+
+@pytest.fixture
+def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
+    return starter(async_pg_engine, broker)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(headers=HEADERS, id_=TEXT, type_=TEXT, error=TEXT, handler=st.none() | TEXT, attempts=NUMBER, moment=MOMENT)
+def test_anything_can_be_buried(
+    engine: Engine, headers: Any, id_: str, type_: str, error: str, handler: str | None, attempts: int, moment: datetime
+):
+    found = Malformed(error, b"\xff\0", id_, type_, headers, type_, id_)
+    decision = Decision(Outcome.DEAD, "failed", error)
+    row = dead_letter(found, decision, queue="billing", handler=handler, attempts=attempts, first_failed_at=moment)
+    with engine.begin() as connection:
+        connection.execute(statements.dead.bury_once(), [row])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(headers=HEADERS, id_=TEXT, type_=TEXT, moment=MOMENT)
+def test_what_is_read_of_any_message_fits_into_every_table(
+    engine: Engine, headers: Any, id_: str, type_: str, moment: datetime
+):
+    properties = Properties(headers=headers, message_id=id_, message_type=type_, timestamp=moment.replace(tzinfo=UTC))
+    try:
+        message = wire.to_message(properties, b"{}", wire.topic_of(properties, "billing"))
+    except UnicodeEncodeError:
+        assert "\ud800" in repr(properties), "no decoder of AMQP makes a lone surrogate"
+        return
+    noted = marks.read(headers)
+    assert 1 <= noted.attempt <= marks.MOST_ATTEMPTS
+    with engine.begin() as connection:
+        decision = Decision(Outcome.DEAD, "failed", "boom")
+        for handler in (*noted.handlers, None):
+            first = noted.first_failed_at
+            row = dead_letter(
+                message, decision, queue="q", handler=handler, attempts=noted.attempt, first_failed_at=first
+            )
+            connection.execute(statements.dead.bury_once(), [row])
+        if isinstance(message, Message):
+            record = {"handler": "Bill", "message_id": message.id, "type": message.type, "attempts": noted.attempt}
+            made = message.created_at if message.created_at and message.created_at.year < 9999 else None
+            statement = statements.inbox.record_processed(connection.dialect.name)
+            connection.execute(statement, record | {"made": made}).first()
+
+
+def hostile() -> list[dict[str, Any]]:
+    """Properties of messages: each reserved header with each kind of value, and odd properties."""
+    values: list[Any] = [
+        *(
+            3_000_000_000,
+            -(2**63),
+            2**63 - 1,
+            -1,
+            True,
+            1.5,
+            float("nan"),
+            float("inf"),
+            None,
+            b"\xff\xfe",
+            "9",
+            "",
+            "a\0b",
+        ),
+        *("x" * 300, "é" * 200, "\x1b[31m\nforged", Decimal("1.5"), datetime(9999, 12, 31, tzinfo=UTC)),
+        *(
+            [],
+            ["x" * 300],
+            ["a\0b"],
+            ["Newer"],
+            [1, None, {"a": [1]}],
+            {"a": {"b": [b"\xff"]}},
+            [["Bill"]],
+            ["Bill"] * 500,
+        ),
+        [f"name-{number}" for number in range(3000)],
+    ]
+    made = [{"headers": {name: value}} for name in READ for value in values]
+    made += [{"message_id": "a\0b"}, {"type": "a\0b"}, {"type": "x\ny" * 80}, {"content_type": "a\0b"}]
+    made += [
+        {"content_encoding": "gzip"},
+        {"correlation_id": "\x00"},
+        {"timestamp": 253402300799},
+        {"reply_to": "x" * 255},
+    ]
+    made += [{"timestamp": 2**63 - 1}, {"app_id": "\x1b"}, {"expiration": "100000"}, {"reply_to": "x" * 255}]
+    return made
+
+
+@pytest.mark.parametrize(
+    "pace", [Pace(8), Pace(8, batch=50), Pace(4, ordered=True)], ids=["single", "batch", "ordered"]
+)
+async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handled(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, pace: Pace
+):
+    @inbox_handler("Odd", batch=pace.batch == 50)
+    def odd(session: Session, event: Ordered) -> None:
+        if event.number % 3 == 0:
+            raise Reject("a multiple of three")
+
+    handlers = [inbox.handler_of(odd)]
+    subscriber = subscriber_of(broker, {"Ordered"})
+    await subscriber.connect()
+    messages = hostile()
+    for number, given_ in enumerate(messages):
+        known = {"message_id": f"m-{number}", "type": "Ordered"} | given_
+        broker.publish(b'{"number":%d}' % number, topic="Ordered", **known)
+    publish(broker, 1, "healthy")
+    policy = Policy(max_attempts=2, ladder=LADDER)
+    consumer = Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue, pace=pace, policy=policy)
+    stop = asyncio.Event()
+    running = asyncio.create_task(consumer.run(stop))
+
+    def settled() -> int:
+        ended = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
+        return len(ended)
+
+    await eventually_async(lambda: asyncio.to_thread(settled), lambda count: count >= len(messages))
+    assert not running.done()
+    stop.set()
+    await running
+    letters = dead_letters(pg_engine)
+    assert ("Odd", "healthy") in processed(pg_engine)
+    assert len(letters) + len(processed(pg_engine)) == len(messages) + 1
+    assert broker.depth() == 0
+    assert all(letter.attempts <= marks.MOST_ATTEMPTS and len(letter.error) <= 1000 for letter in letters)
+    assert any("gzip-encoded" in letter.error for letter in letters)
+
+
+async def test_a_message_for_thousands_of_names_is_one_dead_letter(
+    start: Start, pg_engine: Engine, broker: PlainClient, capfd: pytest.CaptureFixture[str]
+):
+    names = [f"name-{number}" for number in range(9_000)]
+    async with start(bill, policy=Policy(max_attempts=1)) as consumer:
+        publish(broker, 7, "m", headers={"outboxkit-handlers": names})
+        publish(broker, 8, "old", timestamp=1, headers={"outboxkit-handlers": names})
+        await consumer.reaches(dead=1, stale=1)
+    assert {(letter.message_id, letter.handler) for letter in dead_letters(pg_engine)} == {("m", None), ("old", None)}
+    assert len("".join(capfd.readouterr())) < 10_000
+
+
+async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    left: list[asyncio.Task[Any]] = []
+
+    @inbox_handler("Leaks")
+    async def leaks(session: AsyncSession, event: Ordered) -> None:
+        if event.number >= 60:
+            return
+        asking = asyncio.ensure_future(session.execute(text("SELECT pg_sleep(0.05)")))
+        left.append(asking)
+        await asyncio.sleep(0.01 * (event.number % 3))
+        if event.number % 4 == 0:
+            asking.cancel()
+            await asking
+        if event.number % 4 == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        if event.number % 4 == 2:
+            raise asyncio.CancelledError
+
+    async with start(leaks, policy=Policy(max_attempts=1), pace=Pace(8)) as consumer:
+        for number in range(70):
+            publish(broker, number, f"m-{number}")
+
+        async def ended() -> int:
+            found = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
+            return len(found)
+
+        await eventually_async(ended, lambda count: count == 70)
+        await asyncio.gather(*left, return_exceptions=True)
+    assert {f"m-{number}" for number in range(60, 70)} <= {id_ for _, id_ in processed(pg_engine)}
+    assert consumer.consumer._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+async def test_an_old_and_a_new_consumer_share_a_queue(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient
+):
+
+    ran: list[int] = []
+
+    @inbox_handler("Newer")
+    async def newer(session: AsyncSession, event: Billed) -> None:
+        ran.append(event.number)
+
+    policy = Policy(max_attempts=10, ladder=LADDER)
+    stop, workers = asyncio.Event(), []
+    for function in (bill, newer):
+        handler = inbox.handler_of(function)
+        subscriber = subscriber_of(broker, {handler.message_type})
+        consumer = Consumer(async_pg_engine, subscriber, [handler], queue=broker.queue, policy=policy)
+        workers.append(asyncio.create_task(consumer.run(stop)))
+    await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers() == 2))
+    for number in range(20):
+        broker.publish(b'{"number":%d}' % number, topic="Billed", message_id=f"new-{number}", type="Billed")
+        publish(broker, number, f"old-{number}")
+
+    async def handled() -> int:
+        return len(processed(pg_engine))
+
+    await eventually_async(handled, lambda count: count == 40)
+    stop.set()
+    await asyncio.gather(*workers)
+    assert sorted(ran) == list(range(20))
+    assert dead_letters(pg_engine) == []

@@ -1,0 +1,347 @@
+"""Whatever is raised around a delivery, at any step: it is settled with its reason, others flow, the consumer lives."""
+
+import asyncio
+import logging
+import sqlite3
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import greenlet
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
+
+from outboxkit import Outcome, Reject, Retry, event, inbox_handler, tables
+from outboxkit.brokers.memory import MemoryDelivery
+from outboxkit.consumer import Failure, Pace, flow
+from outboxkit.consumer.burial import Burial
+from outboxkit.consumer.handling import Handling
+from outboxkit.errors import ConfigurationError
+from tests.unit.consumer.conftest import Bench
+from tests.unit.shop import OrderConfirmed, effects, message, rows
+
+CARD = "4111"
+SINGLE, ORDERED = Pace(2), Pace(2, ordered=True)
+
+
+class Mute(Exception):
+    """Its text cannot be had."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class HalfMade(Retry):
+    """A signal whose class has never called its base."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def recurse() -> None:
+    recurse()
+
+
+async def inner_is_cancelled() -> None:
+    inner = asyncio.get_running_loop().create_future()
+    inner.cancel()
+    await inner
+
+
+async def cancels_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+def raising(error: Any) -> Any:
+    async def fail() -> None:
+        raise error() if isinstance(error, type) else error
+
+    return fail
+
+
+async def recursion() -> None:
+    recurse()
+
+
+async def bad_delay() -> None:
+    raise Retry("later", after="5m")  # type: ignore[arg-type]
+
+
+async def exits() -> None:
+    sys.exit(3)
+
+
+LEAVING: dict[str, Any] = {
+    "cancelled by an inner future": inner_is_cancelled,
+    "cancels itself": cancels_itself,
+    "CancelledError": raising(asyncio.CancelledError),
+    "no text": raising(Exception),
+    "mute": raising(Mute),
+    "group": raising(BaseExceptionGroup("two", [SystemExit(1), Mute()])),
+    "recursion": recursion,
+    "MemoryError": raising(MemoryError),
+    "GeneratorExit": raising(GeneratorExit),
+    "GreenletExit": raising(greenlet.GreenletExit),
+    "StopIteration": raising(StopIteration),
+    "SystemExit": exits,
+    "KeyboardInterrupt": raising(KeyboardInterrupt),
+    "Retry of a text": bad_delay,
+    "half made Retry": raising(HalfMade),
+    "NUL and surrogate": raising(ValueError("a\0b\ud800" * 100_000)),
+}
+
+
+@pytest.mark.parametrize("mode", ["single", "batch", "ordered"])
+async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(bench: Bench, database_url: str, mode: str):
+    ran: list[int] = []
+    names = list(LEAVING)
+
+    @inbox_handler("Leaves", batch=mode == "batch")
+    async def leaves(session: AsyncSession, event: OrderConfirmed) -> None:
+        ran.append(event.order_id)
+        await session.execute(insert(effects).values(what=f"order {event.order_id}"))
+        if event.order_id < len(names):
+            await LEAVING[names[event.order_id]]()
+
+    for number in range(len(names) + 5):
+        bench.put(message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number, key=f"k-{number % 3}"))
+    with capture_logs() as said:
+        consumer = await bench.run_until_settled(leaves, pace=ORDERED if mode == "ordered" else SINGLE, max_attempts=2)
+    assert consumer.outcomes == {Outcome.PROCESSED: 5, Outcome.RETRIED: len(names), Outcome.DEAD: len(names)}
+    assert len(rows(database_url, effects)) == len(rows(database_url, tables.inbox)) == 5
+    letters = {row["message_id"]: row for row in rows(database_url, tables.dead_letter)}
+    assert letters.keys() == {f"m-{number}" for number in range(len(names))}
+    assert {(row["reason"], row["handler"], row["attempts"]) for row in letters.values()} == {("failed", "Leaves", 2)}
+    assert all(0 < len(row["error"]) <= 1000 for row in letters.values())
+    assert letters[f"m-{names.index('SystemExit')}"]["error"] == "SystemExit: 3"
+    assert "sys.exit(3)" in letters[f"m-{names.index('SystemExit')}"]["traceback"]
+    for number in range(len(names)):
+        told = [line["log_level"] for line in said if line.get("message_id") == f"m-{number}" and "reason" in line]
+        assert told == ["warning", "error"], names[number]
+    assert rows(database_url, tables.attempt) == []
+
+
+@event("Checked")
+@dataclass
+class Checked:
+    number: int
+
+    def __post_init__(self) -> None:
+        raise (KeyError("Mars/Olympus"), AssertionError(), Mute(), SystemExit(3), RecursionError())[self.number]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
+    bench: Bench, database_url: str, batch: bool
+):
+    @inbox_handler("Check", batch=batch)
+    def check(session: Session, event: Checked) -> None: ...
+
+    @inbox_handler("Work", batch=batch)
+    def work(session: Session, event: OrderConfirmed) -> None: ...
+
+    for number in range(5):
+        bench.put(
+            message(id=f"c-{number}", type="Checked", payload=b'{"number":%d}' % number), message(id=f"w-{number}")
+        )
+    consumer = await bench.run_until_settled(check, work, max_attempts=1)
+    assert consumer.outcomes == {Outcome.PROCESSED: 5, Outcome.DEAD: 5}
+    told = {row["message_id"]: (row["reason"], row["error"]) for row in rows(database_url, tables.dead_letter)}
+    assert told["c-0"] == ("undecodable", "the payload is no Checked: KeyError: 'Mars/Olympus'")
+    assert told["c-3"] == ("failed", "SystemExit: 3")
+
+
+@pytest.mark.parametrize("pace", [SINGLE, ORDERED])
+async def test_an_error_of_our_own_sets_one_message_aside(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, pace: Pace
+):
+    @inbox_handler("Work")
+    def work(session: Session, event: OrderConfirmed) -> None: ...
+
+    conclude = Handling._conclude
+
+    async def unlucky(self: Any, arrival: Any, *more: Any) -> None:
+        if arrival.delivery.message.id in ("m-1", "m-2"):
+            raise {"m-1": KeyError("a bug"), "m-2": asyncio.CancelledError()}[arrival.delivery.message.id]
+        await conclude(self, arrival, *more)
+
+    monkeypatch.setattr(Handling, "_conclude", unlucky)
+    bench.put(*(message(id=f"m-{number}", key="k") for number in range(4)))
+    with capture_logs() as said:
+        consumer = await bench.run_until_settled(work, pace=pace)
+    assert consumer.outcomes == {Outcome.PROCESSED: 4, Outcome.DEAD: 2}
+    letters = rows(database_url, tables.dead_letter)
+    assert sorted((row["message_id"], row["handler"], row["error"]) for row in letters) == [
+        ("m-1", None, "KeyError: 'a bug'"),
+        ("m-2", None, "CancelledError"),
+    ]
+    assert [line["log_level"] for line in said if "reason" in line] == ["error", "error"]
+    assert all("unlucky" in line["exception"] for line in said if "reason" in line)
+
+
+async def test_a_batch_that_fails_unexpectedly_is_handled_singly(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    @inbox_handler("Work", batch=True)
+    def work(session: Session, event: OrderConfirmed) -> None: ...
+
+    def broken(*_: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("outboxkit.consumer.batches.Batches._entries", broken)
+    bench.put(*(message(id=f"m-{number}") for number in range(4)))
+    assert (await bench.run_until_settled(work)).outcomes == {Outcome.PROCESSED: 4}
+
+
+async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(flow, "GIVE_BACK_SECONDS", 0.02)
+    refused: list[float] = []
+    bury = Burial.bury
+
+    async def failing(self: Any, *given: Any, **more: Any) -> bool:
+        if len(refused) < 6:
+            refused.append(asyncio.get_running_loop().time())
+            raise ZeroDivisionError
+        return await bury(self, *given, **more)
+
+    @inbox_handler("Rejects")
+    def rejects(session: Session, event: OrderConfirmed) -> None:
+        if event.order_id == 7:
+            raise Reject(KeyError("x"))
+
+    monkeypatch.setattr(Burial, "bury", failing)
+    bench.put(message(), message(id="m-2", payload=b'{"order_id":8,"total":"1"}'))
+    consumer = await bench.run_until_settled(rejects)
+    assert consumer.outcomes == {Outcome.PROCESSED: 1, Outcome.DEAD: 1}
+    assert refused[-1] - refused[0] >= 0.04, "it is no hot loop"
+    (row,) = rows(database_url, tables.dead_letter)
+    assert (row["reason"], row["error"]) == ("rejected", "KeyError: 'x'")
+
+
+@pytest.mark.parametrize("method", ["ack", "release", "retry"])
+async def test_a_settlement_that_fails_oddly_is_a_lost_connection(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, method: str
+):
+    original, errors = getattr(MemoryDelivery, method), [ZeroDivisionError(), asyncio.CancelledError()]
+
+    async def odd(self: Any, *given: Any, **more: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return await original(self, *given, **more)
+
+    monkeypatch.setattr(MemoryDelivery, method, odd)
+
+    @inbox_handler("Once")
+    def once(session: Session, event: OrderConfirmed) -> None:
+        if method == "retry":
+            raise ValueError("boom")
+
+    bench.put(message(), message(id="m-2"), message(id="m-3"))
+    await bench.run_until_settled(once, max_attempts=2)
+    settled = len(rows(database_url, tables.inbox)) + len(rows(database_url, tables.dead_letter))
+    assert (settled, bench.subscriber.unacked) == (3, {})
+
+
+async def test_a_failure_reaches_the_log_the_standard_logging_and_the_hook(
+    bench: Bench, database_url: str, caplog: pytest.LogCaptureFixture
+):
+    def compute(found: dict[str, Any]) -> Any:
+        secret = "4111-1111"  # noqa: F841
+        return found["missing"]
+
+    @inbox_handler("Computes")
+    async def computes(session: AsyncSession, event: OrderConfirmed) -> None:
+        compute({})
+
+    failures: list[Failure] = []
+
+    def hook(failure: Failure) -> None:
+        failures.append(failure)
+        raise SystemExit(9)
+
+    consumer = bench.consumer(computes, max_attempts=2)
+    with pytest.raises(ConfigurationError, match="plain function"):
+        consumer.on_error = computes
+    consumer.on_error = hook
+    bench.put(message(type="OrderConfirmed"))
+    running = asyncio.create_task(consumer.run(bench.stop))
+    with capture_logs() as said, caplog.at_level(logging.WARNING, "outboxkit.consumer"):
+        while not consumer.outcomes[Outcome.DEAD]:
+            await asyncio.wait((running,), timeout=0.005)
+        bench.stop.set()
+        await running
+    assert [(one.handler, one.attempt, one.final, type(one.error)) for one in failures] == [
+        ("Computes", 1, False, KeyError),
+        ("Computes", 2, True, KeyError),
+    ]
+    (row,) = rows(database_url, tables.dead_letter)
+    told = [line for line in said if "reason" in line]
+    for text in (row["traceback"], *(line["exception"] for line in told), failures[0].traceback):
+        assert text.startswith("Traceback (most recent call last):\n")
+        assert text.endswith("KeyError: 'missing'")
+        assert 'return found["missing"]' in text
+        assert "site-packages" not in text
+        assert "4111" not in text
+    assert [line["log_level"] for line in told] == ["warning", "error"]
+    assert [line["event"] for line in said].count("the on_error hook failed") == 2
+    warned, given_up = [record for record in caplog.records if record.exc_info]
+    assert (warned.levelname, given_up.levelname) == ("WARNING", "ERROR")
+    assert given_up.exc_info[1] is failures[1].error
+    assert (given_up.message_id, given_up.handler) == ("m-1", "Computes")
+    assert logging.Formatter().format(given_up).endswith(row["traceback"])
+
+
+def test_logging_prints_nothing_unless_it_is_configured(capfd: pytest.CaptureFixture[str]):
+    logging.getLogger("outboxkit.consumer").error("a dead letter")
+    assert any(isinstance(each, logging.NullHandler) for each in logging.getLogger("outboxkit").handlers)
+
+
+async def test_no_value_of_a_statement_and_no_forged_line_leaves_the_consumer(
+    bench: Bench, database_url: str, caplog: pytest.LogCaptureFixture
+):
+    forged = "x\n2026-01-01 [info] forged\x1b[31m"
+
+    @inbox_handler("Inserts")
+    def inserts(session: Session, event: OrderConfirmed) -> None:
+        try:
+            error = sqlite3.IntegrityError(
+                f"UNIQUE constraint failed: cards.number\nDETAIL:  Key (number)=({CARD}) exists"
+            )
+            raise IntegrityError("INSERT INTO cards VALUES (:number)", {"number": CARD}, error)
+        except DBAPIError as error:
+            raise ValueError(f"{forged} {error}") from error
+
+    bench.put(message(type="OrderConfirmed", correlation_id=forged), message(id=forged, type=forged))
+    with capture_logs() as said, caplog.at_level(logging.WARNING, "outboxkit.consumer"):
+        await bench.run_until_settled(inserts, max_attempts=1)
+    letters = rows(database_url, tables.dead_letter)
+    texts = [value for line in said for value in line.values() if isinstance(value, str)]
+    texts += [logging.Formatter().format(record) for record in caplog.records]
+    texts += [str(row[name]) for row in letters for name in ("error", "traceback")]
+    assert len(letters) == 2
+    assert not [text for text in texts if "4111" in text or "\x1b" in text or "\n2026" in text]
+    assert any("UNIQUE constraint failed: cards.number" in text for text in texts)
+
+
+@pytest.mark.parametrize("after", [-5, timedelta(days=-1), 10**30, float("inf"), timedelta.max, 0.5])
+async def test_any_delay_that_is_a_number_is_one(bench: Bench, after: Any):
+    @inbox_handler("Waits")
+    def waits(session: Session, event: OrderConfirmed, message: Any) -> None:
+        if message.id == "m-1" and not bench.stop.is_set():
+            bench.stop.set()
+            raise Retry(after=after)
+
+    bench.put(message())
+    assert (await bench.drain(waits)).outcomes == {Outcome.RETRIED: 1}
