@@ -117,9 +117,10 @@ def declaration_of(cls: type) -> Declaration:
 def _no_event(cls: type) -> str:
     if cls.__module__ == "builtins":
         article = "an" if cls.__name__[0] in "aeiou" else "a"
+        found = "None" if cls is type(None) else f"{article} {cls.__name__}"
         return (
-            f'{article} {cls.__name__} is not an event; make a class for it, such as a dataclass with @event("…") '
-            "above it, and add an instance"
+            f'{found} is not an event; make a class for it, such as a dataclass with @event("…") above it, and add an '
+            "instance"
         )
     parent = next((base for base in cls.__mro__[1:] if _MARK in base.__dict__), None)
     above = f", of its own, for that of {parent.__qualname__} is not inherited" if parent is not None else ""

@@ -43,7 +43,7 @@ def test_the_mark_is_no_field():
     assert msgspec.json.encode(StockChanged("a", amount=1)) == b'{"sku":"a","amount":1,"by_colour":{}}'
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, None, 7])
+@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, None, 7, "a\0b", "\ud800"])
 def test_the_name_is_a_short_text(name: object):
     with pytest.raises(ConfigurationError, match="@event takes a name of 1 to 255 bytes"):
         event(name)
@@ -76,7 +76,7 @@ def test_where_it_goes_and_what_comes_back_is_written_on_the_class():
     assert (declaration_of(OrderConfirmed).destination, declaration_of(OrderConfirmed).reply) == ("default", None)
 
 
-@pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, 7])
+@pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, 7, "a\0b", "\ud800"])
 @pytest.mark.parametrize("option", ["destination", "reply"])
 def test_a_destination_and_a_reply_are_short_texts(option: str, wrong: object):
     with pytest.raises(ConfigurationError, match=f"takes a {option} of 1 to 255 bytes"):

@@ -200,12 +200,28 @@ def test_a_foreign_trace_that_is_no_text_is_left_out(session: Session):
         assert dict(outbox.add(session, ORDER).headers) == {}
 
 
+@dataclass(frozen=True)
+class Special(OrderConfirmed):
+    """A subclass of an event."""
+
+
 @pytest.mark.parametrize(
     ("event", "error", "reason"),
     [
         (Line("a", Decimal(1)), ConfigurationError, 'Line is not an event: decorate it with @event\\("Line"\\)'),
-        ({"order_id": 7}, ConfigurationError, "dict is not an event"),
-        (OrderConfirmed, ConfigurationError, "type is not an event"),
+        ({"order_id": 7}, ConfigurationError, "^a dict is not an event; make a class for it, such as a dataclass"),
+        (7, ConfigurationError, "^an int is not an event; make a class"),
+        (None, ConfigurationError, "^None is not an event"),
+        (
+            OrderConfirmed,
+            ConfigurationError,
+            r"^OrderConfirmed is the class: pass an instance, as in OrderConfirmed\(...\)$",
+        ),
+        (
+            Special(7, Decimal(1)),
+            ConfigurationError,
+            r"Special is not an event.* that of OrderConfirmed is not inherited",
+        ),
         (OrderConfirmed(7, object()), EncodeError, "OrderConfirmed cannot be encoded"),
     ],
 )

@@ -169,7 +169,14 @@ def test_the_event_says_where_it_goes_and_an_option_wins(session: Session, datab
     ]
 
 
-@pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, 7])
+@pytest.mark.parametrize("wrong", [5, [("tenant", "a")], "tenant", {"tenant"}])
+def test_headers_are_a_mapping(session: Session, wrong: Any):
+    with pytest.raises(EncodeError, match=r"headers is .* it must be a mapping, such as a dict"):
+        outbox.add(session, ORDER, headers=wrong)
+    assert not session.new
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 256, "é" * 128, 7, "a\0b", "\ud800"])
 def test_a_destination_that_is_no_name_is_refused(session: Session, wrong: Any):
     with pytest.raises(EncodeError, match="a name of 1 to 255 bytes is accepted"):
         outbox.add(session, ORDER, destination=wrong)
