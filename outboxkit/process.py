@@ -13,13 +13,11 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-import structlog
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
 
@@ -154,6 +152,8 @@ def publisher(
         return _http_publisher(url, timeout=timeout, source=app_id, requests=requests or Requests())
     if url.startswith(MEMORY):
         return MemoryPublisher(_memory_broker(url))
+    from outboxkit.brokers.rabbitmq import RabbitPublisher  # noqa: PLC0415 - a broker is imported when it is used
+
     return RabbitPublisher(url, exchange=exchange, timeout=timeout, app_id=app_id)
 
 
@@ -194,6 +194,8 @@ def queue_publisher(url: str, queue: str, *, timeout: timedelta, app_id: str = "
     refuse_http(url)
     if url.startswith(MEMORY):
         raise ConfigurationError("OUTBOXKIT_BROKER_URL is memory://, a broker inside one process; amqp://… is accepted")
+    from outboxkit.brokers.rabbitmq import QueuePublisher  # noqa: PLC0415 - a broker is imported when it is used
+
     return QueuePublisher(url, queue, timeout=timeout, app_id=app_id)
 
 
@@ -215,6 +217,8 @@ def subscriber(
     refuse_http(url)
     if url.startswith(MEMORY):
         return MemorySubscriber(_memory_broker(url), queue, topics, ladder)
+    from outboxkit.brokers.rabbitmq import RabbitSubscriber  # noqa: PLC0415 - a broker is imported when it is used
+
     return RabbitSubscriber(
         url, queue, exchange=exchange, topics=topics, prefetch=prefetch, ladder=ladder, ordered=ordered
     )
@@ -227,6 +231,8 @@ def _memory_broker(url: str) -> MemoryBroker:  # noqa: ARG001 - its identity: wh
 
 def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name
     """Log to standard error: lines for people on a terminal, JSON elsewhere; the libraries below are silenced."""
+    import structlog  # noqa: PLC0415 - a command that logs nothing does without
+
     as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()) if as_text else structlog.processors.JSONRenderer()

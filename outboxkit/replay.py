@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import codec, migrations, partitions, statements
+from outboxkit import codec, partitions, schema, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict, marks
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import DEFAULT_DESTINATION, Message
@@ -116,7 +116,7 @@ class Replay:
             SchemaError: the tables are missing or old.
         """
         async with self._engine.connect() as connection:
-            await connection.run_sync(migrations.check)
+            await connection.run_sync(schema.check)
             now = await partitions.clock(connection)
             chosen = self._selection
             until = now if chosen.until is None else min(chosen.until, now)

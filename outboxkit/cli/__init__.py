@@ -4,33 +4,21 @@ import sys
 from typing import Annotated
 
 import typer
-from sqlalchemy.exc import DBAPIError
 
 import outboxkit
-from outboxkit.cli import dead, demo, prune, replay, schema, status, workers
+from outboxkit.cli.listing import Commands
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
-from outboxkit.outage import first_line, what_is_away
 
 app = typer.Typer(
     name="outboxkit",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Transactional outbox and inbox: what is committed is sent, and its effects happen once.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 part of the work could not be done.",
 )
-for command in (
-    schema.migrate,
-    workers.relay,
-    workers.consume,
-    status.status,
-    prune.prune,
-    replay.replay,
-    demo.demo,
-):
-    app.command()(command)
-app.add_typer(dead.app)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature
@@ -59,9 +47,21 @@ def main() -> None:
         _fail(f"the broker is away: {error}", 1)
     except OutboxkitError as error:
         _fail(str(error), 1)
-    except DBAPIError as error:
-        state = "is away" if what_is_away(error) else "refused"
-        _fail(f"the database {state}: {first_line(error)}", 1)
+    except Exception as error:
+        text = _trouble_of_database(error)
+        if text is None:
+            raise
+        _fail(text, 1)
+
+
+def _trouble_of_database(error: Exception) -> str | None:
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415 - `outboxkit --help` does without
+
+    from outboxkit.outage import first_line, what_is_away  # noqa: PLC0415
+
+    if not isinstance(error, DBAPIError):
+        return None
+    return f"the database {'is away' if what_is_away(error) else 'refused'}: {first_line(error)}"
 
 
 def _fail(text: str, code: int) -> None:

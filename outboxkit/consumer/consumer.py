@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import migrations
+from outboxkit import schema
 from outboxkit.brokers import Subscriber
 from outboxkit.consumer.batches import Batches
 from outboxkit.consumer.burial import Burial
@@ -151,7 +151,7 @@ class Consumer:
 
         Returns how many a drain gave back, because they wait in their lanes.
         """
-        await self._outage.ride_out(lambda: migrations.check_engine(self._engine), stop)
+        await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
         await self._outage.ride_out(self._upkeep.once, stop)
         upkeep = asyncio.create_task(self._upkeep.run())
         try:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import migrations, partitions, statements
+from outboxkit import partitions, schema, statements
 from outboxkit.brokers import Publisher
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
@@ -146,7 +146,7 @@ class Relay:
         return done
 
     async def _get_ready(self) -> None:
-        await migrations.check_engine(self.engine)
+        await schema.check_engine(self.engine)
         if self.keep_published:
             async with self.engine.connect() as connection:
                 await partitions.prepare_partitions(connection)
