@@ -15,6 +15,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
+    context_settings={"max_content_width": 120},
     pretty_exceptions_enable=False,
     help="Transactional outbox and inbox: what is committed is sent, and its effects happen once.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 part of the work could not be done.",

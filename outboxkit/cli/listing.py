@@ -11,10 +11,13 @@ LISTED = {
     "migrate": ("schema", "Create the tables, or bring them to this version."),
     "relay": ("workers", "Publish what committed transactions left in the outbox for a destination."),
     "consume": ("workers", "Receive messages and run their handlers, each effect once."),
-    "status": ("status", "Show what waits and why, what was given up on, and who is connected."),
+    "status": (
+        "status",
+        "Show what waits and why, what was given up on, who is connected, and what holds back vacuum.",
+    ),
     "prune": ("prune", "Forget what is older than its retention."),
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
-    "demo": ("demo", "Take orders, deliver messages twice, crash the relay; then count effects."),
+    "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
     "dead": ("dead", "Look at what was given up on, put it back into the outbox, or discard it."),
 }
 """For each command the module of `outboxkit.cli` that has it, as a function of its name or as `app`, and its help."""
