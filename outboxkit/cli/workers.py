@@ -1,10 +1,7 @@
 """`outboxkit relay` and `outboxkit consume`: the two workers."""
 
 import asyncio
-import importlib
 import sys
-import traceback
-from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -13,8 +10,7 @@ from outboxkit import inbox, process
 from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
 from outboxkit.consumer import Consumer, Pace, Policy
 from outboxkit.errors import ConfigurationError
-from outboxkit.inbox import Handler
-from outboxkit.outage import first_line
+from outboxkit.inbox import Handler, loading
 from outboxkit.relay import Drained, Relay
 from outboxkit.relay import Policy as RelayPolicy
 from outboxkit.settings import Settings
@@ -118,7 +114,7 @@ def consume(chosen: Settings, modules: Modules, *, drain: Drain = False) -> None
     if chosen.queue is None:
         raise ConfigurationError("which queue? Give --queue NAME, or set OUTBOXKIT_QUEUE")
     process.configure_log(level=chosen.log_level, format=chosen.log_format)
-    handlers = inbox.handlers_in([_import(name) for name in modules])
+    handlers = inbox.handlers_in([loading.load(name) for name in modules])
     code = process.run(
         lambda stop: _consume(chosen, str(chosen.queue), handlers, stop, drain=drain),
         shutdown_timeout=chosen.shutdown_timeout,
@@ -163,20 +159,6 @@ async def _consume(chosen: Settings, queue: str, handlers: list[Handler], stop: 
     counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or "nothing to do"
     typer.echo(counted + (f"; {done.postponed} wait for a later retry" if done.postponed else ""))
     return 0
-
-
-def _import(name: str) -> ModuleType:
-    if "" not in sys.path:  # an installed command starts without the current directory, where the handlers are
-        sys.path.insert(0, "")
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            hint = "MODULE is a dotted name, importable from the current directory"
-            raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
-        *_, last = traceback.extract_tb(error.__traceback__)
-        where = f"{last.filename}, line {last.lineno}"
-        raise ConfigurationError(f"module {name!r} cannot be imported: {where}: {first_line(error)}") from error
 
 
 def _broker_url(chosen: Settings) -> str:
