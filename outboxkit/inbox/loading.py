@@ -6,11 +6,10 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-import outboxkit
 from outboxkit.errors import ConfigurationError
 from outboxkit.outage import first_line
 
-_OURS = str(Path(outboxkit.__file__).parent)
+_OURS = str(Path(__file__).parents[1])
 
 
 def load(name: str) -> ModuleType:
