@@ -1,14 +1,19 @@
 # Everything that a contributor runs. `make` alone prints this list.
 PYTHON ?= python3
-VENV := .venv
+# An interpreter that is given, `make test PYTHON=python3.13`, has an environment of its own: .venv-3.13.
+VENV := .venv$(if $(filter-out file,$(origin PYTHON)),-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])'))
 BIN := $(VENV)/bin
+LOWEST := .venv-lowest
+QUIETLY := --quiet --disable-pip-version-check --no-deps
+UV := 'uv>=0.8'
+RESOLVE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
 WORKERS := --numprocesses=2 --dist=worksteal
 ifndef SEED
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all coverage bench check format clean
+.PHONY: help install demo test test-all test-lowest bench check format lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,20 +46,36 @@ format: $(VENV)/.tests ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean: ## remove .venv and what the tools left
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+test-lowest: $(LOWEST)/.installed ## the unit tests with the lowest versions that pyproject.toml allows
+	$(LOWEST)/bin/python -m pytest tests/unit $(ARGS)
+
+lock: | $(VENV)/bin/python ## renew the lock files: the newest versions that pyproject.toml allows
+	@$(BIN)/python -m pip install $(QUIETLY) $(UV)
+	$(RESOLVE) --upgrade --group test --group lint -o tests/requirements.lock
+	$(RESOLVE) --upgrade -c tests/requirements.lock --no-annotate -o workers/requirements.lock
+
+clean: ## remove the environments and what the tools left
+	rm -rf .venv .venv-* dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "outboxkit needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
 
-$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+$(VENV)/.installed: workers/requirements.lock pyproject.toml | $(VENV)/bin/python
 	@echo "installing outboxkit into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(BIN)/python -m pip install $(QUIETLY) --require-hashes --requirement workers/requirements.lock
+	@$(BIN)/python -m pip install $(QUIETLY) --editable .
 	@touch $@
 
-$(VENV)/.tests: pyproject.toml $(VENV)/.installed
+$(VENV)/.tests: tests/requirements.lock $(VENV)/.installed
 	@echo "installing the test tools into $(VENV)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test --group lint
+	@$(BIN)/python -m pip install $(QUIETLY) --require-hashes --requirement tests/requirements.lock
+	@touch $@
+
+$(LOWEST)/.installed: pyproject.toml tests/requirements.lock | $(VENV)/bin/python
+	@$(BIN)/python -m pip install $(QUIETLY) $(UV)
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(BIN)/uv pip compile pyproject.toml --quiet --all-extras --resolution lowest-direct -o $(LOWEST)/lowest.txt
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --requirement $(LOWEST)/lowest.txt --group test
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --no-deps --editable .
 	@touch $@

@@ -5,35 +5,33 @@ it; `@inbox_handler` and `outboxkit consume` run its handlers, each effect once.
 """
 
 import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from outboxkit import ids, inbox, outbox
-from outboxkit.errors import (
-    BrokerError,
-    BrokerUnavailable,
-    CodecError,
-    ConfigurationError,
-    DecodeError,
-    EncodeError,
-    InProgressElsewhere,
-    LeaseLost,
-    OutboxkitError,
-    Reject,
-    Retry,
-    SchemaError,
-    TransactionRequired,
-)
-from outboxkit.events import event
-from outboxkit.inbox import Outcome, inbox_handler
-from outboxkit.message import Message
-from outboxkit.retry import Retries
-from outboxkit.tables import metadata
+if TYPE_CHECKING:
+    from outboxkit import ids, inbox, outbox
+    from outboxkit.errors import (
+        BrokerError,
+        BrokerUnavailable,
+        CodecError,
+        ConfigurationError,
+        DecodeError,
+        EncodeError,
+        InProgressElsewhere,
+        LeaseLost,
+        OutboxkitError,
+        Reject,
+        Retry,
+        SchemaError,
+        TransactionRequired,
+    )
+    from outboxkit.events import event
+    from outboxkit.inbox import Outcome, inbox_handler
+    from outboxkit.message import Message
+    from outboxkit.retry import Retries
+    from outboxkit.tables import metadata
 
 __version__ = "0.1.0"
-
-if "alembic" in sys.modules:
-    from outboxkit import autogenerate
-
-    autogenerate.register()
 
 __all__ = [
     "BrokerError",
@@ -59,3 +57,31 @@ __all__ = [
     "metadata",
     "outbox",
 ]
+
+_MODULES = {
+    "Message": "message",
+    "Outcome": "inbox",
+    "Retries": "retry",
+    "event": "events",
+    "inbox_handler": "inbox",
+    "metadata": "tables",
+}
+"""Where a public name is that is neither an error nor a module itself."""
+
+if "alembic" in sys.modules:
+    import_module(f"{__name__}.autogenerate").register()
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name when it is first used: `outboxkit --help` needs none, and an outbox needs no inbox."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name in ("ids", "inbox", "outbox"):
+            return import_module(f"{__name__}.{name}")
+        found = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+        globals()[name] = found
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

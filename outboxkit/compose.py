@@ -1,14 +1,11 @@
 """The one place that turns settings into a relay, a consumer or a retention, for commands and programs alike."""
 
 import asyncio
-import importlib
 import sys
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import structlog
@@ -20,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import logs, process, settings
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import first_line, what_is_away
+from outboxkit.outage import what_is_away
 from outboxkit.settings import Settings
 
 if TYPE_CHECKING:
@@ -199,24 +196,11 @@ def handlers_in(names: Sequence[str]) -> "list[Handler]":
         ConfigurationError: one cannot be imported, has no handlers, or handlers that cannot be used.
     """
     from outboxkit import inbox  # noqa: PLC0415 - as above
+    from outboxkit.inbox import loading  # noqa: PLC0415
 
     if not names:
         raise ConfigurationError("which handlers? Give the modules that have them, such as shop.handlers")
-    return inbox.handlers_in([_import(name) for name in names])
-
-
-def _import(name: str) -> ModuleType:
-    if "" not in sys.path:  # an installed command starts without the current directory, where the handlers are
-        sys.path.insert(0, "")
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            hint = "MODULE is a dotted name, importable from the current directory"
-            raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
-        *_, last = traceback.extract_tb(error.__traceback__)
-        where = f"{last.filename}, line {last.lineno}"
-        raise ConfigurationError(f"module {name!r} cannot be imported: {where}: {first_line(error)}") from error
+    return inbox.handlers_in([loading.load(name) for name in names])
 
 
 def begin(chosen: Settings) -> None:

@@ -17,7 +17,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from outboxkit import logs
 from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
 from outboxkit.moments import read_bounded
@@ -161,6 +160,8 @@ def publisher(
         return _http_publisher(url, timeout=timeout, source=app_id, requests=requests or Requests())
     if url.startswith(MEMORY):
         return MemoryPublisher(_memory_broker(url))
+    from outboxkit.brokers.rabbitmq import RabbitPublisher  # noqa: PLC0415 - a broker is imported when it is used
+
     return RabbitPublisher(url, exchange=exchange, timeout=timeout, app_id=app_id)
 
 
@@ -201,6 +202,8 @@ def queue_publisher(url: str, queue: str, *, timeout: timedelta, app_id: str = "
     refuse_http(url)
     if url.startswith(MEMORY):
         raise ConfigurationError("OUTBOXKIT_BROKER_URL is memory://, a broker inside one process; amqp://… is accepted")
+    from outboxkit.brokers.rabbitmq import QueuePublisher  # noqa: PLC0415 - a broker is imported when it is used
+
     return QueuePublisher(url, queue, timeout=timeout, app_id=app_id)
 
 
@@ -222,6 +225,8 @@ def subscriber(
     refuse_http(url)
     if url.startswith(MEMORY):
         return MemorySubscriber(_memory_broker(url), queue, topics, ladder)
+    from outboxkit.brokers.rabbitmq import RabbitSubscriber  # noqa: PLC0415 - a broker is imported when it is used
+
     return RabbitSubscriber(
         url, queue, exchange=exchange, topics=topics, prefetch=prefetch, ladder=ladder, ordered=ordered
     )

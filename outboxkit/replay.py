@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import codec, migrations, partitions, statements
+from outboxkit import codec, partitions, schema, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict, marks
 from outboxkit.brokers.marks import Marks
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
@@ -123,7 +123,7 @@ class Replay:
             OutboxkitError: a relay does not end what it is settling.
         """
         async with self._engine.connect() as connection:
-            await connection.run_sync(migrations.check)
+            await connection.run_sync(schema.check)
             now = await partitions.clock(connection)
             chosen = self._selection
             until = now if chosen.until is None else min(chosen.until, now)

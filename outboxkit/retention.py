@@ -12,7 +12,7 @@ from sqlalchemy import Delete
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.dml import ReturningDelete
 
-from outboxkit import migrations, partitions, statements, urls, window
+from outboxkit import partitions, schema, statements, urls, window
 from outboxkit.outage import Clock, Outage, Sleep, pause
 
 BATCH_SIZE = 1000
@@ -131,7 +131,7 @@ class Retention:
         """
         done = Pruned()
         async with self._engine.begin() as connection:
-            await connection.run_sync(migrations.check)
+            await connection.run_sync(schema.check)
             now = self._clock() if self._clock is not None else await partitions.clock(connection)
         async with self._alone() as done.alone:
             if done.alone:

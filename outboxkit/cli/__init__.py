@@ -6,31 +6,19 @@ from typing import Annotated
 import typer
 
 import outboxkit
-from outboxkit import compose
-from outboxkit.cli import dead, demo, prune, replay, schema, status, workers
-from outboxkit.cli.options import Plain, PlainGroup
+from outboxkit.cli.listing import Commands
 
 app = typer.Typer(
     name="outboxkit",
-    cls=PlainGroup,
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 120},
     pretty_exceptions_enable=False,
     help="Transactional outbox and inbox: what is committed is sent, and its effects happen once.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 part of the work could not be done.",
 )
-for command in (
-    schema.migrate,
-    workers.relay,
-    workers.consume,
-    status.status,
-    prune.prune,
-    replay.replay,
-    demo.demo,
-):
-    app.command(cls=Plain)(command)
-app.add_typer(dead.app)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature
@@ -54,6 +42,8 @@ def main() -> None:
     try:
         app()
     except Exception as error:  # noqa: BLE001 - whatever it is becomes one line
+        from outboxkit import compose  # noqa: PLC0415 - `outboxkit --help` does without
+
         text, code = compose.explain(error)
         typer.secho(f"outboxkit: {text}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
         sys.exit(code)

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import SecretStr
-from typer.core import TyperCommand, TyperGroup
 
 from outboxkit import compose, settings
 from outboxkit.environment import FILE, variable
@@ -20,28 +19,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 DATABASE = ("database_url",)
 BROKER = ("broker_url", "exchange")
 PROCESS = ("shutdown_timeout", "log_level", "log_format")
-
-
-class Plain(TyperCommand):
-    """A command whose help names no Python types, such as `<bool>`: what an option takes, its metavar says."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """The options and arguments."""
-        return _without_types(super().get_params(ctx))
-
-
-class PlainGroup(TyperGroup):
-    """A group of commands with such a help."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """The options."""
-        return _without_types(super().get_params(ctx))
-
-
-def _without_types(parameters: list[Any]) -> list[Any]:
-    for parameter in parameters:
-        parameter.display_type = lambda ctx: ""  # noqa: ARG005 - as typer calls it
-    return parameters
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

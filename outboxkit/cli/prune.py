@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from datetime import date
 
 import typer
-from rich.console import Console
 
 from outboxkit import compose
 from outboxkit.cli.options import DATABASE, with_settings
@@ -52,6 +51,8 @@ def _shown() -> Iterator[Show]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
+    from rich.console import Console  # noqa: PLC0415 - a terminal alone shows it
+
     with Console(stderr=True).status("pruning") as status:
 
         def show(done: Pruned) -> None:

@@ -10,8 +10,6 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, TextColumn
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import compose, process
@@ -161,6 +159,9 @@ def _shown(total: int) -> Iterator[Callable[[Replayed], None]]:
     if not sys.stderr.isatty():
         yield _say_now_and_then(total)
         return
+    from rich.console import Console  # noqa: PLC0415 - a terminal alone shows a bar
+    from rich.progress import Progress, TextColumn  # noqa: PLC0415
+
     columns = (*Progress.get_default_columns(), TextColumn("{task.completed} of {task.total}, {task.fields[upto]}"))
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("replayed", total=total, upto="")

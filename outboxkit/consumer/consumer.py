@@ -9,7 +9,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import migrations, urls
+from outboxkit import schema, urls
 from outboxkit.brokers import Subscriber, address_of
 from outboxkit.consumer.batches import Batches
 from outboxkit.consumer.burial import Burial
@@ -173,7 +173,7 @@ class Consumer:
 
         Returns how many a drain gave back, because they wait in their lanes.
         """
-        await self._outage.ride_out(lambda: migrations.check_engine(self._engine), stop)
+        await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
         await self._outage.ride_out(self._registration.begin, stop)
         runs = (self._upkeep.run(), self._registration.run(), self._watchdog.run())
         beside = [asyncio.create_task(each) for each in runs]

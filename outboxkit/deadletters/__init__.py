@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import migrations, partitions, statements
+from outboxkit import partitions, schema, statements
 from outboxkit.deadletters.refusal import Refusal, Rules
 from outboxkit.deadletters.resolving import Resolved, resolve_page, who
 from outboxkit.outage import Sleep, pause
@@ -119,7 +119,7 @@ class DeadLetters:
             SchemaError: the tables are missing or old.
         """
         async with self._engine.connect() as connection:
-            await connection.run_sync(migrations.check)
+            await connection.run_sync(schema.check)
             return await partitions.clock(connection)
 
     async def find(self, selection: Selection, *, limit: int) -> Found:
@@ -129,7 +129,7 @@ class DeadLetters:
             SchemaError: the tables are missing or old.
         """
         async with self._engine.connect() as connection:
-            await connection.run_sync(migrations.check)
+            await connection.run_sync(schema.check)
             rows = (await connection.execute(statements.dead.newest(selection), {"limit": limit})).all()
             kinds = (await connection.execute(statements.dead.count_by_kind(selection))).all()
             return Found(rows, sum(row[3] for row in kinds), await partitions.clock(connection))
@@ -141,7 +141,7 @@ class DeadLetters:
             SchemaError: the tables are missing or old.
         """
         async with self._engine.connect() as connection:
-            await connection.run_sync(migrations.check)
+            await connection.run_sync(schema.check)
             rows: Sequence[Row[Any]] = (
                 await connection.execute(statements.dead.whole(selection), {"limit": limit})
             ).all()
@@ -154,7 +154,7 @@ class DeadLetters:
             SchemaError: the tables are missing or old.
         """
         async with self._engine.connect() as connection:
-            await connection.run_sync(migrations.check)
+            await connection.run_sync(schema.check)
             kinds = (await connection.execute(statements.dead.count_by_kind(selection))).all()
             keys, waiting = (await connection.execute(statements.dead.count_released(selection))).one()
             refused, accepted = await self._judge(connection, selection)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
@@ -87,6 +87,11 @@ def inbox_handler(
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
     """
+    if isinstance(bare := getattr(name, "__code__", None), CodeType):
+        place = f"{bare.co_filename}, line {bare.co_firstlineno}"
+        raise ConfigurationError(
+            f'@inbox_handler has no name on {bare.co_qualname} ({place}): write @inbox_handler("HandleOrder")'
+        )
     if not isinstance(name, str) or not is_storable_name(name):
         raise ConfigurationError(
             f"@inbox_handler takes a name of 1 to {NAME_LIMIT} bytes that a table can hold (no NUL character, no lone "
@@ -148,7 +153,8 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
     """The handlers that these modules define or import, each once, in the order in which they are found.
 
     Raises:
-        ConfigurationError: two different handlers have one name, a signature is wrong, or there is no handler at all.
+        ConfigurationError: two different handlers have one name, a signature is wrong, a method is marked, or there is
+            no handler at all.
     """
     listed = list(modules)
     found: dict[str, Handler] = {}
@@ -160,6 +166,11 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
                 f"two handlers are named {handler.name!r}: {_place(other.function)} and {_place(function)}. "
                 "The name is what the inbox remembers: give each its own"
             )
+    if methods := list(_methods(listed, found.values())):
+        raise ConfigurationError(
+            f"handlers are functions of their module, and methods are not found: {', '.join(methods)}. Move it out of "
+            "its class, or give it to the module as that of an object, as in confirm = Orders().confirm"
+        )
     if not found:
         names = ", ".join(module.__name__ for module in listed)
         raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…")')
@@ -227,6 +238,18 @@ def _marked(modules: Iterable[ModuleType]) -> Iterator[Callable[..., Any]]:
                 seen.add(id(candidate))
                 if isinstance(getattr(candidate, _MARK, None), _Mark):
                     yield candidate
+
+
+def _methods(modules: Iterable[ModuleType], handlers: Iterable[Handler]) -> Iterator[str]:
+    """Methods that are marked, of classes that the modules define, unless the module has one of an object."""
+    bound = {getattr(handler.function, "__func__", handler.function) for handler in handlers}
+    for module in modules:
+        for cls in vars(module).values():
+            if isinstance(cls, type) and cls.__module__ == module.__name__:
+                for attribute in vars(cls).values():
+                    method = getattr(attribute, "__func__", attribute)
+                    if isinstance(getattr(method, _MARK, None), _Mark) and method not in bound:
+                        yield _place(method)
 
 
 def _place(function: Callable[..., Any]) -> str:

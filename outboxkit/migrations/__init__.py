@@ -16,12 +16,25 @@ from typing import IO, Any
 
 from alembic.migration import MigrationContext
 from alembic.operations import Operations
-from sqlalchemy import Connection, func, inspect, select
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Connection, func, select
 
-from outboxkit import autogenerate, statements, structure, tables
-from outboxkit.errors import ConfigurationError, SchemaError
+from outboxkit import autogenerate, structure, tables
+from outboxkit.errors import ConfigurationError
 from outboxkit.migrations import v0001, v0002, v0003, v0004, v0005
+from outboxkit.schema import check, check_engine, installed
+
+__all__ = [
+    "LATEST",
+    "STEPS",
+    "check",
+    "check_engine",
+    "downgrade",
+    "installed",
+    "migrate",
+    "repair",
+    "upgrade",
+    "write_sql",
+]
 
 autogenerate.register()
 
@@ -30,7 +43,6 @@ LATEST = max(STEPS)
 
 _VERSION = tables.schema_version
 _LOCK = 0x6F75_7462_6F78  # "outbox": every `migrate` of one database takes this lock
-_CURE = "run `outboxkit migrate`, or add migrations.upgrade(op, {since}to={to}) to your Alembic history"
 
 
 def upgrade(op: Any, *, to: int, since: int = 0) -> None:
@@ -91,52 +103,6 @@ def write_sql(dialect_name: str, output: IO[str]) -> None:
     context = MigrationContext.configure(dialect_name=dialect_name, opts=options)
     with context.begin_transaction():
         upgrade(Operations(context), to=LATEST)
-
-
-def installed(connection: Connection) -> int:
-    """The version of the tables that this connection sees; 0 where there are none.
-
-    Raises:
-        SchemaError: the version table is there and says nothing.
-    """
-    if not inspect(connection).has_table(tables.schema_version.name):
-        return 0
-    version = connection.execute(statements.schema.current_version()).scalar_one_or_none()
-    if version is None:
-        raise SchemaError(
-            f"{tables.schema_version.name} is empty, so the version of the tables is unknown. If Alembic's "
-            "autogenerate made them from outboxkit.metadata, replace that part of the revision by "
-            f"migrations.upgrade(op, to={LATEST}); otherwise insert the version that the tables have"
-        )
-    return version
-
-
-def check(connection: Connection) -> None:
-    """Make sure that the tables are there and new enough, and that nothing is missing that all work needs.
-
-    Newer tables are accepted: during a rollout they are migrated first, and old processes go on until replaced.
-
-    Raises:
-        SchemaError: they are missing or old, or a part of them is missing; the text says what to run.
-    """
-    found = installed(connection)
-    if found == 0:
-        raise SchemaError(f"the outboxkit tables are missing: {_CURE.format(since='', to=LATEST)}")
-    if found < LATEST:
-        cure = _CURE.format(since=f"since={found}, ", to=LATEST)
-        raise SchemaError(f"the outboxkit tables have version {found}, this code needs {LATEST}: {cure}")
-    if found == LATEST:
-        structure.check(connection, structure.NEEDED)
-
-
-async def check_engine(engine: AsyncEngine) -> None:
-    """`check` on a connection of its own, for a worker's start.
-
-    Raises:
-        SchemaError: as `check`.
-    """
-    async with engine.begin() as connection:
-        await connection.run_sync(check)
 
 
 def _between(since: int, to: int) -> list[int]:

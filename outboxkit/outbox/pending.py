@@ -41,7 +41,6 @@ _nothing = select(literal_column("0").label("number")).select_from(outbox).subqu
 _mapper = registry().map_imperatively(Pending, _nothing, primary_key=[_nothing.c.number])
 
 _INSERT_ONE, _INSERT_MANY = statements.write.insert_one(), statements.write.insert_many()
-_INSERT_MANY_UNLESS_THERE = statements.write.insert_many_unless_there()
 _LOCK_KEYS = statements.write.lock_keys()
 
 
@@ -129,7 +128,7 @@ def _insert(connection: Connection, rows: list[Row]) -> None:
     """Insert some rows in their order; one with `dedup` among them does not touch the others."""
     unless_there = any(row.dedup for row in rows)
     if len(rows) > 1 and connection.dialect.name != "sqlite":
-        statement = _INSERT_MANY_UNLESS_THERE if unless_there else _INSERT_MANY
+        statement = statements.write.insert_many_unless_there() if unless_there else _INSERT_MANY
         connection.execute(statement, dict(zip(Row._fields, map(list, zip(*rows, strict=True)), strict=True)))
         return
     one = statements.write.insert_one_unless_there(connection.dialect.name) if unless_there else _INSERT_ONE

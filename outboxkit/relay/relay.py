@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import migrations, partitions, statements, urls
+from outboxkit import partitions, schema, statements, urls
 from outboxkit.brokers import Publisher, address_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
@@ -196,7 +196,7 @@ class Relay:
         )
 
     async def _get_ready(self) -> None:
-        await migrations.check_engine(self.engine)
+        await schema.check_engine(self.engine)
         if self.keep_published:
             async with self.engine.connect() as connection:
                 await partitions.prepare_partitions(connection)

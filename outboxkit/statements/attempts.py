@@ -20,9 +20,9 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
+from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import attempt
 
 _KEY = list(attempt.primary_key)
@@ -86,10 +86,10 @@ def prune_attempts(before: datetime, limit: int) -> Delete:
 
 
 def _count(dialect: str, first: dict[str, Any], changed: dict[str, Any], *returned: Any) -> ReturningInsert[Any]:
-    insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
     row = {"queue": bindparam("queue"), "message_id": bindparam("message_id")} | first
-    upsert = insert_into(attempt).values(row).on_conflict_do_update(index_elements=_KEY, set_=changed)
-    return upsert.returning(*returned)
+    upsert = insert_into(dialect, attempt).values(row).on_conflict_do_update(index_elements=_KEY, set_=changed)
+    counted: ReturningInsert[Any] = upsert.returning(*returned)
+    return counted
 
 
 def _this() -> tuple[ColumnElement[bool], ...]:

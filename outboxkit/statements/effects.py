@@ -24,9 +24,9 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
+from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import UtcDateTime, effect
 
 _STARTED: ColumnElement[str] = literal_column("'started'")
@@ -42,7 +42,6 @@ def intend(dialect: str) -> ReturningInsert[str]:
     Parameters: key, token, seconds (how long the call may take). Index: the primary key. Locks: where another
     transaction has inserted the same key and is still open, this one waits for its end.
     """
-    into: Any = sqlite.insert(effect) if dialect == "sqlite" else postgresql.insert(effect)
     row = {
         "key": bindparam("key"),
         "state": _STARTED,
@@ -51,7 +50,10 @@ def intend(dialect: str) -> ReturningInsert[str]:
         "locked_until": _later(dialect),
     }
     made: ReturningInsert[str] = (
-        into.values(row).on_conflict_do_nothing(index_elements=[effect.c.key]).returning(effect.c.key)
+        insert_into(dialect, effect)
+        .values(row)
+        .on_conflict_do_nothing(index_elements=[effect.c.key])
+        .returning(effect.c.key)
     )
     return made
 

@@ -37,9 +37,9 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
+from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import UtcDateTime, idempotency
 
 _KEY = (idempotency.c.scope, idempotency.c.principal, idempotency.c.key)
@@ -207,8 +207,9 @@ def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
         "created_at": now,
         "expires_at": _later(dialect, "retention"),
     }
-    insert: Any = sqlite.insert(idempotency) if dialect == "sqlite" else postgresql.insert(idempotency)
-    insert = insert.from_select(list(row), select(*row.values()).where(free), include_defaults=False)
+    insert = insert_into(dialect, idempotency).from_select(
+        list(row), select(*row.values()).where(free), include_defaults=False
+    )
     expired, old = idempotency.c.expires_at <= now, idempotency.c
     anew = {name: insert.excluded[name] for name in row if name not in ("scope", "principal", "key", "created_at")}
     lease_over = and_(_IS_OPEN, old.locked_until <= now, old.fingerprint == insert.excluded.fingerprint)

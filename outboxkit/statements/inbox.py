@@ -32,9 +32,9 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
+from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import UtcDateTime, inbox
 
 DEFAULT = f"{inbox.name}_default"
@@ -58,7 +58,10 @@ def record_processed(dialect: str) -> ReturningInsert[str]:
     row: dict[str, Any] = {name: bindparam(name) for name in _RECORDED[:-1]}
     row["processed_at"] = _not_before(dialect, bindparam("made", type_=UtcDateTime))
     made: ReturningInsert[str] = (
-        _insert_into(dialect).values(row).on_conflict_do_nothing(index_elements=_KEY).returning(inbox.c.message_id)
+        insert_into(dialect, inbox)
+        .values(row)
+        .on_conflict_do_nothing(index_elements=_KEY)
+        .returning(inbox.c.message_id)
     )
     return made
 
@@ -74,7 +77,7 @@ def record_all(dialect: str) -> ReturningInsert[str, str]:
     deadlock.
     """
     rows = _json_rows() if dialect == "sqlite" else _array_rows()
-    into = _insert_into(dialect).from_select(_RECORDED, rows, include_defaults=False)
+    into = insert_into(dialect, inbox).from_select(_RECORDED, rows, include_defaults=False)
     made: ReturningInsert[str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(*_KEY)
     return made
 
@@ -125,10 +128,6 @@ class _Listed(TypeDecorator[Sequence[Any]]):
 
 def _as_text(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"
-
-
-def _insert_into(dialect: str) -> Any:
-    return sqlite.insert(inbox) if dialect == "sqlite" else postgresql.insert(inbox)
 
 
 def _not_before(dialect: str, made: ColumnElement[Any]) -> ColumnElement[Any]:

@@ -23,9 +23,9 @@ from sqlalchemy import (
     union,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 
+from outboxkit.statements.conflicts import insert_into
 from outboxkit.statements.dead import LISTED, MESSAGE
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
 from outboxkit.tables.moments import readable
@@ -89,13 +89,12 @@ def put_back(dialect: str) -> ReturningInsert[Any]:
 
     Parameters: ids, now. Index: the primary keys. Locks: the new rows.
     """
-    insert_into: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
     names = [*_ENVELOPE, "due_at", "held"]
     source = select(*(readable(dead_letter.c[name]) for name in _ENVELOPE), _NOW, true()).where(
         dead_letter.c.resolution.is_(None), _has_a_place(), _among(dead_letter.c.id, "ids", dialect)
     )
     made: ReturningInsert[Any] = (
-        insert_into(outbox)
+        insert_into(dialect, outbox)
         .from_select(names, source, include_defaults=False)
         .on_conflict_do_nothing(index_elements=[outbox.c.position])
         .returning(outbox.c.position)

@@ -3,7 +3,9 @@
 from typing import Any
 
 from sqlalchemy import (
+    DOUBLE_PRECISION,
     Delete,
+    Insert,
     Interval,
     Select,
     String,
@@ -17,9 +19,9 @@ from sqlalchemy import (
     text,
     type_coerce,
 )
-from sqlalchemy.dialects import postgresql
 
 from outboxkit.statements.claim import oldest_ready
+from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import UtcDateTime, outbox, sleeper
 
 _NAME = bindparam("name", type_=String)
@@ -50,15 +52,16 @@ def notify() -> Select[Any]:
     return select(func.pg_notify(bindparam("channel", type_=String), bindparam("payload", type_=String)))
 
 
-def go_to_sleep() -> postgresql.Insert:
+def go_to_sleep() -> Insert:
     """Record a sleeper, or go on doing so, for so many seconds from now by the database's clock. PostgreSQL only.
 
     Parameters: name, seconds. Index: the primary key. Locks: the sleeper's own row.
     """
-    seconds = bindparam("seconds", type_=postgresql.DOUBLE_PRECISION)
+    seconds = bindparam("seconds", type_=DOUBLE_PRECISION)
     until = func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
-    row = postgresql.insert(sleeper).values(name=_NAME, until=type_coerce(until, UtcDateTime))
-    return row.on_conflict_do_update(index_elements=[sleeper.c.name], set_={"until": row.excluded.until})
+    row = insert_into("postgresql", sleeper).values(name=_NAME, until=type_coerce(until, UtcDateTime))
+    made: Insert = row.on_conflict_do_update(index_elements=[sleeper.c.name], set_={"until": row.excluded.until})
+    return made
 
 
 def wake_up() -> Delete:

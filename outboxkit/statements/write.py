@@ -3,6 +3,7 @@
 New rows are given in the columns of `WRITTEN`; the rest is the relay's.
 """
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -21,8 +22,8 @@ from sqlalchemy import (
     literal_column,
     select,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
+from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import outbox
 
 WRITTEN = (
@@ -70,28 +71,23 @@ def insert_many() -> Insert:
     return insert(outbox).from_select(_NAMES, _given())
 
 
+@cache
 def insert_one_unless_there(dialect: str) -> Insert:
     """`insert_one`, but nothing where the outbox has a row with this id that was added with `dedup` too.
 
     Index: outboxkit_outbox_dedup. Locks: where another transaction has inserted the same id and is still open, this one
     waits for it: after its commit nothing is inserted, after its rollback this insert goes on.
     """
-    insert_into = sqlite.insert if dialect == "sqlite" else postgresql.insert
-    return (
-        insert_into(outbox).inline().on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
-    )
+    return _unless_there(insert_into(dialect, outbox).inline())
 
 
+@cache
 def insert_many_unless_there() -> Insert:
     """`insert_many`, but no rows with an id that the outbox has, where both have `dedup`. PostgreSQL only.
 
     Index: outboxkit_outbox_dedup. Locks: as `insert_one_unless_there`, for each row.
     """
-    return (
-        postgresql.insert(outbox)
-        .from_select(_NAMES, _given())
-        .on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
-    )
+    return _unless_there(insert_into("postgresql", outbox).from_select(_NAMES, _given()))
 
 
 def lock_keys() -> Select[Any]:
@@ -125,6 +121,11 @@ def cancel() -> Delete:
     Parameters: message_id. Index: none, it reads the whole outbox. Locks: as `cancel_delayed`.
     """
     return delete(outbox).where(outbox.c.message_id == bindparam("message_id"))
+
+
+def _unless_there(rows: Any) -> Insert:
+    made: Insert = rows.on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
+    return made
 
 
 def _given() -> Select[Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from outboxkit import settings
@@ -25,7 +26,7 @@ FILES = sorted(path for path in WORKERS.rglob("*") if path.is_file() and path.su
 UNITS = sorted((WORKERS / "systemd").glob("*.service"))
 MANIFESTS = sorted((WORKERS / "kubernetes").glob("*.yaml"))
 EXAMPLE = ROOT / "examples" / "2_two_services"
-COMMANDS = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+COMMANDS = set(typer.main.get_command(app).commands)
 
 
 def compose() -> dict[str, Any]:

@@ -22,7 +22,7 @@ from outboxkit.settings import SECRETS, Settings, variable
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 COMMANDS = typer.main.get_command(app).commands
-WITH_SUBCOMMANDS = COMMANDS | {
+WITH_SUBCOMMANDS = dict(COMMANDS) | {
     f"{group} {name}": command
     for group, found in COMMANDS.items()
     for name, command in getattr(found, "commands", {}).items()

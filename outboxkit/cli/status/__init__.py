@@ -3,17 +3,16 @@
 import asyncio
 import shutil
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import compose, migrations, process, statements, structure, urls
+from outboxkit import compose, process, schema, statements, structure, urls
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, messages, server, show, waiting
 from outboxkit.cli.status.report import Status
-from outboxkit.outage import utc_now
 from outboxkit.settings import Settings
 
 
@@ -41,7 +40,7 @@ async def read_url(url: str) -> Status:
         async with engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            return await connection.run_sync(read, utc_now())
+            return await connection.run_sync(read, datetime.now(UTC))
     finally:
         await engine.dispose()
 
@@ -52,8 +51,8 @@ def read(connection: Connection, now: datetime) -> Status:
     Raises:
         SchemaError: the tables are missing or old.
     """
-    migrations.check(connection)
-    if (version := migrations.installed(connection)) == migrations.LATEST:
+    schema.check(connection)
+    if (version := schema.installed(connection)) == schema.NEEDED:
         structure.check(connection)
     if connection.dialect.name == "postgresql":
         connection.execute(statements.status.by_index())

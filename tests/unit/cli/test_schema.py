@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, update
 
-from outboxkit import migrations, tables
+from outboxkit import schema, tables
 from outboxkit.migrations import LATEST
 from tests.unit.cli.conftest import Run
 
@@ -33,7 +33,7 @@ def test_check_says_whether_they_are_there(run: Run, empty_url: str):
 
 
 def test_check_finds_old_tables(run: Run, database_url: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(migrations, "LATEST", LATEST + 1)
+    monkeypatch.setattr(schema, "NEEDED", LATEST + 1)
     ended = run("migrate", "--check", "--database-url", database_url)
     assert ended.code == 1
     assert f"have version {LATEST}, this code needs {LATEST + 1}" in ended.err

@@ -167,3 +167,35 @@ def test_a_drain_is_summed_up():
         "4 A could not be published: unroutable: x",
         "1 B could not be published: rejected: y",
     ]
+
+
+def test_a_fault_in_a_module_of_handlers_is_told_with_its_place(run: Run, tmp_path: Path):
+    def place(name: str, text: str) -> str:
+        return refused(run, module(tmp_path, name, text), "--queue", "q")
+
+    said = place("unit_syntax", "x = 1\n\ndef broken(:\n")
+    assert said == "module 'unit_syntax' cannot be imported: unit_syntax.py, line 3: SyntaxError: invalid syntax"
+    said = place("unit_indent", "def broken():\nreturn\n")
+    assert said.startswith("module 'unit_indent' cannot be imported: unit_indent.py, line 2: IndentationError: ")
+    place("unit_inner", "import unit_syntax\n")
+    assert place("unit_outer", "import unit_inner\n").endswith("unit_syntax.py, line 3: SyntaxError: invalid syntax")
+    bare = HANDLERS.replace('@inbox_handler("Handle")', "@inbox_handler")
+    assert "unit_bare.py, line 10: ConfigurationError: @inbox_handler has no name on handle" in place("unit_bare", bare)
+    assert "unit_event.py, line 5: ConfigurationError: @event takes a name" in place(
+        "unit_event", HANDLERS.replace('@event("OrderConfirmed")', "@event")
+    )
+    assert "unit_deep.py, line 3: ZeroDivisionError" in place("unit_deep", "\ndef f():\n    1 / 0\n\nf()\n")
+
+
+def test_a_method_is_not_a_handler_that_is_found(run: Run, tmp_path: Path):
+    method = """
+
+class Orders:
+    @inbox_handler("Confirm")
+    def confirm(self, session, event: OrderConfirmed): ...
+"""
+    said = refused(run, module(tmp_path, "unit_method", HANDLERS + method), "--queue", "q")
+    assert said.startswith("handlers are functions of their module, and methods are not found: unit_method.Orders.conf")
+    assert "confirm = Orders().confirm" in said
+    bound = module(tmp_path, "unit_bound", HANDLERS + method + "\nconfirm = Orders().confirm\n")
+    assert "memory:// " not in refused(run, bound, "--queue", "q", "--broker-url", "http://pay.example/")

@@ -122,7 +122,7 @@ def test_the_name_is_a_short_text(name: Any):
 
 
 def test_forgotten_parentheses_are_explained():
-    with pytest.raises(ConfigurationError, match="@inbox_handler takes a name"):
+    with pytest.raises(ConfigurationError, match=r"has no name on plain \(.*test_handlers.py, line \d+\)"):
         inbox_handler(plain)
 
 

@@ -11,7 +11,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, create_engine, delete, inspect, select, update
 
-from outboxkit import ConfigurationError, SchemaError, metadata, migrations, tables
+from outboxkit import ConfigurationError, SchemaError, metadata, migrations, schema, tables
 from outboxkit.migrations import LATEST, STEPS
 
 TABLES = set(metadata.tables)
@@ -147,7 +147,7 @@ def test_missing_tables_are_an_error_that_says_what_to_run(engine: Engine):
 def test_old_tables_are_an_error_that_says_what_to_run(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     with engine.begin() as connection:
         migrations.migrate(connection)
-        monkeypatch.setattr(migrations, "LATEST", LATEST + 1)
+        monkeypatch.setattr(schema, "NEEDED", LATEST + 1)
         with pytest.raises(SchemaError) as raised:
             migrations.check(connection)
     assert f"have version {LATEST}, this code needs {LATEST + 1}" in str(raised.value)

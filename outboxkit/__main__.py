@@ -1,0 +1,6 @@
+"""`python -m outboxkit`: the command line, for where the command itself is not on the path."""
+
+from outboxkit.cli import main
+
+if __name__ == "__main__":
+    main()

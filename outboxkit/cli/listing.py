@@ -1,0 +1,76 @@
+"""The commands by name, each with what it does in a sentence: a command's module is imported when it is used."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, cast
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+LISTED = {
+    "migrate": ("schema", "Create the tables, or bring them to this version."),
+    "relay": ("workers", "Publish what committed transactions left in the outbox for a destination."),
+    "consume": ("workers", "Receive messages and run their handlers, each effect once."),
+    "status": (
+        "status",
+        "Show what waits and why, what was given up on, who is connected, and what holds back vacuum.",
+    ),
+    "prune": ("prune", "Forget what is older than its retention."),
+    "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
+    "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
+    "dead": ("dead", "Look at what was given up on, put it back into the outbox, or discard it."),
+}
+"""For each command the module of `outboxkit.cli` that has it, as a function of its name or as `app`, and its help."""
+
+
+class Plain(TyperCommand):
+    """A command whose help names no Python types, such as `<bool>`: what an option takes, its metavar says."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options and arguments."""
+        return _without_types(super().get_params(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A group of commands with such a help."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """The options."""
+        return _without_types(super().get_params(ctx))
+
+
+def _without_types(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        parameter.display_type = lambda ctx: ""  # noqa: ARG005 - as typer calls it
+    return parameters
+
+
+class Listing(Mapping[str, Any]):
+    """The commands; its values are imported when they are asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        module = import_module(f"outboxkit.cli.{LISTED[name][0]}")
+        app: typer.Typer | None = getattr(module, "app", None)
+        if app is None:
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command(name, cls=Plain)(getattr(module, name))
+        return typer.main.get_command(app)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(LISTED)
+
+    def __len__(self) -> int:
+        return len(LISTED)
+
+
+class Commands(PlainGroup):
+    """The group of all commands, which prints its own help without importing one of them."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = cast("Any", Listing())
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature
+        """Write the list."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in LISTED.items()])

@@ -1,0 +1,47 @@
+"""Importing the modules that have handlers; what goes wrong there is told with its place in the user's code."""
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from outboxkit.errors import ConfigurationError
+from outboxkit.outage import first_line
+
+_OURS = str(Path(__file__).parents[1])
+
+
+def load(name: str) -> ModuleType:
+    """Import a module by its dotted name, also from the current directory.
+
+    Raises:
+        ConfigurationError: there is none, or it cannot be imported; the text names the file and the line.
+    """
+    if "" not in sys.path:  # an installed command starts without the current directory, where the handlers are
+        sys.path.insert(0, "")
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            hint = "MODULE is a dotted name, importable from the current directory"
+            raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
+        text = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else first_line(error)
+        raise ConfigurationError(f"module {name!r} cannot be imported: {_place(error)}{text}") from error
+
+
+def _place(error: Exception) -> str:
+    """Where the user's code failed: neither in the import system nor in the decorators that it calls."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}, line {error.lineno}: "
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_foreign(frame.filename)]
+    return f"{_shown(frames[-1].filename)}, line {frames[-1].lineno}: " if frames else ""
+
+
+def _is_foreign(file: str) -> bool:
+    return file.startswith((_OURS, "<frozen")) or file == importlib.__file__
+
+
+def _shown(file: str) -> str:
+    path, here = Path(file), Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file

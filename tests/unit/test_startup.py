@@ -1,0 +1,68 @@
+"""What a start costs, as the libraries that it imports: each command imports what it uses, no worker Alembic."""
+
+import subprocess
+import sys
+
+import pytest
+
+from outboxkit.cli.listing import LISTED, Listing
+from tests.pages import ROOT
+
+LIBRARIES = {
+    *("aio_pika", "aiosqlite", "alembic", "attrs", "fastapi", "flask", "httpx", "msgspec", "psycopg", "pydantic"),
+    *("sqlalchemy", "structlog", "tenacity", "typer", "uuid_utils"),
+}
+COMMAND = {"msgspec", "pydantic", "sqlalchemy", "typer"}
+SERVICE = {"msgspec", "pydantic", "sqlalchemy", "structlog", "tenacity"}
+
+RUN = """
+import sys
+from outboxkit.cli import main
+sys.argv = ["outboxkit", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+"""
+PROGRAM = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("program", sys.argv[1])
+spec.loader.exec_module(importlib.util.module_from_spec(spec))
+"""
+STARTS = {
+    "import outboxkit": ("import outboxkit", set()),
+    "every public name": ("from outboxkit import *", {"msgspec", "sqlalchemy", "uuid_utils"}),
+    "--help": (RUN, {"typer"}),
+    "migrate --help": (RUN, {*COMMAND, "alembic"}),
+    "relay --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
+    "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
+    "status": (RUN, {*COMMAND, "aiosqlite"}),
+    "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
+    "replay --help": (RUN, {*SERVICE, "typer"}),
+    "dead replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
+    "workers/relay.py": (PROGRAM, {*SERVICE, "psycopg", "uuid_utils"}),
+    "workers/consumer.py": (PROGRAM, {*SERVICE, "uuid_utils"}),
+    "workers/retention.py": (PROGRAM, {*SERVICE, "uuid_utils"}),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_start_imports_what_it_uses(start: str, database_url: str):
+    program, libraries = STARTS[start]
+    told = program + "\nprint(); print('imported', *{name.partition('.')[0] for name in sys.modules})"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{told}", *start.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={"OUTBOXKIT_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    imported = LIBRARIES & set(ended.stdout.splitlines()[-1].split())
+    assert sorted(imported) == sorted(libraries)
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself():
+    for name, (_, text) in LISTED.items():
+        assert " ".join(Listing()[name].help.split()).startswith(text.removesuffix(".")), name
