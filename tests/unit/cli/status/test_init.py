@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine, insert
 
 from outboxkit import tables
 from tests.unit.cli.conftest import Run
