@@ -111,6 +111,18 @@ def waiting() -> Select[Any]:
     return select(first.c.held, func.count(), *earliest).group_by(first.c.held)
 
 
+def retried() -> Select[Any]:
+    """The error of the row whose retry is farthest off, and how many have one, among the `limit` next due rows.
+
+    The farther off, the later the failure. Of a destination. Parameters: destination, limit. Index:
+    outboxkit_outbox_due, up to the parked rows. Locks: none.
+    """
+    columns = (outbox.c.last_error, outbox.c.due_at, outbox.c.position)
+    first = _first(_to_destination(*columns).where(outbox.c.due_at < _PARKED), outbox.c.due_at, outbox.c.position)
+    failed = select(first.c.last_error, func.count().over()).where(first.c.last_error.is_not(None))
+    return failed.order_by(first.c.due_at.desc(), first.c.position.desc()).limit(literal_column("1"))
+
+
 def parked() -> Select[Any]:
     """How many rows of a destination wait behind a parked dead letter: at most `limit` are counted.
 

@@ -108,6 +108,7 @@ READS: dict[str, Callable[[], Any]] = {
     "unknown_effects": statements.status.unknown_effects,
     "ready": statements.status.ready,
     "waiting": statements.status.waiting,
+    "retried": statements.status.retried,
     "parked": statements.status.parked,
     "parked_keys": statements.status.parked_keys,
     "oldest_by_type": statements.status.oldest_by_type,

@@ -63,6 +63,15 @@ class OfDestination:
 
 
 @dataclass(frozen=True)
+class Retried:
+    """Why messages to a destination wait for their retry: how many do, and the latest error."""
+
+    destination: str
+    waiting: Count
+    last_error: str
+
+
+@dataclass(frozen=True)
 class Outbox:
     """Rows by state; `oldest_age_seconds` is how long the oldest one that should be gone has waited.
 
@@ -79,6 +88,7 @@ class Outbox:
     by_type: dict[str, OfType]
     parked_keys: ParkedKeys
     by_destination: dict[str, OfDestination] = field(default_factory=dict)
+    retried: tuple[Retried, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from outboxkit.message import DEFAULT_DESTINATION
 LABEL = 14
 NARROWEST = 60
 SHOWN_SESSIONS = 10
+LONGEST_ERROR = 200
 
 
 def lines(found: Status, *, width: int) -> Iterator[str]:
@@ -69,13 +70,22 @@ def _outbox(found: Outbox) -> Iterator[str]:
     for name, there in found.by_destination.items():
         age = "" if there.oldest_age_seconds is None else f", the oldest for {span(there.oldest_age_seconds)}"
         yield f"to {plain(name)}: {_states(there)}{age}"
+    for why in found.retried:
+        to = "" if why.destination == DEFAULT_DESTINATION else f" to {plain(why.destination)}"
+        verb = "waits" if why.waiting.value == 1 else "wait"
+        yield f"{number(why.waiting)}{to} {verb} for a retry, the latest because of: {_short(plain(why.last_error))}"
     keys = found.parked_keys
     if keys.count.value:
         yield f"{many(keys.count, 'key')} parked"
     for key in keys.top:
-        yield f"  {_key(key)}: {number(key.waiting)} waiting behind {many(key.dead, 'dead letter')}"
+        waiting = f"{number(key.waiting)} waiting" if key.waiting.value else "nothing waits"
+        yield f"  {_key(key)}: {waiting} behind {many(key.dead, 'dead letter')}"
     if keys.more.value:
         yield f"  and {number(keys.more)} more"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…"
 
 
 def _states(found: Outbox | OfDestination) -> str:

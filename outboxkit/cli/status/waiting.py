@@ -1,13 +1,13 @@
 """Reads the outbox, destination by destination: exactly while it has few rows, from a sample beyond that."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
 
 from outboxkit import tables
-from outboxkit.cli.status.report import Count, OfDestination, OfType, Outbox, ParkedKey, ParkedKeys, total
+from outboxkit.cli.status.report import Count, OfDestination, OfType, Outbox, ParkedKey, ParkedKeys, Retried, total
 from outboxkit.cli.status.sample import EXACT_UP_TO, LIMIT, Sample, take
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements import status as statements
@@ -53,7 +53,15 @@ def read_outbox(connection: Connection, now: datetime) -> Outbox:
         by_type={kind: _of_type(sample, kind) for kind in sorted({row.type for row in sample.rows})},
         parked_keys=_parked_keys(connection, found, states["parked"]),
         by_destination=_by_destination(sample, found, now),
+        retried=tuple(_retried(connection, [read.destination for read in found])),
     )
+
+
+def _retried(connection: Connection, destinations: Iterable[str]) -> Iterator[Retried]:
+    for name in destinations:
+        row = connection.execute(statements.retried(), LIMIT | {"destination": name}).one_or_none()
+        if row is not None:
+            yield Retried(name, Count(row[1], row[1] > EXACT_UP_TO), row[0])
 
 
 def _read(connection: Connection, destination: str, now: datetime) -> Read:

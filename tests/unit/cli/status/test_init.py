@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, create_engine, insert
 
 from outboxkit import tables
 from tests.unit.cli.conftest import Run
@@ -61,6 +61,7 @@ def test_json_says_everything(run: Run, filled: str):
                 "more": exactly(0),
             },
             "by_destination": {},
+            "retried": [],
         },
         "inbox": {"processed": exactly(3), "by_handler": {"A": exactly(2), "B": exactly(1)}, "shared_names": []},
         "dead_letters": {
@@ -96,7 +97,7 @@ def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyP
         "              3 keys parked",
         "                b: 2 waiting behind 1 dead letter",
         "                c: 1 waiting behind 1 dead letter",
-        "                d: 0 waiting behind 1 dead letter",
+        "                d: nothing waits behind 1 dead letter",
         "inbox         3 processed",
         "                A: 2",
         "                B: 1",
@@ -123,6 +124,7 @@ def test_nothing_at_all(run: Run, database_url: str):
         "by_type": {},
         "parked_keys": {"count": exactly(0), "top": [], "more": exactly(0)},
         "by_destination": {},
+        "retried": [],
     }
     assert (said["inbox"]["processed"], said["dead_letters"]["open"], said["advice"]) == (exactly(0), exactly(0), [])
     lines = run("status", "--database-url", database_url).out.splitlines()
@@ -169,3 +171,27 @@ def test_other_destinations_have_a_line_each(run: Run, filled: str, engine: Engi
 
 
 STATES = ("pending", "ready", "delayed", "held", "parked")
+
+
+def test_why_messages_wait_is_said_for_each_destination(run: Run, database_url: str):
+    engine = create_engine(database_url)
+    message = {"type": "T", "payload": b"{}", "headers": b"{}", "content_type": "application/json", "held": True}
+    rows = [
+        {"destination": "default", "last_error": "queue full", "due_at": NOW + HOUR},
+        {"destination": "default", "last_error": "unroutable", "due_at": NOW + 2 * HOUR},
+        {"destination": "default", "last_error": None, "due_at": NOW + 3 * HOUR},
+        {"destination": "payments", "last_error": "HTTP 401 \x1b[2J" + "x" * 300, "due_at": NOW + HOUR},
+        {"destination": "payments", "last_error": "dead", "due_at": tables.PARKED},
+    ]
+    with engine.begin() as connection:
+        connection.execute(
+            insert(tables.outbox), [message | row | {"message_id": f"{n}"} for n, row in enumerate(rows)]
+        )
+    engine.dispose()
+    said = json.loads(run("status", "--json", "--database-url", database_url).out)["outbox"]["retried"]
+    assert said[0] == {"destination": "default", "waiting": exactly(2), "last_error": "unroutable"}
+    assert (said[1]["destination"], said[1]["waiting"]) == ("payments", exactly(1))
+    lines = run("status", "--database-url", database_url).out
+    assert "2 wait for a retry, the latest because of: unroutable" in lines
+    assert "1 to payments waits for a retry, the latest because of: HTTP 401 \\x1b[2J" in lines
+    assert "x" * 201 not in lines
