@@ -50,8 +50,8 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
 
     On PostgreSQL its connections are called `name`, their times are in UTC whatever the server says, they notice a
     server that fell silent, and the server ends one that leaves a transaction idle for longer than
-    `idle_in_transaction`: a relay whose machine froze gives its rows back. On SQLite every transaction takes the writer
-    lock at its start, and the database is in WAL mode, so that readers are not held up.
+    `idle_in_transaction`: a relay whose machine froze gives its rows back. On SQLite every transaction takes the
+    writer lock at its start, and the database is in WAL mode, so that readers are not held up.
 
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.

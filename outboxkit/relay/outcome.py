@@ -52,7 +52,7 @@ def report(settlement: Settlement, log: LimitedLog) -> None:
     """Log what failed or was given up: a line for each type and reason every few seconds; batches are for debugging."""
     for row in settlement.failed:
         log.say(
-            logging.WARNING,
+            logging.WARNING if row.failures else logging.INFO,
             "message not published" if row.failures else "message postponed by its destination",
             *(row.message.type, row.reason),
             message_id=row.message.id,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import aio_pika
+import structlog
 
 from outboxkit import urls
 from outboxkit.brokers import Receipt
@@ -56,6 +57,7 @@ class RabbitPublisher:
         self._clock, self._opened_at = clock, float("-inf")
         self._caution = Caution(clock)
         self._suspects = NOBODY
+        self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     @property
     def address(self) -> str:
@@ -87,7 +89,10 @@ class RabbitPublisher:
         except TimeoutError:
             reason = await self._out_of_time()
         self._suspects = plan.still_suspect()
-        return plan.finish(reason)
+        receipts = plan.finish(reason)
+        for news in self._caution.refusals.news():
+            self._log.warning("broker takes no messages of a route, they wait", reason=news)
+        return receipts
 
     async def close(self) -> None:
         """Disconnect; a later `connect` opens anew."""

@@ -13,6 +13,8 @@ EARLY_SECONDS = 0.05
 """A row may be due a little earlier than its route, by another clock."""
 RECONNECT_SECONDS, RECONNECT_MOST_SECONDS, QUIET_SECONDS = 0.05, 5.0, 60.0
 """How far apart new connections are opened because of nacks: twice as far each time, until it was quiet for so long."""
+REMIND_SECONDS = 60.0
+"""How often it is told that a route waits."""
 ROUTES = 10_000
 """How many are remembered; where there are more, remembering starts anew."""
 
@@ -31,6 +33,8 @@ class Refusals:
 
     clock: Callable[[], float]
     _routes: dict[str, _Refusal] = field(default_factory=dict)
+    _told: dict[str, float] = field(default_factory=dict)
+    _news: list[str] = field(default_factory=list)
     _reconnected_at: float = float("-inf")
     _gap: float = RECONNECT_SECONDS
 
@@ -59,6 +63,8 @@ class Refusals:
         refusal.until = self.clock() + PAUSES[min(refusal.nacks, len(PAUSES) - 1)]
         refusal.nacks += 1
         refusal.reason, refusal.doubts_connection = reason, doubts_connection
+        if refusal.nacks > 1:
+            self._tell(route, reason)
 
     def seconds_left(self, route: str) -> float:
         """How long the route waits from now on."""
@@ -70,6 +76,19 @@ class Refusals:
         now = self.clock() + EARLY_SECONDS
         known = (self._routes[route] for route in routes if route in self._routes)
         return any(each.doubts_connection and opened_at < each.until <= now for each in known)
+
+    def news(self) -> list[str]:
+        """Why routes wait, for the log: each route once a minute."""
+        news, self._news = self._news, []
+        return news
+
+    def _tell(self, route: str, reason: str) -> None:
+        now = self.clock()
+        if now - self._told.get(route, float("-inf")) >= REMIND_SECONDS:
+            if len(self._told) >= ROUTES:
+                self._told.clear()
+            self._told[route] = now
+            self._news.append(reason)
 
     def may_reconnect(self) -> bool:
         """Whether a new connection may be opened because of nacks now; if so, it is counted."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select, text, update
@@ -13,6 +14,7 @@ from outboxkit import BrokerUnavailable, Message, SchemaError, ids, outbox, proc
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemorySubscriber
 from outboxkit.relay import Drained, Relay
+from outboxkit.retry import Backoff
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 
@@ -43,8 +45,9 @@ async def test_a_drain_tries_a_failing_message_once_and_says_why(bench: Bench):
     assert (done.published, done.held, done.later, done.is_complete) == (1, 0, 4, False)
     assert done.failed == {"Unknown": (4, "unroutable: no queue is bound to 'Unknown'")}
     lines = [line for line in said if line["log_level"] == "warning"]
-    assert [(line["message_id"], line["type"], line["attempts"]) for line in lines] == [
-        (id_, "Unknown", 1) for id_ in "abcd"
+    assert [(line["message_id"], line["type"], line["attempts"], line.get("count")) for line in lines] == [
+        ("a", "Unknown", 1, None),
+        ("d", "Unknown", 1, 3),
     ]
 
 
@@ -151,17 +154,57 @@ async def test_missing_tables_are_said_at_the_start(empty_url: str, bench: Bench
     await engine.dispose()
 
 
-async def test_an_error_of_the_publisher_is_raised_and_takes_everything_back(bench: Bench):
+async def test_an_error_of_the_publisher_takes_everything_back_and_the_relay_waits(bench: Bench):
     def fail(message: Message) -> None:
         raise ZeroDivisionError
 
     bench.add("a")
     before = bench.rows()
     bench.publisher.answer = fail
-    for way in (bench.relay().run, bench.relay().drain):
-        with pytest.raises(ZeroDivisionError):
-            await way(bench.stop)
+    with pytest.raises(BrokerUnavailable, match="the publisher failed: ZeroDivisionError"):
+        await bench.relay().drain(bench.stop, patience=SECOND / 1000)
     assert bench.rows() == before
+    with capture_logs() as said:
+        running = asyncio.create_task(bench.relay().run(bench.stop))
+        while not [line for line in said if line["event"] == "broker is away, waiting"]:
+            await asyncio.sleep(0.01)
+    assert bench.rows() == before
+    bench.publisher.answer = lambda message: None
+    while bench.left():
+        await asyncio.sleep(0.01)
+    bench.stop.set()
+    await running
+
+
+async def test_no_error_around_a_turn_ends_a_relay_and_each_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("outboxkit.relay.relay.SURPRISED", Backoff(base=SECOND / 1000, floor=SECOND / 1000))
+    bench.add("a")
+    relay = bench.relay()
+    troubles: list[BaseException] = [ZeroDivisionError("odd"), asyncio.CancelledError(), KeyError("odd")] * 2
+    turn = relay._pipeline.turn
+
+    async def surprising(*given: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return await turn(*given)
+
+    monkeypatch.setattr(relay._pipeline, "turn", surprising)
+    with capture_logs() as said:
+        running = asyncio.create_task(relay.run(bench.stop))
+        while bench.left():
+            await asyncio.sleep(0.01)
+        bench.stop.set()
+        await running
+    lines = [line["error"] for line in said if line["event"] == "unexpected error, the relay goes on"]
+    assert sorted(lines[:3]) == ["CancelledError", "KeyError: 'odd'", "ZeroDivisionError: odd"]
+
+
+async def test_a_relay_that_is_cancelled_ends(bench: Bench):
+    running = asyncio.create_task(bench.relay().run(bench.stop))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
 
 
 async def test_a_running_relay_retries_when_the_time_has_come(bench: Bench):

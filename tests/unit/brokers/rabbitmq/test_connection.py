@@ -151,9 +151,9 @@ async def test_a_broker_that_does_not_answer_leaves_time_for_the_next(monkeypatc
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         (closed,) = free_ports(1)
+        nodes = connection.Addresses(f"amqp://127.0.0.1:{port}/,amqp://127.0.0.1:{closed}/", shuffle=as_given)
         with pytest.raises(BrokerUnavailable, match=rf"{port}/: TimeoutError; cannot connect to .*{closed}/: "):
-            nodes = f"amqp://127.0.0.1:{port}/,amqp://127.0.0.1:{closed}/"
-            await connection.connect(connection.Addresses(nodes, shuffle=as_given), name="test", timeout=5)
+            await connection.connect(nodes, name="test", timeout=5)
     assert waited == [2.5, 2.5]
 
 

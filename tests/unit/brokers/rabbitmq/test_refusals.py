@@ -79,6 +79,7 @@ def test_what_a_new_connection_nacks_too_waits_longer_each_time_and_is_never_bla
     assert "on a new connection too: for routing key 'a' a queue is full, or has no leader" in str(
         publishing.receipts[1].reason
     )
+    assert len(publishing.caution.refusals.news()) == 1, "told once a minute"
     publishing.publish("a", "b")
     assert (publishing.verdicts, publishing.waves) == (["postponed", "confirmed"], [["b"]]), "its pause is not over"
     assert publishing.wait().publish("a", "a").verdicts == ["confirmed"] * 2
