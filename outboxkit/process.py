@@ -245,7 +245,7 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
             sys.stderr
         ),  # a line in one write, also where several processes share it,
     )
-    for library in ("aio_pika", "aiormq"):  # what they report of an outage is in our own line about it
+    for library in ("aio_pika", "aiormq", "pamqp"):  # what they report of an outage is in our own line about it
         logging.getLogger(library).setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # below that: each failed write to a peer that is gone
 

@@ -28,7 +28,7 @@ HOSTILE: tuple[dict[str, Any], ...] = (
     {"headers": {"outboxkit-key": "k" * 255, "b": "x" * (FULL - 300)}},
     {"headers": {"n" * 255: 1, FORGED: "x", "a" * 129: None}},
     {"headers": {"deep": NESTED, "list": [NESTED, [b"\x00\xff"]]}},
-    {"headers": {"float": 0.1, "decimal": Decimal("1.5"), "time": datetime(2026, 1, 1, tzinfo=UTC), "int": -(2**63)}},
+    {"headers": {"decimal": Decimal("1.5"), "time": datetime(2026, 1, 1, tzinfo=UTC), "int": -(2**63)}},
     {"headers": {"outboxkit-topic": "t" * 100_000}},
     {"headers": {"outboxkit-attempt": 1, "CC": ["nowhere"], "BCC": ["nowhere"], "x-delay": "?"}},
     {"headers": {"": "no name"}, "priority": 255, "reply_to": "r" * 255, "app_id": "a" * 255, "expiration": "99999999"},
