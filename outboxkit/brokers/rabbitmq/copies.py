@@ -45,7 +45,7 @@ class Copies:
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", connection=name)
         self._line: _Line | None = None
         self._opening = asyncio.Lock()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], _Line] = {}
         self._full: set[str] = set()
 
     async def put(self, arrived: Arrived, queue: str, *, marks: Marks, topic: str, over: asyncio.Event) -> None:
@@ -79,22 +79,23 @@ class Copies:
     async def close(self) -> None:
         """Disconnect; the next copy connects anew. Never raises for a broker that is gone."""
         gone, self._line = self._line, None
-        leaving = [*self._leaving]
-        for task in leaving:
-            task.cancel()
-        await asyncio.gather(*leaving, return_exceptions=True)
+        for line in self._leaving.values():
+            line.lose("closed")
+        await asyncio.gather(*self._leaving, return_exceptions=True)
         if gone is not None:
             await gone.close()
 
     async def _wait_for_room(self, line: "_Line", queue: str, nacks: int, over: asyncio.Event) -> None:
         """After a nack. A connection may have lost sight of the queue's leader: unless it is new, another is opened."""
-        if self._line is line and line.age() > RENEW_SECONDS:
+        renewed = self._line is not line
+        if not renewed and line.age() > RENEW_SECONDS:
             self._line = None
             leaving = asyncio.create_task(line.leave(self._timeout))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
-            if nacks == 1:
-                return
+            self._leaving[leaving] = line
+            leaving.add_done_callback(self._leaving.pop)
+            renewed = True
+        if renewed and nacks == 1:
+            return
         if queue not in self._full:
             self._full.add(queue)
             self._log.warning("a queue takes no copies, waiting", full=queue, error=NACKED)

@@ -56,6 +56,11 @@ class Intake:
         return self._acks.unsettled - len(self._arrived)
 
     @property
+    def waiting(self) -> bool:
+        """Whether something has arrived that nobody has received yet."""
+        return bool(self._arrived)
+
+    @property
     def full(self) -> bool:
         """Whether it holds so much that no more is read until something is settled."""
         return self._acks.held > HELD_BYTES
@@ -101,7 +106,7 @@ class Intake:
         return self._arrived.popleft() if self._arrived else None
 
     async def ask(self, queue: str) -> Arrived | None:
-        """The head of a queue; None where it is empty. It is bound by no prefetch."""
+        """The head of a queue, or what is pushed meanwhile; None where it is empty. It is bound by no prefetch."""
         present = self.next_present()
         if present is not None:
             return present
@@ -109,9 +114,12 @@ class Intake:
         self._asked.append((answer, queue))
         self._write(frame.marshal(commands.Basic.Get(queue=queue), self._channel))
         try:
-            with self.reading():
-                async with asyncio.timeout(self._timeout):
-                    return await answer
+            async with asyncio.timeout(self._timeout):
+                return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled() and (arrived := answer.result()) is not None:
+                self._arrived.appendleft(arrived)  # it came at the very moment
+            raise
         except TimeoutError as error:
             self.lose(f"the broker did not answer when {queue!r} was read")
             raise self._gone() from error
@@ -196,6 +204,9 @@ class Intake:
             if not answer.done():
                 answer.set_result(arrived)
                 return
+        elif (asking := next((answer for answer, _ in self._asked if not answer.done()), None)) is not None:
+            asking.set_result(arrived)  # the answer may stand behind more than may be held
+            return
         if self.ceased:
             with suppress(BrokerUnavailable):
                 self._write(self._acks.nack(arrived.tag))

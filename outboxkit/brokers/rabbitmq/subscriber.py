@@ -175,7 +175,7 @@ class RabbitSubscriber:
     async def _begin_consuming(self, intake: Intake) -> None:
         if self._channel is not None:
             with intake.reading():
-                for queue in (self._queue, self._dead):
+                for queue in (self._dead, self._queue):  # no answer is to stand behind what the larger one pushes
                     await intake.consume(self._channel, queue)
             self._consumed = intake
 
@@ -189,12 +189,15 @@ class RabbitSubscriber:
         looks = 0
         while (arrived := intake.next_present()) is None and looks < LOOKS and not self._is_used_up(intake):
             if self._queues.ordered:
+                await asyncio.sleep(LOOK_SECONDS)
+                if intake.waiting:
+                    continue
                 looks = looks + 1 if await self._is_empty(self._queue) and await self._is_empty(self._dead) else 0
             elif (arrived := await intake.ask(self._queue) or await intake.ask(self._dead)) is not None:
                 break
             else:
                 looks += 1
-            await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(LOOK_SECONDS)
         return arrived
 
     def _is_used_up(self, intake: Intake) -> bool:

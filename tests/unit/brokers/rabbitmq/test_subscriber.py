@@ -47,7 +47,7 @@ class Scripted(RabbitSubscriber):
 class Pushed:
     """An intake on which these are found, one each time that somebody looks."""
 
-    unsettled, full = 0, False
+    unsettled, full, waiting = 0, False, False
 
     def __init__(self, *found: object) -> None:
         self.found = list(found)
