@@ -24,6 +24,7 @@ LADDER = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), tim
         ("foreign", None, NOW, NOW),
         (ids.derive("order", 7), None, None, None),
     ],
+    ids=range(7),
 )
 def test_from_when_a_messages_age_is_counted(
     id_: str, timestamp: datetime | None, accepted: datetime | None, made: datetime | None
