@@ -73,7 +73,7 @@ class Message:
         if not isinstance(self.payload, bytes):
             raise EncodeError(f"message payload is a {type(self.payload).__name__}; it must be bytes")
         check_moment("message created_at", self.created_at)
-        if not isinstance(self.headers, Mapping):
+        if type(self.headers) is not dict and not isinstance(self.headers, Mapping):
             raise EncodeError(
                 f"message headers is {self.headers!r} ({type(self.headers).__name__}); it must be a mapping, such as a "
                 "dict"
@@ -137,7 +137,7 @@ def check_moment(name: str, moment: object) -> None:
     Raises:
         EncodeError: it is another kind of value, has no time zone, or is outside of these bounds.
     """
-    if moment is None:
+    if moment is None or (type(moment) is datetime and moment.tzinfo is UTC and EARLIEST <= moment <= LATEST):
         return
     if not isinstance(moment, datetime) or moment.utcoffset() is None:
         raise EncodeError(

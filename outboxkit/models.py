@@ -128,10 +128,12 @@ def _types_within(cls: Any) -> list[Any]:
         reason = " ".join(str(error).split())
         if isinstance(error, NameError):
             reason = f"its annotations cannot be resolved, {reason}. Names that stand there must be importable"
-        elif "union" in reason:
+        elif "more than one dataclass" in reason:
             reason += (
                 ". Make the alternatives msgspec.Struct with tag=True, or use a pydantic model and a discriminator"
             )
+        elif "union" in reason:
+            reason += ". Name one of these types alone"
         raise ConfigurationError(f"{cls.__qualname__} can be written, and never be read: {reason}") from error
     seen: list[Any] = []
     while waiting:

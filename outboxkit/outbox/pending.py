@@ -33,6 +33,8 @@ class Pending:
         self.number = next(_numbers)
         self.rows: list[Row] = []
         self.strict_keys: set[str] = set()
+        self.connection: Connection | None = None
+        """What the flush that is under way writes on: looked at before it began."""
 
 
 # Selected from the outbox, so that `Session(binds={...})` finds its engine; without a column of it, so that the flush
@@ -105,7 +107,7 @@ def _check(session: Session, *_: object) -> None:
     """Refuse autocommit mode before the flush has written any business row, which a rollback would not take back."""
     pending: Pending | None = session.info.get(_KEY)
     if pending is not None and pending in session:
-        connection_of(session)
+        pending.connection = connection_of(session)
 
 
 @event.listens_for(Session, "after_flush")
@@ -117,7 +119,7 @@ def _write(session: Session, _: object) -> None:
     pending: Pending | None = session.info.pop(_KEY, None)
     if pending is None or pending not in session:
         return
-    connection = connection_of(session)
+    connection = pending.connection or connection_of(session)
     if pending.strict_keys and connection.dialect.name != "sqlite":
         connection.execute(_LOCK_KEYS, {"keys": sorted(pending.strict_keys)})
     for rows in _portions(pending.rows):

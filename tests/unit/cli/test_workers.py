@@ -50,6 +50,22 @@ def test_a_consumer_needs_a_queue(run: Run):
     assert refused(run, "unit_handlers") == "which queue? Give --queue NAME, or set OUTBOXKIT_QUEUE"
 
 
+NEVER_READ = """
+from __future__ import annotations
+from dataclasses import dataclass
+from datetime import date, datetime
+from outboxkit import event, inbox_handler
+
+@event("Never")
+@dataclass
+class Never:
+    at: datetime | date
+
+@inbox_handler("Never")
+def never(session, event: Never): ...
+"""
+
+
 @pytest.mark.parametrize("name", ["unit_missing", "unit_missing.handlers", "json.missing"])
 def test_a_module_that_is_not_there_is_named(run: Run, name: str):
     assert "no module named 'unit_missing" in refused(run, name, "--queue", "q") or name == "json.missing"
@@ -69,6 +85,7 @@ def test_a_module_that_is_not_there_is_named(run: Run, name: str):
             "two handlers are",
         ),
         (6, HANDLERS + "\n@inbox_handler('Other')\ndef other(session, event: int): ...", "annotate it"),
+        (7, NEVER_READ, "handler 'Never': Never can be written, and never be read: "),
     ],
 )
 def test_a_module_that_cannot_be_used_says_why(run: Run, tmp_path: Path, number: int, text: str, reason: str):
