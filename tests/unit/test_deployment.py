@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -252,3 +253,19 @@ def test_systemd_accepts_the_units(tmp_path: Path):
         if program is not None:
             checked = subprocess.run([program, "verify", copy], capture_output=True, text=True, check=False)
             assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "file", [WORKERS / "requirements.lock", ROOT / "tests" / "requirements.lock"], ids=lambda path: path.parent.name
+)
+def test_a_lock_file_pins_every_dependency_by_hash_and_names_no_place(file: Path):
+    text = file.read_text()
+    entries = [entry for entry in text.replace("\\\n", "").splitlines() if entry and not entry.lstrip().startswith("#")]
+    assert all(re.match(r"[\w.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
+    assert not re.search(r"://|--(extra-)?index|--find-links", text)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = project["project"]["dependencies"]
+    if file.parent != WORKERS:
+        wanted = [*wanted, *project["dependency-groups"]["test"], *project["dependency-groups"]["lint"]]
+    names = {re.match(r"[\w.-]+", each)[0].lower() for each in wanted}  # type: ignore[index]
+    assert names <= {entry.partition("==")[0] for entry in entries}
