@@ -95,9 +95,9 @@ def test_a_consumer_without_modules_says_how_it_is_called(shop: Deployment):
 
 async def test_the_relay_of_an_http_destination_sends_its_own_messages_with_what_proves_who_sends(shop: Deployment):
     secret = f"whsec_{b64encode(b'0123456789' * 3).decode()}"
-    with shop.engine.begin() as connection, Session(connection) as session:
-        outbox.add(session, Message("InternalSecret", b"{}", id="for-the-broker"))
-        outbox.add(session, Message("ChargeCard", b"{}", id="charge-1", destination="payments"))
+    with Session(shop.engine) as session, session.begin():
+        outbox.add(session, Message(id="for-the-broker", type="InternalSecret", payload=b"{}"))
+        outbox.add(session, Message(id="charge-1", type="ChargeCard", payload=b"{}"), destination="payments")
     async with Destination() as payments:
         relay = await asyncio.to_thread(
             shop.start,
@@ -132,11 +132,10 @@ def test_the_relay_keeps_the_brokers_messages_from_an_http_destination(shop: Dep
 
 
 def test_what_a_database_refuses_is_told_without_what_was_written(shop: Deployment):
-    with shop.engine.begin() as connection:
-        connection.execute(text("ALTER TABLE outboxkit_dead_letter ADD CONSTRAINT nothing_dies CHECK (id IS NULL)"))
-        with Session(connection) as session:
-            headers = {"authorization": "Bearer HEADER-SECRET"}
-            outbox.add(session, Message("Nobody", b'{"card": "4111-SECRET"}', id="dead", headers=headers))
+    with Session(shop.engine) as session, session.begin():
+        session.execute(text("ALTER TABLE outboxkit_dead_letter ADD CONSTRAINT nothing_dies CHECK (id IS NULL)"))
+        headers = {"authorization": "Bearer HEADER-SECRET"}
+        outbox.add(session, Message(id="dead", type="Nobody", payload=b"4111-SECRET", headers=headers))
     relay = shop.start("relay", OUTBOXKIT_MAX_ATTEMPTS="1", OUTBOXKIT_LOG_FORMAT="console")
     eventually(lambda: "nothing_dies" in relay.log.read_text() or not relay.is_running)
     relay.kill()

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, text
 
-from outboxkit import SchemaError, metadata, migrations
+from outboxkit import SchemaError, metadata, migrations, urls
 from tests.polling import eventually
 from tests.processes import COMMAND, run_to_end
 
@@ -34,10 +34,10 @@ def test_of_five_processes_one_migrates(empty_postgresql_url: str):
         ended = list(pool.map(lambda _: run_to_end(command, {}), range(5)))
     assert [process.returncode for process in ended] == [0] * 5, [process.stderr for process in ended]
     said = sorted(process.stdout for process in ended)
-    now = migrations.LATEST
+    now, where = migrations.LATEST, urls.shown(empty_postgresql_url)
     assert said == [
-        f"outboxkit tables: migrated from version 0 to {now}\n",
-        *[f"outboxkit tables: up to date at version {now}\n"] * 4,
+        f"outboxkit tables: migrated from version 0 to {now} in {where}\n",
+        *[f"outboxkit tables: up to date at version {now} in {where}\n"] * 4,
     ]
 
 

@@ -186,7 +186,7 @@ def test_the_log_for_people(capsys: pytest.CaptureFixture[str]):
 
 def test_the_libraries_below_say_nothing_of_an_outage():
     process.configure_log(level="debug", format="json")
-    for library in ("aio_pika", "aiormq"):
+    for library in ("aio_pika", "aiormq", "pamqp"):
         assert not logging.getLogger(library).isEnabledFor(logging.ERROR)
 
 
