@@ -9,7 +9,9 @@ from sqlalchemy import (
     Delete,
     Integer,
     Select,
+    String,
     any_,
+    cast,
     delete,
     func,
     literal_column,
@@ -17,25 +19,28 @@ from sqlalchemy import (
     or_,
     select,
 )
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.dml import ReturningDelete
 
-from outboxkit.tables import dead_letter, effect, idempotency
+from outboxkit.tables import dead_letter, effect, idempotency, inbox
 
-LOCK = 0x6F75_7462_7072
-"""Of a session-level advisory lock, "outbpr", which the one pruner of a database holds."""
+# By the table, and not for the database: tenants may have a schema each.
+_OID = cast(cast(func.to_regclass(literal_column(f"'{inbox.name}'")), postgresql.OID), String)
+_LOCK = func.hashtextextended(literal_column("'outboxkit:prune:'").concat(_OID), literal_column("0"))
+"""Of a session-level advisory lock, which the one pruner of these tables holds."""
 
 
 def be_the_one() -> Select[Any]:
-    """Whether nobody else prunes; from then on this connection does. PostgreSQL only.
+    """Whether nobody else prunes these tables; from then on this connection does. PostgreSQL only.
 
-    Locks: the advisory lock `LOCK`, until `let_others` or the end of the connection; it never waits.
+    Locks: an advisory lock of these tables, until `let_others` or the end of the connection; it never waits.
     """
-    return select(func.pg_try_advisory_lock(LOCK))
+    return select(func.pg_try_advisory_lock(_LOCK))
 
 
 def let_others() -> Select[Any]:
     """Give back what `be_the_one` took. PostgreSQL only. Locks: none."""
-    return select(func.pg_advisory_unlock(LOCK))
+    return select(func.pg_advisory_unlock(_LOCK))
 
 
 def prune_dead(before: datetime, limit: int) -> ReturningDelete[Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import ids, statements
+from outboxkit import ids, metadata, statements
 from outboxkit.partitions import INBOX
 from outboxkit.retention import Periods, Retention
 from tests.acceptance.worker_process import WorkerProcess
@@ -47,6 +47,23 @@ def test_a_pruner_that_is_killed_in_the_middle_is_run_again(pg_engine: Engine, p
         old = text("SELECT count(*) FROM outboxkit_inbox WHERE processed_at < now() - interval '20 days'")
         assert connection.execute(old).scalar_one() == 0
     assert remembered(pg_engine) == ROWS // 2
+
+
+def test_tenants_with_a_schema_each_prune_at_the_same_time(empty_postgresql_url: str):
+    engines = [
+        create_engine(f"{empty_postgresql_url}?options=-csearch_path%3D{name}") for name in ("one", "two", "one")
+    ]
+    connections = [engine.connect() for engine in engines]
+    for connection, schema in zip(connections[:2], ("one", "two"), strict=True):
+        connection.execute(text(f"CREATE SCHEMA {schema}"))
+        metadata.create_all(connection)
+        connection.commit()
+    alone = [connection.execute(statements.prune.be_the_one()).scalar_one() for connection in connections]
+    assert alone == [True, True, False]
+    assert connections[0].execute(statements.prune.let_others()).scalar_one() is True
+    for connection, engine in zip(connections, engines, strict=True):
+        connection.close()
+        engine.dispose()
 
 
 def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_url: str):

@@ -91,3 +91,15 @@ def test_show_nobody(run: Run, engine: Engine):
     assert ended.code == 2
     assert "dead letter 1 of" in ended.out
     assert ended.err.startswith("outboxkit: no dead letter is '99'; ")
+
+
+def test_an_id_stays_in_one_line_for_who_copies_it(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    id_, key = "01a200e8-2c02-7377-bdff-e7a28b38ed57", "6f1b7d9a-8d8e-4a4c-9b0f-0f5a3c1f7b11"
+    fill(engine, [dead(1, message_id=id_, key=key, type="billing.OrderConfirmed")])
+    for columns in ("80", "100"):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert id_ in run("dead", "list").out
+    monkeypatch.delenv("COLUMNS")
+    (_, line) = run("dead", "list").out.splitlines()
+    assert id_ in line
+    assert key in line
