@@ -89,9 +89,13 @@ def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
         yield _line("header", f"{plain(name)}: {plain(str(value))}")
     yield _line("payload", f"{number(len(row.payload))} bytes")
     yield from (f"  {line}" for line in _payload(row.payload))
-    if row.traceback is not None:
+    yield from _traceback(row.traceback)
+
+
+def _traceback(text: str | None) -> Iterator[str]:
+    if text is not None:
         yield "traceback"
-        yield from (f"  {plain(line)}" for line in row.traceback.splitlines())
+        yield from (f"  {plain(line)}" for line in text.splitlines())
 
 
 def audit(row: Row[Any]) -> str | None:
