@@ -1,10 +1,12 @@
 """What a stranger may send, and what a handler may do: a running consumer on real servers lives and settles it all."""
 
 import asyncio
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import aio_pika
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -34,6 +36,7 @@ from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
 TEXT = st.text(max_size=40) | st.sampled_from(["", "a\0b", "\ud800", "x" * 300, "é" * 200, "\x1b[31m", "a\nb", "no"])
+ON_THE_WIRE = TEXT.filter(lambda text: not re.search("[\ud800-\udfff]", text))
 NUMBER = st.integers() | st.sampled_from([0, -1, 2**31, 2**31 - 1, 3_000_000_000, 2**63 - 1, -(2**63), 253402300799999])
 MOMENT = st.datetimes() | st.sampled_from([datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
 SCALAR = (
@@ -57,6 +60,15 @@ READ = (
 HEADERS = st.dictionaries(st.sampled_from(READ) | TEXT, ANYTHING, max_size=5)
 
 
+def without_surrogates(value: Any) -> Any:
+    """What a decoder of AMQP can have made: text that is valid Unicode."""
+    if isinstance(value, dict):
+        return {without_surrogates(name): without_surrogates(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_surrogates(inner) for inner in value]
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
 @pytest.fixture
 def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
     return starter(async_pg_engine, broker)
@@ -75,16 +87,12 @@ def test_anything_can_be_buried(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(headers=HEADERS, id_=TEXT, type_=TEXT, moment=MOMENT)
+@given(headers=HEADERS.map(without_surrogates), id_=ON_THE_WIRE, type_=ON_THE_WIRE, moment=MOMENT)
 def test_what_is_read_of_any_message_fits_into_every_table(
     engine: Engine, headers: Any, id_: str, type_: str, moment: datetime
 ):
     properties = Properties(headers=headers, message_id=id_, message_type=type_, timestamp=moment.replace(tzinfo=UTC))
-    try:
-        message = wire.to_message(properties, b"{}", wire.topic_of(properties, "billing"))
-    except UnicodeEncodeError:
-        assert "\ud800" in repr(properties), "no decoder of AMQP makes a lone surrogate"
-        return
+    message = wire.to_message(properties, b"{}", wire.topic_of(properties, "billing"))
     noted = marks.read(headers)
     assert 1 <= noted.attempt <= marks.MOST_ATTEMPTS
     with engine.begin() as connection:
@@ -127,7 +135,7 @@ def hostile() -> list[dict[str, Any]]:
             ["a\0b"],
             ["Newer"],
             [1, None, {"a": [1]}],
-            {"a": {"b": [b"\xff"]}},
+            {"a": {"b": [bytearray(b"\xff")]}},
             [["Bill"]],
             ["Bill"] * 500,
         ),
@@ -141,8 +149,17 @@ def hostile() -> list[dict[str, Any]]:
         {"timestamp": 253402300799},
         {"reply_to": "x" * 255},
     ]
-    made += [{"timestamp": 2**63 - 1}, {"app_id": "\x1b"}, {"expiration": "100000"}, {"reply_to": "x" * 255}]
+    made += [{"app_id": "\x1b"}, {"reply_to": "x" * 255}]
     return made
+
+
+async def send(broker: PlainClient, messages: list[dict[str, Any]]) -> None:
+    """Publish them in this order, through a client that writes every type of AMQP."""
+    async with await aio_pika.connect(broker.url) as connection:
+        exchange = await (await connection.channel()).get_exchange(broker.exchange)
+        for number, properties in enumerate(messages):
+            known = {"message_id": f"m-{number}", "type": "Ordered"} | properties
+            await exchange.publish(aio_pika.Message(b'{"number":%d}' % number, **known), "Ordered")
 
 
 @pytest.mark.parametrize(
@@ -160,9 +177,7 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
     subscriber = subscriber_of(broker, {"Ordered"})
     await subscriber.connect()
     messages = hostile()
-    for number, given_ in enumerate(messages):
-        known = {"message_id": f"m-{number}", "type": "Ordered"} | given_
-        broker.publish(b'{"number":%d}' % number, topic="Ordered", **known)
+    await send(broker, messages)
     publish(broker, 1, "healthy")
     policy = Policy(max_attempts=2, ladder=LADDER)
     consumer = Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue, pace=pace, policy=policy)
@@ -243,12 +258,13 @@ async def test_an_old_and_a_new_consumer_share_a_queue(
     async def newer(session: AsyncSession, event: Billed) -> None:
         ran.append(event.number)
 
-    policy = Policy(max_attempts=10, ladder=LADDER)
+    policy = Policy(max_attempts=30, ladder=LADDER[:1])
     stop, workers = asyncio.Event(), []
-    for function in (bill, newer):
-        handler = inbox.handler_of(function)
-        subscriber = subscriber_of(broker, {handler.message_type})
-        consumer = Consumer(async_pg_engine, subscriber, [handler], queue=broker.queue, policy=policy)
+    for functions in ((bill,), (bill, newer)):
+        handlers = [inbox.handler_of(function) for function in functions]
+        subscriber = subscriber_of(broker, {handler.message_type for handler in handlers})
+        subscriber.ladder = LADDER[:1]
+        consumer = Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue, policy=policy)
         workers.append(asyncio.create_task(consumer.run(stop)))
     await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers() == 2))
     for number in range(20):
