@@ -67,7 +67,7 @@ class Settings(BaseSettings):
     database_url: SecretStr = Field(description="where the tables are: postgresql+psycopg://… or sqlite:///…")
     broker_url: SecretStr = Field(
         SecretStr("amqp://guest:guest@localhost:5672/"),
-        description="the broker: amqp://…, amqps://… or memory://, several with commas are tried in turn; "
+        description="the broker: amqp://…, amqps://… or memory://, several with commas are tried one after another; "
         "or, for a relay, an HTTP destination: https://…",
     )
     destination: str = Field(

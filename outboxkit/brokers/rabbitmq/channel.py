@@ -84,6 +84,9 @@ class ConfirmChannel:
             except Unwritable as error:
                 batch.refuse(index, Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {error}"))
                 continue
+            except Exception as error:  # noqa: BLE001 - whatever is in it, it stops no other message
+                batch.refuse(index, Receipt(Verdict.REJECTED, f"cannot be written as AMQP: {type(error).__name__}"))
+                continue
             ids.append(message.id)
             indexes.append(index)
         if ids:
