@@ -1,5 +1,6 @@
 """Settings as options."""
 
+import re
 from datetime import timedelta
 from typing import Annotated
 
@@ -88,3 +89,13 @@ def test_every_option_of_a_setting_names_its_variable(name: str):
 def test_what_reads_the_database_can_be_told_where_it_is():
     for name in set(COMMANDS) - {"demo"}:
         assert "database_url" in {parameter.name for parameter in COMMANDS[name].params}, name
+
+
+def test_the_help_says_what_an_option_takes_in_plain_words():
+    taken = {parameter.name: parameter.metavar for command in COMMANDS.values() for parameter in command.params}
+    assert {taken[name] for name in ("keep_published", "dead_retention", "publish_timeout")} == {"DURATION"}
+    assert (taken["batch_size"], taken["orders"], taken["limit"]) == ("NUMBER", "NUMBER", "NUMBER")
+    assert (taken["database_url"], taken["http_secret"], taken["http_secret_file"]) == ("URL", "SECRET", "FILE")
+    for arguments in (["demo", "--help"], ["relay", "--help"], ["consume", "--help"], ["--help"]):
+        shown = CliRunner().invoke(app, arguments).output
+        assert not re.search(r"<(bool|int|str|list|float)", shown)
