@@ -74,16 +74,11 @@ def traceback_of(error: BaseException) -> str:
 
 
 def forget_values(error: BaseException) -> None:
-    """Take local variables out of its frames and the parameters out of SQLAlchemy's text, before it is handed on.
-
-    A frame may also hold a cursor, and with it a lock on SQLite.
-    """
+    """Take the parameters of statements out of SQLAlchemy's text, before the error is handed on."""
     for each, _ in _chain(error):
         if hasattr(type(each), "hide_parameters") or isinstance(_attribute(each, "hide_parameters"), bool):
             with suppress(Exception):
                 each.hide_parameters = True  # type: ignore[attr-defined]
-        with suppress(Exception):
-            traceback.clear_frames(each.__traceback__)
 
 
 def _escaped(found: re.Match[str]) -> str:

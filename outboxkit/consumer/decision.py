@@ -224,7 +224,7 @@ def _bounded(moment: datetime | None) -> datetime | None:
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback; after it the error keeps nothing alive that a frame has held."""
+    """The traceback; the error itself shows no parameters of a statement any more."""
     text = traceback_of(error)
     forget_values(error)
     return text

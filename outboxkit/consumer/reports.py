@@ -32,7 +32,7 @@ class Failure:
     """One failure of one handler, for an application's hook.
 
     Attributes:
-        error: what the handler raised. Its frames have no local variables any more.
+        error: what the handler raised.
         message: what it was handling.
         handler: its durable name; None if no handler is to blame.
         attempt: which attempt it was, from 1.

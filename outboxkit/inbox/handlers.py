@@ -204,8 +204,7 @@ def _check_session(annotation: object, *, is_async: bool, handler: str, shown: s
     Raises:
         ConfigurationError: it is.
     """
-    named = [each for each in (annotation, *typing.get_args(annotation)) if isinstance(each, type)]
-    named += [origin for origin in [typing.get_origin(annotation)] if isinstance(origin, type)]
+    named = list(_types(annotation))
     right, wrong = (_ASYNC, _SYNC) if is_async else (_SYNC, _ASYNC)
     if any(issubclass(each, wrong) for each in named) and not any(issubclass(each, right) for each in named):
         kind, session = ("an async def", "AsyncSession") if is_async else ("a plain def", "Session")
@@ -214,6 +213,15 @@ def _check_session(annotation: object, *, is_async: bool, handler: str, shown: s
             f"{handler}: {shown} is {kind}, which gets a{'n' * is_async} {session}, but its session is annotated as "
             f"{found}: annotate it as {session}, or make it {'a plain def' if is_async else 'an async def'}"
         )
+
+
+def _types(annotation: object) -> Iterator[type]:
+    """The classes that an annotation names, also inside of a union or of brackets."""
+    for each in (annotation, typing.get_origin(annotation)):
+        if isinstance(each, type):
+            yield each
+    for argument in typing.get_args(annotation):
+        yield from _types(argument)
 
 
 def _event_type(hints: dict[str, Any], parameter: str, handler: str, shown: str) -> type:

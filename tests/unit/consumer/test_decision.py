@@ -165,6 +165,7 @@ def test_a_dead_letter_keeps_the_whole_message():
         "error": "ValueError: boom",
         "attempts": 3,
         "first_failed_at": NOW,
+        "traceback": None,
     }
 
 
