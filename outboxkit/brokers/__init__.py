@@ -33,8 +33,8 @@ class Receipt:
     said yes to it. `UNROUTABLE` and `REJECTED` are the message's own failure. `HELD` means that it was not sent: an
     earlier message of its key in the same batch has failed, its key is published with such care that the rest comes
     with a later batch, or there was no time left. `POSTPONED` means that the other end asked to come again later, or
-    that a queue takes nothing at the moment: no attempt is counted. `UNKNOWN` means that no answer came: the message may
-    or may not have arrived, and nobody is to blame.
+    that a queue takes nothing at the moment: no attempt is counted. `UNKNOWN` means that no answer came: the message
+    may or may not have arrived, and nobody is to blame.
 
     A `CONFIRMED` with a reason was answered with something that could not be kept, such as a body over the limit: the
     call was made, and whoever wants a reply to it must bury the message with that reason. A `CONFIRMED` with neither
