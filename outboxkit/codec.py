@@ -37,22 +37,32 @@ def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """
     cls: Any = type(event)
     is_tried = models.is_tried(cls)
-    try:
-        payload = models.write(event)
-    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError) as error:
-        raise EncodeError(f"{type(event).__qualname__} cannot be encoded as JSON: {error}") from error
-    if len(payload) > limit:
-        raise EncodeError(
-            f"{type(event).__qualname__} is {len(payload)} bytes long when encoded; at most {limit} are accepted "
-            "(OUTBOXKIT_MAX_PAYLOAD_BYTES). Send a reference to the content instead of the content"
-        )
-    if b"null" in payload and _has_non_finite(models.plain(event)):
-        raise EncodeError(
-            f"{type(event).__qualname__} holds a float that is NaN or infinite, which JSON has no form for; "
-            "use Decimal, or None for what is not known"
-        )
+    payload = encode_value(event, limit=limit)
     if is_tried:
         models.check_read_back(event, payload)
+    return payload
+
+
+def encode_value(value: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
+    """Any value as JSON, written as in an event; what is read back is plain JSON, not an instance of a class.
+
+    Raises:
+        EncodeError: it has no JSON form, or is larger than `limit` bytes.
+    """
+    try:
+        payload = models.write(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError) as error:
+        raise EncodeError(f"{type(value).__qualname__} cannot be encoded as JSON: {error}") from error
+    if len(payload) > limit:
+        raise EncodeError(
+            f"{type(value).__qualname__} is {len(payload)} bytes long when encoded; at most {limit} are accepted "
+            "(OUTBOXKIT_MAX_PAYLOAD_BYTES). Send a reference to the content instead of the content"
+        )
+    if b"null" in payload and _has_non_finite(models.plain(value)):
+        raise EncodeError(
+            f"{type(value).__qualname__} holds a float that is NaN or infinite, which JSON has no form for; "
+            "use Decimal, or None for what is not known"
+        )
     return payload
 
 

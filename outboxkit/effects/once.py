@@ -178,7 +178,7 @@ def _plain(result: object) -> object:
 def _written(run: Asked, result: object) -> tuple[bytes, EncodeError | None]:
     """The result as JSON; null where it has none, and then what to tell about it once that is recorded."""
     try:
-        return codec.encode(result), None
+        return codec.encode_value(result), None
     except EncodeError as error:
         told = EncodeError(f"effect {run.key!r}: the call was made, and its result is not remembered: {error}")
         told.__cause__ = error

@@ -113,6 +113,6 @@ def _keep(session: Session, fresh: Fresh, values: dict[str, Any]) -> None:
 
 def _encode(name: str, result: object) -> bytes:
     try:
-        return codec.encode(result, limit=sys.maxsize)  # the results are limited together
+        return codec.encode_value(result, limit=sys.maxsize)  # the results are limited together
     except EncodeError as error:
         raise EncodeError(f"step {name!r} was called, but its result cannot be kept: {error}") from error

@@ -100,6 +100,7 @@ def run_to_end(
             code = process.wait(seconds)
         finally:
             process.kill()
+            process.wait()
         texts = [_text(file) for file in (output, errors)]
     return subprocess.CompletedProcess([str(part) for part in command], code, *texts)
 

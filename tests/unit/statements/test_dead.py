@@ -56,5 +56,4 @@ def test_a_consumer_says_all_that_is_not_said_later():
     """A new column of the dead letters is either given at the burial or named here."""
     later = {"id", "dead_at", "position", "parked", "discard_unroutable", "resolution", "resolved_at", "resolved_by"}
     later |= {"destination", "reply"}  # of a row of the outbox; what goes back to a queue goes by way of `default`
-    later |= {"traceback"}
     assert {*dead.BURIED} == {column.name for column in tables.dead_letter.columns} - later
