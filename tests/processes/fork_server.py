@@ -150,7 +150,7 @@ def run(command: list[str]) -> None:
         arguments = command
     sys.path[:] = list(search_path("" if arguments[0] in ("-m", "-c") else str(Path(arguments[0]).parent)))
     if any(Path(entry, "sitecustomize.py").exists() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)):
-        os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - it must come before every other import
+        os.execv(sys.executable, [sys.executable, *arguments])
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
