@@ -29,7 +29,7 @@ from tests.servers import (
 
 S = TypeVar("S", bound=Server)
 
-hypothesis.settings.register_profile("day", deadline=None, derandomize=True, max_examples=100)
+hypothesis.settings.register_profile("day", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("night", deadline=None, max_examples=1000, print_blob=True)
 hypothesis.settings.load_profile(by_night("night", else_="day"))
 

@@ -20,6 +20,7 @@ from outboxkit.brokers.http import HttpPublisher
 from outboxkit.relay import Policy, Relay
 from outboxkit.retry import Backoff
 from tests.http_destination import DROP, Call, Destination, Say, say
+from tests.night import by_night
 
 MILLISECOND = timedelta(milliseconds=1)
 QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, floor=MILLISECOND)
@@ -99,6 +100,9 @@ async def test_an_answer_becomes_a_reply_and_a_refusal_a_dead_letter(
     ]
 
 
+CHARGES = by_night(5000, else_=200)
+
+
 async def test_every_charge_is_made_once_and_answered_once_by_a_server_that_fails_at_random(
     engine: Engine, async_engine: AsyncEngine, destination: Destination
 ):
@@ -117,16 +121,16 @@ async def test_every_charge_is_made_once_and_answered_once_by_a_server_that_fail
 
     destination.answer = answer
     with Session(engine) as session, session.begin():
-        for number in range(1000):
+        for number in range(CHARGES):
             outbox.add(session, ChargeCard(number), key=f"customer-{number % 40}")
     stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
     running = asyncio.create_task(relay(async_engine, publisher).run(stop))
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(by_night(1200, else_=120)):
         while await asyncio.to_thread(left, engine, "payments"):
             await asyncio.sleep(0.05)
     stop.set()
     await running
-    assert sorted(applied) == list(range(1000)), "none lost, none twice"
+    assert sorted(applied) == list(range(CHARGES)), "none lost, none twice"
     for customer in range(40):
         mine = [number for number in applied if number % 40 == customer]
         assert mine == sorted(mine), f"customer {customer} lost the order"

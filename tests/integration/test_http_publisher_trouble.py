@@ -14,6 +14,7 @@ from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.http import HttpPublisher
 from tests.http_destination import DROP, Call, Destination, Say, ok, say
+from tests.night import by_night
 
 SHORT = timedelta(seconds=1)
 """Enough for what a machine under load does at once, and not too long for what never happens."""
@@ -225,6 +226,9 @@ async def test_who_goes_away_in_the_middle_of_a_batch(destination: Destination):
     await publisher.close()
 
 
+MESSAGES = by_night(2000, else_=300)
+
+
 async def test_every_message_gets_through_to_a_server_that_fails_at_random(destination: Destination):
     chance = random.Random(5)
     taken: Counter[str | None] = Counter()
@@ -240,9 +244,9 @@ async def test_every_message_gets_through_to_a_server_that_fails_at_random(desti
 
     destination.answer = answer
     publisher = HttpPublisher(destination.url)
-    left = {str(number): made(number, key=f"key-{number % 50}") for number in range(1000)}
+    left = {str(number): made(number, key=f"key-{number % 50}") for number in range(MESSAGES)}
     last: dict[str | None, int] = {}
-    for _ in range(200):
+    for _ in range(MESSAGES):
         if not left:
             break
         batch = list(left.values())[:64]
@@ -254,7 +258,7 @@ async def test_every_message_gets_through_to_a_server_that_fails_at_random(desti
                 del left[message.id]
     await publisher.close()
     assert not left
-    assert set(taken) == {str(number) for number in range(1000)}
+    assert set(taken) == {str(number) for number in range(MESSAGES)}
     assert {call.header("outboxkit-key") for call in destination.calls} == {f"key-{number}" for number in range(50)}
     first_taken = defaultdict(list)
     for key in taken:

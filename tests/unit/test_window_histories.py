@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import example, given, settings
 
 from tests.histories import ACCEPTED, DAY, HOUR, History, plays
+from tests.night import by_night
 
 
 class Remembered:
@@ -28,7 +29,7 @@ class Remembered:
                 del self._rows[message_id]
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=by_night(5000, else_=200), deadline=None)
 @example((10 * DAY, DAY, ACCEPTED))
 @given(plays(HOUR))
 def test_no_message_has_two_effects_whatever_the_order(play: tuple[timedelta, timedelta, list[tuple[Any, ...]]]):

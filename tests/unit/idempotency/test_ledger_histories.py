@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from outboxkit import idempotency, tables
 from outboxkit.errors import LeaseLost
 from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay, Response
+from tests.night import by_night
 from tests.requests import ASKED, change, database_time
 
 Place = tuple[str, str | None]
@@ -151,5 +152,5 @@ class Ledger(RuleBasedStateMachine):
 
 def test_every_history_is_the_models() -> None:
     case = Ledger.TestCase
-    case.settings = settings(max_examples=40, stateful_step_count=25, deadline=None, derandomize=True)
+    case.settings = settings(max_examples=by_night(200, else_=20), stateful_step_count=25, deadline=None)
     case().runTest()

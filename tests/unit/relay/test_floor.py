@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outboxkit.relay.floor import Floor
+from tests.night import by_night
 
 
 class Table(RuleBasedStateMachine):
@@ -65,7 +66,7 @@ class Table(RuleBasedStateMachine):
 
 
 TestFloor = Table.TestCase
-TestFloor.settings = settings(max_examples=300, stateful_step_count=60, deadline=None, derandomize=True)
+TestFloor.settings = settings(max_examples=by_night(1000, else_=60), stateful_step_count=60, deadline=None)
 
 
 def test_it_starts_below_everything():
