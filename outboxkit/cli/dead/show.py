@@ -98,13 +98,6 @@ def _content(row: Row[Any]) -> Iterator[str]:
         yield from (f"  {plain(line)}" for line in row.traceback[-TRACEBACK_LIMIT:].splitlines())
     yield _line("payload", f"{number(len(row.payload))} bytes")
     yield from (f"  {line}" for line in _payload(row.payload))
-    yield from _traceback(row.traceback)
-
-
-def _traceback(text: str | None) -> Iterator[str]:
-    if text is not None:
-        yield "traceback"
-        yield from (f"  {plain(line)}" for line in text.splitlines())
 
 
 def audit(row: Row[Any]) -> str | None:
