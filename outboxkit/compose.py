@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
 from pydantic import SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
@@ -17,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import logs, process, settings
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import what_is_away
 from outboxkit.settings import Settings
 
 if TYPE_CHECKING:
@@ -207,7 +205,7 @@ def begin(chosen: Settings) -> None:
     """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
     logs.configure_log(level=chosen.log_level, format=chosen.log_format)
     for line in settings.unknown_variables():
-        structlog.get_logger("outboxkit").warning(line)
+        logs.logger().warning(line)
 
 
 def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]]) -> int:
@@ -231,9 +229,11 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OutboxkitError):
         return str(error), FAILED
     if isinstance(error, DBAPIError):
+        from outboxkit.outage import what_is_away  # noqa: PLC0415 - as above
+
         state = "is away" if what_is_away(error) else "refused"
         return f"the database {state}: {logs.first_words(error)}", FAILED
-    if not structlog.is_configured():
+    if not logs.is_configured():
         logs.configure_log(level="info", format="auto")
-    structlog.get_logger("outboxkit").error("ended by an error that nobody expected", exc_info=error)
+    logs.logger().error("ended by an error that nobody expected", exc_info=error)
     return f"an error that nobody expected, please report it: {logs.first_words(error)}", FAILED

@@ -7,11 +7,10 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-import structlog
 from sqlalchemy.exc import StatementError
 
 from outboxkit.environment import printable
-from outboxkit.outage import first_line
+from outboxkit.failures import first_line
 
 SILENCED = ("aio_pika", "aiormq", "pamqp")
 """What they report of an outage is in our own line about it, and pamqp warns of headers with all that is in them."""
@@ -25,6 +24,8 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
     Tracebacks have no SQL parameters and no row. What libraries log through `logging` becomes a line of the same kind,
     unless the application has configured `logging`.
     """
+    import structlog  # noqa: PLC0415 - slow to import, and `migrate` and `status` log nothing
+
     as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
     rendering: list[Any] = [structlog.processors.JSONRenderer()]
     if as_text:
@@ -47,6 +48,20 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
         logging.getLogger(library).setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # below that: each failed write to a peer that is gone
     logging.lastResort = _Foreign(logging.WARNING)
+
+
+def logger() -> Any:
+    """The logger of what concerns the process as a whole."""
+    import structlog  # noqa: PLC0415 - as above
+
+    return structlog.get_logger("outboxkit")
+
+
+def is_configured() -> bool:
+    """Whether this process has set up a log."""
+    import structlog  # noqa: PLC0415 - as above
+
+    return structlog.is_configured()
 
 
 def first_words(error: BaseException | None) -> str:
@@ -83,8 +98,7 @@ def _lines(error: BaseException | None, left: int, seen: set[int]) -> Iterator[s
 
 def unretrieved(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what nobody waited for: an event loop's exception handler that does not show what the error carries."""
-    log = structlog.get_logger("outboxkit")
-    log.error("an error that nobody waited for", what=context.get("message"), exc_info=context.get("exception"))
+    logger().error("an error that nobody waited for", what=context.get("message"), exc_info=context.get("exception"))
 
 
 def _in_its_line(_: Any, __: str, entry: Any) -> Any:
@@ -107,5 +121,5 @@ class _Foreign(logging.Handler):
             lines = record.getMessage().splitlines() or [""]
         except Exception:  # noqa: BLE001 - a library's wrong format string is no reason to stop
             lines = [str(record.msg)]
-        log = structlog.get_logger("outboxkit").bind(logger=record.name)
+        log = logger().bind(logger=record.name)
         log.log(record.levelno, printable(lines[0])[:LONGEST], exc_info=record.exc_info or None)

@@ -19,7 +19,6 @@ from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
-from outboxkit.moments import read_bounded
 
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 SQLITE_BUSY_SECONDS = 30
@@ -63,6 +62,8 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     target = target.set(drivername=driver)
     if driver.startswith("sqlite"):
         return _sqlite(target)
+    from outboxkit.moments import read_bounded  # noqa: PLC0415 - psycopg, which SQLite does without
+
     limits = {given: value for given, value in SILENCE.items() if given not in target.query}
     made = create_async_engine(
         target,

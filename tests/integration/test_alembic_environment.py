@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -22,8 +23,8 @@ sa.Table("orders", metadata, sa.Column("id", sa.Integer, primary_key=True), sa.C
 """
 
 
-def command(program: str, *arguments: str, url: str, folder: Path = ROOT, **environment: str) -> str:
-    """The output of a program of the environment, which must end well."""
+def command(program: str | Path, *arguments: str, url: str, folder: Path = ROOT, **environment: str) -> str:
+    """The output of a program, of the environment unless it is a path. It must end well."""
     done = subprocess.run(
         [programs() / program, *arguments],
         cwd=folder,
@@ -101,7 +102,8 @@ def test_no_partition_is_dropped_where_outboxkit_was_imported_before_alembic(emp
     write_entry_points(tmp_path)
     (tmp_path / "release.py").write_text(RELEASE)
     url = f"{empty_postgresql_url}?options=-csearch_path%3Dmessages"
-    said = command("python", "release.py", url=url, folder=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    # not forked from a process that has imported Alembic already
+    said = command(Path(sys.executable), "release.py", url=url, folder=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
     assert said.endswith("nothing of outboxkit\n")
 
 

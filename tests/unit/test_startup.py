@@ -12,8 +12,9 @@ LIBRARIES = {
     *("aio_pika", "aiosqlite", "alembic", "attrs", "fastapi", "flask", "httpx", "msgspec", "psycopg", "pydantic"),
     *("sqlalchemy", "structlog", "tenacity", "typer", "uuid_utils"),
 }
-COMMAND = {"msgspec", "pydantic", "sqlalchemy", "typer"}
-SERVICE = {"msgspec", "pydantic", "sqlalchemy", "structlog", "tenacity"}
+SETTINGS = {"msgspec", "pydantic", "sqlalchemy"}
+COMMAND = {*SETTINGS, "typer"}
+SERVICE = {*SETTINGS, "structlog", "tenacity"}
 
 RUN = """
 import sys
@@ -40,9 +41,9 @@ STARTS = {
     "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
     "replay --help": (RUN, {*SERVICE, "typer"}),
     "dead replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
-    "workers/relay.py": (PROGRAM, {*SERVICE, "psycopg", "uuid_utils"}),
-    "workers/consumer.py": (PROGRAM, {*SERVICE, "uuid_utils"}),
-    "workers/retention.py": (PROGRAM, {*SERVICE, "uuid_utils"}),
+    "workers/relay.py": (PROGRAM, SETTINGS),
+    "workers/consumer.py": (PROGRAM, SETTINGS),
+    "workers/retention.py": (PROGRAM, SETTINGS),
 }
 
 

@@ -14,7 +14,6 @@ from outboxkit import codec
 from outboxkit.cli.status.wording import many, number, plain, span
 from outboxkit.deadletters import Refusal, Survey
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.tables import TRACEBACK_LIMIT
 
 HEX_BYTES = 64
 LABEL = 16
@@ -95,16 +94,9 @@ def _content(row: Row[Any]) -> Iterator[str]:
         yield _line("header", f"{plain(name)}: {plain(str(value))}")
     if row.traceback is not None:
         yield "traceback"
-        yield from (f"  {plain(line)}" for line in row.traceback[-TRACEBACK_LIMIT:].splitlines())
+        yield from (f"  {plain(line)}" for line in row.traceback.splitlines())
     yield _line("payload", f"{number(len(row.payload))} bytes")
     yield from (f"  {line}" for line in _payload(row.payload))
-    yield from _traceback(row.traceback)
-
-
-def _traceback(text: str | None) -> Iterator[str]:
-    if text is not None:
-        yield "traceback"
-        yield from (f"  {plain(line)}" for line in text.splitlines())
 
 
 def audit(row: Row[Any]) -> str | None:

@@ -64,9 +64,9 @@ def test_messages_of_another_destination_are_asked_for(run: Run, kept: None, eng
 
 
 def test_it_asks_first(run: Run, kept: None, database_url: str, monkeypatch: pytest.MonkeyPatch):
-    answers = io.StringIO("n\n")
-    monkeypatch.setattr(answers, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdin", answers)
+    terminal = io.StringIO("n\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
     ended = run("replay", "--to-queue", "q", "--database-url", database_url, *NOBODY)
     assert ended.code == 1
     assert "Publish them again? [y/N]" in ended.out

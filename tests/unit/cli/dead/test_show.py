@@ -145,5 +145,6 @@ def test_a_destination_is_named_where_it_is_another_than_the_default():
 def test_a_traceback_is_shown_with_its_lines():
     said = text(traceback='Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: \x1b[2J\n')
     assert 'traceback\n  Traceback (most recent call last):\n    File "a.py", line 1\n  KeyError: \\x1b[2J\n' in said
+    assert said.count("traceback\n") == 1
     assert show.shown(letter(traceback="T"), None)["traceback"] == "T"
     assert "traceback" not in text()

@@ -48,7 +48,7 @@ def test_nothing_is_said_without_filters():
     ],
 )
 def test_a_bad_filter_is_one_line(run: Run, option: str, value: str, accepted: str):
-    ended = run("dead", "list", "--database-url", "sqlite://", option, value)
+    ended = run("dead", "list", option, value, "--database-url", "sqlite:///shop.db")
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
     assert line.startswith(f"outboxkit: {option} is {value!r}: ")
