@@ -30,7 +30,9 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         url: str = request.getfixturevalue("empty_postgresql_url")
         return url
-    return f"sqlite:///{tmp_path / 'empty.db'}"
+    path = tmp_path / "empty.db"
+    path.touch()
+    return f"sqlite:///{path}"
 
 
 @pytest.fixture(autouse=True)
