@@ -55,6 +55,10 @@ class WorkerProcess:
         """SIGTERM, without waiting."""
         self._process.send_signal(signal.SIGTERM)
 
+    def interrupt(self) -> None:
+        """SIGINT, without waiting."""
+        self._process.send_signal(signal.SIGINT)
+
     def wait(self) -> int:
         """Wait for its end; the exit code."""
         return self._process.wait(STOP_SECONDS)

@@ -113,44 +113,20 @@ def test_what_is_read_of_any_message_fits_into_every_table(
 
 
 def hostile() -> list[dict[str, Any]]:
-    """Properties of messages: each reserved header with each kind of value, and odd properties."""
+    """Properties of messages: each reserved header with each kind of value, and odd properties.
+
+    Neither infinity nor what is not a number: RabbitMQ itself ends the connection of a client that sends one.
+    """
     values: list[Any] = [
-        *(
-            3_000_000_000,
-            -(2**63),
-            2**63 - 1,
-            -1,
-            True,
-            1.5,
-            float("nan"),
-            float("inf"),
-            None,
-            b"\xff\xfe",
-            "9",
-            "",
-            "a\0b",
-        ),
-        *("x" * 300, "é" * 200, "\x1b[31m\nforged", Decimal("1.5"), datetime(9999, 12, 31, tzinfo=UTC)),
-        *(
-            [],
-            ["x" * 300],
-            ["a\0b"],
-            ["Newer"],
-            [1, None, {"a": [1]}],
-            {"a": {"b": [bytearray(b"\xff")]}},
-            [["Bill"]],
-            ["Bill"] * 500,
-        ),
-        [f"name-{number}" for number in range(3000)],
+        *(3_000_000_000, -(2**63), 2**63 - 1, -1, True, 1.5, None, Decimal("1.5"), datetime(9999, 12, 31, tzinfo=UTC)),
+        *("9", "", "a\0b", "x" * 300, "é" * 200, "\x1b[31m\nforged", bytearray(b"\xff\xfe")),
+        *([], ["x" * 300], ["a\0b"], ["Newer"], [["Odd"]], ["Odd"] * 500, [1, None, {"a": [1]}]),
+        {"a": {"b": [bytearray(b"\xff")]}},
     ]
     made = [{"headers": {name: value}} for name in READ for value in values]
+    made += [{"headers": {"outboxkit-handlers": [f"name-{number}" for number in range(3000)]}}]
     made += [{"message_id": "a\0b"}, {"type": "a\0b"}, {"type": "x\ny" * 80}, {"content_type": "a\0b"}]
-    made += [
-        {"content_encoding": "gzip"},
-        {"correlation_id": "\x00"},
-        {"timestamp": 253402300799},
-        {"reply_to": "x" * 255},
-    ]
+    made += [{"content_encoding": "gzip"}, {"correlation_id": "\x00"}, {"timestamp": 253402300799}]
     made += [{"app_id": "\x1b"}, {"reply_to": "x" * 255}]
     return made
 
@@ -190,7 +166,7 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
         ended = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
         return len(ended)
 
-    await eventually_async(lambda: asyncio.to_thread(settled), lambda count: count >= len(messages))
+    await eventually_async(lambda: asyncio.to_thread(settled), lambda count: count > len(messages))
     assert not running.done()
     stop.set()
     await running
@@ -208,7 +184,7 @@ async def test_a_message_for_thousands_of_names_is_one_dead_letter(
     names = [f"name-{number}" for number in range(9_000)]
     async with start(bill, policy=Policy(max_attempts=1)) as consumer:
         publish(broker, 7, "m", headers={"outboxkit-handlers": names})
-        publish(broker, 8, "old", timestamp=1, headers={"outboxkit-handlers": names})
+        publish(broker, 8, "old", timestamp=1, headers={"outboxkit-handlers": ["Bill", *names]})
         await consumer.reaches(dead=1, stale=1)
     assert {(letter.message_id, letter.handler) for letter in dead_letters(pg_engine)} == {("m", None), ("old", None)}
     assert len("".join(capfd.readouterr())) < 10_000

@@ -102,7 +102,7 @@ def test_it_goes_on_where_it_was_stopped(
     command = [COMMAND, "replay", "--to-queue", broker.queue, "--yes", "--rate", "100"]
     process = WorkerProcess(command, environment, log)
     eventually(broker.depth, lambda depth: depth >= 200)
-    process._popen.send_signal(signal.SIGINT)
+    process.interrupt()
     assert process.wait() == 3
     said = re.search(r"replayed (\d+) of 2000\nto go on: (--since) (\S+)", log.read_text())
     assert said is not None, log.read_text()

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outboxkit import process, statements
 from outboxkit.partitions import INBOX, drop_before, make_ahead, make_behind
 from tests.histories import ACCEPTED, DAY, HOUR, History, plays
+from tests.night import by_night
 
 
 class Tables:
@@ -50,7 +51,9 @@ class Tables:
         self._run(prune)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=by_night(60, else_=12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @example(play=(10 * DAY, DAY, ACCEPTED))
 @given(play=plays(8 * HOUR))
 def test_no_message_has_two_effects_whatever_the_order(

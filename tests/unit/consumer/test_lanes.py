@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from outboxkit.brokers import Delivery
 from outboxkit.consumer.lanes import Arrival, Lanes, Way
+from tests.night import by_night
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])
 NO_DELIVERY = cast("Delivery", None)
@@ -92,7 +93,7 @@ class LanesMachine(RuleBasedStateMachine):
 
 
 TestLanes = LanesMachine.TestCase
-TestLanes.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestLanes.settings = settings(max_examples=by_night(150, else_=40), stateful_step_count=40, deadline=None)
 
 
 def test_without_keys_everything_may_start_in_the_order_of_its_arrival():
