@@ -1,7 +1,6 @@
 """`outboxkit replay` on real servers: what a queue gets, what its consumer sees, and how a replay ends and goes on."""
 
 import re
-import signal
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
