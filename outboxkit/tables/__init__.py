@@ -41,10 +41,6 @@ PARKED = datetime(9999, 12, 31, tzinfo=UTC)
 """The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
 
 
-TRACEBACK_LIMIT = 16_000
-"""Characters of a dead letter's traceback: who writes one keeps its end, which says where it failed."""
-
-
 class UtcDateTime(TypeDecorator[datetime]):
     """A point in time: `timestamptz` on PostgreSQL, UTC text on SQLite, which has no zones. Always aware in Python."""
 

@@ -7,9 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 import aio_pika
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -224,6 +226,22 @@ async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
         await asyncio.gather(*left, return_exceptions=True)
     assert {f"m-{number}" for number in range(24, 28)} <= {id_ for _, id_ in processed(pg_engine)}
     assert consumer.consumer._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+async def test_a_connection_that_is_given_up_under_a_task_ends_its_statement(async_pg_engine: AsyncEngine):
+    async with async_pg_engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        asking = asyncio.create_task(driver.execute("SELECT pg_sleep(1)"))
+
+        async def asks() -> bool:
+            return bool(driver.info.transaction_status == TransactionStatus.ACTIVE)
+
+        await eventually_async(asks)
+        await connection.invalidate()
+        assert not driver.lock.locked(), "freed while the statement still waited for its answer"
+        with pytest.raises(psycopg.OperationalError):
+            await asking
+    assert driver.closed
 
 
 async def test_an_old_and_a_new_consumer_share_a_queue(

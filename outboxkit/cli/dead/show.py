@@ -13,8 +13,8 @@ from sqlalchemy import Row
 from outboxkit import codec
 from outboxkit.cli.status.wording import many, number, plain, span
 from outboxkit.deadletters import Refusal, Survey
+from outboxkit.failures import TRACEBACK_LIMIT
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.tables import TRACEBACK_LIMIT
 
 HEX_BYTES = 64
 LABEL = 16
