@@ -2,7 +2,9 @@
 
 import asyncio
 import gc
+import os
 import signal
+import socket
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -11,6 +13,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
+from psycopg import AsyncConnection
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -44,6 +47,21 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 configure_log = logs.configure_log
 
 
+class Connection(AsyncConnection[Any]):
+    """A connection to PostgreSQL that is not freed while a task that a handler left behind still waits in it.
+
+    Psycopg's own would be, and what that task does next would crash the process.
+    """
+
+    async def close(self) -> None:
+        """Close it; first hang up if a task still waits for an answer, which gets an error instead."""
+        if not self.closed and self.lock.locked():
+            with suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as wire:
+                wire.shutdown(socket.SHUT_RDWR)
+        async with self.lock:
+            await super().close()
+
+
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
     """An async engine for a process of outboxkit, whatever driver the URL names.
 
@@ -70,7 +88,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         pool_size=pool_size,
         max_overflow=2,
         hide_parameters=True,
-        connect_args={"application_name": name, **limits},
+        connect_args={"application_name": name, "async_creator_fn": Connection.connect, **limits},
     )
     event.listen(made.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
     _set(made, timezone="'UTC'")

@@ -47,7 +47,7 @@ async def test_what_cannot_be_handled_is_set_aside_once(
     start: Start, pg_engine: Engine, broker: PlainClient, what: tuple[bytes, dict[str, str], str, str]
 ):
     body, properties, reason, error = what
-    async with start(bill) as consumer:
+    async with start(bill, policy=Policy(max_attempts=1)) as consumer:
         broker.publish(body, topic="Ordered", headers={"deep": {"list": [1, NOW]}}, **properties)
         publish(broker, 7, "next")
         await consumer.reaches(dead=1, processed=1)

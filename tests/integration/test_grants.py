@@ -72,7 +72,7 @@ def run(shop: None, roles: dict[str, str], postgresql_url: str, broker: PlainCli
         program, *arguments = shlex.split(line)
         done = subprocess.run(
             [programs() / program, *arguments],
-            env=os.environ | chosen,
+            env=os.environ | {"COLUMNS": "200"} | chosen,
             check=False,
             capture_output=True,
             text=True,
@@ -133,17 +133,15 @@ def test_dead_letters_are_buried_listed_and_brought_back(run: Run, broker: Plain
 
 
 def test_a_parked_key_is_released(run: Run, broker: PlainClient, roles: dict[str, str], postgresql_url: str):
-    broker.bind("T", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
-    broker.publish(b"fills it", message_id="first", type="T")
-    add = f"INSERT INTO outboxkit_outbox ({COLUMNS}, key) VALUES (%s, 'T', '{{}}', '{{}}', 'application/json', 'k')"
+    broker.bind("T")
+    add = f"INSERT INTO outboxkit_outbox ({COLUMNS}, key) VALUES (%s, 'T', '{{}}', %s, 'application/json', 'k')"
     with psycopg.connect(libpq(postgresql_url), autocommit=True) as writer:
         writer.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(roles["shop_writer"])))
-        writer.execute(add, ["one"])
-        writer.execute(add, ["two"])
+        writer.execute(add, ["one", b"no JSON"])
+        writer.execute(add, ["two", b"{}"])
         run("shop_relay", "outboxkit relay --drain", code=3, MAX_ATTEMPTS="1")
         assert "parked" in run("shop_operator", "outboxkit status")
         run("shop_operator", "outboxkit dead discard --all --yes")
-        assert broker.take() is not None
         run("shop_relay", "outboxkit relay --drain")
     assert [one.properties.message_id for one in broker.take_all()] == ["two"]
 

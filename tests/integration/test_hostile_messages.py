@@ -7,9 +7,11 @@ from decimal import Decimal
 from typing import Any
 
 import aio_pika
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -20,6 +22,7 @@ from outboxkit.brokers.rabbitmq import wire
 from outboxkit.brokers.rabbitmq.properties import Properties
 from outboxkit.consumer import Consumer, Decision, Pace, Policy
 from outboxkit.consumer.decision import dead_letter
+from outboxkit.message import NAME_LIMIT
 from tests.integration.running_consumer import (
     Billed,
     Ordered,
@@ -36,7 +39,8 @@ from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
 TEXT = st.text(max_size=40) | st.sampled_from(["", "a\0b", "\ud800", "x" * 300, "é" * 200, "\x1b[31m", "a\nb", "no"])
-ON_THE_WIRE = TEXT.filter(lambda text: not re.search("[\ud800-\udfff]", text))
+ON_THE_WIRE = TEXT.filter(lambda text: not re.search("[\ud800-\udfff]", text) and len(text.encode()) <= NAME_LIMIT)
+"""What a short string of AMQP can hold."""
 NUMBER = st.integers() | st.sampled_from([0, -1, 2**31, 2**31 - 1, 3_000_000_000, 2**63 - 1, -(2**63), 253402300799999])
 MOMENT = st.datetimes() | st.sampled_from([datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)])
 SCALAR = (
@@ -111,44 +115,20 @@ def test_what_is_read_of_any_message_fits_into_every_table(
 
 
 def hostile() -> list[dict[str, Any]]:
-    """Properties of messages: each reserved header with each kind of value, and odd properties."""
+    """Properties of messages: each reserved header with each kind of value, and odd properties.
+
+    Neither infinity nor what is not a number: RabbitMQ itself ends the connection of a client that sends one.
+    """
     values: list[Any] = [
-        *(
-            3_000_000_000,
-            -(2**63),
-            2**63 - 1,
-            -1,
-            True,
-            1.5,
-            float("nan"),
-            float("inf"),
-            None,
-            b"\xff\xfe",
-            "9",
-            "",
-            "a\0b",
-        ),
-        *("x" * 300, "é" * 200, "\x1b[31m\nforged", Decimal("1.5"), datetime(9999, 12, 31, tzinfo=UTC)),
-        *(
-            [],
-            ["x" * 300],
-            ["a\0b"],
-            ["Newer"],
-            [1, None, {"a": [1]}],
-            {"a": {"b": [bytearray(b"\xff")]}},
-            [["Bill"]],
-            ["Bill"] * 500,
-        ),
-        [f"name-{number}" for number in range(3000)],
+        *(3_000_000_000, -(2**63), 2**63 - 1, -1, True, 1.5, None, Decimal("1.5"), datetime(9999, 12, 31, tzinfo=UTC)),
+        *("9", "", "a\0b", "x" * 300, "é" * 200, "\x1b[31m\nforged", bytearray(b"\xff\xfe")),
+        *([], ["x" * 300], ["a\0b"], ["Newer"], [["Odd"]], ["Odd"] * 500, [1, None, {"a": [1]}]),
+        {"a": {"b": [bytearray(b"\xff")]}},
     ]
     made = [{"headers": {name: value}} for name in READ for value in values]
+    made += [{"headers": {"outboxkit-handlers": [f"name-{number}" for number in range(3000)]}}]
     made += [{"message_id": "a\0b"}, {"type": "a\0b"}, {"type": "x\ny" * 80}, {"content_type": "a\0b"}]
-    made += [
-        {"content_encoding": "gzip"},
-        {"correlation_id": "\x00"},
-        {"timestamp": 253402300799},
-        {"reply_to": "x" * 255},
-    ]
+    made += [{"content_encoding": "gzip"}, {"correlation_id": "\x00"}, {"timestamp": 253402300799}]
     made += [{"app_id": "\x1b"}, {"reply_to": "x" * 255}]
     return made
 
@@ -188,7 +168,7 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
         ended = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
         return len(ended)
 
-    await eventually_async(lambda: asyncio.to_thread(settled), lambda count: count >= len(messages))
+    await eventually_async(lambda: asyncio.to_thread(settled), lambda count: count > len(messages))
     assert not running.done()
     stop.set()
     await running
@@ -206,7 +186,7 @@ async def test_a_message_for_thousands_of_names_is_one_dead_letter(
     names = [f"name-{number}" for number in range(9_000)]
     async with start(bill, policy=Policy(max_attempts=1)) as consumer:
         publish(broker, 7, "m", headers={"outboxkit-handlers": names})
-        publish(broker, 8, "old", timestamp=1, headers={"outboxkit-handlers": names})
+        publish(broker, 8, "old", timestamp=1, headers={"outboxkit-handlers": ["Bill", *names]})
         await consumer.reaches(dead=1, stale=1)
     assert {(letter.message_id, letter.handler) for letter in dead_letters(pg_engine)} == {("m", None), ("old", None)}
     assert len("".join(capfd.readouterr())) < 10_000
@@ -219,7 +199,7 @@ async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
 
     @inbox_handler("Leaks")
     async def leaks(session: AsyncSession, event: Ordered) -> None:
-        if event.number >= 60:
+        if event.number >= 24:
             return
         asking = asyncio.ensure_future(session.execute(text("SELECT pg_sleep(0.05)")))
         left.append(asking)
@@ -235,17 +215,33 @@ async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
             raise asyncio.CancelledError
 
     async with start(leaks, policy=Policy(max_attempts=1), pace=Pace(8)) as consumer:
-        for number in range(70):
+        for number in range(28):
             publish(broker, number, f"m-{number}")
 
         async def ended() -> int:
             found = {letter.message_id for letter in dead_letters(pg_engine)} | {id_ for _, id_ in processed(pg_engine)}
             return len(found)
 
-        await eventually_async(ended, lambda count: count == 70)
+        await eventually_async(ended, lambda count: count == 28)
         await asyncio.gather(*left, return_exceptions=True)
-    assert {f"m-{number}" for number in range(60, 70)} <= {id_ for _, id_ in processed(pg_engine)}
+    assert {f"m-{number}" for number in range(24, 28)} <= {id_ for _, id_ in processed(pg_engine)}
     assert consumer.consumer._engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+async def test_a_connection_that_is_given_up_under_a_task_ends_its_statement(async_pg_engine: AsyncEngine):
+    async with async_pg_engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        asking = asyncio.create_task(driver.execute("SELECT pg_sleep(1)"))
+
+        async def asks() -> bool:
+            return bool(driver.info.transaction_status == TransactionStatus.ACTIVE)
+
+        await eventually_async(asks)
+        await connection.invalidate()
+        assert not driver.lock.locked(), "freed while the statement still waited for its answer"
+        with pytest.raises(psycopg.OperationalError):
+            await asking
+    assert driver.closed
 
 
 async def test_an_old_and_a_new_consumer_share_a_queue(

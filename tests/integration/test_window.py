@@ -52,7 +52,7 @@ class Tables:
 
 
 @settings(
-    max_examples=by_night(300, else_=20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=by_night(60, else_=12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @example(play=(10 * DAY, DAY, ACCEPTED))
 @given(play=plays(8 * HOUR))

@@ -1,17 +1,18 @@
 """A batch is the same as one by one: whatever arrives, how often, for whom, and whatever fails."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, event, insert, select
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_engine, delete, event, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.pool import StaticPool
 
 from outboxkit import Outcome, TransactionRequired, inbox, inbox_handler, outbox, tables
 from outboxkit.inbox import Culprit, Entry, Handler, handler_of, run_batch
+from tests.night import by_night
 from tests.unit.shop import OrderConfirmed, message
 
 metadata = MetaData()
@@ -74,14 +75,23 @@ HANDLERS = [
 DELIVERIES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(HANDLERS), st.integers(1, 3)), max_size=12)
 
 
-@contextmanager
-def shop() -> Iterator[Engine]:
-    made = create_engine("sqlite://", poolclass=StaticPool, connect_args={"isolation_level": None})
-    event.listen(made, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-    metadata.create_all(made)
-    tables.metadata.create_all(made)
-    yield made
-    made.dispose()
+@pytest.fixture(scope="module")
+def shops() -> Iterator[tuple[Engine, Engine]]:
+    """Two databases in memory."""
+    made = [create_engine("sqlite://", poolclass=StaticPool, connect_args={"isolation_level": None}) for _ in range(2)]
+    for each in made:
+        event.listen(each, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+        metadata.create_all(each)
+        tables.metadata.create_all(each)
+    yield made[0], made[1]
+    for each in made:
+        each.dispose()
+
+
+def empty(engine: Engine) -> None:
+    with engine.begin() as connection:
+        for table in (effects, kinds, tables.inbox, tables.outbox):
+            connection.execute(delete(table))
 
 
 def one_by_one(engine: Engine, entries: Sequence[Entry]) -> list[Outcome]:
@@ -122,9 +132,12 @@ def state(engine: Engine) -> list[object]:
         return [[tuple(row) for row in connection.execute(statement)] for statement in asked]
 
 
-@given(DELIVERIES)
-def test_a_batch_is_the_same_as_one_by_one(drawn: list[tuple[int, Handler, int]]):
+@settings(max_examples=by_night(1000, else_=40))
+@given(drawn=DELIVERIES)
+def test_a_batch_is_the_same_as_one_by_one(shops: tuple[Engine, Engine], drawn: list[tuple[int, Handler, int]]):
     entries = [Entry.of(message(id=str(number)), found, attempt=attempt) for number, found, attempt in drawn]
-    with shop() as first, shop() as second:
-        assert in_batches(first, entries) == one_by_one(second, entries)
-        assert state(first) == state(second)
+    first, second = shops
+    for engine in shops:
+        empty(engine)
+    assert in_batches(first, entries) == one_by_one(second, entries)
+    assert state(first) == state(second)

@@ -13,7 +13,7 @@ from outboxkit.message import Handling, current_handling
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
 ORDER = message()
-NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000000)"
+NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500000)"
 LONG_QUERY = text(f"{NUMBERS} SELECT max(i) FROM n")
 TIMED_OUT = "handler 'Slow' took longer than 0.05 s and was cancelled"
 
