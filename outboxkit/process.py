@@ -2,9 +2,7 @@
 
 import asyncio
 import gc
-import os
 import signal
-import socket
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -13,7 +11,6 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from psycopg import AsyncConnection
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -47,21 +44,6 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 configure_log = logs.configure_log
 
 
-class Connection(AsyncConnection[Any]):
-    """A connection to PostgreSQL that is not freed while a task that a handler left behind still waits in it.
-
-    Psycopg's own would be, and what that task does next would crash the process.
-    """
-
-    async def close(self) -> None:
-        """Close it; first hang up if a task still waits for an answer, which gets an error instead."""
-        if not self.closed and self.lock.locked():
-            with suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as wire:
-                wire.shutdown(socket.SHUT_RDWR)
-        async with self.lock:
-            await super().close()
-
-
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
     """An async engine for a process of outboxkit, whatever driver the URL names.
 
@@ -80,7 +62,8 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     target = target.set(drivername=driver)
     if driver.startswith("sqlite"):
         return _sqlite(target)
-    from outboxkit.moments import read_bounded  # noqa: PLC0415 - psycopg, which SQLite does without
+    from outboxkit.connections import Connection  # noqa: PLC0415 - psycopg, which SQLite does without
+    from outboxkit.moments import read_bounded  # noqa: PLC0415
 
     limits = {given: value for given, value in SILENCE.items() if given not in target.query}
     made = create_async_engine(

@@ -106,6 +106,7 @@ class Consumer:
         self._pace = pace or Pace()
         seconds = patience.total_seconds() if patience else None
         self._outage = outage = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
+        self._asking = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
         self._upkeep = upkeep = Upkeep(engine, clock=clock)
         self._registration = Registration(engine, handlers, queue=queue)
         self._watchdog = Watchdog(handlers)
@@ -190,7 +191,8 @@ class Consumer:
     async def _reconnecting(self, stop: asyncio.Event, *, wait: bool) -> int:
         losses = 0
         while not stop.is_set():
-            await self._outage.ride_out(self._upkeep.once, stop)  # the machine may have slept since
+            # The machine may have slept since. That the database answers does not say that the broker is back.
+            await self._asking.ride_out(self._upkeep.once, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set():
                 break

@@ -134,6 +134,7 @@ def _server() -> str:
     folder = tempfile.TemporaryDirectory(prefix="okit-", dir="/tmp")
     address = f"{folder.name}/forks"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOXKIT_")}
+    environment["PYTHONIOENCODING"] = "utf-8"  # its streams are those of its programs
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.processes.fork_server", address],
         cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,

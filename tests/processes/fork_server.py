@@ -135,11 +135,6 @@ def become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     time.tzset()
     os.chdir(request["folder"])
-    sys.stdin, sys.stdout, sys.stderr = (
-        os.fdopen(0, encoding="utf-8", closefd=False),
-        os.fdopen(1, "w", encoding="utf-8", closefd=False),
-        os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False),
-    )
     run([argument.replace("{file}", str(kept[0])) if kept else argument for argument in request["command"]])
 
 
