@@ -200,8 +200,10 @@ async def test_no_error_around_a_turn_ends_a_relay_and_each_is_told_once(bench: 
 
 
 async def test_a_relay_that_is_cancelled_ends(bench: Bench):
+    bench.add("a")
     running = asyncio.create_task(bench.relay().run(bench.stop))
-    await asyncio.sleep(0)
+    while await asyncio.to_thread(bench.left):
+        await asyncio.sleep(0.01)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
