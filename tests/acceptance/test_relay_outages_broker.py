@@ -25,7 +25,9 @@ def test_it_refuses_connections(deployment: Deployment):
         witness = begin(deployment, OUTBOXKIT_BROKER_URL=through)
         proxy.refuse()
         witness.send()
-        witness.assert_away("broker", f"cannot connect to amqp://outboxkit:***@127.0.0.1:{proxy.port}", "lost", "closed")
+        witness.assert_away(
+            "broker", f"cannot connect to amqp://outboxkit:***@127.0.0.1:{proxy.port}", "lost", "closed"
+        )
         witness.assert_status(waiting=4)
         proxy.accept()
         witness.assert_all_arrived("broker")
