@@ -1,11 +1,15 @@
 """Connections to PostgreSQL for outboxkit's own processes."""
 
+import asyncio
 import os
 import socket
 from contextlib import suppress
 from typing import Any
 
 from psycopg import AsyncConnection
+
+_CLOSING = set[asyncio.Task[None]]()
+"""What is being closed although nobody waits for it any more: an event loop alone would let go of it."""
 
 
 class Connection(AsyncConnection[Any]):
@@ -15,9 +19,17 @@ class Connection(AsyncConnection[Any]):
     """
 
     async def close(self) -> None:
-        """Close it; first hang up if a task still waits for an answer, which gets an error instead."""
-        if not self.closed and self.lock.locked():
-            with suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as wire:
-                wire.shutdown(socket.SHUT_RDWR)
+        """Close it. If a task still waits for an answer, hang up: that task gets an error, and then it is closed."""
+        if self.closed or not self.lock.locked():
+            await super().close()
+            return
+        with suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
+        closing = asyncio.create_task(self._close_when_free())
+        _CLOSING.add(closing)
+        closing.add_done_callback(_CLOSING.discard)
+        await asyncio.shield(closing)  # it goes on if this task is cancelled
+
+    async def _close_when_free(self) -> None:
         async with self.lock:
             await super().close()
