@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import logs, process, settings
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
+from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.settings import Settings
 
@@ -232,8 +233,8 @@ def explain(error: Exception) -> tuple[str, int]:
         from outboxkit.outage import what_is_away  # noqa: PLC0415 - as above
 
         state = "is away" if what_is_away(error) else "refused"
-        return f"the database {state}: {logs.first_words(error)}", FAILED
+        return f"the database {state}: {first_line(error)}", FAILED
     if not logs.is_configured():
         logs.configure_log(level="info", format="auto")
     logs.logger().error("ended by an error that nobody expected", exc_info=error)
-    return f"an error that nobody expected, please report it: {logs.first_words(error)}", FAILED
+    return f"an error that nobody expected, please report it: {first_line(error)}", FAILED

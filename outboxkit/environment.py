@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from outboxkit.errors import ConfigurationError
+from outboxkit.failures import printable
 
 PREFIX = "OUTBOXKIT_"
 FILE = "_FILE"
@@ -54,11 +55,6 @@ def read_secret(path: str, *, named: str) -> str:
     if len(content) > LARGEST or not text.isprintable():
         raise ConfigurationError(f"{where}: it holds more than one line of text; {accepted}")
     return text
-
-
-def printable(text: str) -> str:
-    """The text with what is not a visible character or a blank escaped, so that it stays in its line."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _is_secret(path: str) -> bool:

@@ -15,9 +15,9 @@ LINE_LIMIT = 1_000
 """Characters of an error in one line."""
 TRACEBACK_LIMIT = 16_000
 """Characters of a traceback; the middle of a longer one is left out."""
-FRAMES, CHAINED, GROUPED, TEXT_LINES = 40, 8, 5, 20
+FRAMES, CHAINED, GROUPED, ERRORS, TEXT_LINES = 40, 8, 5, 40, 20
+"""The last frames of a traceback, the errors of a chain, of a group and of all, the lines of a text that are shown."""
 
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _OF_A_STATEMENT = re.compile(
     r"\s*(?:\[SQL: |\[parameters: |\(Background on this error |\n(?:DETAIL|CONTEXT|QUERY|LINE \d+): ).*", re.DOTALL
 )
@@ -29,8 +29,10 @@ _CALL = (str(Path(__file__).parent / "inbox" / "calling.py"), "_invoke")
 
 
 def printable(text: str, limit: int = LINE_LIMIT) -> str:
-    """A text in one line: control characters and lone surrogates as escapes, what is over the limit cut off."""
-    shown = _UNSAFE.sub(_escaped, text[:limit])
+    """A text in one line: what is not a visible character or a blank as an escape, what is over the limit cut off."""
+    shown = text[:limit]
+    if not shown.isprintable():
+        shown = "".join(each if each.isprintable() else _escaped(each) for each in shown)
     return shown if len(shown) <= limit and len(text) <= limit else f"{shown[: limit - 1]}…"
 
 
@@ -64,7 +66,7 @@ def first_line_of(reason: object) -> str:
 def traceback_of(error: BaseException) -> str:
     """The traceback with source lines, causes and groups; no local variables. The last line is the error's own."""
     try:
-        text = "\n".join(_lines(error))
+        text = "\n".join(_lines(error, set()))
     except Exception as other:  # noqa: BLE001 - what it is made of is the handler's: anything may be in there
         return f"{first_line(error)} (the traceback cannot be shown: {type(other).__name__})"
     head = 2_000
@@ -75,14 +77,14 @@ def traceback_of(error: BaseException) -> str:
 
 def forget_values(error: BaseException) -> None:
     """Take the parameters of statements out of SQLAlchemy's text, before the error is handed on."""
-    for each, _ in _chain(error):
+    for each, _ in _chain(error, set()):
         if hasattr(type(each), "hide_parameters") or isinstance(_attribute(each, "hide_parameters"), bool):
             with suppress(Exception):
                 each.hide_parameters = True  # type: ignore[attr-defined]
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return "\\0" if found[0] == "\0" else found[0].encode("unicode_escape").decode()
+def _escaped(character: str) -> str:
+    return "\\0" if character == "\0" else character.encode("unicode_escape").decode()
 
 
 def _attribute(value: object, name: str) -> object:
@@ -98,10 +100,12 @@ def _original(error: BaseException | None) -> BaseException | None:
     return original if isinstance(original, BaseException) else error
 
 
-def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
-    """The error, what it came from, and so on; each with what it is to the one before it."""
-    seen, link, each = set[int](), "", error
-    while id(each) not in seen and len(seen) < CHAINED:
+def _chain(error: BaseException, seen: set[int]) -> Iterator[tuple[BaseException, str]]:
+    """The error, what it came from, and so on, each with what it is to the one before it; none that was seen."""
+    link, each = "", error
+    for _ in range(CHAINED):
+        if id(each) in seen or len(seen) == ERRORS:
+            return
         seen.add(id(each))
         yield each, link
         cause, context = each.__cause__, each.__context__
@@ -112,8 +116,8 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, str]]:
         each = following
 
 
-def _lines(error: BaseException, depth: int = 0) -> Iterator[str]:
-    chain = list(_chain(error))
+def _lines(error: BaseException, seen: set[int], depth: int = 0) -> Iterator[str]:
+    chain = list(_chain(error, seen))
     for number, (each, _) in enumerate(reversed(chain)):
         if number:
             yield from ("", chain[len(chain) - number][1], "")
@@ -126,7 +130,7 @@ def _lines(error: BaseException, depth: int = 0) -> Iterator[str]:
         yield from (f"  | {printable(line)}" for line in more[:TEXT_LINES])
         if isinstance(each, BaseExceptionGroup) and depth < GROUPED:
             for inner in islice(each.exceptions, GROUPED):
-                yield from (f"    {line}" for line in _lines(inner, depth + 1))
+                yield from (f"    {line}" for line in _lines(inner, seen, depth + 1))
 
 
 def _notes(error: BaseException) -> list[str]:

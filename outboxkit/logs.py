@@ -3,19 +3,14 @@
 import asyncio
 import logging
 import sys
-import traceback
-from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy.exc import StatementError
+from outboxkit.failures import printable, traceback_of
 
-from outboxkit.environment import printable
-from outboxkit.failures import first_line
-
-SILENCED = ("aio_pika", "aiormq", "pamqp")
-"""What they report of an outage is in our own line about it, and pamqp warns of headers with all that is in them."""
-FRAMES, CHAIN, LONGEST = 30, 8, 500
-"""What is kept: the last frames of a traceback, the errors of a chain or group, the characters of a line."""
+SILENCED = ("aio_pika", "aiormq", "httpcore", "httpx", "pamqp")
+"""What they report of an outage is in our own line about it, and some log headers with all that is in them."""
+LONGEST = 500
+"""Characters of a library's line that are kept."""
 
 
 def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setting's name
@@ -36,13 +31,11 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.ExceptionRenderer(lambda exc_info: trace(exc_info[1])),
+            structlog.processors.ExceptionRenderer(_traceback),
             *rendering,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(
-            sys.stderr
-        ),  # a line in one write, also where several processes share it,
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line in one write: several processes may share it
     )
     for library in SILENCED:
         logging.getLogger(library).setLevel(logging.CRITICAL)
@@ -64,41 +57,14 @@ def is_configured() -> bool:
     return structlog.is_configured()
 
 
-def first_words(error: BaseException | None) -> str:
-    """An error in one line, without the SQL, its parameters, and the row that a database shows in further lines."""
-    cause = error.orig if isinstance(error, StatementError) and error.orig is not None else error
-    try:
-        return printable(first_line(cause))[:LONGEST]
-    except Exception:  # noqa: BLE001 - an error whose text cannot be made is an error all the same
-        return type(cause).__name__
-
-
-def trace(error: BaseException | None) -> str:
-    """The traceback of an error and of those that led to it, each error in one line."""
-    return "\n".join(_lines(error, CHAIN, set()))
-
-
-def _lines(error: BaseException | None, left: int, seen: set[int]) -> Iterator[str]:
-    if error is None or id(error) in seen or left == 0:
-        return
-    seen.add(id(error))
-    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is not None:
-        yield from _lines(before, left - 1, seen)
-        how = "was the direct cause of" if error.__cause__ else "was being handled at"
-        yield f"\nThis error {how} the following one:\n"
-    yield "Traceback (most recent call last):"
-    yield from "".join(traceback.format_tb(error.__traceback__, -FRAMES)).splitlines()
-    yield first_words(error)
-    if isinstance(error, BaseExceptionGroup):
-        for number, each in enumerate(error.exceptions[:CHAIN], 1):
-            yield f"\nError {number} of {len(error.exceptions)} in it:\n"
-            yield from _lines(each, left - 1, seen)
-
-
 def unretrieved(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Log what nobody waited for: an event loop's exception handler that does not show what the error carries."""
     logger().error("an error that nobody waited for", what=context.get("message"), exc_info=context.get("exception"))
+
+
+def _traceback(raised: Any) -> str:
+    error = raised[1]
+    return traceback_of(error) if error is not None else ""
 
 
 def _in_its_line(_: Any, __: str, entry: Any) -> Any:
@@ -122,4 +88,4 @@ class _Foreign(logging.Handler):
         except Exception:  # noqa: BLE001 - a library's wrong format string is no reason to stop
             lines = [str(record.msg)]
         log = logger().bind(logger=record.name)
-        log.log(record.levelno, printable(lines[0])[:LONGEST], exc_info=record.exc_info or None)
+        log.log(record.levelno, printable(lines[0], LONGEST), exc_info=record.exc_info or None)

@@ -23,7 +23,6 @@ __all__ = [
     "Clock",
     "Outage",
     "Sleep",
-    "first_line",
     "is_surprise",
     "jittered",
     "pause",

@@ -11,9 +11,10 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions
+from outboxkit.failures import first_line
 from outboxkit.inbox import Handler
 from outboxkit.message import NAME_LIMIT, storable
-from outboxkit.outage import Sleep, first_line
+from outboxkit.outage import Sleep
 from outboxkit.statements import handlers as statements
 
 EVERY = timedelta(hours=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.outage import first_line
+from outboxkit.failures import first_line
 
 _OURS = str(Path(__file__).parents[1])
 

@@ -7,8 +7,9 @@ import structlog
 
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.errors import BrokerUnavailable
+from outboxkit.failures import first_line
 from outboxkit.message import Message
-from outboxkit.outage import first_line, is_surprise
+from outboxkit.outage import is_surprise
 from outboxkit.relay.rows import Claimed
 
 

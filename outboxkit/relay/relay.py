@@ -13,17 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import partitions, schema, statements, urls
 from outboxkit.brokers import Publisher, address_of
 from outboxkit.errors import ConfigurationError
+from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import (
-    PASSING_SQLSTATES,
-    Clock,
-    Outage,
-    first_line,
-    is_surprise,
-    jittered,
-    pause,
-    utc_now,
-)
+from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, is_surprise, jittered, pause, utc_now
 from outboxkit.relay.batch import Batches
 from outboxkit.relay.outcome import Drained, report
 from outboxkit.relay.pipeline import Pipeline, Turn

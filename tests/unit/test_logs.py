@@ -13,7 +13,7 @@ from pamqp import encode
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from outboxkit import logs, process
+from outboxkit import failures, logs, process
 
 SECRET = "4111-SECRET"
 
@@ -49,7 +49,7 @@ def test_a_traceback_has_no_parameters_and_no_row(capsys: pytest.CaptureFixture[
         "CheckViolation: new row violates",
         "ExceptionGroup: two",
         "Unspeakable",
-        "Error 3 of 3",
+        "ValueError: \\x1b[31mred",
     ):
         assert expected in said
     assert SECRET not in written
@@ -60,11 +60,20 @@ def test_a_traceback_has_no_parameters_and_no_row(capsys: pytest.CaptureFixture[
 def test_an_error_that_is_its_own_cause_or_a_long_chain_has_an_end():
     first = ValueError("first")
     first.__cause__ = first
-    assert logs.trace(first).count("ValueError: first") == 1
+    assert failures.traceback_of(first).count("ValueError: first") == 1
     for number in range(50):
         following = ValueError(str(number))
         following.__cause__, first = first, following
-    assert logs.trace(first).count("ValueError") == logs.CHAIN
+    assert failures.traceback_of(first).count("ValueError") == failures.CHAINED
+
+
+def test_groups_of_groups_have_an_end():
+    inner: Exception = ValueError("inner")
+    for number in range(12):
+        inner = ExceptionGroup(
+            f"group {number}", [inner, *(ExceptionGroup(f"{number} {n}", [ValueError()]) for n in range(9))]
+        )
+    assert failures.traceback_of(inner).count("Traceback") <= failures.ERRORS
 
 
 async def test_an_engine_hides_the_parameters_of_its_statements():

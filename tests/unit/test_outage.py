@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from tenacity import wait_none
 
 from outboxkit import BrokerError, BrokerUnavailable, SchemaError
-from outboxkit.outage import Outage, first_line, jittered, pause, utc_now, what_is_away
+from outboxkit.failures import first_line
+from outboxkit.outage import Outage, jittered, pause, utc_now, what_is_away
 
 GONE = BrokerUnavailable("cannot connect to amqp://mq/")
 

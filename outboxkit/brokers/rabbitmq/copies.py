@@ -22,7 +22,7 @@ from outboxkit.errors import BrokerUnavailable
 _HEADER = Struct(">BHIHHQH")
 _Answer = asyncio.Future[str | None]
 
-NACKED = "nacked: is the queue full?"
+NACKED = "nacked by the broker"
 RENEW_SECONDS = 1.0
 """A connection younger than this is not given up for another nack."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
@@ -41,7 +41,7 @@ class Copies:
     """
 
     def __init__(self, url: str, *, name: str, timeout: float) -> None:
-        self._url, self._name, self._timeout = url, name, timeout
+        self._addresses, self._name, self._timeout = connection.Addresses(url), name, timeout
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", connection=name)
         self._line: _Line | None = None
         self._opening = asyncio.Lock()
@@ -117,7 +117,7 @@ class Copies:
                 await gone.close()
             line, answers = _Line(self._log), Answers()
             line.connection = await connection.connect(
-                self._url,
+                self._addresses,
                 name=self._name,
                 timeout=self._timeout,
                 on_lost=line.lose,

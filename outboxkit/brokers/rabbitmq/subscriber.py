@@ -54,7 +54,7 @@ class RabbitSubscriber:
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self.ladder = tuple(ladder)
-        self._url = url
+        self._url, self._addresses = url, connection.Addresses(url)
         self._queue, self._dead = queue, dead_queue(queue)
         self._queues = Queues(queue, exchange, topics, self.ladder, ordered, vhost=connection.vhost(url))
         self._prefetch = prefetch
@@ -88,7 +88,7 @@ class RabbitSubscriber:
 
         try:
             self._connection = await connection.connect(
-                self._url,
+                self._addresses,
                 name=f"outboxkit consumer {self._queue}",
                 timeout=self._timeout,
                 on_lost=intake.lose,

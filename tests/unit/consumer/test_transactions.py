@@ -8,8 +8,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
+from outboxkit.failures import first_line
 from outboxkit.inbox import Culprit
-from outboxkit.outage import Outage, first_line, what_is_away
+from outboxkit.outage import Outage, what_is_away
 
 
 class Diagnosis:
