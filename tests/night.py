@@ -8,6 +8,8 @@ import os
 import random
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 
 NIGHT = bool(os.environ.get("OUTBOXKIT_TEST_NIGHT"))
@@ -17,6 +19,14 @@ SEED = int(os.environ.get("OUTBOXKIT_TEST_SEED", "20260"))
 def by_night(night: T, *, else_: T) -> T:
     """The first value in a run of the night, the other one in every other run."""
     return night if NIGHT else else_
+
+
+def by_day_on(database: str) -> pytest.MarkDecorator:
+    """A test of `database_url` that runs on both databases by night, and on this one in every other run."""
+    (other,) = {"postgresql", "sqlite"} - {database}
+    return pytest.mark.parametrize(
+        "database_url", [database, pytest.param(other, marks=pytest.mark.night)], indirect=True
+    )
 
 
 def chance(*names: object) -> random.Random:

@@ -12,7 +12,7 @@ from tests.polling import eventually
 from tests.servers import OwnServer
 
 
-@pytest.mark.parametrize("way", ["stop", "kill"])
+@pytest.mark.parametrize("way", [pytest.param("stop", marks=pytest.mark.night), "kill"])
 def test_it_goes_down_in_the_middle(on_own_rabbitmq: Deployment, own_rabbitmq: OwnServer, way: str):
     customers = Customers(on_own_rabbitmq)
     with gate_shut(on_own_rabbitmq):

@@ -12,7 +12,7 @@ from tests.acceptance.shop_storm import check, payment_server, weather
 from tests.night import by_night
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql+rabbitmq"])
+@pytest.fixture(scope="module", params=[pytest.param("sqlite", marks=pytest.mark.night), "postgresql+rabbitmq"])
 def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """The shop as it comes, and on real servers."""
     with (

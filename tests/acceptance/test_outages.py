@@ -12,10 +12,8 @@ from tests.acceptance.worker_process import WorkerProcess
 from tests.polling import eventually
 from tests.servers import Server
 
-WAYS = ("stop", "kill")
 
-
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["stop", pytest.param("kill", marks=pytest.mark.night)])
 def test_rabbitmq_goes_away_and_comes_back(on_own_rabbitmq: Deployment, own_rabbitmq: Server, way: str):
     deployment = on_own_rabbitmq
     consumer, relay = deployment.consumer(), deployment.relay()
@@ -36,7 +34,7 @@ def test_rabbitmq_goes_away_and_comes_back(on_own_rabbitmq: Deployment, own_rabb
     assert states(relay, "broker") == states(consumer, "broker") == ["away", "back"]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["stop", "kill"])
 def test_postgresql_goes_away_and_comes_back(on_own_postgresql: Deployment, own_postgresql: Server, way: str):
     deployment = on_own_postgresql
     consumer, relay = deployment.consumer(), deployment.relay()

@@ -7,9 +7,11 @@ from sqlalchemy import Engine, func, select
 
 from tests.integration.idempotent_server import serve
 from tests.integration.idempotent_shop import Order
+from tests.night import by_day_on
 from tests.requests import end_leases
 
 
+@by_day_on("postgresql")
 def test_a_crash_at_any_place_and_a_retry_make_one_effect(database_url: str, engine: Engine, tmp_path: Path):
     calls = tmp_path / "calls"
     with (

@@ -31,6 +31,8 @@ from tests.processes import programs
 
 WITH_OWN_SHOP = ("README.md", "docs/tutorial.md")
 """Every other page begins where the tutorial has written its files."""
+BY_DAY = (*WITH_OWN_SHOP, "docs/how-to/handle-dead-letters.md")
+"""Whose blocks run by day too."""
 SECONDS = 90
 QUEUE, EXCHANGE = "billing", "outboxkit"
 """The names that the pages use: each run has its own, on servers that it may share."""
@@ -159,7 +161,9 @@ def reader(
                 reader.forget(sys.modules.pop(name))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=() if page in BY_DAY else pytest.mark.night) for page in PAGES]
+)
 def test_blocks_run(page: str, reader: Reader) -> None:
     for block in blocks(page):
         reader.follow(block)

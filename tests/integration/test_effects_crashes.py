@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, select, update
 from outboxkit import tables
 from tests.databases import migrate
 from tests.integration.mail_sink import MailSink, mail_sink
+from tests.night import by_day_on
 from tests.processes import ROOT, programs
 
 PLACES = [
@@ -72,6 +73,7 @@ def end_leases(url: str) -> None:
 
 @pytest.mark.parametrize("policy", ["skip", "repeat"])
 @pytest.mark.parametrize(("place", "sent", "knows"), [*PLACES, ("before the handler's commit", 1, True)])
+@by_day_on("postgresql")
 async def test_in_a_handler_the_next_run_decides_at_once(
     database_url: str, effects_url: str, sink: MailSink, policy: str, place: str, sent: int, knows: bool
 ):
@@ -88,6 +90,7 @@ async def test_in_a_handler_the_next_run_decides_at_once(
 
 @pytest.mark.parametrize("policy", ["skip", "repeat"])
 @pytest.mark.parametrize(("place", "sent", "knows"), PLACES[2:])
+@by_day_on("sqlite")
 async def test_with_a_key_of_its_own_the_next_run_decides_after_the_lease(
     database_url: str, sink: MailSink, policy: str, place: str, sent: int, knows: bool
 ):

@@ -14,6 +14,7 @@ from sqlalchemy import Engine, func, select
 from outboxkit import tables
 from tests.integration.idempotent_server import Servers, serve
 from tests.integration.idempotent_shop import Order
+from tests.night import by_day_on
 from tests.polling import eventually
 
 PATHS = ["/sync/orders", "/async/orders"]
@@ -43,6 +44,7 @@ def count(engine: Engine, table: Any = Order.__table__) -> int:
         return connection.scalar(select(func.count()).select_from(table)) or 0
 
 
+@by_day_on("postgresql")
 @pytest.mark.parametrize("path", PATHS)
 async def test_fifty_identical_requests_at_once(path: str, client: httpx.AsyncClient, engine: Engine):
     answers = await asyncio.gather(*(client.post(path, **order()) for _ in range(AT_ONCE)))
@@ -69,6 +71,7 @@ async def test_a_repetition_may_wait_for_the_first(path: str, database_url: str,
     assert count(engine) == 1
 
 
+@by_day_on("postgresql")
 @pytest.mark.parametrize("path", PATHS)
 async def test_fifty_different_bodies_at_once(path: str, client: httpx.AsyncClient, engine: Engine):
     answers = await asyncio.gather(*(client.post(path, **order(f"customer {n}")) for n in range(AT_ONCE)))
@@ -77,6 +80,7 @@ async def test_fifty_different_bodies_at_once(path: str, client: httpx.AsyncClie
     assert count(engine) == 1
 
 
+@by_day_on("postgresql")
 @pytest.mark.parametrize("path", PATHS)
 async def test_many_requests_do_not_wait_for_each_other_in_a_circle(
     path: str, client: httpx.AsyncClient, engine: Engine

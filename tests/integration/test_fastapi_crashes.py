@@ -16,7 +16,17 @@ def count(engine: Engine, table: object) -> int:
         return connection.scalar(select(func.count()).select_from(table)) or 0
 
 
-@pytest.mark.parametrize("path", ["/sync/orders", "/async/orders"])
+@pytest.mark.parametrize(
+    ("database_url", "path"),
+    [
+        *(("postgresql", "/async/orders"), ("sqlite", "/sync/orders")),
+        *(
+            pytest.param(*other, marks=pytest.mark.night)
+            for other in (("postgresql", "/sync/orders"), ("sqlite", "/async/orders"))
+        ),
+    ],
+    indirect=["database_url"],
+)
 def test_a_crash_at_any_place_and_a_retry_make_one_effect(path: str, database_url: str, engine: Engine, tmp_path: Path):
     replayed: set[bool] = set()
     with (

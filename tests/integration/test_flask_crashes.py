@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 
 from outboxkit import tables
 from tests.integration.flask_shop import Order, Shop, serving
+from tests.night import by_day_on
 from tests.polling import eventually
 from tests.processes import ROOT, programs
 
@@ -48,6 +49,7 @@ def placed(shop: Shop, key: str) -> int:
         return connection.execute(select(Order.id).where(Order.customer == key)).scalar_one()
 
 
+@by_day_on("sqlite")
 def test_a_server_killed_at_any_moment(database_url: str):
     with serving(database_url) as (shop, url):
         for moment in count(1):

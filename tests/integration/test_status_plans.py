@@ -17,7 +17,7 @@ from outboxkit.outage import utc_now
 from tests.integration.test_status import DEFAULT, OUTBOX, read
 from tests.servers import Server, create_database, drop_database
 
-ROWS = 200_000
+ROWS = 100_000
 DEAD = """
     INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked,
                                        destination)
@@ -122,22 +122,26 @@ READS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("destination", ["default", "mail", "payments"])
-@pytest.mark.parametrize("name", READS)
-def test_no_table_is_read_from_end_to_end(large: Engine, name: str, destination: str) -> None:
+def test_no_table_is_read_from_end_to_end(large: Engine, destination: str) -> None:
     with large.connect() as connection:
         status.read(connection, utc_now())
-        nodes = list(walk(explain(connection, READS[name](), destination)))
-    assert not [node for node in nodes if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")]
+        for name, made in READS.items():
+            assert_bounded(list(walk(explain(connection, made(), destination))), name)
+
+
+def assert_bounded(nodes: list[dict[str, Any]], name: str) -> None:
+    """No more rows are read than are counted one by one, by the indexes that the statement names."""
+    assert not [node for node in nodes if node["Node Type"] in ("Seq Scan", "Bitmap Heap Scan")], name
     scans = [node for node in nodes if "Scan" in node["Node Type"] and "Relation Name" in node]
-    assert scans
+    assert scans, name
     for scan in scans:
         if scan["Node Type"] == "Sample Scan":
-            assert scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] < 2 * SAMPLED_PAGES
+            assert scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] < 2 * SAMPLED_PAGES, name
         else:
             read = scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)
-            assert read * scan["Actual Loops"] <= EXACT_UP_TO + 1
+            assert read * scan["Actual Loops"] <= EXACT_UP_TO + 1, name
             for index in index_names(name):
-                assert index in {node.get("Index Name") for node in nodes}
+                assert index in {node.get("Index Name") for node in nodes}, name
 
 
 def index_names(name: str) -> list[str]:

@@ -85,7 +85,7 @@ class PrivatePostgresql:
         self._home.run(
             (
                 self._programs / "initdb", "-D", self._home.folder / "data", "--username=outboxkit",
-                "--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", f"--locale={_locale()}", "--no-sync",
+                "--auth=md5", f"--pwfile={password}", "--encoding=UTF8", f"--locale={_locale()}", "--no-sync",
             ),
             {},
         )  # fmt: skip
