@@ -49,7 +49,7 @@ async def test_above_the_limit_nothing_more_is_read_until_something_is_settled(b
     assert LIMIT < at_work._acks.held < LIMIT + 2 * MIB
     assert len(held) <= 6
     assert await subscriber.receive(wait=False) is None, "it cannot know, and says so at once"
-    await asyncio.sleep(5)  # longer than the client would wait for a heartbeat that it does not read
+    await asyncio.sleep(3.5)  # longer than the client would wait for a heartbeat that it does not read
     assert at_work.lost is None
     ids = []
     for _ in range(COUNT):

@@ -10,6 +10,7 @@ import pytest
 import structlog
 from sqlalchemy import Connection, Engine, create_engine, event
 
+from outboxkit import logs
 from tests.unit import shop
 
 
@@ -21,7 +22,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was() -> Iterator[None]:
-    libraries = [logging.getLogger(name) for name in ("aio_pika", "aiormq", "pamqp", "asyncio")]
+    libraries = [logging.getLogger(name) for name in (*logs.SILENCED, "asyncio")]
     levels = [library.level for library in libraries]
     last_resort = logging.lastResort
     yield
