@@ -2,11 +2,10 @@
 
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Any
 
 from sqlalchemy import Delete, Insert, Select, bindparam, delete, func, literal_column, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import handler
 
 SEEN = timedelta(days=1)
@@ -21,10 +20,9 @@ def register(dialect: str) -> Insert:
     Parameters: handler, queue, function; or a list of them, which must be in the order of the names, so that two who
     write the same do not wait for each other. Index: the primary key. Locks: the row.
     """
-    insert_into: Any = sqlite.insert if dialect == "sqlite" else postgresql.insert
     row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", "function")}
     made: Insert = (
-        insert_into(handler)
+        insert_into(dialect, handler)
         .values(row | {"last_seen": _NOW})
         .on_conflict_do_update(
             index_elements=list(handler.primary_key), set_={"function": row["function"], "last_seen": _NOW}
