@@ -39,6 +39,8 @@ ROUNDS = 8
 """How many batches of requests, each as many as may be open at once, a relay of an HTTP destination claims."""
 LEAVING = timedelta(seconds=5)
 """What a relay may need, beside its two publishes, to leave a broker that does not answer and to settle."""
+CANCEL_AGAIN_SECONDS = 5.0
+"""How long a service that was cancelled may take to give back what it holds, before it is cancelled once more."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 configure_log = logs.configure_log
@@ -272,9 +274,11 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], grace: 
     try:
         if main.done():
             return main.result()
-        main.cancel()
+        while not main.done():
+            main.cancel()  # again after a while: before Python 3.12 `asyncio.wait_for` may swallow one
+            await asyncio.wait((main,), timeout=CANCEL_AGAIN_SECONDS)
         with suppress(asyncio.CancelledError):
-            await main
+            main.result()
         return 0
     finally:
         for number in SIGNALS:

@@ -262,6 +262,8 @@ class Flow:
                 await self._give_back()
             except BrokerUnavailable as error:  # what has started is finished all the same
                 self._errors.append(error)
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError  # `asyncio.wait_for` may have swallowed it, before Python 3.12
         if self._running:
             await asyncio.wait(self._running)
         if not lost and not self._errors:

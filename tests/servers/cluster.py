@@ -20,6 +20,7 @@ class Cluster:
         *ports, epmd_port = free_ports(NODES + 1)
         formation = Formation(tuple(ports), epmd_port)
         self.nodes = [PrivateRabbitmq(programs, formation=formation, member=member) for member in range(NODES)]
+        self._formed = False
 
     @property
     def urls(self) -> list[str]:
@@ -32,12 +33,19 @@ class Cluster:
         return ",".join(self.urls)
 
     def start(self, *members: int) -> None:
-        """Start these nodes at the same time, all where none is named; returns when they take connections."""
+        """Start these nodes, all if none is named; returns when they take connections.
+
+        Nodes that know each other start at the same time. New ones join a first one that has come up: one that joins
+        while another still makes its tables finds them half made, and gives up.
+        """
         chosen = [self.nodes[member] for member in members] if members else self.nodes
+        if not self._formed:
+            self.nodes[0].start()
         for node in chosen:
             node.launch()
         for node in chosen:
             node.wait()
+        self._formed = True
 
     def kill(self, member: int) -> None:
         """SIGKILL a node."""

@@ -268,6 +268,14 @@ def test_a_second_signal_does_not_wait():
         assert ended(child) == (0, "gave back\n")
 
 
+def test_a_cancellation_that_was_swallowed_is_not_the_last_one():
+    """`asyncio.wait_for` may swallow one before Python 3.12."""
+    swallows = f"    try:{CLEANS_UP.replace(chr(10), chr(10) + '    ')}except asyncio.CancelledError:\n        pass\n"
+    with running(f"    process.CANCEL_AGAIN_SECONDS = 0.05\n{swallows}{CLEANS_UP}", seconds=0.05) as child:
+        child.terminate()
+        assert ended(child) == (0, "asked\ngave back\nasked\ngave back\n")
+
+
 def test_a_failure_while_stopping_is_not_hidden():
     with running("    await stop.wait()\n    raise ZeroDivisionError") as child:
         child.terminate()

@@ -1,6 +1,7 @@
 """What starts when: suspects alone, batches after their linger, other keys past one that waits."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -212,3 +213,30 @@ async def test_the_attempts_of_a_consumer_in_order_outlive_it(bench: Bench, data
     for _ in range(2):
         await bench.drain(handler, pace=Pace(ordered=True), policy=policy_with_an_hour())
     assert [(row["failures"], row["starts"]) for row in rows(database_url, tables.attempt)] == [(2, 0)]
+
+
+async def test_a_cancellation_that_the_client_library_swallows_ends_it_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    """`asyncio.wait_for` does so before Python 3.12, if the answer comes at the same moment."""
+    ceasing, started = asyncio.Event(), asyncio.Event()
+
+    async def cease() -> None:
+        ceasing.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    @inbox_handler("Endless")
+    async def endless(session: AsyncSession, event: OrderConfirmed) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(bench.subscriber, "cease", cease)
+    bench.put(order(1))
+    running = asyncio.create_task(bench.consumer(endless).run(bench.stop))
+    await started.wait()
+    bench.stop.set()
+    await ceasing.wait()
+    running.cancel()
+    await asyncio.wait((running,), timeout=10)
+    assert running.cancelled()
