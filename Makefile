@@ -7,7 +7,7 @@ LOWEST := .venv-lowest
 QUIETLY := --quiet --disable-pip-version-check --no-deps
 UV := 'uv>=0.8'
 RESOLVE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
-WORKERS := --numprocesses=2 --dist=worksteal
+WORKERS := --numprocesses=3 --dist=worksteal
 ifndef SEED
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 PAUSE_SECONDS = 0.02
 
 
