@@ -33,7 +33,7 @@ test-all: coverage ## what a night can afford: long storms, fresh examples, rand
 
 coverage: $(VENV)/.tests ## how much of outboxkit the unit and integration tests run; fails below what pyproject.toml asks
 	@$(BIN)/python -m tests.servers --provide
-	$(BIN)/python -m pytest -q -m "not night" $(WORKERS) --cov --cov-report=term:skip-covered tests/unit tests/integration
+	$(BIN)/python -m pytest -q $(WORKERS) --cov --cov-report=term:skip-covered tests/unit tests/integration
 
 bench: $(VENV)/.tests ## how fast it is here, beside what it is compared with (ARGS="--quick", "--help")
 	@$(BIN)/python -m tests.servers --provide

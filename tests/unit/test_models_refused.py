@@ -1,5 +1,6 @@
 """Classes and instances that would not come back as they were: refused with the reason and the cure."""
 
+import typing
 from collections.abc import Callable, Iterable
 from dataclasses import InitVar, dataclass
 from datetime import date, datetime
@@ -15,7 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
-from outboxkit import ConfigurationError, EncodeError, codec, event, inbox, inbox_handler
+from outboxkit import ConfigurationError, EncodeError, codec, event, inbox, inbox_handler, pydantic_models
 from tests.unit.zoo import Animal, Animals, Box, Computed, Empty, Excluded, Open, Page, Place, Slotted
 
 
@@ -110,9 +111,23 @@ class Missing:
     a: "Nowhere" = None  # type: ignore[name-defined]  # noqa: F821
 
 
+class InTuple(typing.NamedTuple):
+    inner: "list[Secret]"
+
+
+@dataclass
+class InDataclass:
+    typed: InTuple
+
+
+class Deep(BaseModel):
+    records: list[InDataclass] = []
+
+
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Secret(password="x"), r"Secret\.password is a secret.*writes as stars.*a serializer"),
     (Secrets, r"Secret\.password is a secret"),
+    (Deep, r"Secret\.password is a secret"),
     (lambda: NeverRead(a=1, b=2), r"NeverRead\.b is excluded \(exclude=True\) and has no default.*give it a default"),
     (lambda: HoldsNeverRead(inner=[]), r"NeverRead\.b is excluded"),
     (lambda: Forbidding(price=1), r'computed field gross and forbids it.*use extra="ignore"'),
@@ -237,3 +252,11 @@ def test_a_class_that_stands_for_a_table_is_no_event():
     for cls in (MappedOrder, Table):
         with pytest.raises(ConfigurationError, match=r"instances are rows of a table.* a class of its own"):
             event("Order")(cls)
+
+
+class Astray(typing.NamedTuple):
+    what: "Nowhere"  # type: ignore[name-defined]  # noqa: F821
+
+
+def test_an_annotation_that_leads_nowhere_is_no_secret():
+    assert pydantic_models._hints(Astray) == []

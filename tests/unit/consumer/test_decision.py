@@ -194,3 +194,22 @@ def test_a_dead_letter_has_only_columns_of_the_table():
     of_the_relay = {"position", "parked", "discard_unroutable", "destination", "reply"}
     later = {"id", "dead_at", "resolution", "resolved_at", "resolved_by"}
     assert row.keys() | of_the_relay | later == set(dead_letter.c.keys())
+
+
+def test_what_the_broker_set_aside_is_dead_at_once():
+    found = decisions.dropped()
+    assert (found.outcome, found.reason) == (Outcome.DEAD, "dropped")
+
+
+def test_a_dead_letter_that_the_database_refuses_is_kept_bare():
+    row = {"side": "inbox", "queue": "q", "handler": None, "message_id": "m", "type": "T", "payload": b"p", "key": "k"}
+    row |= {"reason": "failed", "attempts": 3, "error": "boom", "headers": b"hostile", "content_type": "c"}
+    bare = decisions.bare(row, ValueError("too\nlong"))
+    assert bare.keys() == row.keys()
+    assert {name: bare[name] for name in ("key", "headers", "payload", "attempts")} == {
+        "key": None,
+        "headers": b"{}",
+        "payload": b"p",
+        "attempts": 3,
+    }
+    assert bare["error"] == "boom (kept without its headers and other properties: ValueError: too)"

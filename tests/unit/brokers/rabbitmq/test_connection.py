@@ -227,3 +227,15 @@ def test_each_worker_tries_the_nodes_in_an_order_of_its_own_and_the_next_after_a
     assert list(addresses.in_turn()) == [nodes[1], nodes[0], nodes[2]], "the first was lost"
     firsts = {connection.Addresses(",".join(nodes), shuffle=random.Random(seed).shuffle).urls[0] for seed in range(20)}
     assert firsts == set(nodes)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [("amqp://mq", "/"), ("amqp://mq/", "/"), ("amqp://mq/shop,amqp://b/c", "shop"), ("amqp://mq/%2Fa", "/a")],
+)
+def test_the_virtual_host_is_that_of_the_first_url(url: str, name: str):
+    assert connection.vhost(url) == name
+
+
+def test_what_is_not_a_url_has_no_virtual_host():
+    assert connection.vhost("amqp://[mq") == ""
