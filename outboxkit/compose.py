@@ -184,7 +184,7 @@ def broker_url(chosen: Settings) -> str:
 def queue_name(chosen: Settings) -> str:
     """The queue that a consumer is to read."""
     if chosen.queue is None:
-        raise ConfigurationError("which queue? Give --queue NAME, or set OUTBOXKIT_QUEUE")
+        raise ConfigurationError("which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME")
     return chosen.queue
 
 
@@ -199,6 +199,8 @@ def handlers_in(names: Sequence[str]) -> "list[Handler]":
 
     if not names:
         raise ConfigurationError("which handlers? Give the modules that have them, such as shop.handlers")
+    if options := [name for name in names if name.startswith("-")]:
+        raise ConfigurationError(f"{options[0]!r} is not a module: settings come from OUTBOXKIT_… variables here")
     return inbox.handlers_in([loading.load(name) for name in names])
 
 
@@ -209,16 +211,28 @@ def begin(chosen: Settings) -> None:
         logs.logger().warning(line)
 
 
-def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]]) -> int:
-    """Run a program's service with the settings of its environment; returns the exit code, as the commands have it."""
+def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]], *, arguments: bool = False) -> int:
+    """Run a program's service with the settings of its environment; returns the exit code, as the commands have it.
+
+    Args:
+        name: of the program, for errors.
+        service: what it runs until the event is set.
+        arguments: whether the service reads the command line; else one that is given is refused.
+    """
     try:
+        _refuse(sys.argv[1:] if not arguments else [])
         chosen = settings.load()
         begin(chosen)
-        return process.run(lambda stop: service(chosen, stop), shutdown_timeout=chosen.shutdown_timeout)
+        return process.leave(process.run(lambda stop: service(chosen, stop), shutdown_timeout=chosen.shutdown_timeout))
     except Exception as error:  # noqa: BLE001 - whatever it is becomes one line
         text, code = explain(error)
         sys.stderr.write(f"{name}: {text}\n")
         return code
+
+
+def _refuse(arguments: Sequence[str]) -> None:
+    if arguments:
+        raise ConfigurationError(f"{arguments[0]!r} is not accepted: settings come from OUTBOXKIT_… variables here")
 
 
 def explain(error: Exception) -> tuple[str, int]:

@@ -42,6 +42,8 @@ def read_secret(path: str, *, named: str) -> str:
     """
     where = named if _is_secret(path) else f"{named} is {path!r}"
     accepted = "a file with the value in one line is accepted"
+    if not path:
+        raise ConfigurationError(f"{named} is empty; {accepted}")
     try:
         with Path(path).open("rb") as file:
             content = file.read(LARGEST + 1)

@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
+TEXT_LIMIT = 64_000
+"""Characters of an error's text that are looked at."""
 LINE_LIMIT = 1_000
 """Characters of an error in one line."""
 TRACEBACK_LIMIT = 16_000
@@ -19,7 +21,7 @@ FRAMES, CHAINED, GROUPED, ERRORS, TEXT_LINES = 40, 8, 5, 40, 20
 """The last frames of a traceback, the errors of a chain, of a group and of all, the lines of a text that are shown."""
 
 _OF_A_STATEMENT = re.compile(
-    r"\s*(?:\[SQL: |\[parameters: |\(Background on this error |\n(?:DETAIL|CONTEXT|QUERY|LINE \d+): ).*", re.DOTALL
+    r"\[SQL: |\[parameters: |\(Background on this error |\n(?:DETAIL|CONTEXT|QUERY|LINE \d{1,9}): "
 )
 """What SQLAlchemy and PostgreSQL add to an error: the statement, its parameters and values of rows."""
 _BAD_VALUE = "22"
@@ -39,14 +41,15 @@ def printable(text: str, limit: int = LINE_LIMIT) -> str:
 def text_of(value: object) -> str:
     """Its text as far as it has one, without the statement and the values that a database error repeats."""
     try:
-        text = str(value)
+        text = str(value)[:TEXT_LIMIT]  # before anything else looks at it: it may be as long as a message
     except BaseException as error:  # noqa: BLE001 - nothing is awaited here, so it is the text's own
         return f"(its text cannot be read: {type(error).__name__})"
     state = _attribute(value, "sqlstate")
     if isinstance(state, str):
         text = text.strip().partition("\n")[0]
         text = text.partition(': "')[0] if state.startswith(_BAD_VALUE) else text
-    return _OF_A_STATEMENT.sub("", text).strip()
+    of_a_statement = _OF_A_STATEMENT.search(text)
+    return text[: of_a_statement.start() if of_a_statement else None].strip()
 
 
 def first_line(error: BaseException | None) -> str:
@@ -108,11 +111,15 @@ def _chain(error: BaseException, seen: set[int]) -> Iterator[tuple[BaseException
             return
         seen.add(id(each))
         yield each, link
-        cause, context = each.__cause__, each.__context__
-        following = cause if cause is not None or each.__suppress_context__ else context
-        if following is None:
+        cause, context = _attribute(each, "__cause__"), _attribute(each, "__context__")
+        following = cause if cause is not None or _attribute(each, "__suppress_context__") is True else context
+        if not isinstance(following, BaseException):
             return
-        link = "The above exception was the direct cause of the following one:" if cause else "While it was handled:"
+        link = (
+            "While it was handled:"
+            if cause is None
+            else "The above exception was the direct cause of the following one:"
+        )
         each = following
 
 
@@ -122,24 +129,30 @@ def _lines(error: BaseException, seen: set[int], depth: int = 0) -> Iterator[str
         if number:
             yield from ("", chain[len(chain) - number][1], "")
         yield "Traceback (most recent call last):"
-        frames = traceback.StackSummary.extract(traceback.walk_tb(_from_handler(each.__traceback__)), limit=-FRAMES)
+        frames = traceback.StackSummary.extract(
+            traceback.walk_tb(_from_handler(_attribute(each, "__traceback__"))), limit=-FRAMES
+        )
         for text in frames.format():
             yield from (printable(line) for line in text.splitlines())
         yield first_line(each)
         more = [*text_of(_original(each)).splitlines()[1:], *_notes(each)]
         yield from (f"  | {printable(line)}" for line in more[:TEXT_LINES])
-        if isinstance(each, BaseExceptionGroup) and depth < GROUPED:
-            for inner in islice(each.exceptions, GROUPED):
+        inner_ones = _attribute(each, "exceptions") if issubclass(type(each), BaseExceptionGroup) else None
+        if isinstance(inner_ones, tuple) and depth < GROUPED:
+            for inner in islice(inner_ones, GROUPED):
                 yield from (f"    {line}" for line in _lines(inner, seen, depth + 1))
 
 
 def _notes(error: BaseException) -> list[str]:
     notes = _attribute(error, "__notes__")
-    return [line for note in notes for line in text_of(note).splitlines()] if isinstance(notes, list) else []
+    return (
+        [line for note in notes[:TEXT_LINES] for line in text_of(note).splitlines()] if isinstance(notes, list) else []
+    )
 
 
-def _from_handler(found: TracebackType | None) -> TracebackType | None:
+def _from_handler(raised: object) -> TracebackType | None:
     """The part of a traceback that begins in the handler; all of it if no handler was called."""
+    found = raised if isinstance(raised, TracebackType) else None
     inner, each = found, found
     while each is not None:
         code = each.tb_frame.f_code

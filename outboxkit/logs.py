@@ -62,8 +62,8 @@ def unretrieved(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     logger().error("an error that nobody waited for", what=context.get("message"), exc_info=context.get("exception"))
 
 
-def _traceback(raised: Any) -> str:
-    error = raised[1]
+def _traceback(exc_info: Any) -> str:
+    error = exc_info[1]
     return traceback_of(error) if error is not None else ""
 
 

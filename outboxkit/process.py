@@ -1,11 +1,7 @@
 """What every outboxkit process needs around its service: engine, broker, log, signals, a deadline for stopping."""
 
-import asyncio
-import gc
-import signal
 import sqlite3
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -13,12 +9,14 @@ from typing import Any
 
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from outboxkit import logs
+from outboxkit import lifetime, logs
 from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
+from outboxkit.transaction import ALTERED
 
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 SQLITE_BUSY_SECONDS = 30
@@ -39,11 +37,8 @@ ROUNDS = 8
 """How many batches of requests, each as many as may be open at once, a relay of an HTTP destination claims."""
 LEAVING = timedelta(seconds=5)
 """What a relay may need, beside its two publishes, to leave a broker that does not answer and to settle."""
-CANCEL_AGAIN_SECONDS = 5.0
-"""How long a service that was cancelled may take to give back what it holds, before it is cancelled once more."""
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
 configure_log = logs.configure_log
+run, leave = lifetime.run, lifetime.leave
 
 
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
@@ -76,10 +71,17 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         connect_args={"application_name": name, "async_creator_fn": Connection.connect, **limits},
     )
     event.listen(made.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
+    event.listen(made.sync_engine, "checkin", _part_with_altered)
     _set(made, timezone="'UTC'")
     if idle_in_transaction is not None:
         _set(made, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
     return made
+
+
+def _part_with_altered(_: Any, record: ConnectionPoolEntry) -> None:
+    """The next one who asks for this connection gets a new one: a `SET` in a handler would be its own, too."""
+    if record.info.pop(ALTERED, False):
+        record.invalidate(soft=True)
 
 
 def relay_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
@@ -239,48 +241,3 @@ def subscriber(
 @cache
 def _memory_broker(url: str) -> MemoryBroker:  # noqa: ARG001 - its identity: who names the same URL meets there
     return MemoryBroker()
-
-
-def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
-    """Run a service until it ends, or until SIGTERM or SIGINT; returns its exit code.
-
-    The first signal sets the event that the service gets: it finishes what is in flight. What is not finished after
-    `shutdown_timeout`, or at a second signal, is cancelled: its transaction is rolled back and its messages are given
-    back. Either way that is a clean stop, with code 0. It is meant to be a process's last act: later signals, which
-    would spoil the exit code, are ignored.
-    """
-    return asyncio.run(_supervise(service, shutdown_timeout.total_seconds()))
-
-
-async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], grace: float) -> int:
-    stop, at_once = asyncio.Event(), asyncio.Event()
-
-    def on_signal() -> None:
-        (at_once if stop.is_set() else stop).set()
-
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(logs.unretrieved)
-    for number in SIGNALS:
-        loop.add_signal_handler(number, on_signal)
-    gc.collect()
-    gc.freeze()  # what is imported stays as long as the process: no collection has to look at it again
-    main = asyncio.ensure_future(service(stop))
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait((main, stopping), return_when=asyncio.FIRST_COMPLETED)
-    hurry = asyncio.ensure_future(at_once.wait())
-    await asyncio.wait((main, hurry), timeout=grace if not main.done() else 0, return_when=asyncio.FIRST_COMPLETED)
-    for task in (stopping, hurry):
-        task.cancel()
-    try:
-        if main.done():
-            return main.result()
-        while not main.done():
-            main.cancel()  # again after a while: before Python 3.12 `asyncio.wait_for` may swallow one
-            await asyncio.wait((main,), timeout=CANCEL_AGAIN_SECONDS)
-        with suppress(asyncio.CancelledError):
-            main.result()
-        return 0
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)

@@ -31,6 +31,10 @@ class Backoff:
         return max(timedelta(seconds=ceiling * self.jitter()), self.floor)
 
 
+ATTEMPTS_LIMIT = 100_000
+"""More would be a retry without an end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
     """A handler's own rule for what it raises, where it differs from the consumer's.
@@ -51,8 +55,10 @@ class Retries:
 
     def __post_init__(self) -> None:
         most = self.max_attempts
-        if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
-            raise ConfigurationError(f"Retries: max_attempts is {most!r}; a whole number from 1, or None, is accepted")
+        is_number = isinstance(most, int) and not isinstance(most, bool)
+        if most is not None and not (is_number and 1 <= most <= ATTEMPTS_LIMIT):
+            accepted = f"a whole number from 1 to {ATTEMPTS_LIMIT}, or None, is accepted"
+            raise ConfigurationError(f"Retries: max_attempts is {most!r}; {accepted}")
         for name, is_right, accepted in (
             ("delays", _is_delay, "timedeltas of 0 or more are accepted, as in (timedelta(seconds=1),)"),
             ("never", _is_exception, "classes of exceptions are accepted, as in (ValueError,)"),

@@ -15,12 +15,14 @@ from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.retry import ATTEMPTS_LIMIT
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 LONGEST = timedelta(days=36_500)
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
+_LIMITS = (("ge", "from"), ("le", "to"))
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
 
 
@@ -107,7 +109,9 @@ class Settings(BaseSettings):
     max_crashes: int = Field(
         3, ge=1, description="starts of a message that end with the process, before it goes to the dead letters"
     )
-    max_attempts: int = Field(10, ge=1, description="failures after which a message goes to the dead letters")
+    max_attempts: int = Field(
+        10, ge=1, le=ATTEMPTS_LIMIT, description="failures after which a message goes to the dead letters"
+    )
     unroutable: Literal["bury", "discard"] = Field(
         "bury", description="a message that no queue wants, after all attempts: bury it, or discard it at once"
     )
@@ -235,6 +239,18 @@ def _read_file(name: str, given: dict[str, Any], named: dict[str, str]) -> None:
         given[name], named[name] = environment.read_secret(found[as_file], named=as_file), as_file
 
 
+def _accepted(problem: Any) -> str:
+    """What pydantic would have taken, in the words of the other errors."""
+    kind, bounds = problem["type"], problem.get("ctx", {})
+    if kind == "literal_error":
+        return f"{bounds['expected']} is accepted"
+    if kind.startswith("int_") or kind in ("greater_than_equal", "less_than_equal"):
+        limits = Settings.model_fields[str(problem["loc"][0])].metadata
+        parts = [(word, getattr(each, name)) for name, word in _LIMITS for each in limits if hasattr(each, name)]
+        return " ".join(["a whole number", *(f"{word} {limit}" for word, limit in parts), "is accepted"])
+    return str(problem["msg"]).removeprefix("Value error, ")
+
+
 def _explain(problem: Any, given: Mapping[str, Any], named: Mapping[str, str]) -> str:
     name = str(problem["loc"][0])
     shown = named.get(name, variable(name))
@@ -242,5 +258,5 @@ def _explain(problem: Any, given: Mapping[str, Any], named: Mapping[str, str]) -
         return f"{shown} is not set: {urls.DATABASES} is accepted, there or in the file that {shown}{FILE} names"
     raw = given[name] if name in given else environment.variables().get(variable(name), problem["input"])
     found = "" if name in SECRETS else f" is {raw!r}"
-    accepted = problem["msg"].removeprefix("Value error, ")
+    accepted = _accepted(problem)
     return f"{shown}{found}{':' if found else ' cannot be used:'} {accepted}"

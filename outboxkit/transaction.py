@@ -2,12 +2,16 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, event
-from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+from sqlalchemy import Connection, Engine, Table, TextClause, event
+from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction, scoped_session
 
 from outboxkit.errors import TransactionRequired
 
 _KEY = "outboxkit.guard"
+ALTERED = "outboxkit.altered"
+"""In the `info` of a connection whose session a handler has set something for: it is not to be used again."""
+_ENDS = ("COMMIT", "ROLLBACK", "END", "ABORT")
+_OF_TRANSACTION = ("TRANSACTION", "CONSTRAINTS")
 _AUTOCOMMIT = "the connection has isolation level AUTOCOMMIT: {}. Use an engine without it"
 
 
@@ -119,6 +123,19 @@ def allow_commit(session: Session, *, but: Guard | None = None) -> None:
         session.info.pop(_KEY, None)
     else:
         session.info[_KEY] = but
+
+
+@event.listens_for(Session, "do_orm_execute")
+def _refuse_end_by_sql(execution: ORMExecuteState) -> None:
+    """SQL as text may end the transaction, too; and what it sets for the session outlives the transaction."""
+    statement, guard = execution.statement, execution.session.info.get(_KEY)
+    if guard is None or not isinstance(statement, TextClause):
+        return
+    words = statement.text[:200].upper().replace(";", " ").split()[:2]
+    if words[:1] and words[0] in _ENDS and words[1:] != ["TO"]:
+        raise TransactionRequired(guard.text)
+    if words[:1] and words[0] in ("SET", "RESET") and words[1:] != ["LOCAL"] and words[-1] not in _OF_TRANSACTION:
+        execution.session.connection(bind_arguments=execution.bind_arguments).info[ALTERED] = True
 
 
 @event.listens_for(Session, "before_commit")

@@ -32,7 +32,7 @@ def check_database(text: str) -> None:
             "postgresql+psycopg://… is accepted; write that in the place of postgres://, and keep the rest"
         )
     if backend not in ("postgresql", "sqlite"):
-        raise ValueError(f"{DATABASES} is accepted; the URL is one of {backend[:20]!r}")
+        raise ValueError(f"{DATABASES} is accepted; the scheme is {backend[:20]!r}")
     if backend == "postgresql" and url.query:
         _check_query(url)
 
@@ -66,7 +66,13 @@ def check_broker(text: str) -> None:
     if not separator or scheme not in ("amqp", "amqps", "memory"):
         raise ValueError(
             "amqp://user:password@host:5672/vhost, amqps://…, memory:// or https://host/path is accepted; "
-            + (f"the scheme is {scheme[:20]!r}" if separator and scheme.isalnum() else "it begins otherwise")
+            + (
+                f"the scheme is {scheme[:20]!r}"
+                if separator and scheme.isalnum()
+                else "it begins otherwise"
+                if text.strip()
+                else "it is empty"
+            )
         )
     if len(each) > 1 and not all(url.startswith(("amqp://", "amqps://")) for url in each):
         raise ValueError(

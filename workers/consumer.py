@@ -16,4 +16,4 @@ async def consume(chosen: Settings, stop: asyncio.Event) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(compose.main("consumer", consume))
+    sys.exit(compose.main("consumer", consume, arguments=True))

@@ -107,7 +107,7 @@ def _checked(handlers: list[str]) -> tuple[str, ...]:
 
 def _described(found: Found, queue: str, handlers: tuple[str, ...]) -> str:
     if found.first is None or found.last is None:
-        return "no such message is kept"
+        return "no such message is kept: a relay keeps messages while OUTBOXKIT_KEEP_PUBLISHED is set"
     between = f"published from {_written(found.first)} to {_written(found.last)}"
     alone = f" and its handlers {', '.join(handlers)} alone" if handlers else ""
     return f"{found.count} messages for queue {queue}{alone}, {between}"

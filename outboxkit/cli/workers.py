@@ -34,7 +34,8 @@ def relay(chosen: Settings, *, drain: Drain = False) -> None:
 
     Example: outboxkit relay --database-url postgresql+psycopg://app@db/shop --broker-url amqp://app@mq/
     """
-    sys.exit(process.run(lambda stop: _relay(chosen, stop, drain=drain), shutdown_timeout=chosen.shutdown_timeout))
+    code = process.run(lambda stop: _relay(chosen, stop, drain=drain), shutdown_timeout=chosen.shutdown_timeout)
+    sys.exit(process.leave(code))
 
 
 async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
@@ -80,7 +81,7 @@ def consume(chosen: Settings, modules: Modules, *, drain: Drain = False) -> None
     code = process.run(
         lambda stop: _consume(chosen, handlers, stop, drain=drain), shutdown_timeout=chosen.shutdown_timeout
     )
-    sys.exit(code)
+    sys.exit(process.leave(code))
 
 
 async def _consume(chosen: Settings, handlers: list[Handler], stop: asyncio.Event, *, drain: bool) -> int:

@@ -64,7 +64,9 @@ class Handling:
         """
         delivery, known, arrival.waits = arrival.delivery, Known(), None
         if delivery.returned >= TIRED and arrival.key is None:
-            await delivery.renew()
+            # the copy is not a suspect any more: nobody else would forget what is recorded
+            known_no_more = await self._suspicion.forget(_id(delivery), stop)
+            await (delivery.renew() if known_no_more else delivery.release())
             return
         if arrival.way is Way.ALONE:
             found = await self._suspicion.start(_id(delivery), stop)
@@ -84,7 +86,7 @@ class Handling:
         try:
             await self._run_all(arrival, handlers, known, attempt, stop)
         except asyncio.CancelledError:  # a stop does not wait for it: it comes again, and has killed nobody
-            if known.starts:
+            if known.starts and self._transactions.told_to_end:
                 await self._suspicion.call_off(_id(delivery), known, stop)
             raise
 

@@ -51,6 +51,7 @@ class Registration:
             sqlalchemy.exc.DBAPIError: the database is away.
         """
         try:
+            await self._release_others()
             shared = await self._note()
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:
@@ -70,6 +71,11 @@ class Registration:
                 await self._note()
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 self._log.debug("handlers not noted", error=first_line(error))
+
+    async def _release_others(self) -> None:
+        """A handler that was renamed or taken away is not this queue's any more; what still has it notes it again."""
+        async with self._engine.begin() as connection:
+            await connection.execute(statements.release(list(self._functions)), {"of_queue": storable(self._queue)})
 
     async def _note(self) -> list[tuple[str, str]]:
         rows = [

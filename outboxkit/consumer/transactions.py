@@ -63,6 +63,11 @@ class Transactions:
         self._cancellations = cancellations or Cancellations()
         self._probing = asyncio.Lock()
 
+    @property
+    def told_to_end(self) -> bool:
+        """Whether the consumer has cancelled the current task."""
+        return self._cancellations.asked()
+
     async def run(self, work: Callable[[Session], T], stop: asyncio.Event) -> T | None:
         """What the work returns, once it is committed; None where `stop` came while the database was away.
 

@@ -87,6 +87,7 @@ def _invoke(handler: Handler, session: Session, event: object, message: Message)
     extra = (message,) if handler.takes_message else ()
     if not handler.is_async:
         result = handler.function(session, event, *extra)
+        _refuse_generator(handler, result)
         if inspect.isawaitable(result):
             if inspect.iscoroutine(result):
                 result.close()
@@ -103,8 +104,19 @@ def _invoke(handler: Handler, session: Session, event: object, message: Message)
         )
     own, asked = watched(proxy)
     try:
-        await_(handler.function(own, event, *extra))
+        awaitable = handler.function(own, event, *extra)
+        _refuse_generator(handler, awaitable)
+        _refuse_generator(handler, await_(awaitable))
     except BaseException:
         close_all(asked)
         raise
     check_awaited(asked, handler.name)
+
+
+def _refuse_generator(handler: Handler, result: object) -> None:
+    """Nothing of a function with `yield` in it has run when it returns, and nobody would go on with it."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise ConfigurationError(
+            f"handler {handler.name!r} returned a generator, of which nothing has run: leave out its yield, or what "
+            "makes a generator of it"
+        )

@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import tables, transaction
 from outboxkit.errors import TransactionRequired
 
-_ABORTED = 3
-"""libpq's PQTRANS_INERROR, which psycopg and psycopg2 pass on."""
+_ENDED, _ABORTED = 0, 3
+"""libpq's PQTRANS_IDLE and PQTRANS_INERROR, which psycopg and psycopg2 pass on."""
 
 
 def opened(session: Session | scoped_session[Any], caller: str, arguments: str) -> tuple[Session, Connection]:
@@ -47,7 +47,10 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
         transaction.allow_commit(session, but=outer)
     if session.get_transaction() is not begun or connection.get_transaction() is not root:
         raise TransactionRequired(_ended(handler))
-    if connection.dialect.name == "postgresql" and _is_aborted(connection):
+    status = _status(connection) if connection.dialect.name == "postgresql" else None
+    if status == _ENDED:
+        raise TransactionRequired(_ended(handler))
+    if status == _ABORTED:
         raise TransactionRequired(
             f"handler {handler!r} caught an error of the database and went on, but the database has given up the "
             "transaction, and its COMMIT would be a rollback. Put what may fail into session.begin_nested()"
@@ -61,9 +64,9 @@ def _ended(handler: str) -> str:
     )
 
 
-def _is_aborted(connection: Connection) -> bool:
+def _status(connection: Connection) -> int | None:
     driver_connection: Any = connection.connection.driver_connection
     status = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
     if status is None:
         connection.execute(select(1))  # a driver that does not tell: the database does, by an error
-    return status == _ABORTED
+    return status

@@ -1,15 +1,16 @@
 """Which queue's consumer has a handler of which name: written down by consumers, compared by them and by `status`."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 
-from sqlalchemy import Delete, Insert, Select, bindparam, delete, func, literal_column, select
+from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, func, literal_column, select, update
 
 from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import handler
 
 SEEN = timedelta(days=1)
 """For so long after a consumer was seen with a handler, other queues are told of it; a queue may have been renamed."""
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NOW = func.current_timestamp()
 
 
@@ -29,6 +30,15 @@ def register(dialect: str) -> Insert:
         )
     )
     return made
+
+
+def release(names: list[str]) -> Update:
+    """Say that a queue's consumer is no longer seen with any handler but these.
+
+    Parameters: of_queue. Index: none, the table has a row for each queue and handler. Locks: the rows.
+    """
+    gone = (handler.c.queue == bindparam("of_queue"), handler.c.handler.not_in(names), handler.c.last_seen > NEVER)
+    return update(handler).where(*gone).values(last_seen=NEVER)
 
 
 def of_other_queues(names: list[str], seen_since: datetime) -> Select[str, str]:

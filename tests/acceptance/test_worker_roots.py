@@ -93,6 +93,20 @@ def test_a_consumer_without_modules_says_how_it_is_called(shop: Deployment):
     assert process.log.read_text().startswith("consumer: which handlers? Give the modules that have them")
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("relay", "relay: '--drain' is not accepted: settings come from OUTBOXKIT_… variables here"),
+        ("retention", "retention: '--drain' is not accepted: settings come from OUTBOXKIT_… variables here"),
+        ("consumer", "consumer: '--drain' is not a module: settings come from OUTBOXKIT_… variables here"),
+    ],
+)
+def test_an_option_of_the_command_is_refused(shop: Deployment, name: str, told: str):
+    process = shop.start(name, "--drain")
+    assert process.wait() == 2
+    assert process.log.read_text() == f"{told}\n"
+
+
 async def test_the_relay_of_an_http_destination_sends_its_own_messages_with_what_proves_who_sends(shop: Deployment):
     secret = f"whsec_{b64encode(b'0123456789' * 3).decode()}"
     with Session(shop.engine) as session, session.begin():

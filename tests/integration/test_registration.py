@@ -62,6 +62,19 @@ async def test_the_second_queue_is_told_of_the_first(async_engine: AsyncEngine, 
     )
 
 
+async def test_a_handler_that_was_renamed_is_its_queues_no_more(async_engine: AsyncEngine, engine: Engine):
+    await registration(async_engine, "billing", bill).begin()
+    await registration(async_engine, "shipping", ship, other).begin()
+    with capture_logs() as told:
+        await registration(async_engine, "shipping", other).begin()
+    assert told == []
+    with engine.connect() as connection:
+        assert status.read(connection, utc_now()).inbox.shared_names == ()
+    with capture_logs() as told:
+        await registration(async_engine, "shipping", ship, other).begin()  # an old process that still has it
+    assert [entry["other_queue"] for entry in told] == ["billing"]
+
+
 async def test_a_queue_that_is_gone_is_forgotten(async_engine: AsyncEngine, engine: Engine):
     await registration(async_engine, "old", bill).begin()
     with engine.begin() as connection:

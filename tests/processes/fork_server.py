@@ -151,8 +151,9 @@ def leave(code: int) -> None:
     """End as Python does, but for freeing thousands of modules one by one, which takes longer than most programs."""
     threading._shutdown()
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if not stream.closed:
+            stream.flush()
     os._exit(code & 0xFF)
 
 

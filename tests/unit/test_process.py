@@ -193,13 +193,13 @@ def test_the_libraries_below_say_nothing_of_an_outage():
 BEGINNING = """
 import asyncio, sys
 from datetime import timedelta
-from outboxkit import process
+from outboxkit import lifetime, process
 
 async def service(stop):
     print("ready", flush=True)
 """
 END = """
-sys.exit(process.run(service, shutdown_timeout=timedelta(seconds={seconds})))
+sys.exit(process.leave(process.run(service, shutdown_timeout=timedelta(seconds={seconds}))))
 """
 
 
@@ -271,9 +271,58 @@ def test_a_second_signal_does_not_wait():
 def test_a_cancellation_that_was_swallowed_is_not_the_last_one():
     """`asyncio.wait_for` may swallow one before Python 3.12."""
     swallows = f"    try:{CLEANS_UP.replace(chr(10), chr(10) + '    ')}except asyncio.CancelledError:\n        pass\n"
-    with running(f"    process.CANCEL_AGAIN_SECONDS = 0.05\n{swallows}{CLEANS_UP}", seconds=0.05) as child:
+    with running(f"    lifetime.CANCEL_AGAIN_SECONDS = 0.05\n{swallows}{CLEANS_UP}", seconds=0.05) as child:
         child.terminate()
         assert ended(child) == (0, "asked\ngave back\nasked\ngave back\n")
+
+
+@pytest.mark.parametrize(
+    "ends", ["raise SystemExit(0)", "raise KeyboardInterrupt", "asyncio.get_running_loop().stop()"]
+)
+def test_a_task_that_ends_the_loop_does_not_end_the_process(ends: str):
+    service = f"""
+    async def left_behind():
+        {ends}
+    async with asyncio.timeout(30):
+        task = asyncio.create_task(left_behind())
+        await asyncio.wait([task])
+    print("goes on", flush=True)
+    await stop.wait()
+    return 4
+"""
+    with running(service) as child:
+        assert child.stdout is not None
+        assert "a task that a handler has started wanted to end the process" in child.stdout.readline()  # the log
+        child.terminate()
+        out, _ = child.communicate(timeout=60)
+    assert child.returncode == 4
+    assert "goes on\n" in out
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "asyncio.create_task(asyncio.to_thread(time.sleep, 3600))",
+        "threading.Thread(target=time.sleep, args=(3600,)).start()",
+        "asyncio.create_task(swallows())",
+    ],
+)
+def test_nothing_that_a_handler_left_behind_holds_up_the_end(left: str):
+    service = f"""
+    import threading, time
+    async def swallows():
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+    {left}
+    await asyncio.sleep(0.1)
+    return 4
+"""
+    with running(service) as child:
+        child.communicate(timeout=30)
+    assert child.returncode == 4
 
 
 def test_a_failure_while_stopping_is_not_hidden():

@@ -144,7 +144,7 @@ def test_every_bad_value_gets_its_line(monkeypatch: pytest.MonkeyPatch):
         ("retry_ladder", "a duration such as 500ms, 10s, 5m, 2h or 7d is accepted"),
         ("log_level", "'debug', 'info', 'warning' or 'error'"),
         ("log_format", "'auto', 'console' or 'json'"),
-        ("batch_size", "valid integer"),
+        ("batch_size", "a whole number from 1 to 10000 is accepted"),
         ("database_url", "postgresql+psycopg://user:password@host/name or sqlite:///path"),
         ("broker_url", "amqp://user:password@host:5672/vhost, amqps://…, memory:// or https://host/path"),
         ("http_secret", "whsec_ and 24 to 64 bytes in base64 is accepted"),

@@ -32,7 +32,9 @@ class Redaction:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         plain = {_unescaped(secret.encode(errors="surrogatepass"))[0] for secret in secrets if secret}
-        coded = {base64.b64encode(each).rstrip(b"=") for each in plain if len(each) >= SHORTEST}
+        long = [each for each in plain if len(each) >= SHORTEST]
+        coded = {code(each).rstrip(b"=") for each in long for code in (base64.b64encode, base64.urlsafe_b64encode)}
+        coded = {_unescaped(each)[0] for each in coded}  # as what is looked at will be: a + may stand for a space
         folded = {each.lower() for each in plain | coded}
         self._words = [each for each in folded if len(each) < RUN]
         self._runs = {each[at : at + RUN] for each in folded for at in range(len(each) - RUN + 1)}

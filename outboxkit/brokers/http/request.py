@@ -17,8 +17,6 @@ KEY_LIMIT = 255
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 """A token (RFC 9110, section 5.6.2)."""
-_PLAIN = re.compile(r"[!-~]+(?:[ -~]*[!-~])?")
-"""What a field's value may be without doubt: visible ASCII, with spaces in between (RFC 9110, section 5.5)."""
 _KEPT = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 """What is not percent-encoded (CloudEvents 1.0.2, HTTP binding, section 3.1.3.2)."""
 
@@ -128,11 +126,16 @@ def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    return text if not text or _PLAIN.fullmatch(text) else encoded(text)
+    return text if not text or _is_plain(text) else encoded(text)
+
+
+def _is_plain(value: str) -> bool:
+    """Whether it is a field's value without doubt: visible ASCII, with spaces in between (RFC 9110, section 5.5)."""
+    return value != "" and value.isascii() and value.isprintable() and value[0] != " " and value[-1] != " "
 
 
 def _field(what: str, value: str) -> str:
-    if not _PLAIN.fullmatch(value):
+    if not _is_plain(value):
         raise Unsendable(f"its {what} {value!r} cannot be a header: printable ASCII without spaces around it can")
     return value
 

@@ -53,7 +53,7 @@ class Batch:
         self._paused = set(self._refusals.paused()) if self._refusals else set()
         self._nacked: set[str] = set()
         self._suspects = suspects
-        self._failed: set[str] = set()
+        self._failed: dict[str, int] = {}
         self._routes = {route(message) for message in messages if message.key is not None}
         self._careful: set[str] = set()
         self._wave: list[int] = []
@@ -84,7 +84,7 @@ class Batch:
         self.receipts[index] = receipt
         key = self.messages[index].key
         if key is not None:
-            self._failed.add(key)
+            self._failed[key] = min(index, self._failed.get(key, index))
 
     def refused_by_broker(self, indexes: Sequence[int]) -> None:
         """The broker returned or nacked these."""
@@ -100,7 +100,7 @@ class Batch:
     def is_held(self, index: int) -> bool:
         """Whether an earlier message of its key has failed, or its route was nacked; it has its receipt then."""
         key = self.messages[index].key
-        if key is not None and key in self._failed:
+        if key is not None and index > self._failed.get(key, index):
             self.receipts[index] = Receipt(Verdict.HELD, f"an earlier message of key {key!r} has failed")
             return True
         if not (self._nacked or self._paused):

@@ -174,7 +174,7 @@ def _payload(payload: bytes) -> Iterator[str]:
     if text is None:
         yield payload[:HEX_BYTES].hex(" ") + (" …" if len(payload) > HEX_BYTES else "")
         return
-    with suppress(msgspec.DecodeError):
+    with suppress(msgspec.DecodeError, RecursionError):
         text = msgspec.json.format(payload, indent=2).decode()
     yield from (plain(line) for line in text.split("\n"))
 

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -153,6 +154,8 @@ def test_only_migrate_makes_an_sqlite_file(run: Run, tmp_path: Path, command: tu
 def test_a_program_ends_as_a_command_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     async def service(chosen: Settings, stop: asyncio.Event) -> int:
         raise SchemaError("tables")
+
+    monkeypatch.setattr(sys, "argv", ["relay.py"])
 
     def ended(service: Any) -> tuple[int, str]:
         code = compose.main("relay", service)

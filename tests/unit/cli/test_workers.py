@@ -47,7 +47,7 @@ def refused(run: Run, *arguments: str) -> str:
 
 
 def test_a_consumer_needs_a_queue(run: Run):
-    assert refused(run, "unit_handlers") == "which queue? Give --queue NAME, or set OUTBOXKIT_QUEUE"
+    assert refused(run, "unit_handlers") == "which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME"
 
 
 NEVER_READ = """

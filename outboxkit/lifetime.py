@@ -1,0 +1,124 @@
+"""The life of a process: its event loop, its signals, a deadline for stopping, and an end that nothing holds up."""
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+
+from outboxkit import logs
+
+LEFT_SECONDS = 1.0
+"""How long the process waits for tasks and threads that handlers have left behind when all else has ended."""
+CANCEL_AGAIN_SECONDS = 5.0
+"""How long a service that was cancelled may take to give back what it holds, before it is cancelled once more."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
+    """Run a service until it ends, or until SIGTERM or SIGINT; returns its exit code.
+
+    The first signal sets the event that the service gets: it finishes what is in flight. What is not finished after
+    `shutdown_timeout`, or at a second signal, is cancelled: its transaction is rolled back and its messages are given
+    back. Either way that is a clean stop, with code 0. It is meant to be a process's last act: later signals, which
+    would spoil the exit code, are ignored.
+    """
+    loop, signals = asyncio.new_event_loop(), _Signals()
+    threads = ThreadPoolExecutor(thread_name_prefix="outboxkit")
+    loop.set_default_executor(threads)
+    loop.set_exception_handler(logs.unretrieved)
+    asyncio.set_event_loop(loop)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, signals.arrived)
+    gc.collect()
+    gc.freeze()  # what is imported stays as long as the process: no collection has to look at it again
+    try:
+        return _run_to_end(loop, loop.create_task(_supervise(service, signals, shutdown_timeout.total_seconds())))
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        _close(loop, threads)
+
+
+def leave(code: int) -> int:
+    """Give back the exit code; or end the process with it, if a thread that a handler has left behind would not."""
+    ours = (threading.main_thread(), threading.current_thread())
+    deadline = time.monotonic() + LEFT_SECONDS
+    for thread in threading.enumerate():
+        if thread not in ours and not thread.daemon:
+            thread.join(max(deadline - time.monotonic(), 0))
+            if thread.is_alive():
+                logs.logger().warning(
+                    "threads of handlers still run, the process ends without them", thread=thread.name
+                )
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+                os._exit(code)
+    return code
+
+
+class _Signals:
+    """What has been asked of the process: to stop, and then to stop at once."""
+
+    def __init__(self) -> None:
+        self.stop, self.at_once = asyncio.Event(), asyncio.Event()
+
+    def arrived(self) -> None:
+        (self.at_once if self.stop.is_set() else self.stop).set()
+
+
+def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int:
+    """Run the loop until this task has ended, whatever else is done to the loop.
+
+    A task that a handler has started may raise SystemExit, which asyncio raises out of the loop, or stop the loop. The
+    other deliveries are not to pay for it. A signal raises nothing here.
+    """
+    main.add_done_callback(lambda _: loop.stop())
+    while not main.done():
+        ending: BaseException | None = None
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt) as error:
+            ending = error
+        if not main.done():
+            logs.logger().error("a task that a handler has started wanted to end the process", exc_info=ending)
+    return main.result()
+
+
+def _close(loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None:
+    """End what was left behind, as far as that ends soon."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    with suppress(Exception, SystemExit, KeyboardInterrupt):
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=LEFT_SECONDS))
+        loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), LEFT_SECONDS))
+    threads.shutdown(wait=False, cancel_futures=True)
+    asyncio.set_event_loop(None)
+    loop.close()
+
+
+async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals: _Signals, grace: float) -> int:
+    main = asyncio.ensure_future(service(signals.stop))
+    stopping = asyncio.ensure_future(signals.stop.wait())
+    await asyncio.wait((main, stopping), return_when=asyncio.FIRST_COMPLETED)
+    hurry = asyncio.ensure_future(signals.at_once.wait())
+    await asyncio.wait((main, hurry), timeout=grace if not main.done() else 0, return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopping, hurry):
+        task.cancel()
+    if main.done():
+        return main.result()
+    while not main.done():
+        main.cancel()  # again after a while: before Python 3.12 `asyncio.wait_for` may swallow one
+        await asyncio.wait((main,), timeout=CANCEL_AGAIN_SECONDS)
+    with suppress(asyncio.CancelledError):
+        main.result()
+    return 0
