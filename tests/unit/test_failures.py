@@ -50,7 +50,7 @@ class Broken(Exception):
 
 
 def test_a_traceback_that_cannot_be_made_is_told_as_that(monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(failures.traceback.StackSummary, "extract", fail)

@@ -265,3 +265,23 @@ async def test_an_async_session_needs_run_sync(async_engine: AsyncEngine, databa
         with pytest.raises(TypeError, match=r"await session\.run_sync\(inbox\.run_once, message, handler\)"):
             inbox.run_once(session, ORDER, work)
     assert count(database_url, tables.inbox) == 0
+
+
+def test_a_generator_that_is_returned_is_refused(engine: Engine):
+    @inbox_handler("Yields")
+    def yields(session: Session, event: OrderConfirmed) -> Any:
+        return (work(session, event) for _ in range(1))
+
+    refused = pytest.raises(ConfigurationError, match="handler 'Yields' returned a generator")
+    with refused, Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, yields)
+
+
+async def test_an_async_generator_that_is_returned_is_refused(async_engine: AsyncEngine):
+    @inbox_handler("Yields")
+    async def yields(session: AsyncSession, event: OrderConfirmed) -> Any:
+        return (await async_work(session, event) for _ in range(1))
+
+    async with AsyncSession(async_engine) as session, session.begin():
+        with pytest.raises(ConfigurationError, match="handler 'Yields' returned a generator"):
+            await session.run_sync(inbox.run_once, ORDER, yields)

@@ -143,3 +143,8 @@ def test_cloudevents_are_in_binary_mode():
 def test_what_is_for_a_queue_is_refused():
     assert refusal(made()) is None
     assert "'billing'" in str(refusal(made(headers={"outboxkit-queue": "billing"})))
+
+
+def test_a_long_value_takes_no_longer_than_it_has_characters():
+    value = "x" * 1_000_000 + "é"
+    assert users_own({"tracestate": value}) == {"tracestate": "x" * 1_000_000 + "%C3%A9"}

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outboxkit import Message
@@ -100,6 +100,7 @@ def first_arrivals(broker: Broker) -> list[str]:
 
 
 @given(MESSAGES, st.booleans())
+@example([(None, "fine"), (None, "fine"), ("a", "fine"), ("a", "refused"), (None, "poison")], False)
 def test_every_message_gets_the_verdict_that_it_deserves(kinds: list[tuple[str | None, str]], probing: bool):
     messages, broker = messages_of(kinds)
     receipts = broker.play(Batch(messages, cautious(probing=probing)))
