@@ -108,12 +108,13 @@ def _close(loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None
 
 async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals: _Signals, grace: float) -> int:
     main = asyncio.ensure_future(service(signals.stop))
-    stopping = asyncio.ensure_future(signals.stop.wait())
-    await asyncio.wait((main, stopping), return_when=asyncio.FIRST_COMPLETED)
-    hurry = asyncio.ensure_future(signals.at_once.wait())
-    await asyncio.wait((main, hurry), timeout=grace if not main.done() else 0, return_when=asyncio.FIRST_COMPLETED)
-    for task in (stopping, hurry):
-        task.cancel()
+    while not (main.done() or signals.stop.is_set()):
+        await _first_of(main, signals.stop, None)
+    deadline = time.monotonic() + grace
+    while not (main.done() or signals.at_once.is_set()) and (left := deadline - time.monotonic()) > 0:
+        await _first_of(main, signals.at_once, left)
+    if main.cancelled():
+        raise RuntimeError("the service was cancelled: does a handler cancel tasks that it has not started?")
     if main.done():
         return main.result()
     while not main.done():
@@ -122,3 +123,15 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals
     with suppress(asyncio.CancelledError):
         main.result()
     return 0
+
+
+async def _first_of(main: asyncio.Future[int], event: asyncio.Event, seconds: float | None) -> None:
+    """Wait for the service's end or the event; also if a handler has cancelled every task there is."""
+    asked = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait((main, asked), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) is not None:
+            task.uncancel()
+    finally:
+        asked.cancel()

@@ -299,6 +299,22 @@ def test_a_task_that_ends_the_loop_does_not_end_the_process(ends: str):
     assert "goes on\n" in out
 
 
+def test_a_handler_that_cancels_every_task_ends_the_process_with_an_error():
+    service = """
+    async def cancels():
+        for task in asyncio.all_tasks():
+            task.cancel()
+    task = asyncio.create_task(cancels())
+    await asyncio.Event().wait()
+"""
+    with running(service) as child:
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert err.endswith(
+        "RuntimeError: the service was cancelled: does a handler cancel tasks that it has not started?\n"
+    )
+
+
 @pytest.mark.parametrize(
     "left",
     [
