@@ -1,0 +1,166 @@
+"""How a process ends: by signals, real ones, in processes of their own, and whatever handlers have left behind."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+BEGINNING = """
+import asyncio, sys
+from datetime import timedelta
+from outboxkit import lifetime
+
+async def service(stop):
+    print("ready", flush=True)
+"""
+END = """
+sys.exit(lifetime.leave(lifetime.run(service, shutdown_timeout=timedelta(seconds={seconds}))))
+"""
+
+
+@contextmanager
+def running(service: str, *, seconds: float = 3600) -> Iterator["subprocess.Popen[str]"]:
+    """A process whose service is at work."""
+    code = BEGINNING + service + END.format(seconds=seconds)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "ready\n"
+            yield child
+        finally:
+            child.kill()
+
+
+def ended(child: "subprocess.Popen[str]") -> tuple[int, str]:
+    out, err = child.communicate(timeout=60)
+    assert err == ""
+    return child.returncode, out
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_service_that_ends_gives_its_exit_code(code: int):
+    with running(f"    return {code}") as child:
+        assert ended(child) == (code, "")
+
+
+def test_a_service_that_fails_raises():
+    with running("    raise ZeroDivisionError") as child:
+        assert "ZeroDivisionError" in child.communicate(timeout=60)[1]
+        assert child.returncode == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_service_finish(number: signal.Signals):
+    with running("    await stop.wait()\n    print('finished')\n    return 0") as child:
+        child.send_signal(number)
+        assert ended(child) == (0, "finished\n")
+
+
+CLEANS_UP = """
+    try:
+        await stop.wait()
+        print("asked", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        print("gave back", flush=True)
+"""
+
+
+def test_what_is_not_finished_in_time_is_given_back():
+    with running(CLEANS_UP, seconds=0.05) as child:
+        child.terminate()
+        assert ended(child) == (0, "asked\ngave back\n")
+
+
+def test_a_second_signal_does_not_wait():
+    with running(CLEANS_UP) as child:
+        child.terminate()
+        assert child.stdout is not None
+        assert child.stdout.readline() == "asked\n"
+        child.send_signal(signal.SIGINT)
+        assert ended(child) == (0, "gave back\n")
+
+
+def test_a_cancellation_that_was_swallowed_is_not_the_last_one():
+    """`asyncio.wait_for` may swallow one before Python 3.12."""
+    swallows = f"    try:{CLEANS_UP.replace(chr(10), chr(10) + '    ')}except asyncio.CancelledError:\n        pass\n"
+    with running(f"    lifetime.CANCEL_AGAIN_SECONDS = 0.05\n{swallows}{CLEANS_UP}", seconds=0.05) as child:
+        child.terminate()
+        assert ended(child) == (0, "asked\ngave back\nasked\ngave back\n")
+
+
+@pytest.mark.parametrize(
+    "ends", ["raise SystemExit(0)", "raise KeyboardInterrupt", "asyncio.get_running_loop().stop()"]
+)
+def test_a_task_that_ends_the_loop_does_not_end_the_process(ends: str):
+    service = f"""
+    async def left_behind():
+        {ends}
+    async with asyncio.timeout(30):
+        task = asyncio.create_task(left_behind())
+        await asyncio.wait([task])
+    print("goes on", flush=True)
+    await stop.wait()
+    return 4
+"""
+    with running(service) as child:
+        assert child.stdout is not None
+        assert "a task that a handler has started wanted to end the process" in child.stdout.readline()  # the log
+        child.terminate()
+        out, _ = child.communicate(timeout=60)
+    assert child.returncode == 4
+    assert "goes on\n" in out
+
+
+def test_a_handler_that_cancels_every_task_ends_the_process_with_an_error():
+    service = """
+    async def cancels():
+        for task in asyncio.all_tasks():
+            task.cancel()
+    task = asyncio.create_task(cancels())
+    await asyncio.Event().wait()
+"""
+    with running(service) as child:
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert err.endswith(
+        "RuntimeError: the service was cancelled: does a handler cancel tasks that it has not started?\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "asyncio.create_task(asyncio.to_thread(time.sleep, 3600))",
+        "threading.Thread(target=time.sleep, args=(3600,)).start()",
+        "asyncio.create_task(swallows())",
+    ],
+)
+def test_nothing_that_a_handler_left_behind_holds_up_the_end(left: str):
+    service = f"""
+    import threading, time
+    async def swallows():
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+    {left}
+    await asyncio.sleep(0.1)
+    return 4
+"""
+    with running(service) as child:
+        child.communicate(timeout=30)
+    assert child.returncode == 4
+
+
+def test_a_failure_while_stopping_is_not_hidden():
+    with running("    await stop.wait()\n    raise ZeroDivisionError") as child:
+        child.terminate()
+        assert "ZeroDivisionError" in child.communicate(timeout=60)[1]
+        assert child.returncode == 1
