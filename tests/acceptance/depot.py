@@ -69,7 +69,7 @@ def _refuse(_: Session, event: ParcelArrived) -> None:
 
 
 def _stumble(_: Session, event: ParcelArrived) -> None:
-    if random.random() < 0.3:
+    if random.random() < 0.5:
         raise RuntimeError("dropped it")
 
 

@@ -10,7 +10,7 @@ from tests.acceptance.stock import WAYS, Parcel, Stock
 from tests.night import by_night, chance
 from tests.polling import eventually
 
-KEYS, EACH = 50, by_night(24, else_=10)
+KEYS, EACH = 50, by_night(24, else_=16)
 LADDER = "100ms,200ms"
 PATIENT = {"OUTBOXKIT_MAX_ATTEMPTS": "1000"}
 

@@ -75,7 +75,10 @@ async def test_a_repetition_may_wait_for_the_first(path: str, database_url: str,
 @pytest.mark.parametrize("path", PATHS)
 async def test_fifty_different_bodies_at_once(path: str, client: httpx.AsyncClient, engine: Engine):
     answers = await asyncio.gather(*(client.post(path, **order(f"customer {n}")) for n in range(AT_ONCE)))
-    assert Counter(a.status_code for a in answers) == {201: 1, 422: AT_ONCE - 1}
+    found = Counter(a.status_code for a in answers)
+    # One that looks at the very moment at which the first begins or ends cannot tell what that is busy with.
+    assert (found[201], found[201] + found[422] + found[409]) == (1, AT_ONCE), found
+    assert found[409] <= 3, found
     assert {a.json()["type"].rpartition("#")[2] for a in answers if a.status_code == 422} == {"key-reused"}
     assert count(engine) == 1
 
