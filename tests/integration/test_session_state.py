@@ -39,8 +39,8 @@ async def pid_and(engine: AsyncEngine, asked: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("statement", "asked"),
     [
-        ("SET search_path TO nowhere", "current_setting('search_path')"),
-        ("set session search_path = nowhere", "current_setting('search_path')"),
+        ("SET search_path TO nowhere, public", "current_setting('search_path')"),
+        ("set session search_path = nowhere, public", "current_setting('search_path')"),
         ("SET default_transaction_read_only = on", "current_setting('default_transaction_read_only')"),
         ("SET ROLE pg_monitor", "current_user::text"),
         ("RESET timezone", "current_setting('timezone')"),
@@ -58,7 +58,9 @@ async def test_what_a_handler_sets_for_its_session_ends_with_its_transaction(
     await engine.dispose()
 
 
-@pytest.mark.parametrize("statement", ["SET LOCAL search_path TO nowhere", "SET CONSTRAINTS ALL DEFERRED", "SELECT 1"])
+@pytest.mark.parametrize(
+    "statement", ["SET LOCAL search_path TO nowhere, public", "SET CONSTRAINTS ALL DEFERRED", "SELECT 1"]
+)
 async def test_a_connection_whose_session_is_as_it_was_is_used_again(postgresql_url: str, statement: str):
     engine = process.engine(postgresql_url, name="test", pool_size=1)
     before = await pid_and(engine, "current_setting('search_path')")
