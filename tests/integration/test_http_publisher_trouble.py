@@ -124,7 +124,7 @@ async def test_a_message_that_gets_no_answer_is_to_blame_where_others_do(destina
         "they take every request"
     )
     assert verdicts(await publish(publisher, *batch)) == ["rejected"] * 4, "the second time they go last"
-    assert sorted(destination.keys[-2:]) == ["0", "1"]
+    assert {"2", "3"} <= set(destination.keys)
     await publisher.close()
 
 
