@@ -27,9 +27,10 @@ test: $(VENV)/.tests ## every promise once, on real PostgreSQL and RabbitMQ (fou
 	@$(BIN)/python -m tests.servers --provide
 	$(BIN)/python -m pytest -m "not night" $(WORKERS) --ignore=tests/test_architecture.py $(ARGS)
 
-test-all: coverage ## what a night can afford: long storms, fresh examples, random seeds (SEED=… for the same again)
+test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples, random seeds (SEED=… for the same again)
 	@$(BIN)/python -m tests.servers --provide
 	OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_SEED=$(SEED) $(BIN)/python -m pytest --hypothesis-seed=$(SEED) $(WORKERS) $(ARGS)
+	@$(MAKE) --no-print-directory coverage
 
 coverage: $(VENV)/.tests ## how much of outboxkit the unit and integration tests run; fails below what pyproject.toml asks
 	@$(BIN)/python -m tests.servers --provide
