@@ -5,12 +5,12 @@ import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import event, inbox, inbox_handler, process
+from outboxkit import event, inbox, inbox_handler, process, tables
 from outboxkit.cli import status
 from outboxkit.cli.status import show
 from outboxkit.consumer.registration import Registration
@@ -78,9 +78,7 @@ async def test_a_handler_that_was_renamed_is_its_queues_no_more(async_engine: As
 async def test_a_queue_that_is_gone_is_forgotten(async_engine: AsyncEngine, engine: Engine):
     await registration(async_engine, "old", bill).begin()
     with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE outboxkit_handler SET last_seen = :then"), {"then": utc_now() - timedelta(days=2)}
-        )
+        connection.execute(update(tables.handler).values(last_seen=utc_now() - timedelta(days=2)))
     with capture_logs() as told:
         await registration(async_engine, "new", bill).begin()
     assert told == []
