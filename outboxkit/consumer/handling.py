@@ -64,9 +64,9 @@ class Handling:
         """
         delivery, known, arrival.waits = arrival.delivery, Known(), None
         if delivery.returned >= TIRED and arrival.key is None:
-            # the copy is not a suspect any more: nobody else would forget what is recorded
-            known_no_more = await self._suspicion.forget(_id(delivery), stop)
-            await (delivery.renew() if known_no_more else delivery.release())
+            # The copy counts as new: nobody would delete the record of its earlier starts.
+            forgotten = await self._suspicion.forget(_id(delivery), stop)
+            await (delivery.renew() if forgotten else delivery.release())
             return
         if arrival.way is Way.ALONE:
             found = await self._suspicion.start(_id(delivery), stop)
