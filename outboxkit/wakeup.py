@@ -21,7 +21,7 @@ from typing import Any
 import psycopg
 import structlog
 from sqlalchemy import Executable, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit.message import DEFAULT_DESTINATION
@@ -135,7 +135,7 @@ class Bell:
         if may_ring:
             await self._execute(statements.listen(self._channel))
             self.rings = await self._arrives(secrets.token_hex(8))
-            if not self.rings and self._connection is not None:
+            if not self.rings:
                 await self._execute(statements.stop_listening())
         if not self.rings and not self._is_known_deaf:
             self._is_known_deaf = True
@@ -155,8 +155,9 @@ class Bell:
                 async for notification in heard:
                     if notification.payload == payload:
                         return True
-        except psycopg.Error:
+        except psycopg.Error as broken:
             await self._hang_up()
+            raise OperationalError("LISTEN", None, broken, connection_invalidated=True) from broken
         return False
 
     async def _execute(self, statement: Executable, **parameters: object) -> Any:

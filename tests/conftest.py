@@ -29,6 +29,8 @@ from tests.servers import (
 
 S = TypeVar("S", bound=Server)
 
+pytest.register_assert_rewrite("tests.acceptance")  # its helpers assert, too: a failure there says what was found
+
 hypothesis.settings.register_profile("day", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("night", deadline=None, max_examples=1000, print_blob=True)
 hypothesis.settings.load_profile(by_night("night", else_="day"))

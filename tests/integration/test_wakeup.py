@@ -12,6 +12,7 @@ import psycopg
 import pytest
 import structlog
 from sqlalchemy import Engine, event, make_url, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import process, wakeup
@@ -107,6 +108,24 @@ async def test_stop_ends_the_sleep_and_close_takes_the_row_back(asleep: Wakeup, 
     await asleep.close()
     assert ask(pg_engine, SLEEPERS) == 0
     eventually(lambda: ask(pg_engine, f"SELECT count(*) {BELLS}"), lambda count: count == 0)
+
+
+async def test_a_connection_that_ends_while_it_is_tested_is_an_outage(
+    asleep: Wakeup, relay_engine: AsyncEngine, pg_engine: Engine
+):
+    @event.listens_for(relay_engine.sync_engine, "before_cursor_execute")
+    def end_it(conn: Any, cursor: Any, statement: str, *_: Any) -> None:  # noqa: ARG001
+        if "pg_notify" in statement:
+            ask(pg_engine, f"SELECT pg_terminate_backend(pid) {BELLS}")
+            eventually(lambda: ask(pg_engine, f"SELECT count(*) {BELLS}"), lambda count: count == 0)
+
+    with pytest.raises(DBAPIError) as ended:
+        await asleep.wait(asyncio.Event())
+    assert what_is_away(ended.value) == "database"
+    event.remove(relay_engine.sync_engine, "before_cursor_execute", end_it)
+    waiting, stop = await sleeping(asleep, pg_engine)
+    stop.set()
+    await waiting
 
 
 async def test_what_was_committed_before_the_sleep_is_seen(asleep: Wakeup, writer: Writer):
