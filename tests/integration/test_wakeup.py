@@ -114,7 +114,7 @@ async def test_a_connection_that_ends_while_it_is_tested_is_an_outage(
     asleep: Wakeup, relay_engine: AsyncEngine, pg_engine: Engine
 ):
     @event.listens_for(relay_engine.sync_engine, "before_cursor_execute")
-    def end_it(conn: Any, cursor: Any, statement: str, *_: Any) -> None:  # noqa: ARG001
+    def end_it(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
         if "pg_notify" in statement:
             ask(pg_engine, f"SELECT pg_terminate_backend(pid) {BELLS}")
             eventually(lambda: ask(pg_engine, f"SELECT count(*) {BELLS}"), lambda count: count == 0)
