@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
+from http import HTTPStatus
 
 import pytest
 from sqlalchemy import Engine, select
@@ -95,7 +96,7 @@ async def test_an_answer_becomes_a_reply_and_a_refusal_a_dead_letter(
     with engine.connect() as connection:
         found = connection.execute(select(dead.reason, dead.error, dead.attempts).order_by(dead.id)).all()
     assert [tuple(row) for row in found] == [
-        ("rejected", "rejected: 422 Unprocessable Entity: no such card", 1),
+        ("rejected", f"rejected: 422 {HTTPStatus(422).phrase}: no such card", 1),
         ("rejected", "confirmed: its answer is longer than 100 bytes and was not kept", 1),
     ]
 

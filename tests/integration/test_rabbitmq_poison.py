@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -143,7 +144,7 @@ async def test_a_connection_that_an_operator_closes_blames_nobody(small_broker: 
     target = make_url(small.url)
     proxy = TcpProxy(target.host or "localhost", target.port or 5672)
     url = target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
-    publisher = RabbitPublisher(url, exchange=small.exchange)
+    publisher = RabbitPublisher(url, exchange=small.exchange, timeout=timedelta(minutes=2))
     await publisher.connect()
     proxy.hold_client()
     publishing = asyncio.create_task(publisher.publish([made("1"), made("2")]))
