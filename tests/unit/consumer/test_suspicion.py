@@ -2,10 +2,10 @@
 
 import asyncio
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outboxkit import tables
-from outboxkit.consumer.suspicion import Suspicion
+from outboxkit.consumer.suspicion import Known, Suspicion
 from outboxkit.outage import Outage
 from tests.unit.shop import rows
 
@@ -30,3 +30,24 @@ async def test_starts_and_failures_are_counted_for_each_message_of_a_queue(
         ("billing", "n"),
         ("shipping", "m"),
     ]
+
+
+async def test_a_start_that_a_stop_has_ended_does_not_count(async_engine: AsyncEngine, database_url: str):
+    stop = asyncio.Event()
+    billing = Suspicion(async_engine, queue="billing", outage=Outage("t"))
+    first = await billing.start("m", stop)
+    await billing.call_off("m", first, stop)
+    assert rows(database_url, tables.attempt) == []
+    await billing.start("m", stop)
+    second = await billing.start("m", stop)
+    await billing.call_off("m", second, stop)
+    assert [(row["message_id"], row["starts"]) for row in rows(database_url, tables.attempt)] == [("m", 1)]
+
+
+async def test_a_stop_does_not_wait_for_a_database_that_is_away():
+    stop = asyncio.Event()
+    stop.set()
+    away = create_async_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    billing = Suspicion(away, queue="billing", outage=Outage("t"))
+    assert await billing.start("m", stop) is None
+    await billing.call_off("m", Known(starts=2), stop)
