@@ -15,7 +15,7 @@ SAFETY_FACTOR = 2
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
-def made(message_id: str, timestamp: datetime | None, accepted_at: datetime | None = None) -> datetime | None:
+def message_time(message_id: str, timestamp: datetime | None, accepted_at: datetime | None = None) -> datetime | None:
     """The time from which a message's age is counted; None where nothing says it, and then it is taken as new.
 
     Args:
@@ -27,9 +27,9 @@ def made(message_id: str, timestamp: datetime | None, accepted_at: datetime | No
     return max(known, default=None)
 
 
-def is_stale(made: datetime | None, *, now: datetime, retention: timedelta, skew: timedelta) -> bool:
+def is_too_old(moment: datetime | None, *, now: datetime, retention: timedelta, skew: timedelta) -> bool:
     """Whether the message is so old that its inbox row may be forgotten: nobody can say that it was not handled."""
-    return made is not None and now - made > retention - skew
+    return moment is not None and now - moment > retention - skew
 
 
 def forget_before(now: datetime, *, retention: timedelta, skew: timedelta) -> datetime:

@@ -63,10 +63,10 @@ class History:
         if not self.sent:
             return
         message = self.sent[which % len(self.sent)]
-        made = window.made(message.id, message.timestamp, message.accepted_at)
+        made = window.message_time(message.id, message.timestamp, message.accepted_at)
         assert made is not None
         judged = self.now + self.skew * error
-        if window.is_stale(made, now=judged, retention=self.retention, skew=self.skew):
+        if window.is_too_old(made, now=judged, retention=self.retention, skew=self.skew):
             self.outcomes["stale"] += 1
         elif self.inbox.record(message.id, made, self.now):
             self.effects[message] += 1

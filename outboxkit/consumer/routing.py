@@ -68,9 +68,9 @@ class Routing:
             takers = [taker for taker in takers if taker.name in named]
             if not takers:
                 return self.no_handler(arrival, named, attempt)
-        made = window.made(message.id, message.created_at, delivery.marks.accepted_at)
+        made = window.message_time(message.id, message.created_at, delivery.marks.accepted_at)
         if made is not None:
-            if window.is_stale(made, now=now, retention=self._policy.retention, skew=self._policy.skew):
+            if window.is_too_old(made, now=now, retention=self._policy.retention, skew=self._policy.skew):
                 return decisions.stale(made, self._policy)
             self._saw(made)
         return takers

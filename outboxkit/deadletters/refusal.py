@@ -67,8 +67,8 @@ class Rules:
 
     def is_stale(self, letter: Row[Any], now: datetime) -> bool:
         """Whether a consumer would find it stale; what was stale once stays so, whatever is remembered now."""
-        made = window.made(letter.message_id or "", letter.created_at)
-        return letter.reason == "stale" or window.is_stale(made, now=now, retention=self.retention, skew=self.skew)
+        made = window.message_time(letter.message_id or "", letter.created_at)
+        return letter.reason == "stale" or window.is_too_old(made, now=now, retention=self.retention, skew=self.skew)
 
 
 def _is_message(letter: Row[Any]) -> bool:

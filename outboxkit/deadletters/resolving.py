@@ -130,7 +130,7 @@ async def _record(connection: AsyncConnection, ids: Sequence[int]) -> None:
             letter.message_id,
             letter.type or "",
             letter.attempts,
-            window.made(letter.message_id, letter.created_at),
+            window.message_time(letter.message_id, letter.created_at),
         )
         for letter in found
         if letter.side == "inbox" and letter.handler and letter.message_id

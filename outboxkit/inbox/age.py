@@ -25,5 +25,5 @@ def is_stale(
         skew: by how much `now` may be wrong. The window is shorter by it.
         accepted_at: when an operator said that it is to be handled although it is stale; its age is counted from there.
     """
-    made = window.made(message.id, message.created_at, accepted_at)
-    return window.is_stale(made, now=now, retention=retention, skew=skew)
+    made = window.message_time(message.id, message.created_at, accepted_at)
+    return window.is_too_old(made, now=now, retention=retention, skew=skew)

@@ -133,7 +133,7 @@ def _record(connection: Connection, entries: Sequence[Entry]) -> set[Key]:
         "message_ids": [entry.message.id for entry in wanted],
         "types": [entry.message.type for entry in wanted],
         "attempts": [entry.attempt for entry in wanted],
-        "mades": [window.made(entry.message.id, entry.message.created_at, entry.accepted_at) for entry in wanted],
+        "mades": [window.message_time(entry.message.id, entry.message.created_at, entry.accepted_at) for entry in wanted],
     }
     found = connection.execute(statements.inbox.record_all(connection.dialect.name), lists)
     return {(handler, message_id) for handler, message_id in found}

@@ -57,7 +57,7 @@ def run_once(
         "message_id": message.id,
         "type": message.type,
         "attempts": attempt,
-        "made": window.made(message.id, message.created_at, accepted_at),
+        "made": window.message_time(message.id, message.created_at, accepted_at),
     }
     if connection.execute(statements.inbox.record_processed(connection.dialect.name), row).first() is None:
         return Outcome.DUPLICATE

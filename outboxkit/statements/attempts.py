@@ -25,7 +25,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from outboxkit.statements.conflicts import insert_into
 from outboxkit.tables import attempt
 
-_KEY = list(attempt.primary_key)
+_ROW_KEY = list(attempt.primary_key)
 _COUNTED = (attempt.c.starts, attempt.c.failures, attempt.c.first_failed_at)
 _ONE, _ZERO = literal_column("1", Integer), literal_column("0", Integer)
 _NOW = func.current_timestamp()
@@ -81,13 +81,13 @@ def prune_attempts(before: datetime, limit: int) -> Delete:
 
     Index: none on the time; the table has few rows. Locks: the rows that it deletes.
     """
-    old = select(*_KEY).where(attempt.c.touched_at < before).limit(limit)
-    return delete(attempt).where(tuple_(*_KEY).in_(old))
+    old = select(*_ROW_KEY).where(attempt.c.touched_at < before).limit(limit)
+    return delete(attempt).where(tuple_(*_ROW_KEY).in_(old))
 
 
 def _count(dialect: str, first: dict[str, Any], changed: dict[str, Any], *returned: Any) -> ReturningInsert[Any]:
     row = {"queue": bindparam("queue"), "message_id": bindparam("message_id")} | first
-    upsert = insert_into(dialect, attempt).values(row).on_conflict_do_update(index_elements=_KEY, set_=changed)
+    upsert = insert_into(dialect, attempt).values(row).on_conflict_do_update(index_elements=_ROW_KEY, set_=changed)
     counted: ReturningInsert[Any] = upsert.returning(*returned)
     return counted
 

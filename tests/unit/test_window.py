@@ -29,16 +29,16 @@ LADDER = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), tim
 def test_from_when_a_messages_age_is_counted(
     id_: str, timestamp: datetime | None, accepted: datetime | None, made: datetime | None
 ):
-    assert window.made(id_, timestamp, accepted) == made
+    assert window.message_time(id_, timestamp, accepted) == made
 
 
 def test_a_delivery_is_stale_when_it_is_older_than_the_retention_without_the_skew():
     def stale(age: timedelta) -> bool:
-        return window.is_stale(NOW - age, now=NOW, retention=DAY, skew=5 * MINUTE)
+        return window.is_too_old(NOW - age, now=NOW, retention=DAY, skew=5 * MINUTE)
 
     limit = DAY - 5 * MINUTE
     assert [stale(age) for age in (-DAY, limit, limit + timedelta(microseconds=1), DAY)] == [False, False, True, True]
-    assert not window.is_stale(None, now=NOW, retention=DAY, skew=5 * MINUTE)
+    assert not window.is_too_old(None, now=NOW, retention=DAY, skew=5 * MINUTE)
 
 
 def test_a_row_may_go_when_it_is_older_than_the_retention_and_the_skew():
@@ -61,7 +61,7 @@ def test_what_is_forgotten_is_stale_from_then_on(
     """`error` is how far off the consumer's idea of the database's clock is, in skews."""
     forgotten = made < window.forget_before(now - pruned, retention=retention, skew=skew)
     late = now + skew * error
-    assert not forgotten or window.is_stale(made, now=late, retention=retention, skew=skew)
+    assert not forgotten or window.is_too_old(made, now=late, retention=retention, skew=skew)
 
 
 @pytest.mark.parametrize(

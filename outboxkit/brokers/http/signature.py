@@ -13,7 +13,7 @@ SHORTEST, LONGEST = 24, 64
 """Bytes of a secret."""
 
 
-def key_of(secret: str) -> bytes:
+def signing_key(secret: str) -> bytes:
     """The bytes of a secret that is written as `whsec_` and base64.
 
     Raises:

@@ -65,7 +65,7 @@ def parse(url: str, *, authorization: str | None = None, secret: str | None = No
         url=bare,
         origin=f"{bare.scheme}://{bare.netloc.decode('ascii')}",
         authorization=given,
-        key=signature.key_of(secret) if secret is not None else None,
+        key=signature.signing_key(secret) if secret is not None else None,
         hide=Redaction(_secrets(parsed, given, secret)),
     )
 

@@ -1,6 +1,6 @@
 """The broker's answers to publishes, taken out of the bytes that arrive on a connection. Pure.
 
-Acks, nacks and returns of one channel are handed to a `Listener` and go no further; everything else is passed on. Why
+Acks, nacks and returns of one channel are handed to a `ConfirmListener` and go no further; everything else is passed on. Why
 they do not take the client's own way is in docs/decisions/0013-one-buffer-for-a-batch.md.
 """
 
@@ -21,7 +21,7 @@ _CHANNEL_CLOSE, _CONNECTION_CLOSE = 20 << 16 | 40, 10 << 16 | 50
 _BLOCKED, _UNBLOCKED = 10 << 16 | 60, 10 << 16 | 61
 
 
-class Listener(Protocol):
+class ConfirmListener(Protocol):
     """Who hears what the broker says of the messages of a channel."""
 
     def ack(self, tag: int, *, multiple: bool) -> None:
@@ -44,14 +44,14 @@ class Answers:
     """What arrives on one connection."""
 
     def __init__(self) -> None:
-        self._listener: Listener | None = None
+        self._listener: ConfirmListener | None = None
         self._channel = 0
         self._cutter = Cutter(self._take)
         self._returned: commands.Basic.Return | None = None
         self._returned_id = ""
         self._returned_body = 0
 
-    def hand_to(self, listener: Listener, *, channel: int) -> None:
+    def hand_to(self, listener: ConfirmListener, *, channel: int) -> None:
         """From now on `listener` hears of the publishes on this channel."""
         self._listener, self._channel, self._returned = listener, channel, None
 
@@ -85,7 +85,7 @@ class Answers:
             self._end_return(listener)
         return True
 
-    def _take_method(self, listener: Listener, data: bytes) -> bool:
+    def _take_method(self, listener: ConfirmListener, data: bytes) -> bool:
         (method,) = _METHOD.unpack_from(data, PAYLOAD)
         if method not in (_RETURN, _CHANNEL_CLOSE, _CONNECTION_CLOSE, _BLOCKED, _UNBLOCKED):
             return False
@@ -109,7 +109,7 @@ class Answers:
         if isinstance(header, ContentHeader):
             self._returned_body, self._returned_id = header.body_size, header.properties.message_id or ""
 
-    def _end_return(self, listener: Listener) -> None:
+    def _end_return(self, listener: ConfirmListener) -> None:
         found, self._returned = self._returned, None
         if found is not None:
             bound = f"no queue is bound to exchange {found.exchange!r} for routing key {found.routing_key!r}"

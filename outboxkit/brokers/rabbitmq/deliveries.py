@@ -1,7 +1,7 @@
 """Deliveries, taken out of the bytes that arrive on a connection. Pure.
 
 Basic.Deliver, Basic.GetOk and Basic.GetEmpty of one channel, with the contents that follow them, are handed to a
-`Listener` and go no further; everything else is passed on. Why they do not take the client's own way is in
+`DeliveryListener` and go no further; everything else is passed on. Why they do not take the client's own way is in
 docs/decisions/0020-deliveries-decoded-in-bulk.md.
 """
 
@@ -46,7 +46,7 @@ class Arrived:
     body: bytes = b""
 
 
-class Listener(Protocol):
+class DeliveryListener(Protocol):
     """Who hears what arrives on a channel. What it raises ends the connection."""
 
     def delivered(self, arrived: Arrived) -> None:
@@ -62,7 +62,7 @@ class Listener(Protocol):
 class Deliveries:
     """What arrives on one connection."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: DeliveryListener) -> None:
         self._listener = listener
         self._channel = -1
         self._open: Arrived | None = None
