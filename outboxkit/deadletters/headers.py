@@ -32,9 +32,9 @@ def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
         ValueError: what is stored cannot be read.
     """
     handlers = () if letter.handler is None else (letter.handler,)
-    reserved = Marks(handlers=handlers, accepted_at=accepted_at).headers() | {marks.QUEUE: letter.queue}
+    extra = Marks(handlers=handlers, accepted_at=accepted_at).headers() | {marks.QUEUE: letter.queue}
     try:
-        return msgspec.json.encode(carried(codec.decode_headers(letter.headers)) | reserved)
+        return msgspec.json.encode(carried(codec.decode_headers(letter.headers)) | extra)
     except RecursionError as error:
         raise ValueError(str(error)) from error
 

@@ -35,7 +35,7 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
     if not type_:
         return _malformed("the message has no type", properties, body)
     headers = properties.headers or _NO_HEADERS
-    key, causation = _text(headers.get(KEY)), _text(headers.get(CAUSATION))
+    key, causation = _string(headers.get(KEY)), _string(headers.get(CAUSATION))
     texts = (key, topic, properties.correlation_id, causation, properties.content_encoding or None)
     kept = {name: value for name, value in headers.items() if not name.startswith(_RESERVED)}
     content_type = properties.content_type or CONTENT_TYPE
@@ -93,5 +93,5 @@ def _is_short(*texts: str | None) -> bool:
     return all(text is None or len(text) <= NEVER_TOO_LONG for text in texts)
 
 
-def _text(value: object) -> str | None:
+def _string(value: object) -> str | None:
     return value if isinstance(value, str) else None
