@@ -12,8 +12,8 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import codec, partitions, schema, statements
-from outboxkit.brokers import Publisher, Receipt, Verdict, marks
-from outboxkit.brokers.marks import Marks
+from outboxkit.brokers import Publisher, Receipt, Verdict, reserved
+from outboxkit.brokers.reserved import Marks
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.outage import Outage, Sleep, pause
@@ -220,7 +220,7 @@ def _taken(receipts: Sequence[Receipt]) -> int:
 
 
 def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
-    headers = marks.without(codec.decode_headers(row.headers))  # a replayed dead letter was for one queue
+    headers = reserved.without(codec.decode_headers(row.headers))  # a replayed dead letter was for one queue
     return Message(
         id=row.message_id,
         type=row.type,

@@ -160,12 +160,12 @@ class Retention:
             return
         async with self._engine.connect() as plain:
             connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
-            alone = bool((await connection.execute(statements.prune.be_the_one())).scalar_one())
+            alone = bool((await connection.execute(statements.published.be_the_one())).scalar_one())
             try:
                 yield alone
             finally:
                 if alone:
-                    await connection.execute(statements.prune.let_others())
+                    await connection.execute(statements.published.let_others())
 
     async def _prune_inbox(self, done: Pruned, now: datetime, show: Show) -> None:
         """Days are made after those that are over went, and only for what may not go yet."""
@@ -179,7 +179,7 @@ class Retention:
         async for deleted in self._in_batches(lambda limit: statements.inbox.prune_inbox(dialect, before, limit)):
             done.inbox += deleted
             show(done)
-        async for deleted in self._in_batches(lambda limit: statements.attempts.prune_attempts(before, limit)):
+        async for deleted in self._in_batches(lambda limit: statements.inbox.prune_attempts(before, limit)):
             done.attempts += deleted
         async with self._engine.connect() as connection:
             done.inbox_days_made = done.note(await partitions.make_ahead(connection, partitions.INBOX, now))
@@ -193,7 +193,7 @@ class Retention:
         before, deleted = now - self._periods.dead, self._batch_size
         while deleted == self._batch_size:
             async with self._engine.begin() as connection:
-                statement: ReturningDelete[Any] = statements.prune.prune_dead(before, self._batch_size)
+                statement: ReturningDelete[Any] = statements.published.prune_dead(before, self._batch_size)
                 found = (await connection.execute(statement)).scalars().all()
             deleted = len(found)
             done.dead += deleted
@@ -204,16 +204,18 @@ class Retention:
     async def _prune_handlers(self, now: datetime) -> None:
         before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
         async with self._engine.begin() as connection:
-            await connection.execute(statements.handlers.prune_handlers(before))
+            await connection.execute(statements.activity.prune_handlers(before))
 
     async def _prune_requests(self, done: Pruned, now: datetime, show: Show) -> None:
         """What was answered at the HTTP door, and the calls that were made behind it."""
         dialect = self._engine.dialect.name
-        async for deleted in self._in_batches(lambda limit: statements.prune.prune_idempotency(dialect, now, limit)):
+        async for deleted in self._in_batches(
+            lambda limit: statements.published.prune_idempotency(dialect, now, limit)
+        ):
             done.idempotency += deleted
             show(done)
         before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
-        async for deleted in self._in_batches(lambda limit: statements.prune.prune_effects(dialect, before, limit)):
+        async for deleted in self._in_batches(lambda limit: statements.published.prune_effects(dialect, before, limit)):
             done.effects += deleted
             show(done)
 

@@ -19,7 +19,7 @@ def installed(connection: Connection) -> int:
     """
     if not inspect(connection).has_table(tables.schema_version.name):
         return 0
-    version = connection.execute(statements.schema.current_version()).scalar_one_or_none()
+    version = connection.execute(statements.activity.current_version()).scalar_one_or_none()
     if version is None:
         raise SchemaError(
             f"{tables.schema_version.name} is empty, so the version of the tables is unknown. If Alembic's "

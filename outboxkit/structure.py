@@ -46,7 +46,7 @@ _MADE_AGAIN = ("partition", "index", "trigger")
 
 def missing(connection: Connection) -> list[Part]:
     """What the tables of this version should have and have not, in the connection's own search path."""
-    there = {Part(*row) for row in connection.execute(statements.schema.parts(connection.dialect.name))}
+    there = {Part(*row) for row in connection.execute(statements.activity.parts(connection.dialect.name))}
     tables = {part.table for part in there}
     expected = _expected(postgresql=connection.dialect.name == "postgresql")
     return [part for part in expected if part not in there and (part.kind == "table" or part.table in tables)]

@@ -1,12 +1,13 @@
 """The window in which a duplicate is provably caught: how old a delivery may be, and when its inbox row may go. Pure.
 
-The rule and its proof are in `docs/explanation/dedup-window.md`; every time here is one of the database's clock.
+The rule and its proof are in `docs/explanation/dedup-window.md`. Every time here is one of the database's clock.
 """
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from outboxkit import ids
+from outboxkit.message import Message
 from outboxkit.retry import rung
 
 SAFETY_FACTOR = 2
@@ -49,3 +50,26 @@ def needed(ladder: Sequence[timedelta], max_attempts: int, skew: timedelta) -> t
 def recommended(ladder: Sequence[timedelta], max_attempts: int, skew: timedelta) -> timedelta:
     """What the retention should be at least: the longest retry window times the safety factor."""
     return SAFETY_FACTOR * needed(ladder, max_attempts, skew)
+
+
+def is_stale(
+    message: Message,
+    *,
+    now: datetime,
+    retention: timedelta,
+    skew: timedelta = timedelta(minutes=5),
+    accepted_at: datetime | None = None,
+) -> bool:
+    """Whether the message is so old that its inbox row may be forgotten: nobody can say that it was not handled.
+
+    Its age is the one of its UUIDv7, else the one of its timestamp; a message with neither is taken as new.
+
+    Args:
+        message: what arrived.
+        now: the time, by the database's clock.
+        retention: how long the inbox remembers: what `outboxkit prune` is given.
+        skew: by how much `now` may be wrong. The window is shorter by it.
+        accepted_at: when an operator said that it is to be handled although it is stale; its age is counted from there.
+    """
+    made = message_time(message.id, message.created_at, accepted_at)
+    return is_too_old(made, now=now, retention=retention, skew=skew)

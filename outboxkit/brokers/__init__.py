@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from outboxkit.brokers.marks import Marks
+from outboxkit.brokers.reserved import Marks
 from outboxkit.message import Message
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Verdict, marks
-from outboxkit.brokers.marks import FRESH, Marks
+from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Verdict, reserved
+from outboxkit.brokers.reserved import FRESH, Marks
 from outboxkit.message import Message
 from outboxkit.retry import rung
 
@@ -60,8 +60,8 @@ class MemoryBroker:
 
     def route(self, message: Message) -> Receipt:
         """Put the message into the queue that it is addressed to, or into all that are bound to its routing key."""
-        wanted, marked = marks.addressed_to(message.headers), marks.read(message.headers)
-        sent = replace(message, headers=marks.without(message.headers))
+        wanted, marked = reserved.addressed_to(message.headers), reserved.read(message.headers)
+        sent = replace(message, headers=reserved.without(message.headers))
         if wanted is not None:
             bound = [self._queues[wanted]] if wanted in self._queues else []
             reason = f"there is no queue {wanted!r}"

@@ -11,19 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, urls
 from outboxkit.brokers import Subscriber, address_of
-from outboxkit.consumer.batches import Batches
-from outboxkit.consumer.burial import Burial
-from outboxkit.consumer.decision import Policy
-from outboxkit.consumer.flow import Flow
-from outboxkit.consumer.handling import Handling
-from outboxkit.consumer.net import Net
+from outboxkit.consumer.batch import Batches
+from outboxkit.consumer.clock import Upkeep
+from outboxkit.consumer.containment import Net
+from outboxkit.consumer.decide import Policy
+from outboxkit.consumer.dispatcher import Flow
+from outboxkit.consumer.handle import Handling, Routing
+from outboxkit.consumer.records import Burial, Suspicion
 from outboxkit.consumer.registration import Registration
-from outboxkit.consumer.reports import OnError, Reports
-from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.suspicion import Suspicion
+from outboxkit.consumer.reports import OnError, Reports, Watchdog
 from outboxkit.consumer.transactions import Cancellations, Transactions
-from outboxkit.consumer.upkeep import Upkeep
-from outboxkit.consumer.watchdog import Watchdog
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, pause, what_is_away

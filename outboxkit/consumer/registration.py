@@ -15,7 +15,7 @@ from outboxkit.failures import first_line
 from outboxkit.inbox import Handler
 from outboxkit.message import NAME_LIMIT, storable
 from outboxkit.outage import Sleep
-from outboxkit.statements import handlers as statements
+from outboxkit.statements import activity as statements
 
 EVERY = timedelta(hours=1)
 CURE = (

@@ -14,7 +14,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import partitions, statements, window
-from outboxkit.deadletters import headers
+from outboxkit.deadletters import refusal
 from outboxkit.deadletters.refusal import Refusal, Rules
 from outboxkit.message import NAME_LIMIT, storable
 from outboxkit.statements.resolve import Resolution
@@ -105,7 +105,7 @@ async def _send_back(
         why = rules.refusal(letter, now)
         accepted_at = now if rules.is_stale(letter, now) else None
         try:
-            written = headers.of_replay(letter, accepted_at=accepted_at) if why is None else b""
+            written = refusal.of_replay(letter, accepted_at=accepted_at) if why is None else b""
         except ValueError:
             why = Refusal.MALFORMED
         if why is None:

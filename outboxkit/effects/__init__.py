@@ -5,7 +5,7 @@ result: whether the call was made is *unknown*, and then the caller's policy dec
 transaction of its own, apart from the handler's.
 """
 
-from outboxkit.effects.decision import AMBIGUOUS, Effect
 from outboxkit.effects.once import once
+from outboxkit.effects.record import AMBIGUOUS, Effect
 
 __all__ = ["AMBIGUOUS", "Effect", "once"]

@@ -16,9 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import codec
-from outboxkit.effects.asked import Asked, asked
-from outboxkit.effects.decision import Effect, Errors, Policy
-from outboxkit.effects.steps import Begun, begin, give_up, record
+from outboxkit.effects.record import Asked, Begun, Effect, Errors, Policy, asked, begin, give_up, record
 from outboxkit.errors import ConfigurationError, EncodeError
 
 TIDY_SECONDS = 5

@@ -1,9 +1,9 @@
 """Requests that may come twice: a key and a fingerprint for each, and a ledger of what was answered."""
 
+from outboxkit.idempotency.answer import Fresh, InProgress, Mismatch, Outcome, Replay, Response
 from outboxkit.idempotency.fingerprint import fingerprint
-from outboxkit.idempotency.keys import parse_key
 from outboxkit.idempotency.ledger import DEFAULT_RETENTION, begin, complete, release
-from outboxkit.idempotency.outcome import Fresh, InProgress, Mismatch, Outcome, Replay, Response
+from outboxkit.idempotency.request import parse_key
 from outboxkit.idempotency.steps import Steps
 
 __all__ = [

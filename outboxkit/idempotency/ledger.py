@@ -1,4 +1,4 @@
-"""The ledger: a request with an idempotency key begins, and its answer is remembered with what it did."""
+"""The ledger: a request with an idempotency key begins, and its answer is stored with what it did."""
 
 from datetime import timedelta
 from typing import Any
@@ -7,13 +7,52 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import ids, tables, transaction
-from outboxkit.errors import ConfigurationError, TransactionRequired
-from outboxkit.idempotency import holder, unfinished
-from outboxkit.idempotency.asked import Asked, check_span
-from outboxkit.idempotency.outcome import Fresh, InProgress, Mismatch, Outcome, Replay, Response
-from outboxkit.idempotency.row import not_here, write
-from outboxkit.idempotency.stored import answer_of, decode_steps, response_of
+from outboxkit.errors import ConfigurationError, LeaseLost, TransactionRequired
+from outboxkit.idempotency import contention
+from outboxkit.idempotency.answer import (
+    Fresh,
+    InProgress,
+    Mismatch,
+    Outcome,
+    Replay,
+    Response,
+    answer_of,
+    decode_steps,
+    response_of,
+)
+from outboxkit.idempotency.request import Asked, check_span, row_of
 from outboxkit.statements import idempotency as statements
+
+
+def write(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> None:
+    """Execute a statement that is fenced by the run's token.
+
+    Raises:
+        TransactionRequired: the row is not the run's, which has no lease.
+        LeaseLost: the row is not the run's any more; the text says why.
+    """
+    this = row_of(fresh.scope, fresh.principal, fresh.key)
+    if connection.execute(statement, this | {"at_token": fresh.token} | values).rowcount == 1:
+        return
+    if fresh.lease is None:
+        raise TransactionRequired(not_here(fresh))
+    found = connection.execute(statements.look_up(connection.dialect.name), this).first()
+    raise LeaseLost(f"idempotency key {fresh.key!r}: {_why(fresh, found)}. Nothing was stored; roll back")
+
+
+def not_here(fresh: Fresh) -> str:
+    """Why a run without a lease cannot be completed where this was tried."""
+    return (
+        f"the request with idempotency key {fresh.key!r} is not open in this transaction: it began in another one, was "
+        "rolled back, or has its answer. Nothing was stored; begin again"
+    )
+
+
+def _why(fresh: Fresh, found: Any) -> str:
+    if found is None:
+        return "the key is not there: it has expired or was forgotten, or its begin was not committed"
+    return "this run has its answer" if found.token == fresh.token else "another run has taken over"
+
 
 DEFAULT_RETENTION = timedelta(hours=24)
 """For how long an answer is remembered, unless somebody says otherwise."""
@@ -74,7 +113,7 @@ def begin(
     connection = transaction.connection_of(session, tables.idempotency, _WHY)
     outcome = _take_or_tell(connection, asked, wait)
     if isinstance(outcome, Fresh) and lease is None:
-        unfinished.began(session, outcome.token, key)
+        contention.began(session, outcome.token, key)
     return outcome
 
 
@@ -95,12 +134,12 @@ def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Res
     """
     session = transaction.session_of(session, "idempotency.complete", "fresh, response")
     answer = answer_of(response)
-    if fresh.lease is None and not unfinished.is_unfinished(session, fresh.token):
+    if fresh.lease is None and not contention.is_unfinished(session, fresh.token):
         raise TransactionRequired(not_here(fresh))
     connection = transaction.connection_of(session, tables.idempotency, _WHY)
     write(connection, fresh, statements.finish(), answer)
     if fresh.lease is None:
-        unfinished.completed(session, fresh.token)
+        contention.completed(session, fresh.token)
 
 
 def release(session: Session | scoped_session[Any], fresh: Fresh, *, forget: bool = False) -> None:
@@ -128,9 +167,9 @@ def _take_or_tell(connection: Connection, asked: Asked, wait: timedelta) -> Outc
     for _ in range(_ROUNDS):
         outcome = _attempt(connection, asked)
         if outcome is None and shares_transaction:
-            outcome = holder.ask(connection, asked.locks())
+            outcome = contention.ask(connection, asked.locks())
             if isinstance(outcome, InProgress) and wait:
-                outcome = holder.wait(connection, asked.locks(), wait, lambda: _attempt(connection, asked))
+                outcome = contention.wait(connection, asked.locks(), wait, lambda: _attempt(connection, asked))
                 wait = _NO_WAIT
         if outcome is not None:
             return outcome

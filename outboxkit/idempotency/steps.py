@@ -10,10 +10,9 @@ from sqlalchemy.orm import Session
 
 from outboxkit import codec, ids, tables, transaction
 from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
-from outboxkit.idempotency.asked import LENGTH, check_text
-from outboxkit.idempotency.outcome import Fresh
-from outboxkit.idempotency.row import write
-from outboxkit.idempotency.stored import decode_result, encode_steps
+from outboxkit.idempotency.answer import Fresh, decode_result, encode_steps
+from outboxkit.idempotency.ledger import write
+from outboxkit.idempotency.request import LENGTH, check_text
 from outboxkit.statements import idempotency as statements
 
 LIMIT = 1024 * 1024

@@ -13,9 +13,8 @@ from sqlalchemy.orm.exc import StaleDataError
 from outboxkit import idempotency, preconditions, problems
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, InProgress, Replay
-from outboxkit.integrations import door, needs
-from outboxkit.integrations.door import Asked, Incoming, Options, Rules
-from outboxkit.integrations.waiting import Places
+from outboxkit.integrations import needs, protocol
+from outboxkit.integrations.protocol import Asked, Incoming, Options, Places, Rules
 from outboxkit.problems import Problem
 from outboxkit.transaction import allow_commit, forbid_commit, session_of
 
@@ -44,7 +43,7 @@ class Idempotent:
         session: gives the session that the view uses: a `scoped_session`, or a function.
         principal: says who the caller is; None: a key is nobody's own. For a caller that it does not know it aborts
             with 401.
-        options: see `outboxkit.integrations.door.Rules`.
+        options: see `outboxkit.integrations.protocol.Rules`.
 
     Raises:
         ConfigurationError: an option is not accepted, or a view is async or a generator.
@@ -76,11 +75,11 @@ class Idempotent:
     def _answer(self, session: Session, call: Callable[[], ResponseReturnValue]) -> Response:
         principal = self._caller()
         try:
-            asked = None if request.method in SAFE else door.ask(_incoming(self._rules), self._rules)
+            asked = None if request.method in SAFE else protocol.ask(_incoming(self._rules), self._rules)
             outcome = self._begin_or_wait(session, asked, principal) if asked else None
             if outcome is not None and not isinstance(outcome, Fresh):
                 session.rollback()
-                return _replayed(door.answered(outcome))
+                return _replayed(protocol.answered(outcome))
         except Problem as problem:
             session.rollback()
             return _problem(problem)
@@ -113,9 +112,11 @@ class Idempotent:
                 "or a link to the content"
             )
         headers = response.headers.items()
-        idempotency.complete(session, fresh, door.kept(response.status_code, headers, response.get_data(), self._rules))
+        idempotency.complete(
+            session, fresh, protocol.kept(response.status_code, headers, response.get_data(), self._rules)
+        )
         session.commit()
-        response.headers.add(*door.expires_header(fresh))
+        response.headers.add(*protocol.expires_header(fresh))
         return response
 
     def _remember_error(
@@ -128,7 +129,7 @@ class Idempotent:
         if isinstance(outcome, Fresh):
             return self._keep(session, outcome, response)
         session.rollback()
-        return _replayed(door.answered(outcome)) if isinstance(outcome, Replay) else response
+        return _replayed(protocol.answered(outcome)) if isinstance(outcome, Replay) else response
 
     def _begin_or_wait(self, session: Session, asked: Asked, principal: str | None) -> idempotency.Outcome:
         outcome = self._begin(session, asked, principal, timedelta(0))
@@ -200,9 +201,9 @@ def _incoming(rules: Rules) -> Incoming:
         template=template,
         values={"host": request.host if rule and (rule.host or rule.subdomain) else "", "path": request.path},
         query=list(request.args.items(multi=True)),
-        keys=request.headers.getlist(door.KEY),
+        keys=request.headers.getlist(protocol.KEY),
         content_type=request.content_type,
-        body=_body(rules.max_body) if rules.required or door.KEY in request.headers else b"",
+        body=_body(rules.max_body) if rules.required or protocol.KEY in request.headers else b"",
     )
 
 

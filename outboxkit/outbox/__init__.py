@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import statements
 from outboxkit.errors import EncodeError
 from outboxkit.message import Message
-from outboxkit.outbox.drafts import Drafts
-from outboxkit.outbox.options import Options, check_options
+from outboxkit.outbox.drafts import Drafts, Options, check_options
 from outboxkit.outbox.pending import AnySession, connection_of, session_of, wait_for_flush
 
 __all__ = ["AnySession", "Options", "add", "add_all", "cancel"]

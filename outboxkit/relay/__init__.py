@@ -5,8 +5,8 @@
 (below which position nothing can be).
 """
 
-from outboxkit.relay.outcome import Drained
+from outboxkit.relay.decide import Policy
 from outboxkit.relay.relay import Relay
-from outboxkit.relay.settlement import Policy
+from outboxkit.relay.report import Drained
 
 __all__ = ["Drained", "Policy", "Relay"]

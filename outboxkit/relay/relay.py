@@ -16,14 +16,13 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, is_surprise, jittered, pause, utc_now
-from outboxkit.relay.batch import Batches
-from outboxkit.relay.outcome import Drained, report
+from outboxkit.relay.claim import Batches
+from outboxkit.relay.decide import Policy, Settlement
+from outboxkit.relay.notifier import Wakeup
 from outboxkit.relay.pipeline import Pipeline, Turn
-from outboxkit.relay.settlement import Policy, Settlement
-from outboxkit.relay.settling import Settling
-from outboxkit.relay.telling import LimitedLog
+from outboxkit.relay.report import Drained, LimitedLog, report
+from outboxkit.relay.settle import Settling
 from outboxkit.retry import Backoff
-from outboxkit.wakeup import Wakeup
 
 BLOCKED_SECONDS = 0.002
 """How long a relay waits, at first, for another one that holds everything it could publish."""

@@ -1,6 +1,125 @@
-"""What PostgreSQL itself knows: who is connected, and what keeps vacuum from its work. None of it reads query texts."""
+"""What the database knows of the installation: the schema's version, handlers by queue, and recent activity."""
 
-from sqlalchemy import TextClause, text
+from datetime import UTC, datetime, timedelta
+from functools import cache
+
+from sqlalchemy import (
+    Delete,
+    Insert,
+    Select,
+    TextClause,
+    Update,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    select,
+    text,
+    update,
+)
+
+from outboxkit.statements.conflicts import insert_into
+from outboxkit.tables import handler, inbox, metadata, published, schema_version
+
+_OURS = (*metadata.tables, f"{inbox.name}_default", f"{published.name}_default")
+
+
+def current_version() -> Select[int]:
+    """The version of the tables: one row. Locks: none."""
+    return select(schema_version.c.version)
+
+
+def parts(dialect: str) -> TextClause:
+    """What there is of outboxkit's tables: rows of a kind, a table's name and the part's own.
+
+    Kinds: table, column and index; on PostgreSQL also partition (the default one) and trigger. Index: the catalogue's
+    own. Locks: none.
+    """
+    if dialect == "sqlite":
+        names = ", ".join(f"'{name}'" for name in metadata.tables)
+        return text(
+            f"SELECT 'table', name, '' FROM sqlite_master WHERE name IN ({names}) UNION ALL "  # noqa: S608 - our own names
+            f"SELECT 'column', m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c "
+            f"WHERE m.name IN ({names}) UNION ALL "
+            f"SELECT 'index', tbl_name, name FROM sqlite_master WHERE type = 'index' AND tbl_name IN ({names})"
+        )
+    names = ", ".join(f"to_regclass('{name}')" for name in _OURS)
+    return text(
+        f"WITH ours AS (SELECT oid, relname FROM pg_class WHERE oid IN ({names})) "  # noqa: S608 - our own names
+        "SELECT 'table', relname, '' FROM ours UNION ALL "
+        "SELECT 'column', relname, attname FROM ours JOIN pg_attribute ON attrelid = oid "
+        "WHERE attnum > 0 AND NOT attisdropped UNION ALL "
+        "SELECT 'index', ours.relname, made.relname FROM ours JOIN pg_index ON indrelid = ours.oid "
+        "JOIN pg_class made ON made.oid = indexrelid UNION ALL "
+        "SELECT 'partition', ours.relname, 'default' FROM ours JOIN pg_partitioned_table ON partrelid = ours.oid "
+        "WHERE partdefid <> 0 UNION ALL "
+        "SELECT 'trigger', relname, tgname FROM ours JOIN pg_trigger ON tgrelid = ours.oid WHERE NOT tgisinternal"
+    )
+
+
+SEEN = timedelta(days=1)
+"""For so long after a consumer was seen with a handler, other queues are told of it; a queue may have been renamed."""
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+_NOW = func.current_timestamp()
+
+
+@cache
+def register(dialect: str) -> Insert:
+    """Note that a queue's consumer has a handler, now.
+
+    Parameters: handler, queue, function; or a list of them, which must be in the order of the names, so that two who
+    write the same do not wait for each other. Index: the primary key. Locks: the row.
+    """
+    row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", "function")}
+    made: Insert = (
+        insert_into(dialect, handler)
+        .values(row | {"last_seen": _NOW})
+        .on_conflict_do_update(
+            index_elements=list(handler.primary_key), set_={"function": row["function"], "last_seen": _NOW}
+        )
+    )
+    return made
+
+
+def release(names: list[str]) -> Update:
+    """Say that a queue's consumer is no longer seen with any handler but these.
+
+    Parameters: of_queue. Index: none, the table has a row for each queue and handler. Locks: the rows.
+    """
+    gone = (handler.c.queue == bindparam("of_queue"), handler.c.handler.not_in(names), handler.c.last_seen > NEVER)
+    return update(handler).where(*gone).values(last_seen=NEVER)
+
+
+def of_other_queues(names: list[str], seen_since: datetime) -> Select[str, str]:
+    """Other queues whose consumers have a handler of one of these names, and the names.
+
+    Parameters: queue. Index: the primary key. Locks: none.
+    """
+    others = (handler.c.queue != bindparam("queue"), handler.c.last_seen >= seen_since)
+    columns = (handler.c.queue, handler.c.handler)
+    return select(*columns).where(handler.c.handler.in_(names), *others).order_by(*columns)
+
+
+def of_several_queues(seen_since: datetime) -> Select[str, str]:
+    """Names of handlers that more than one queue's consumers have, and the queues, a row each.
+
+    Index: none, the table has a row for each queue and handler. Locks: none.
+    """
+    seen = handler.c.last_seen >= seen_since
+    several = (
+        select(handler.c.handler).where(seen).group_by(handler.c.handler).having(func.count() > literal_column("1"))
+    )
+    columns = (handler.c.handler, handler.c.queue)
+    return select(*columns).where(seen, handler.c.handler.in_(several)).order_by(*columns)
+
+
+def prune_handlers(before: datetime) -> Delete:
+    """Forget handlers that no consumer was seen with since before this moment.
+
+    Index: none, the table has few rows. Locks: the rows that it deletes.
+    """
+    return delete(handler).where(handler.c.last_seen < before)
+
 
 _SESSIONS = text("""
 SELECT pid, application_name AS name, backend_start AS since, state, host(client_addr) AS address

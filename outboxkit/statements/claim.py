@@ -48,7 +48,7 @@ CLAIMED = (
     outbox.c.due_at,
     outbox.c.reply,
 )
-"""The columns of a claimed row, in the order in which `outboxkit.relay.rows` reads them."""
+"""The columns of a claimed row, in the order in which `outboxkit.relay.claim` reads them."""
 
 _NOW = bindparam("now", type_=outbox.c.due_at.type)
 _FLOOR = bindparam("floor", type_=BigInteger)

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 
 from outboxkit import tables
-from outboxkit.wakeup import NAME as BELL
+from outboxkit.relay.notifier import NAME as BELL
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import SETTLE, let_settling_wait
 from tests.acceptance.witness import Witness, begin, declare, read_only, states, status_says

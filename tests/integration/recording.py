@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, event, outbox, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.relay import Policy, Relay
-from outboxkit.relay.batch import Batches
+from outboxkit.relay.claim import Batches
+from outboxkit.relay.decide import Settlement
 from outboxkit.relay.pipeline import Pipeline
-from outboxkit.relay.settlement import Settlement
-from outboxkit.relay.settling import Settling
+from outboxkit.relay.settle import Settling
 from outboxkit.retry import Backoff
 from tests.tcp_proxy import TcpProxy
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from outboxkit.brokers.rabbitmq import RabbitSubscriber, connection, intake
+from outboxkit.brokers.rabbitmq import RabbitSubscriber, connection, incoming
 from tests.ladder import LADDER
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
@@ -15,7 +15,7 @@ LIMIT, COUNT = 4 * MIB, 30
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "HELD_BYTES", LIMIT)
+    monkeypatch.setattr(incoming, "HELD_BYTES", LIMIT)
     monkeypatch.setattr(connection, "SIGN_OF_LIFE_SECONDS", 0.1)
 
 

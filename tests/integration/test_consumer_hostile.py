@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, inbox_handler
-from outboxkit.brokers.rabbitmq import copies
+from outboxkit.brokers.rabbitmq import retries
 from outboxkit.consumer import Policy
 from tests.integration.running_consumer import Ordered, dead_letters, starter, subscriber_of
 from tests.ladder import LADDER
@@ -80,9 +80,9 @@ async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_fra
 
 
 async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(copies, "RENEW_SECONDS", 0.0)
+    monkeypatch.setattr(retries, "RENEW_SECONDS", 0.0)
     lines = []
-    opened = copies._Line
+    opened = retries._Line
 
     class Estranged(opened):  # type: ignore[misc,valid-type]
         """As a channel that has lost sight of its queue's leader: the first one reads every confirm as a nack."""
@@ -94,7 +94,7 @@ async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, 
         def ack(self, tag: int, *, multiple: bool) -> None:
             (super().nack if lines[0] is self else super().ack)(tag, multiple=multiple)
 
-    monkeypatch.setattr(copies, "_Line", Estranged)
+    monkeypatch.setattr(retries, "_Line", Estranged)
     subscriber = subscriber_of(broker, {"Ordered"})
     await subscriber.connect()
     for number in range(5):

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, OutboxkitError, Outcome, event, inbox, inbox_handler, tables
-from outboxkit.brokers import marks
+from outboxkit.brokers import reserved
 from outboxkit.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.replay import Replay, Replayed
 from outboxkit.replay import Selection as Kept
@@ -71,7 +71,7 @@ async def test_a_replay_can_be_for_some_handlers(engine: Engine, async_engine: A
     chosen = Kept(handlers=("billing.CountSale", "billing.Sales"))
     await Replay(async_engine, queue, chosen).run(asyncio.Event(), done)
     (message,) = queue.taken
-    assert marks.read(message.headers).handlers == ("billing.CountSale", "billing.Sales")
+    assert reserved.read(message.headers).handlers == ("billing.CountSale", "billing.Sales")
 
 
 async def test_a_replay_waits_for_what_is_being_settled(pg_engine: Engine, async_pg_engine: AsyncEngine):

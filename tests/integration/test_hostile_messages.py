@@ -17,11 +17,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, Reject, inbox, inbox_handler, statements
-from outboxkit.brokers import Malformed, marks
-from outboxkit.brokers.rabbitmq import wire
-from outboxkit.brokers.rabbitmq.properties import Properties
+from outboxkit.brokers import Malformed, reserved
+from outboxkit.brokers.rabbitmq import decode
+from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.consumer import Consumer, Decision, Pace, Policy
-from outboxkit.consumer.decision import dead_letter
+from outboxkit.consumer.decide import dead_letter
 from outboxkit.message import NAME_LIMIT
 from tests.integration.running_consumer import (
     Billed,
@@ -96,9 +96,9 @@ def test_what_is_read_of_any_message_fits_into_every_table(
     engine: Engine, headers: Any, id_: str, type_: str, moment: datetime
 ):
     properties = Properties(headers=headers, message_id=id_, message_type=type_, timestamp=moment.replace(tzinfo=UTC))
-    message = wire.to_message(properties, b"{}", wire.topic_of(properties, "billing"))
-    noted = marks.read(headers)
-    assert 1 <= noted.attempt <= marks.MOST_ATTEMPTS
+    message = decode.to_message(properties, b"{}", decode.topic_of(properties, "billing"))
+    noted = reserved.read(headers)
+    assert 1 <= noted.attempt <= reserved.MOST_ATTEMPTS
     with engine.begin() as connection:
         decision = Decision(Outcome.DEAD, "failed", "boom")
         for handler in (*noted.handlers, None):
@@ -176,7 +176,7 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
     assert ("Odd", "healthy") in processed(pg_engine)
     assert len(letters) + len(processed(pg_engine)) == len(messages) + 1
     assert broker.depth() == 0
-    assert all(letter.attempts <= marks.MOST_ATTEMPTS and len(letter.error) <= 1000 for letter in letters)
+    assert all(letter.attempts <= reserved.MOST_ATTEMPTS and len(letter.error) <= 1000 for letter in letters)
     assert any("gzip-encoded" in letter.error for letter in letters)
 
 

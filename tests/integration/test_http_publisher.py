@@ -9,7 +9,7 @@ import pytest
 
 from outboxkit import BrokerUnavailable, Message, ids
 from outboxkit.brokers import CONFIRMED, Answer, Receipt
-from outboxkit.brokers.http import HttpPublisher, signature
+from outboxkit.brokers.http import HttpPublisher, request
 from tests.http_destination import Destination, Say, say
 
 CREATED = datetime(2026, 3, 4, 5, 6, 7, 890_000, tzinfo=UTC)
@@ -149,7 +149,7 @@ async def test_cloudevents_and_a_signature_on_request(make: Make, destination: D
     assert call.header("webhook-id") == "a%2Eb"
     signed_at = datetime.fromtimestamp(int(str(call.header("webhook-timestamp"))), UTC)
     assert abs(signed_at - datetime.now(UTC)) < timedelta(minutes=5)
-    expected = signature.signed(signature.key_of(secret), id="a.b", body=call.body, now=signed_at)
+    expected = request.signed(request.key_of(secret), id="a.b", body=call.body, now=signed_at)
     assert call.header("webhook-signature") == expected["webhook-signature"]
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from outboxkit import idempotency, migrations
 from outboxkit.errors import TransactionRequired
 from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay
-from outboxkit.idempotency.asked import Locks, row_of
+from outboxkit.idempotency.request import Locks, row_of
 from tests.integration.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
 from tests.requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, expire, told
 from tests.servers import Server, create_database, drop_database

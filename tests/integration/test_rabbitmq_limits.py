@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message
-from outboxkit.brokers.rabbitmq import RabbitSubscriber, copies
+from outboxkit.brokers.rabbitmq import RabbitSubscriber, retries
 from tests.ladder import LADDER, LADDER_TEXT
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
@@ -154,8 +154,8 @@ async def retry_until_full(subscriber: RabbitSubscriber) -> tuple[int, list["asy
 async def test_a_retry_queue_that_is_full_is_waited_for_and_told_once(
     full: str, client: PlainClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(copies, "RENEW_SECONDS", 0.3)
-    monkeypatch.setattr(copies, "LONGEST_WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(retries, "RENEW_SECONDS", 0.3)
+    monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
     subscriber = subscriber_of(client)
     with capture_logs() as said:
         await subscriber.connect()

@@ -12,7 +12,7 @@ from sqlalchemy import make_url
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher, channel
-from outboxkit.brokers.rabbitmq.frames import Encoder
+from outboxkit.brokers.rabbitmq.encode import Encoder
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 from tests.servers import OwnServer, provide_own_rabbitmq

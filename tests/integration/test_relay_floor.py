@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements, tables
-from outboxkit.relay.batch import Batches
+from outboxkit.relay.claim import Batches
 from tests.integration.recording import NOW, Recorder, count, fill, number, relay, running
 from tests.polling import eventually_async
 

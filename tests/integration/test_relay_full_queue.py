@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import tables
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.brokers.rabbitmq import refusals as routes
+from outboxkit.brokers.rabbitmq import topology as routes
 from outboxkit.relay import Policy
 from tests.integration.recording import add, relay, rows, running
 from tests.plain_client import QUORUM, PlainClient

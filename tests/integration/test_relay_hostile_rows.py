@@ -15,7 +15,7 @@ from outboxkit import process, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Policy, Relay
-from outboxkit.wakeup import Wakeup
+from outboxkit.relay.notifier import Wakeup
 from tests.integration.recording import QUICK, Recorder, add, running
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, tables
-from outboxkit.brokers import marks
+from outboxkit.brokers import reserved
 from outboxkit.deadletters import DeadLetters, Refusal, Resolved, Rules, Selection
 from tests.integration.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.polling import eventually_async
@@ -46,7 +46,7 @@ async def test_a_message_goes_back_as_it_came_to_its_queue_and_handler_alone(eng
         None,
     )
     assert (row.expires_at, row.dedup, row.discard_unroutable, row.last_error) == (None, False, False, None)
-    assert headers_of(row) == {"tenant": "a", marks.QUEUE: "billing", marks.HANDLERS: ["SendReceipt"]}
+    assert headers_of(row) == {"tenant": "a", reserved.QUEUE: "billing", reserved.HANDLERS: ["SendReceipt"]}
     assert letter.resolution == "replayed"
     assert letter.resolved_by == await DeadLetters(async_engine).who()
 
@@ -55,7 +55,7 @@ async def test_one_that_no_handler_gave_up_is_for_all_of_them(engine: Engine, as
     fill(engine, [buried(handler=None, reason="no handler")])
     await replay(async_engine)
     (row,) = outbox_rows(engine).values()
-    assert headers_of(row) == {marks.QUEUE: "billing"}
+    assert headers_of(row) == {reserved.QUEUE: "billing"}
 
 
 async def test_both_sides_go_at_once_each_in_its_way(engine: Engine, async_engine: AsyncEngine):
@@ -116,7 +116,7 @@ async def test_a_stale_one_is_dated_anew_where_that_is_accepted(engine: Engine, 
     before = await DeadLetters(async_engine).now()
     assert (await replay(async_engine, accept_stale=True)).count == 2
     after = await DeadLetters(async_engine).now()
-    stale, fresh = (marks.read(headers_of(row)).accepted_at for row in outbox_rows(engine).values())
+    stale, fresh = (reserved.read(headers_of(row)).accepted_at for row in outbox_rows(engine).values())
     assert fresh is None
     assert stale is not None
     assert before - timedelta(milliseconds=1) <= stale <= after

@@ -15,9 +15,10 @@ from sqlalchemy import Engine, event, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import process, wakeup
+from outboxkit import process
 from outboxkit.outage import what_is_away
-from outboxkit.wakeup import Wakeup
+from outboxkit.relay import notifier
+from outboxkit.relay.notifier import Wakeup
 from tests.deaf_proxy import DeafProxy
 from tests.pages import libpq
 from tests.polling import eventually, eventually_async
@@ -27,7 +28,7 @@ INSERT = (
     "INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type{}) VALUES ('m', 'T', '', '', ''{})"
 )
 SLEEPERS = "SELECT count(*) FROM outboxkit_sleeper"
-BELLS = f"FROM pg_stat_activity WHERE application_name = '{wakeup.NAME}' AND datname = current_database()"
+BELLS = f"FROM pg_stat_activity WHERE application_name = '{notifier.NAME}' AND datname = current_database()"
 
 Writer = psycopg.Connection[Any]
 
@@ -179,7 +180,7 @@ async def test_an_idle_relay_costs_less_than_two_statements_a_second(relay_engin
 
     slept = 0.0
 
-    class Hurried(wakeup.Bell):
+    class Hurried(notifier.Bell):
         async def hears(self, stop: asyncio.Event, seconds: float) -> bool:
             nonlocal slept
             slept += seconds
@@ -202,13 +203,13 @@ async def test_a_rush_is_not_rung_for(relay_engine: AsyncEngine, pg_engine: Engi
     waiting, stop = await sleeping(wake, pg_engine)
     stop.set()
     await waiting
-    for _ in range(wakeup.RUSH_TURNS):
+    for _ in range(notifier.RUSH_TURNS):
         assert ask(pg_engine, SLEEPERS) == 1
         await wake.busy()
     assert ask(pg_engine, SLEEPERS) == 0
     await wake.wait(asyncio.Event())  # a short pause
     assert ask(pg_engine, SLEEPERS) == 0
-    now += wakeup.RUSH_SECONDS
+    now += notifier.RUSH_SECONDS
     waiting, stop = await sleeping(wake, pg_engine)
     stop.set()
     await waiting

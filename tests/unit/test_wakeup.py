@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from outboxkit import process, wakeup
-from outboxkit.wakeup import Wakeup
+from outboxkit import process
+from outboxkit.relay import notifier
+from outboxkit.relay.notifier import Wakeup
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOTHING = (None, None)
@@ -112,20 +113,20 @@ async def test_a_relay_that_nobody_can_wake_is_not_recorded_and_polls(engine: As
 async def test_it_comes_back_now_and_then_for_the_relays_own_look(engine: AsyncEngine):
     bell = WrittenBell()
     await made(engine, bell).wait(asyncio.Event())
-    assert wakeup.TURN_SECONDS <= bell.now <= wakeup.TURN_SECONDS + NET.total_seconds() * 1.5
+    assert notifier.TURN_SECONDS <= bell.now <= notifier.TURN_SECONDS + NET.total_seconds() * 1.5
 
 
 async def test_turns_without_a_sleep_are_a_rush_which_ends(engine: AsyncEngine):
     bell = WrittenBell()
     wake = made(engine, bell)
-    for _ in range(wakeup.RUSH_TURNS - 1):
+    for _ in range(notifier.RUSH_TURNS - 1):
         await wake.busy()
     assert bell.withdrawn == 0
     await wake.busy()
     assert bell.withdrawn == 1
     await wake.wait(asyncio.Event())
     assert bell.recorded == 0
-    bell.now += wakeup.RUSH_SECONDS
+    bell.now += notifier.RUSH_SECONDS
     await wake.wait(asyncio.Event())
     assert bell.recorded > 0
 
@@ -133,18 +134,18 @@ async def test_turns_without_a_sleep_are_a_rush_which_ends(engine: AsyncEngine):
 async def test_few_long_turns_are_a_rush(engine: AsyncEngine):
     bell = WrittenBell()
     wake = made(engine, bell)
-    for _ in range(wakeup.LONG_TURNS):
+    for _ in range(notifier.LONG_TURNS):
         assert bell.withdrawn == 0
         await wake.busy()
-        bell.now += wakeup.LONG_SECONDS
+        bell.now += notifier.LONG_SECONDS
     assert bell.withdrawn == 1
 
 
 async def test_rings_in_quick_succession_are_a_rush_too(engine: AsyncEngine):
     bell = WrittenBell()
-    bell.heard.extend([True] * wakeup.RUSH_TURNS)
+    bell.heard.extend([True] * notifier.RUSH_TURNS)
     wake = made(engine, bell)
-    for _ in range(wakeup.RUSH_TURNS):
+    for _ in range(notifier.RUSH_TURNS):
         await wake.wait(asyncio.Event())
     assert bell.withdrawn == 1
 
@@ -152,7 +153,7 @@ async def test_rings_in_quick_succession_are_a_rush_too(engine: AsyncEngine):
 async def test_a_sleep_between_turns_means_no_rush(engine: AsyncEngine):
     bell = WrittenBell()
     wake = made(engine, bell)
-    for _ in range(wakeup.RUSH_TURNS * 2):
+    for _ in range(notifier.RUSH_TURNS * 2):
         await wake.busy()
         await wake.wait(asyncio.Event())
     assert bell.withdrawn == 0

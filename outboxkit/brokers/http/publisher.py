@@ -11,9 +11,9 @@ import httpx
 import structlog
 
 from outboxkit.brokers import Receipt, Verdict
-from outboxkit.brokers.http import request, signature, target, verdict
+from outboxkit.brokers.http import request, target, verdict
 from outboxkit.brokers.http.call import Call, reason_of
-from outboxkit.brokers.http.lanes import Answered, Lanes, Lost, Outcome, Unreached
+from outboxkit.brokers.http.order import Answered, Lanes, Lost, Outcome, Unreached
 from outboxkit.brokers.http.verdict import Response
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
@@ -168,7 +168,7 @@ class HttpPublisher:
         headers = request.headers_of(message, source=self._source) | self._fixed
         if self._target.key is not None:
             id_, now = request.key_of(message), datetime.now(UTC)
-            headers |= signature.signed(self._target.key, id=id_, body=message.payload, now=now)
+            headers |= request.signed(self._target.key, id=id_, body=message.payload, now=now)
         return httpx.Request("POST", self._target.url, headers=headers, content=message.payload)
 
 

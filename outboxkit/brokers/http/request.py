@@ -1,16 +1,60 @@
-"""What of a message is where in a request: its headers. Pure.
+"""A message as a request: its headers, its idempotency key and its signature. Pure.
 
-The URL is not among it. A message never says where it goes, who asks, or how the request is framed.
+Signatures follow https://www.standardwebhooks.com (version 1.0.0, the symmetric scheme).
 """
 
+import base64
+import binascii
+import hashlib
+import hmac
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from urllib.parse import quote
 
 from outboxkit import ids
-from outboxkit.brokers.marks import OWN, addressed_to
+from outboxkit.brokers.reserved import OWN, addressed_to
+from outboxkit.errors import ConfigurationError
 from outboxkit.message import Message
+
+PREFIX = "whsec_"
+SHORTEST, LONGEST = 24, 64
+"""Bytes of a secret."""
+
+
+def signing_key(secret: str) -> bytes:
+    """The bytes of a secret that is written as `whsec_` and base64.
+
+    Raises:
+        ConfigurationError: it is none. The text does not show it.
+    """
+    accepted = f"{PREFIX} followed by the base64 of {SHORTEST} to {LONGEST} random bytes is accepted"
+    if not secret.startswith(PREFIX):
+        raise ConfigurationError(f"the secret of the HTTP destination has no {PREFIX} in front; {accepted}")
+    try:
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError):
+        raise ConfigurationError(f"the secret of the HTTP destination is no base64; {accepted}") from None
+    if not SHORTEST <= len(key) <= LONGEST:
+        raise ConfigurationError(f"the secret of the HTTP destination has {len(key)} bytes; {accepted}")
+    return key
+
+
+def signed(key: bytes, *, id: str, body: bytes, now: datetime) -> dict[str, str]:  # noqa: A002 - the standard's word
+    """The three headers by which the receiver knows who sent this body, and when.
+
+    Args:
+        key: the secret's bytes.
+        id: the same on every attempt. A full stop in it is sent as `%2E`: id, time and body are signed with full stops
+            between them, and nobody may move one.
+        body: what is sent.
+        now: the time of this attempt.
+    """
+    unambiguous, seconds = id.replace(".", "%2E"), str(int(now.timestamp()))
+    content = b".".join((unambiguous.encode(), seconds.encode(), body))
+    digest = base64.b64encode(hmac.digest(key, content, hashlib.sha256)).decode()
+    return {"webhook-id": unambiguous, "webhook-timestamp": seconds, "webhook-signature": f"v1,{digest}"}
+
 
 KEY_LIMIT = 255
 """Characters of an idempotency key that receivers can be expected to take; outboxkit's own door takes no more."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from outboxkit.brokers.http import redaction, signature
-from outboxkit.brokers.http.redaction import Redaction
+from outboxkit.brokers.http import call, request
+from outboxkit.brokers.http.call import Redaction
 from outboxkit.errors import ConfigurationError
 
 ACCEPTED = "http://host/path or https://user:password@host/path is accepted"
@@ -65,7 +65,7 @@ def parse(url: str, *, authorization: str | None = None, secret: str | None = No
         url=bare,
         origin=f"{bare.scheme}://{bare.netloc.decode('ascii')}",
         authorization=given,
-        key=signature.signing_key(secret) if secret is not None else None,
+        key=request.signing_key(secret) if secret is not None else None,
         hide=Redaction(_secrets(parsed, given, secret)),
     )
 
@@ -79,11 +79,11 @@ def _basic(url: httpx.URL) -> str:
 def _secrets(url: httpx.URL, authorization: str | None, secret: str | None) -> Iterator[str]:
     """Without the words that are the same for everybody: the scheme of an authorization, the prefix of a secret."""
     path, _, query = url.raw_path.decode("ascii", "replace").partition("?")
-    yield from redaction.parts_of(path, query)
+    yield from call.parts_of(path, query)
     user, _, password = url.userinfo.decode("ascii", "replace").partition(":")
     yield from (user, password)
     if authorization is not None:
         scheme, _, credentials = authorization.partition(" ")
         yield credentials.strip() or scheme
     if secret is not None:
-        yield secret.removeprefix(signature.PREFIX)
+        yield secret.removeprefix(request.PREFIX)

@@ -2,7 +2,7 @@
 
 from struct import Struct
 
-from outboxkit.brokers.rabbitmq.frames import BASIC, END, METHOD
+from outboxkit.brokers.rabbitmq.encode import BASIC, END, METHOD
 
 ACK, NACK, REQUEUE = 80, 120, 2
 _SETTLE = Struct(">BHIHHQBB")

@@ -15,7 +15,7 @@ from aiormq.connection import TCPTransportFactory, TLSTransportFactory, Transpor
 from yarl import URL
 
 from outboxkit import urls
-from outboxkit.brokers.rabbitmq.cutting import HEARTBEAT
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 
 HEARTBEAT_SECONDS = 20

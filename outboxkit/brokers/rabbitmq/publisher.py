@@ -1,9 +1,13 @@
-"""The relay's side of RabbitMQ: persistent, mandatory, confirmed. None of the three can be turned off."""
+"""The relay's side of RabbitMQ: persistent, mandatory, confirmed. None of the three can be turned off.
+
+A `QueuePublisher` publishes to one queue, past every binding, through the default exchange.
+"""
 
 import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import aio_pika
@@ -12,11 +16,10 @@ import structlog
 from outboxkit import urls
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.answers import Answers
-from outboxkit.brokers.rabbitmq.batch import NOBODY, Batch, blames_a_message
-from outboxkit.brokers.rabbitmq.caution import Caution
-from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_channel
-from outboxkit.brokers.rabbitmq.confirms import Loss
+from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, Loss, open_channel
+from outboxkit.brokers.rabbitmq.plan import NOBODY, Batch, Caution, blames_a_message
+from outboxkit.brokers.rabbitmq.taps import Answers
+from outboxkit.brokers.reserved import QUEUE
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 
@@ -159,3 +162,41 @@ class RabbitPublisher:
 
 def _blocked(reason: str) -> str:
     return f"the broker has blocked publishers: {reason or 'it does not say why'}"
+
+
+DEFAULT_EXCHANGE = ""
+"""Every queue is bound to it by its own name, and it cannot be declared (AMQP 0-9-1, section 3.1.2)."""
+
+
+class QueuePublisher:
+    """Publishes to a queue that exists, and whose consumer sees the messages as they were.
+
+    Args:
+        url: as for `RabbitPublisher`.
+        queue: its name.
+        timeout: how long a batch may wait for its confirms, and a connection for its handshake.
+        app_id: AMQP's `app_id` property of every message.
+    """
+
+    def __init__(
+        self, url: str, queue: str, *, timeout: timedelta = timedelta(seconds=10), app_id: str = "outboxkit"
+    ) -> None:
+        self._queue = queue
+        self._publisher = RabbitPublisher(url, exchange=DEFAULT_EXCHANGE, timeout=timeout, app_id=app_id)
+
+    async def connect(self) -> None:
+        """Open the connection, unless that is done."""
+        await self._publisher.connect()
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        """Publish a batch and await its confirms; a message is unroutable where there is no such queue."""
+        return await self._publisher.publish([addressed(message, self._queue) for message in batch])
+
+    async def close(self) -> None:
+        """Disconnect; a later `connect` opens anew."""
+        await self._publisher.close()
+
+
+def addressed(message: Message, queue: str) -> Message:
+    """The message for this queue alone."""
+    return replace(message, headers={**message.headers, QUEUE: queue})

@@ -11,10 +11,9 @@ import typer
 
 from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.dead.reading import nowhere
-from outboxkit.cli.dead.wanted import MEMORY, Wanted, rules, with_filters
+from outboxkit.cli.dead.reading import MEMORY, Wanted, nowhere, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
-from outboxkit.cli.status.wording import many, number
+from outboxkit.cli.status.show import many, number
 from outboxkit.deadletters import DeadLetters, Resolved, Rules, Selection, Survey
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings

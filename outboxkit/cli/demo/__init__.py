@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from outboxkit import process
-from outboxkit.cli.demo import show
-from outboxkit.cli.demo.story import Story
+from outboxkit.cli.demo.story import Story, result, watch
 
 WithoutInbox = Annotated[
     bool, typer.Option("--without-inbox", help="Handle every delivery as if it were the first, and see the damage.")
@@ -31,7 +30,7 @@ def demo(*, orders: Orders = 1000, without_inbox: WithoutInbox = False) -> None:
     process.configure_log(level="error", format="console")
     with tempfile.TemporaryDirectory(prefix="outboxkit-demo-") as folder:
         story = Story(f"sqlite:///{Path(folder) / 'shop.db'}", orders=orders, with_inbox=not without_inbox)
-        asyncio.run(show.watch(story))
+        asyncio.run(watch(story))
     tally = story.tally
-    show.result(tally, with_inbox=not without_inbox)
+    result(tally, with_inbox=not without_inbox)
     sys.exit(0 if tally.is_right else 1)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from outboxkit import compose, process, schema, statements, structure, urls
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
-from outboxkit.cli.status import advice, messages, server, show, waiting
+from outboxkit.cli.status import advice, show, waiting
 from outboxkit.cli.status.report import Status
 from outboxkit.settings import Settings
 
@@ -59,15 +59,15 @@ def read(connection: Connection, now: datetime) -> Status:
     found = Status(
         schema_version=version,
         outbox=waiting.read_outbox(connection, now),
-        inbox=messages.read_inbox(connection, now),
-        dead_letters=messages.read_dead_letters(connection),
-        published=messages.read_published(connection),
-        idempotency=messages.read_idempotency(connection),
-        effects=messages.read_effects(connection, now),
+        inbox=waiting.read_inbox(connection, now),
+        dead_letters=waiting.read_dead_letters(connection),
+        published=waiting.read_published(connection),
+        idempotency=waiting.read_idempotency(connection),
+        effects=waiting.read_effects(connection, now),
         database=urls.shown(connection.engine.url),
     )
     if connection.dialect.name == "postgresql":
-        sessions, vacuum = server.read_sessions(connection), server.read_vacuum(connection, now)
-        right = server.missing_right(sessions, vacuum)
+        sessions, vacuum = advice.read_sessions(connection), advice.read_vacuum(connection, now)
+        right = advice.missing_right(sessions, vacuum)
         found = replace(found, sessions=sessions, vacuum=vacuum, missing_right=right)
     return replace(found, advice=tuple(advice.advise(found)))

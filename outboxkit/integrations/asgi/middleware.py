@@ -1,18 +1,85 @@
-"""The ASGI middleware for requests in steps; of the framework inside it only ASGI is known."""
+"""The ASGI middleware for requests in steps, and `step`, which finds the request that is being handled."""
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
+from outboxkit import ids
 from outboxkit.errors import ConfigurationError
-from outboxkit.integrations import door
-from outboxkit.integrations.asgi.messages import App, Receive, Scope, Send, answer, incoming, lines, read, refusal
-from outboxkit.integrations.asgi.run import Run
+from outboxkit.idempotency import Steps
+from outboxkit.integrations import protocol
+from outboxkit.integrations.asgi.run import App, Receive, Run, Scope, Send, answer, incoming, lines, read, refusal
 from outboxkit.problems import Problem
+
+T = TypeVar("T")
+
+
+class Unkept:
+    """The steps of a request without a key: each is made, and none is remembered."""
+
+    async def step(self, name: str, call: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002
+        """Make the call."""
+        return await call()
+
+    def key(self, name: str) -> str:
+        """A key that no other request has."""
+        return f"{name}-{ids.new()}"
+
+
+_current: ContextVar[Steps | Unkept | None] = ContextVar("outboxkit.steps", default=None)
+
+
+@contextmanager
+def being(found: Steps | Unkept) -> Iterator[None]:
+    """Have `steps()` give these inside the block, and in tasks that it starts."""
+    token = _current.set(found)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def steps() -> Steps | Unkept:
+    """The steps of the request that is being handled; `scope["outboxkit.steps"]` has them as well.
+
+    Raises:
+        ConfigurationError: there is no such request.
+    """
+    found = _current.get()
+    if found is None:
+        raise ConfigurationError(
+            "there are no steps here: the request did not pass IdempotencyMiddleware. Wrap the application in it, and "
+            "have its `when` say yes to the path"
+        )
+    return found
+
+
+async def step(name: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call whose result a retry of the request reuses instead of making it again.
+
+    A crash between the call and the commit of its result repeats the call: give the other system a key that stays the
+    same, `steps().key(name)`.
+
+    Args:
+        name: of the step, unique in the operation.
+        call: a function without arguments that returns an awaitable; its result must have a form in JSON.
+
+    Returns:
+        The result as it is stored.
+
+    Raises:
+        LeaseLost: the lease ended, and another run has taken over; leave the request to it.
+        EncodeError: the result has no form in JSON.
+        ConfigurationError: as of `steps`.
+    """
+    return await steps().step(name, call)
+
 
 _MINUTE = timedelta(minutes=1)
 _UNSAFE = frozenset(("POST", "PATCH"))
@@ -38,7 +105,7 @@ class IdempotencyMiddleware:
         principal: from the ASGI scope to the caller's id, as text or an awaitable of it; it raises a `Problem` with
             status 401 for a caller that is not known. None: whoever knows a key gets its answer.
         when: whether a request needs a key, from its ASGI scope; others pass untouched.
-        rules: as of `outboxkit.integrations.door.Rules`. `lease`, a minute unless it is given, is for how long a run
+        rules: as of `outboxkit.integrations.protocol.Rules`. `lease`, a minute unless it is given, is how long a run
             has the request to itself, from its last finished step: longer than any step takes.
 
     Raises:
@@ -52,14 +119,14 @@ class IdempotencyMiddleware:
         *,
         principal: Principal | None,
         when: Callable[[Scope], bool] = changes_something,
-        **rules: Unpack[door.Options],
+        **rules: Unpack[protocol.Options],
     ) -> None:
         self._app = app
         self._session_factory = session_factory
         self._principal = principal
         self._when = when
         rules.setdefault("lease", _MINUTE)
-        self._rules = door.Rules(**rules)
+        self._rules = protocol.Rules(**rules)
         if self._rules.wait or self._rules.lease is None:
             raise ConfigurationError(
                 "requests in steps have a lease, and a repetition gets 409 while it lasts: give lease=, and no wait="
@@ -86,12 +153,12 @@ class IdempotencyMiddleware:
 
     async def _prepared(self, scope: Scope, receive: Receive) -> Run | None:
         """What there is to do; None: the client left before it had asked."""
-        has_key = self._rules.required or bool(lines(scope, door.KEY.lower()))
+        has_key = self._rules.required or bool(lines(scope, protocol.KEY.lower()))
         principal = await self._caller(scope) if has_key else None  # first: strangers make no work
         body = await read(scope, receive, self._rules.max_body)
         if body is None:
             return None
-        asked = await door.ask_aside(incoming(scope, body), self._rules)
+        asked = await protocol.ask_aside(incoming(scope, body), self._rules)
         question: dict[str, Any] | None = None
         if asked is not None:
             question = asked._asdict() | {

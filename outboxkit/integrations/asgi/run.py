@@ -1,19 +1,169 @@
-"""One run of a request in steps, from its key to its answer."""
+"""One run of a request in steps: the application's answer is buffered until it is whole."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from outboxkit import idempotency
-from outboxkit.errors import LeaseLost
+from outboxkit import idempotency, problems
+from outboxkit.errors import ConfigurationError, LeaseLost
 from outboxkit.idempotency import Fresh, Outcome, Response, Steps
-from outboxkit.integrations import door
-from outboxkit.integrations.asgi.current import Unkept, being
-from outboxkit.integrations.asgi.holding import Exchange
-from outboxkit.integrations.asgi.messages import App, Receive, Scope, Send, answer, refusal, replayed
+from outboxkit.integrations import protocol
+from outboxkit.integrations.asgi.middleware import Unkept, being
 from outboxkit.problems import Problem, in_progress
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_BODILESS = frozenset((204, 304))
+
+
+def lines(scope: Scope, name: str) -> list[str]:
+    """Every line of a header, by its name in lower case."""
+    return [value.decode("latin-1") for found, value in scope["headers"] if found.lower() == name.encode()]
+
+
+def incoming(scope: Scope, body: bytes) -> protocol.Incoming:
+    """What decides of a request; its path is the path that was sent, for nobody here knows the routes."""
+    path = scope.get("raw_path") or quote(scope["path"]).encode()
+    return protocol.Incoming(
+        method=scope["method"],
+        template=path.decode("latin-1"),
+        values={},
+        query=parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True),
+        keys=lines(scope, protocol.KEY.lower()),
+        content_type=next(iter(lines(scope, "content-type")), None),
+        body=body,
+    )
+
+
+async def read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """The body; None: the client left before its end.
+
+    Raises:
+        Problem: 413, it has more than `limit` bytes.
+    """
+    if protocol.is_longer(next(iter(lines(scope, "content-length")), None), limit):
+        raise problems.body_too_large(limit)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise problems.body_too_large(limit)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read before, and then what the server has."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def answer(send: Send, response: Response) -> None:
+    """Send a whole answer."""
+    headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in response.headers]
+    if response.status not in _BODILESS and all(name != b"content-length" for name, _ in headers):
+        headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def refusal(problem: Problem) -> Response:
+    """A problem document."""
+    return Response(problem.status, (("content-type", problems.MEDIA_TYPE), *problem.headers), problem.body())
+
+
+_STREAM = b"text/event-stream"
+
+
+class Exchange:
+    """What the application sees of one request: the body that was read, and somebody who takes its whole answer.
+
+    Args:
+        body: of the request.
+        limit: bytes of an answer's body.
+        answered: called once, with the whole answer.
+    """
+
+    def __init__(self, body: bytes, limit: int, answered: Callable[[Response], Awaitable[None]]) -> None:
+        self.refusal: ConfigurationError | None = None
+        self._body: bytes | None = body
+        self._limit = limit
+        self._answered = answered
+        self._start: Message | None = None
+        self._held = bytearray()
+        self._over = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the application has answered."""
+        return self._over.is_set()
+
+    async def receive(self) -> Message:
+        """The whole body; after that nothing until the answer is there, for a client that left does not end a run."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Take a piece of the answer.
+
+        Raises:
+            ConfigurationError: the answer is a stream, or too large to be remembered.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        if self.is_over:
+            return
+        if message["type"] == "http.response.start":
+            self._start = message
+            self._held.clear()
+            if any(name.lower() == b"content-type" and value.startswith(_STREAM) for name, value in _headers(message)):
+                self._refuse("the answer is a stream of events, which cannot be remembered. Answer with the content as "
+                             "a whole, or keep the path away from IdempotencyMiddleware by its `when`")  # fmt: skip
+        elif message["type"] == "http.response.body":
+            self._held += message.get("body", b"")
+            if len(self._held) > self._limit:
+                self._refuse(f"the answer has more than {self._limit} bytes, as many as max_response allows: raise it, "
+                             "or answer with a link to the content")  # fmt: skip
+            if not message.get("more_body", False):
+                await self._end()
+
+    async def _end(self) -> None:
+        if self._start is None:
+            raise RuntimeError("the application sent a body before http.response.start")
+        headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in _headers(self._start))
+        self._over.set()
+        await self._answered(Response(self._start["status"], headers, bytes(self._held)))
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = ConfigurationError(why)
+        raise self.refusal
+
+
+def _headers(start: Message) -> list[tuple[bytes, bytes]]:
+    return [(bytes(name), bytes(value)) for name, value in start.get("headers", ())]
+
 
 T = TypeVar("T")
 
@@ -31,7 +181,7 @@ class Run:
     def __init__(
         self,
         session_factory: async_sessionmaker[AsyncSession],
-        rules: door.Rules,
+        rules: protocol.Rules,
         question: dict[str, Any] | None,
         body: bytes,
     ) -> None:
@@ -84,9 +234,9 @@ class Run:
         """What is sent: the application's answer, once it is remembered, or that of the run that has taken over."""
         try:
             if self._rules.stored(response.status):
-                kept = door.kept(response.status, response.headers, response.body, self._rules)
+                kept = protocol.kept(response.status, response.headers, response.body, self._rules)
                 await self._write(idempotency.complete, fresh, kept)
-                return Response(response.status, (*response.headers, door.expires_header(fresh)), response.body)
+                return Response(response.status, (*response.headers, protocol.expires_header(fresh)), response.body)
             is_clean = response.status < 500 and not steps.finished
             await self._write(idempotency.release, fresh, forget=is_clean)
         except LeaseLost:
@@ -125,6 +275,6 @@ class Run:
 
 def _told(outcome: Any) -> Response:
     try:
-        return door.answered(outcome)
+        return protocol.answered(outcome)
     except Problem as problem:
         return refusal(problem)

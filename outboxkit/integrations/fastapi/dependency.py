@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 from fastapi import Depends, Request
@@ -10,11 +11,65 @@ from fastapi.params import Depends as Dependency
 from outboxkit import idempotency
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, InProgress
-from outboxkit.integrations import door
+from outboxkit.integrations import protocol
 from outboxkit.integrations.fastapi.answers import Answered
 from outboxkit.integrations.fastapi.sessions import at_once, hold, on, rollback, usable
-from outboxkit.integrations.fastapi.visit import Work, visit_of
-from outboxkit.integrations.waiting import Places
+from outboxkit.integrations.protocol import Places, Rules
+
+_PLACE = "outboxkit.visit"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request that is to be done.
+
+    Attributes:
+        session: the endpoint's.
+        rules: of its `Idempotent`.
+        question: what the ledger was asked.
+        fresh: what it said; None: the request has no key, and needs none.
+    """
+
+    session: Any
+    rules: Rules
+    question: dict[str, Any] = field(default_factory=dict)
+    fresh: Fresh | None = None
+
+
+@dataclass(slots=True)
+class Visit:
+    """A request in its route.
+
+    Attributes:
+        template: the path as the route is written, with what is before it where the route is mounted.
+        work: what the dependency began; None: nothing, or not yet.
+    """
+
+    template: str
+    work: Work | None = None
+
+
+def open_visit(request: Request, template: str) -> Visit:
+    """Begin the visit of a request."""
+    visit = Visit(template)
+    request.scope[_PLACE] = visit
+    return visit
+
+
+def visit_of(request: Request) -> Visit:
+    """The visit that the route has begun.
+
+    Raises:
+        ConfigurationError: the route is of another class.
+    """
+    visit = request.scope.get(_PLACE)
+    if not isinstance(visit, Visit):
+        raise ConfigurationError(
+            f"{request.method} {request.url.path} depends on Idempotent, but its route cannot store the answer. "
+            "Make its router with APIRouter(route_class=IdempotentRoute), or set app.router.route_class = "
+            "IdempotentRoute before the first endpoint"
+        )
+    return visit
 
 
 class Idempotent:
@@ -28,7 +83,7 @@ class Idempotent:
             endpoint's has a `scope`.
         principal: a dependency that gives the caller's id as text, and raises 401 for a caller that is not known; one
             caller's key never answers another. None: whoever knows a key gets its answer.
-        rules: as of `outboxkit.integrations.door.Rules`, but `lease`, which is for the ASGI middleware.
+        rules: as of `outboxkit.integrations.protocol.Rules`, but `lease`, which is for the ASGI middleware.
 
     Raises:
         ConfigurationError: one of these cannot be used as it is.
@@ -39,11 +94,11 @@ class Idempotent:
         *,
         session: Callable[..., Any] | Dependency,
         principal: Callable[..., Any] | Dependency | None,
-        **rules: Unpack[door.Options],
+        **rules: Unpack[protocol.Options],
     ) -> None:
         self.session = _dependency("session", session)
         self.principal = None if principal is None else _dependency("principal", principal)
-        self.rules = door.Rules(**rules)
+        self.rules = protocol.Rules(**rules)
         if self.rules.lease is not None:
             raise ConfigurationError(
                 "a lease is for requests in steps, which outboxkit.integrations.asgi.IdempotencyMiddleware is for; "
@@ -79,16 +134,16 @@ class Idempotent:
             _check_caller(principal)
         if visit.work is not None:
             raise ConfigurationError(f"{visit.template} depends on two Idempotent at once; one is needed")
-        incoming = door.Incoming(
+        incoming = protocol.Incoming(
             method=request.method,
             template=visit.template,
             values={name: str(value) for name, value in request.path_params.items()},
             query=request.query_params.multi_items(),
-            keys=request.headers.getlist(door.KEY),
+            keys=request.headers.getlist(protocol.KEY),
             content_type=request.headers.get("content-type"),
             body=await request.body(),
         )
-        asked = await door.ask_aside(incoming, self.rules)
+        asked = await protocol.ask_aside(incoming, self.rules)
         session = usable(session)
         if asked is None:
             hold(session)
@@ -104,7 +159,7 @@ class Idempotent:
             visit.work = Work(session, self.rules, question, outcome)
             return
         await at_once(session, rollback)
-        raise Answered(door.answered(outcome))
+        raise Answered(protocol.answered(outcome))
 
 
 def _dependency(name: str, given: object) -> Dependency:

@@ -11,8 +11,7 @@ message, such as an HTTP API, is a destination: it passes `POINT_TO_POINT`, with
 from collections.abc import Awaitable, Callable
 
 from outboxkit.testing.conformance import calling, publishing, receiving
-from outboxkit.testing.conformance.calling import DestinationUnderTest
-from outboxkit.testing.conformance.route import BrokerUnderTest
+from outboxkit.testing.conformance.calling import BrokerUnderTest, DestinationUnderTest
 
 __all__ = ["CASES", "POINT_TO_POINT", "BrokerUnderTest", "Case", "DestinationUnderTest", "PointToPointCase"]
 

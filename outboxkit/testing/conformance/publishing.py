@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 from outboxkit import ids
 from outboxkit.brokers import Verdict
-from outboxkit.brokers.marks import QUEUE
+from outboxkit.brokers.reserved import QUEUE
 from outboxkit.message import Message
-from outboxkit.testing.conformance.route import LADDER, BrokerUnderTest, Route
+from outboxkit.testing.conformance.calling import LADDER, BrokerUnderTest, Route
 
 
 async def a_confirmed_message_arrives_as_it_was(broker: BrokerUnderTest) -> None:

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from outboxkit.brokers.marks import Marks
-from outboxkit.testing.conformance.route import LADDER, BrokerUnderTest, Route
+from outboxkit.brokers.reserved import Marks
+from outboxkit.testing.conformance.calling import LADDER, BrokerUnderTest, Route
 
 
 async def an_empty_queue_says_so(broker: BrokerUnderTest) -> None:

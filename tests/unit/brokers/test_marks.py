@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.brokers import marks
-from outboxkit.brokers.marks import FRESH, Marks
+from outboxkit.brokers import reserved
+from outboxkit.brokers.reserved import FRESH, Marks
 
 MOMENTS = st.integers(0, 4 * 10**12).map(lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms))
 NAMES = st.lists(
@@ -16,36 +16,36 @@ NAMES = st.lists(
     max_size=3,
     unique=True,
 ).map(tuple)
-MARKS = st.builds(Marks, st.integers(1, marks.MOST_ATTEMPTS), st.none() | MOMENTS, NAMES, st.none() | MOMENTS)
+MARKS = st.builds(Marks, st.integers(1, reserved.MOST_ATTEMPTS), st.none() | MOMENTS, NAMES, st.none() | MOMENTS)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
-RESERVED = [marks.ATTEMPT, marks.FIRST_FAILED, marks.HANDLERS, marks.ACCEPTED]
+RESERVED = [reserved.ATTEMPT, reserved.FIRST_FAILED, reserved.HANDLERS, reserved.ACCEPTED]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 
 @given(MARKS)
 def test_marks_are_read_as_they_were_written(sent: Marks):
-    assert marks.read({"tenant": "a", **sent.headers()}) == sent
+    assert reserved.read({"tenant": "a", **sent.headers()}) == sent
 
 
 def test_nothing_is_noted_on_a_first_attempt():
     assert FRESH.headers() == {}
-    assert marks.read({}) == marks.read({"a": 1, "x-outboxkit-": 2}) == FRESH
+    assert reserved.read({}) == reserved.read({"a": 1, "x-outboxkit-": 2}) == FRESH
 
 
 @given(st.dictionaries(st.sampled_from(RESERVED), VALUES))
 def test_whatever_stands_in_a_reserved_header_is_no_error(headers: dict[str, Any]):
-    found = marks.read(headers)
+    found = reserved.read(headers)
     assert found.attempt >= 1
     assert all(isinstance(name, str) for name in found.handlers)
 
 
 @pytest.mark.parametrize(("found", "attempt"), [(None, 1), (1, 1), (7, 7), (0, 1), (-3, 1), ("9", 1), (2.5, 1)])
 def test_an_attempt_is_at_least_the_first(found: object, attempt: int):
-    assert marks.read({marks.ATTEMPT: found}).attempt == attempt
+    assert reserved.read({reserved.ATTEMPT: found}).attempt == attempt
 
 
 def test_the_first_failure_and_who_is_still_to_run_stay():
@@ -61,11 +61,11 @@ def test_the_first_failure_and_who_is_still_to_run_stay():
     [({}, None), ({"a": "b"}, None), ({"outboxkit-queue": "billing"}, "billing"), ({"outboxkit-queue": 7}, None)],
 )
 def test_a_message_may_be_for_one_queue(headers: dict[str, Any], queue: str | None):
-    assert marks.addressed_to(headers) == queue
+    assert reserved.addressed_to(headers) == queue
 
 
 def test_no_reserved_header_is_left():
-    assert marks.without({"outboxkit-attempt": 1, "outboxkit-x": 2, "outbox": 3, "x-outboxkit-": 4}) == {
+    assert reserved.without({"outboxkit-attempt": 1, "outboxkit-x": 2, "outbox": 3, "x-outboxkit-": 4}) == {
         "outbox": 3,
         "x-outboxkit-": 4,
     }

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from outboxkit import Outcome, Reject, inbox_handler, tables
-from outboxkit.brokers.marks import Marks
+from outboxkit.brokers.reserved import Marks
 from outboxkit.consumer import Pace
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows

@@ -8,11 +8,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import Outcome, tables
-from outboxkit.brokers.marks import Marks
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
+from outboxkit.brokers.reserved import Marks
 from outboxkit.consumer import Decision
-from outboxkit.consumer.burial import Burial
-from outboxkit.consumer.lanes import Arrival, Way
+from outboxkit.consumer.key_queues import Arrival, Way
+from outboxkit.consumer.records import Burial
 from outboxkit.consumer.reports import Reports
 from outboxkit.outage import Outage
 from tests.unit.shop import NOW, message, rows

@@ -16,7 +16,7 @@ from structlog.testing import LogCapture, capture_logs
 from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, process, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Pace
-from outboxkit.consumer.upkeep import Upkeep
+from outboxkit.consumer.clock import Upkeep
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 

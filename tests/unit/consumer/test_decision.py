@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from outboxkit import BrokerUnavailable, ConfigurationError, DecodeError, Outcome, Reject, Retry, codec, inbox_handler
 from outboxkit.brokers import Malformed
 from outboxkit.consumer import Decision, Policy, decide
-from outboxkit.consumer import decision as decisions
+from outboxkit.consumer import decide as decisions
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter

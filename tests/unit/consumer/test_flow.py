@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import Outcome, Retry, inbox_handler, tables
-from outboxkit.consumer import Pace, Policy, flow
+from outboxkit.consumer import Pace, Policy, dispatcher
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message, rows
 
@@ -41,7 +41,7 @@ class Trace:
 
 def watch(monkeypatch: pytest.MonkeyPatch, bench: Bench, trace: Trace) -> None:
     """Count how many are being handled, from before the transaction until after the ack."""
-    consumer_module = flow.Flow
+    consumer_module = dispatcher.Flow
     handle = consumer_module._handle
 
     async def counted(self: Any, *given: Any) -> None:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, ids, inbox_handler, outbox, tables
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.marks import Marks
+from outboxkit.brokers.reserved import Marks
 from outboxkit.consumer import Pace
 from outboxkit.consumer.transactions import LOST_CONNECTIONS
 from tests.unit.consumer.conftest import AT_ONCE, Bench

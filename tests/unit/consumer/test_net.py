@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, event, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
-from outboxkit.consumer import Pace, flow
-from outboxkit.consumer.burial import Burial
-from outboxkit.consumer.handling import Handling
+from outboxkit.consumer import Pace, dispatcher
+from outboxkit.consumer.handle import Handling
+from outboxkit.consumer.records import Burial
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
@@ -194,7 +194,7 @@ async def test_a_batch_that_fails_unexpectedly_is_handled_singly(
     def broken(*_: Any) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("outboxkit.consumer.batches.Batches._entries", broken)
+    monkeypatch.setattr("outboxkit.consumer.batch.Batches._entries", broken)
     bench.put(*(message(id=f"m-{number}") for number in range(4)))
     assert (await bench.run_until_settled(work)).outcomes == {Outcome.PROCESSED: 4}
 
@@ -202,7 +202,7 @@ async def test_a_batch_that_fails_unexpectedly_is_handled_singly(
 async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(flow, "GIVE_BACK_SECONDS", 0.02)
+    monkeypatch.setattr(dispatcher, "GIVE_BACK_SECONDS", 0.02)
     refused: list[float] = []
     bury = Burial.bury
 

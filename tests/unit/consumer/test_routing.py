@@ -7,11 +7,11 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, ids, inbox_handler
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.marks import FRESH, Marks
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
+from outboxkit.brokers.reserved import FRESH, Marks
 from outboxkit.consumer import Decision, Policy
-from outboxkit.consumer.lanes import Arrival, Way
-from outboxkit.consumer.routing import Routing
+from outboxkit.consumer.handle import Routing
+from outboxkit.consumer.key_queues import Arrival, Way
 from outboxkit.inbox import handler_of
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, message
 

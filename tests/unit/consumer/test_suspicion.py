@@ -5,7 +5,7 @@ import asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outboxkit import tables
-from outboxkit.consumer.suspicion import Known, Suspicion
+from outboxkit.consumer.records import Known, Suspicion
 from outboxkit.outage import Outage
 from tests.unit.shop import rows
 

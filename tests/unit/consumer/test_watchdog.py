@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import Outcome, inbox_handler
-from outboxkit.consumer import watchdog
+from outboxkit.consumer import reports
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message
 
@@ -24,7 +24,7 @@ def lines(said: list[dict[str, object]]) -> list[str]:
 async def test_a_handler_that_blocks_the_loop_is_named_once_with_the_cure(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, batch: bool
 ):
-    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.2)
+    monkeypatch.setattr(reports, "BLOCKED_SECONDS", 0.2)
 
     def block(session: Session, event: OrderConfirmed) -> None:
         deep(1.5)
@@ -44,18 +44,18 @@ async def test_a_handler_that_blocks_the_loop_is_named_once_with_the_cure(
 
 def test_a_loop_that_turns_a_little_late_is_not_worth_a_line():
     now = 100.0
-    watching = watchdog.Watchdog([], clock=lambda: now)
+    watching = reports.Watchdog([], clock=lambda: now)
     with capture_logs() as said:
         for late in (0.0, 4.9, 100.0, 0.1):
-            now += watchdog.BLOCKED_SECONDS / 4 + late
+            now += reports.BLOCKED_SECONDS / 4 + late
             watching._turns()
     assert [line.split(" by ")[0] for line in lines(said)] == ["the event loop was blocked for 100 s"]
     assert "was the process stopped?" in lines(said)[0]
 
 
 async def test_what_is_no_handler_is_told_by_its_place(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watchdog, "BLOCKED_SECONDS", 0.1)
-    watching = asyncio.create_task(watchdog.Watchdog([]).run())
+    monkeypatch.setattr(reports, "BLOCKED_SECONDS", 0.1)
+    watching = asyncio.create_task(reports.Watchdog([]).run())
     await asyncio.sleep(0.01)
     with capture_logs() as said:
         deep(0.4)

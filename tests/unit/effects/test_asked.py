@@ -10,8 +10,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError
-from outboxkit.effects.asked import Asked, asked, dialect_of
-from outboxkit.effects.decision import AMBIGUOUS
+from outboxkit.effects.record import AMBIGUOUS, Asked, asked, dialect_of
 from outboxkit.message import Handling, current_handling, handling
 from tests.unit.shop import message
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from outboxkit.effects.decision import AMBIGUOUS, Effect, Found, decide, may_have_been_made
+from outboxkit.effects.record import AMBIGUOUS, Effect, Found, decide, may_have_been_made
 from tests.unit.shop import NOW
 
 MINUTE = timedelta(minutes=1)

@@ -9,9 +9,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from outboxkit import Retry, statements
-from outboxkit.effects.asked import Asked, asked
-from outboxkit.effects.decision import Effect
-from outboxkit.effects.steps import Begun, begin, give_up, record
+from outboxkit.effects.record import Asked, Begun, Effect, asked, begin, give_up, record
 from outboxkit.errors import InProgressElsewhere, LeaseLost
 from outboxkit.message import handling
 from outboxkit.tables import effect

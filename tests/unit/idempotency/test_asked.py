@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.idempotency.asked import Asked, Locks, check_span, check_text, row_of
+from outboxkit.idempotency.request import Asked, Locks, check_span, check_text, row_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 A, B = b"a" * 32, b"b" * 32

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from outboxkit.idempotency import InProgress, Mismatch
-from outboxkit.idempotency.holder import judge
+from outboxkit.idempotency.contention import judge
 
 MINE, OTHER = 4_000_000_000, 7
 

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from outboxkit.errors import LeaseLost, TransactionRequired
 from outboxkit.idempotency import Fresh
-from outboxkit.idempotency.row import write
+from outboxkit.idempotency.ledger import write
 from outboxkit.statements import idempotency as statements
 from tests.requests import IN_STEPS, begun, done, expire, row
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.idempotency import Response
-from outboxkit.idempotency.stored import answer_of, decode_steps, encode_steps, response_of
+from outboxkit.idempotency.answer import answer_of, decode_steps, encode_steps, response_of
 
 LATIN = st.text(st.characters(max_codepoint=255))
 

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import idempotency, transaction
 from outboxkit.errors import TransactionRequired
-from outboxkit.idempotency import Fresh, Replay, unfinished
+from outboxkit.idempotency import Fresh, Replay, contention
 from tests.requests import ASKED, OK, count, told
 from tests.unit.shop import effects
 
@@ -15,9 +15,9 @@ def test_what_began_in_a_savepoint_ends_with_it(engine: Engine):
     with Session(engine) as session:
         savepoint = session.begin_nested()
         fresh = idempotency.begin(session, **ASKED)
-        assert unfinished.is_unfinished(session, fresh.token)
+        assert contention.is_unfinished(session, fresh.token)
         savepoint.rollback()
-        assert not unfinished.is_unfinished(session, fresh.token)
+        assert not contention.is_unfinished(session, fresh.token)
         with pytest.raises(TransactionRequired):
             idempotency.complete(session, fresh, OK)
         session.execute(insert(effects).values(what="else"))
@@ -76,8 +76,8 @@ def test_what_forbade_the_commit_before_forbids_it_after(engine: Engine):
 
 def test_a_run_of_another_session_is_not_unfinished_here(engine: Engine):
     with Session(engine) as session:
-        assert not unfinished.is_unfinished(session, "token")
-        unfinished.completed(session, "token")
+        assert not contention.is_unfinished(session, "token")
+        contention.completed(session, "token")
         fresh = idempotency.begin(session, **ASKED)
-        assert not unfinished.is_unfinished(session, "token")
-        assert unfinished.is_unfinished(session, fresh.token)
+        assert not contention.is_unfinished(session, "token")
+        assert contention.is_unfinished(session, fresh.token)

@@ -8,8 +8,8 @@ import pytest
 from outboxkit import problems
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Response, fingerprint
-from outboxkit.integrations import door
-from outboxkit.integrations.door import Incoming, Rules
+from outboxkit.integrations import protocol
+from outboxkit.integrations.protocol import Incoming, Rules
 from outboxkit.problems import Problem
 
 EXPIRES = datetime(2026, 3, 2, 14, 30, 5, 999_999, tzinfo=timezone(timedelta(hours=2)))
@@ -35,7 +35,7 @@ def refused(call: Any, *args: Any) -> Problem:
 
 
 def test_the_ledger_is_asked_for_scope_key_and_fingerprint():
-    asked = door.ask(incoming(), Rules())
+    asked = protocol.ask(incoming(), Rules())
     assert asked is not None
     assert (asked.scope, asked.key) == ("POST /orders/{id}", "k")
     assert asked.fingerprint == fingerprint(
@@ -60,54 +60,54 @@ def test_the_ledger_is_asked_for_scope_key_and_fingerprint():
     ],
 )
 def test_every_part_of_a_request_counts(change: dict[str, Any]):
-    asked, other = door.ask(incoming(), Rules()), door.ask(incoming(**change), Rules())
+    asked, other = protocol.ask(incoming(), Rules()), protocol.ask(incoming(**change), Rules())
     assert asked is not None
     assert other is not None
     assert asked.fingerprint != other.fingerprint
 
 
 def test_a_key_is_needed_unless_it_is_not():
-    assert refused(door.ask, incoming(keys=[]), Rules()).slug == "key-missing"
-    assert door.ask(incoming(keys=[]), Rules(required=False)) is None
-    assert door.ask(incoming(), Rules(required=False)) == door.ask(incoming(), Rules())
-    assert refused(door.ask, incoming(keys=[""]), Rules(required=False)).slug == "key-invalid"
+    assert refused(protocol.ask, incoming(keys=[]), Rules()).slug == "key-missing"
+    assert protocol.ask(incoming(keys=[]), Rules(required=False)) is None
+    assert protocol.ask(incoming(), Rules(required=False)) == protocol.ask(incoming(), Rules())
+    assert refused(protocol.ask, incoming(keys=[""]), Rules(required=False)).slug == "key-invalid"
 
 
 def test_a_body_is_at_most_as_large_as_allowed():
-    assert door.ask(incoming(body=b"12345"), Rules(max_body=5)) is not None
-    problem = refused(door.ask, incoming(body=b"123456"), Rules(max_body=5))
+    assert protocol.ask(incoming(body=b"12345"), Rules(max_body=5)) is not None
+    problem = refused(protocol.ask, incoming(body=b"123456"), Rules(max_body=5))
     assert (problem.status, problem.slug) == (413, "body-too-large")
 
 
 def test_a_long_scope_ends_in_a_digest():
     one, other = ("/" + "x" * 300 + end for end in "ab")
-    first, second = (door.ask(incoming(template=template), Rules()) for template in (one, other))
+    first, second = (protocol.ask(incoming(template=template), Rules()) for template in (one, other))
     assert first is not None
     assert second is not None
     assert len(first.scope) == len(second.scope) == 255
     assert first.scope != second.scope
     assert first.scope.startswith("POST /xxx")
-    at_limit = door.ask(incoming(template="/" + "x" * 249), Rules())
+    at_limit = protocol.ask(incoming(template="/" + "x" * 249), Rules())
     assert at_limit is not None
     assert at_limit.scope == "POST /" + "x" * 249
 
 
 def test_a_replay_says_that_it_is_one():
     stored = Response(201, (("Location", "/7"), ("X", "1"), ("X", "2")), b"\x00\xff")
-    repeated = door.answered(Replay(stored, EXPIRES))
+    repeated = protocol.answered(Replay(stored, EXPIRES))
     marks = (("Idempotency-Replayed", "true"), ("Idempotency-Expires", "Mon, 02 Mar 2026 12:30:05 GMT"))
     assert repeated == Response(201, (*stored.headers, *marks), b"\x00\xff")
 
 
 def test_the_other_outcomes_are_problems():
-    assert refused(door.answered, Mismatch()).document() == problems.key_reused().document()
-    assert refused(door.answered, InProgress()).headers == (("Retry-After", "1"),)
-    assert refused(door.answered, InProgress(timedelta(seconds=9.5))).headers == (("Retry-After", "10"),)
+    assert refused(protocol.answered, Mismatch()).document() == problems.key_reused().document()
+    assert refused(protocol.answered, InProgress()).headers == (("Retry-After", "1"),)
+    assert refused(protocol.answered, InProgress(timedelta(seconds=9.5))).headers == (("Retry-After", "10"),)
 
 
 def test_the_first_answer_says_until_when_it_is_remembered():
     fresh = Fresh("POST /", None, "k", "t", EXPIRES.astimezone(UTC))
-    assert door.expires_header(fresh) == ("Idempotency-Expires", "Mon, 02 Mar 2026 12:30:05 GMT")
+    assert protocol.expires_header(fresh) == ("Idempotency-Expires", "Mon, 02 Mar 2026 12:30:05 GMT")
 
 
 def test_what_is_kept_of_an_answer():
@@ -117,7 +117,7 @@ def test_what_is_kept_of_an_answer():
         *("Idempotency-Expires", "idempotency-replayed", "IDEMPOTENCY-KEY"),
     ]
     kept = [("Content-Type", "text/plain"), ("X", "1"), ("x", "2"), ("ETag", '"3"'), ("Cookie-Set", "a")]
-    found = door.kept(201, [*((name, "close") for name in gone), *kept], b"body", Rules())
+    found = protocol.kept(201, [*((name, "close") for name in gone), *kept], b"body", Rules())
     assert found == Response(201, tuple(kept), b"body")
 
 
@@ -130,19 +130,19 @@ def test_what_connection_names_is_not_kept():
         ("Connection", "y"),
         ("Y", "2"),
     ]
-    assert door.kept(200, headers, b"", Rules()).headers == (("X", "1"),)
+    assert protocol.kept(200, headers, b"", Rules()).headers == (("X", "1"),)
 
 
 def test_an_answer_is_at_most_as_large_as_allowed():
-    assert door.kept(200, [], b"12345", Rules(max_response=5)).body == b"12345"
+    assert protocol.kept(200, [], b"12345", Rules(max_response=5)).body == b"12345"
     with pytest.raises(ConfigurationError, match="the response has 6 bytes, and max_response allows 5"):
-        door.kept(200, [], b"123456", Rules(max_response=5))
+        protocol.kept(200, [], b"123456", Rules(max_response=5))
 
 
 def test_which_statuses_are_remembered():
     """Decision 29 says why, status by status."""
     unstored = {400, 401, 403, 406, 408, 412, 413, 415, 422, 425, 428, 429}
-    assert {status for status in range(100, 600) if not door.is_stored(status)} == {
+    assert {status for status in range(100, 600) if not protocol.is_stored(status)} == {
         *range(100, 200),
         *unstored,
         *range(500, 600),
@@ -169,6 +169,6 @@ def test_rules_that_are_none(options: dict[str, Any]):
 
 
 def test_the_options_are_the_attributes_of_the_rules():
-    assert list(door.Options.__annotations__) == list(Rules.__dataclass_fields__)
-    for name, annotation in door.Options.__annotations__.items():
+    assert list(protocol.Options.__annotations__) == list(Rules.__dataclass_fields__)
+    for name, annotation in protocol.Options.__annotations__.items():
         assert Rules.__dataclass_fields__[name].type == annotation, name

@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from outboxkit import problems, tables
 from outboxkit.errors import ConfigurationError
-from outboxkit.integrations import door
+from outboxkit.integrations import protocol
 from tests.unit import shop
 from tests.unit.integrations.flask_door import KEY, Door, twice
 
@@ -25,7 +25,7 @@ def test_a_request_without_a_key_is_done_each_time(entrance: Door):
     assert client.post("/do?status=422").status_code == 422
     assert client.post("/do", headers={"Idempotency-Key": ""}).status_code == 400
     assert (entrance.effects, entrance.keys) == (2, 0)
-    assert client.post("/do", data=b"x" * door.MEBIBYTE + b"x").status_code == 200, "no limit for what is not read"
+    assert client.post("/do", data=b"x" * protocol.MEBIBYTE + b"x").status_code == 200, "no limit for what is not read"
 
 
 def test_a_safe_method_needs_no_key(entrance: Door):

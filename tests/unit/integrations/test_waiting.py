@@ -2,7 +2,7 @@
 
 import pytest
 
-from outboxkit.integrations.waiting import Places
+from outboxkit.integrations.protocol import Places
 
 
 def test_one_caller_takes_half_of_the_places_and_gives_them_back():

@@ -15,10 +15,10 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Drained, Policy, Relay
-from outboxkit.relay.batch import Batches
+from outboxkit.relay.claim import Batches
+from outboxkit.relay.decide import Settlement
 from outboxkit.relay.pipeline import Pipeline
-from outboxkit.relay.settlement import Settlement
-from outboxkit.relay.settling import Settling
+from outboxkit.relay.settle import Settling
 from outboxkit.retry import Backoff
 from tests.unit.shop import NOW, message, rows
 

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from outboxkit.relay import avoidance
-from outboxkit.relay.avoidance import Avoidance
+from outboxkit.relay import order
+from outboxkit.relay.order import Avoidance
 
 
 class Seconds:
@@ -22,14 +22,14 @@ def blocked(seconds: Seconds, *claims: tuple[int, dict[str, int]]) -> Avoidance:
 
 def test_a_key_that_fills_claim_after_claim_is_left_alone_for_a_while():
     seconds = Seconds()
-    made = blocked(seconds, *[(10, {"a": 8})] * avoidance.PATIENCE)
+    made = blocked(seconds, *[(10, {"a": 8})] * order.PATIENCE)
     assert made.keys() == ["a"]
-    seconds.now += avoidance.AVOID_SECONDS
+    seconds.now += order.AVOID_SECONDS
     assert made.keys() == []
 
 
 def test_to_meet_another_relay_once_is_no_reason():
-    assert blocked(Seconds(), *[(10, {"a": 8})] * (avoidance.PATIENCE - 1)).keys() == []
+    assert blocked(Seconds(), *[(10, {"a": 8})] * (order.PATIENCE - 1)).keys() == []
 
 
 def test_a_claim_of_which_half_may_go_is_good_enough():
@@ -39,5 +39,5 @@ def test_a_claim_of_which_half_may_go_is_good_enough():
 
 def test_only_the_keys_that_fill_most_are_left_alone():
     keys = {f"k{number}": number for number in range(1, 100)}
-    found = blocked(Seconds(), *[(4950, keys)] * avoidance.PATIENCE).keys()
-    assert sorted(found) == sorted(f"k{number}" for number in range(100 - avoidance.AVOIDED_KEYS, 100))
+    found = blocked(Seconds(), *[(4950, keys)] * order.PATIENCE).keys()
+    assert sorted(found) == sorted(f"k{number}" for number in range(100 - order.AVOIDED_KEYS, 100))

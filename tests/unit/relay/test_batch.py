@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy import event
 
-from outboxkit.relay import batch as module
-from outboxkit.relay.batch import Batch, Batches, Every
+from outboxkit.relay import claim as module
+from outboxkit.relay.claim import Batch, Batches, Every
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 

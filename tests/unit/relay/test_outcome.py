@@ -3,9 +3,8 @@
 import pytest
 from structlog.testing import capture_logs
 
-from outboxkit.relay.outcome import Drained, report
-from outboxkit.relay.settlement import Dead, Failure, Reason, Settlement
-from outboxkit.relay.telling import LimitedLog
+from outboxkit.relay.decide import Dead, Failure, Reason, Settlement
+from outboxkit.relay.report import Drained, LimitedLog, report
 from tests.unit.shop import NOW, message
 
 UNROUTABLE = Dead(4, message(id="u", key="k"), Reason.UNROUTABLE, "unroutable: nobody", 1, parked=False)

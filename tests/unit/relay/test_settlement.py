@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.brokers import Answer, Receipt, Verdict, marks
+from outboxkit.brokers import Answer, Receipt, Verdict, reserved
+from outboxkit.relay.claim import Claimed
+from outboxkit.relay.decide import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
 from outboxkit.relay.order import Lineup
-from outboxkit.relay.rows import Claimed
-from outboxkit.relay.settlement import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 from tests.unit.shop import NOW, message
@@ -214,7 +214,7 @@ def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict:
 
 
 def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
-    row = Claimed(1, 0, message(id="m-1", headers={marks.QUEUE: "billing"}), discard_unroutable=True)
+    row = Claimed(1, 0, message(id="m-1", headers={reserved.QUEUE: "billing"}), discard_unroutable=True)
     found = settle([row], [Receipt(FAILURES[0])], now=NOW, policy=Policy(max_attempts=1, unroutable="discard"))
     assert not found.discarded
     assert [dead.position for dead in found.dead] == [1]

@@ -5,8 +5,8 @@ import logging
 import pytest
 from structlog.testing import capture_logs
 
-from outboxkit.relay import telling
-from outboxkit.relay.telling import SECONDS, LimitedLog
+from outboxkit.relay import report
+from outboxkit.relay.report import SECONDS, LimitedLog
 
 
 class Clock:
@@ -51,7 +51,7 @@ def test_what_was_counted_is_written_later_although_nothing_more_comes():
 
 
 def test_no_more_kinds_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(telling, "KINDS", 10)
+    monkeypatch.setattr(report, "KINDS", 10)
     log = LimitedLog("relay", monotonic=Clock())
     with capture_logs() as said:
         for number in range(100):

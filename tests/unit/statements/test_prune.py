@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from sqlalchemy import Engine, insert, select
 
-from outboxkit.statements import prune
+from outboxkit.statements import published
 from outboxkit.tables import dead_letter
 from tests.unit.shop import NOW
 
@@ -27,7 +27,7 @@ def test_old_ones_go_up_to_the_limit_but_those_that_park_a_key(engine: Engine):
     ]
     with engine.begin() as connection:
         connection.execute(insert(dead_letter), rows)
-        statement = prune.prune_dead(NOW - timedelta(days=1), 2)
+        statement = published.prune_dead(NOW - timedelta(days=1), 2)
         found = [sorted(map(str, connection.execute(statement).scalars())) for _ in range(3)]
         assert found == [["discarded", "replayed"], ["None"], []]
         assert connection.execute(select(dead_letter.c.message_id).order_by("id")).scalars().all() == ["0", "1", "3"]

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from outboxkit.brokers.http.call import Call, reason_of
-from outboxkit.brokers.http.lanes import Lost, Unreached
+from outboxkit.brokers.http.order import Lost, Unreached
 from outboxkit.brokers.http.verdict import Response
 
 CONNECTED, LEFT = "connection.connect_tcp.started", "http11.send_request_headers.started"

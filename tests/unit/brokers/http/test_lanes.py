@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.http.lanes import Answered, Lanes, Lost, Unreached
+from outboxkit.brokers.http.order import Answered, Lanes, Lost, Unreached
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outboxkit.brokers.http.redaction import LONGEST, Redaction, parts_of
+from outboxkit.brokers.http.call import LONGEST, Redaction, parts_of
 
 PATH = "/services/T000/b%20c/SECRET-TOKEN_of.the&hook"
 QUERY = "key=QUERY%2FSECRET&of=shop&x=1"

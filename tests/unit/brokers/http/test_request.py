@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from outboxkit.brokers.http import request
 from outboxkit.brokers.http.request import Unsendable, encoded, headers_of, key_of, refusal, users_own
-from outboxkit.idempotency.keys import parse_key
+from outboxkit.idempotency.request import parse_key
 from outboxkit.message import Message
 
 IDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=60)

@@ -10,8 +10,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.answers import Answers
-from outboxkit.brokers.rabbitmq.cutting import HEARTBEAT
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, Answers
 
 CHANNEL, OTHER = 3, 4
 Heard = list[tuple[Any, ...]]

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from outboxkit import Message
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.rabbitmq import batch
-from outboxkit.brokers.rabbitmq.batch import NOBODY, Batch, Suspects, blames_a_message
-from outboxkit.brokers.rabbitmq.caution import Caution
-from outboxkit.brokers.rabbitmq.confirms import Loss
+from outboxkit.brokers.rabbitmq import plan
+from outboxkit.brokers.rabbitmq.channel import Loss
+from outboxkit.brokers.rabbitmq.plan import NOBODY, Batch, Caution, Suspects, blames_a_message
 from tests.unit.shop import message
 
 TOO_LARGE = Loss(406, "PRECONDITION_FAILED - too large", connection_too=False)
@@ -241,7 +240,7 @@ def test_care_with_a_single_key_is_limited():
     broker = Broker()
     receipts = broker.play(Batch([*messages, message(id="other")], caution))
     assert [receipt.verdict for receipt in receipts] == [
-        *[Verdict.CONFIRMED] * batch.CAREFUL_WAVES, *[Verdict.HELD] * (500 - batch.CAREFUL_WAVES), Verdict.CONFIRMED
+        *[Verdict.CONFIRMED] * plan.CAREFUL_WAVES, *[Verdict.HELD] * (500 - plan.CAREFUL_WAVES), Verdict.CONFIRMED
     ]  # fmt: skip
 
 

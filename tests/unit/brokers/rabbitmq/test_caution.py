@@ -2,9 +2,8 @@
 
 import pytest
 
-from outboxkit.brokers.rabbitmq import caution
-from outboxkit.brokers.rabbitmq.batch import Batch
-from outboxkit.brokers.rabbitmq.caution import Caution
+from outboxkit.brokers.rabbitmq import plan
+from outboxkit.brokers.rabbitmq.plan import Batch, Caution
 from tests.unit.shop import message
 
 
@@ -27,7 +26,7 @@ def test_after_a_nack_there_is_care_with_everything_for_a_while():
     prove(care)
     care.nacked()
     assert care.doubts({"good", "lost"}) == {"good", "lost"}
-    clock.now += caution.CAREFUL_SECONDS + 1
+    clock.now += plan.CAREFUL_SECONDS + 1
     assert care.doubts({"good", "lost"}) == set()
 
 
@@ -52,7 +51,7 @@ def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while(
     care.unroutable(message(topic="lost"))
     batch_ = [message(id=str(n), key="one", topic=topic) for n, topic in enumerate(["good", "good", "lost", "good"])]
     assert Batch(batch_, care).next_wave() == [0, 1, 2]
-    clock.now += caution.CAREFUL_SECONDS - 1
+    clock.now += plan.CAREFUL_SECONDS - 1
     assert Batch(batch_, care).next_wave() == [0, 1, 2]
     clock.now += 2
     assert Batch(batch_, care).next_wave() == [0, 1, 2], "it has not been seen to arrive since"
@@ -67,14 +66,14 @@ def test_even_a_routing_key_that_arrives_again_is_handled_with_care_for_a_while(
     care.unroutable(message(topic="lost"))
     care.proven("lost")
     batch_ = [message(id=str(n), key="one", topic="lost") for n in range(3)]
-    clock.now += caution.CAREFUL_SECONDS - 1
+    clock.now += plan.CAREFUL_SECONDS - 1
     assert Batch(batch_, care).next_wave() == [0]
     clock.now += 2
     assert Batch(batch_, care).next_wave() == [0, 1, 2]
 
 
 def test_more_routing_keys_than_are_remembered_are_proven_anew(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(caution, "PROVEN_ROUTES", 2)
+    monkeypatch.setattr(plan, "PROVEN_ROUTES", 2)
     care = Caution(Clock())
     for route in "abc":
         care.proven(route)
@@ -89,5 +88,5 @@ def test_a_queue_is_a_route_of_its_own():
     care.unroutable(to_queue[0])
     assert Batch([message(id=str(n), key="one") for n in range(3)], care).next_wave() == [0, 1, 2]
     care = Caution(Clock())
-    care.proven(caution.route(to_queue[0]))
+    care.proven(plan.route(to_queue[0]))
     assert Batch(to_queue, care).next_wave() == [0, 1, 2]

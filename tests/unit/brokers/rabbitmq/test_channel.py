@@ -13,9 +13,8 @@ from pamqp import commands, frame
 
 from outboxkit.brokers import CONFIRMED
 from outboxkit.brokers.rabbitmq import channel
-from outboxkit.brokers.rabbitmq.batch import Batch
-from outboxkit.brokers.rabbitmq.caution import Caution
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
+from outboxkit.brokers.rabbitmq.plan import Batch, Caution
 from tests.unit.shop import message
 
 

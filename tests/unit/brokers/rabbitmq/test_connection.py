@@ -14,9 +14,8 @@ from yarl import URL
 
 from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.answers import Answers
-from outboxkit.brokers.rabbitmq.confirms import Tracker
-from outboxkit.brokers.rabbitmq.cutting import HEARTBEAT
+from outboxkit.brokers.rabbitmq.channel import Tracker
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, Answers
 from tests.servers.ports import free_ports
 
 SECRET = "hunter2"  # the tests look for it in every text

@@ -11,10 +11,10 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
 from outboxkit import BrokerUnavailable
-from outboxkit.brokers.marks import Marks
-from outboxkit.brokers.rabbitmq import properties
-from outboxkit.brokers.rabbitmq.copies import NACKED, Copies, _Line
-from outboxkit.brokers.rabbitmq.deliveries import Arrived
+from outboxkit.brokers.rabbitmq import decode
+from outboxkit.brokers.rabbitmq.retries import NACKED, Copies, _Line
+from outboxkit.brokers.rabbitmq.taps import Arrived
+from outboxkit.brokers.reserved import Marks
 from tests.servers.ports import free_ports
 from tests.unit.brokers.rabbitmq.written import Written
 
@@ -22,7 +22,7 @@ from tests.unit.brokers.rabbitmq.written import Written
 def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> Arrived:
     written = commands.Basic.Properties(message_id=id_, message_type="T", **given).marshal()
     flags, rest = int.from_bytes(written[:2]), written[2:]
-    return Arrived(1, False, "billing", "orders.eu", flags, rest, properties.read(flags, rest), body)
+    return Arrived(1, False, "billing", "orders.eu", flags, rest, decode.read(flags, rest), body)
 
 
 def line(room: int = 1000) -> tuple[_Line, Written]:
@@ -55,7 +55,7 @@ async def test_what_cannot_be_read_is_copied_as_it_is():
     made, written = line()
     broken = arrived()
     broken.flags, broken.written = 0x00C0, b"\x03m-1" + struct.pack(">Q", 2**62)
-    broken.properties = properties.read(broken.flags, broken.written)
+    broken.properties = decode.read(broken.flags, broken.written)
     assert broken.properties.unreadable is not None
     put(made, broken)
     await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from pamqp import commands, frame
 from pamqp.body import ContentBody
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.cutting import HEARTBEAT, PAYLOAD, Cutter
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, PAYLOAD, Cutter
 
 FRAMES = st.lists(
     st.builds(

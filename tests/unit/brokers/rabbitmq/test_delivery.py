@@ -7,9 +7,9 @@ import pytest
 from pamqp import commands
 
 from outboxkit import BrokerUnavailable, Message
-from outboxkit.brokers.marks import Marks
-from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
-from outboxkit.brokers.rabbitmq.intake import Intake
+from outboxkit.brokers.rabbitmq.incoming import Intake
+from outboxkit.brokers.rabbitmq.subscriber import RabbitDelivery
+from outboxkit.brokers.reserved import Marks
 from tests.unit.brokers.rabbitmq.test_deliveries import CHANNEL, content
 from tests.unit.brokers.rabbitmq.written import Written
 

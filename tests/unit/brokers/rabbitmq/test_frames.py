@@ -11,8 +11,8 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
 from outboxkit import Message
-from outboxkit.brokers.rabbitmq import frames
-from outboxkit.brokers.rabbitmq.frames import Encoder, Unwritable
+from outboxkit.brokers.rabbitmq import encode
+from outboxkit.brokers.rabbitmq.encode import Encoder, Unwritable
 from tests.unit.brokers.rabbitmq.test_wire import MESSAGES
 from tests.unit.shop import NOW, message
 
@@ -184,7 +184,7 @@ def test_a_key_may_be_longer_than_a_name():
 
 
 def test_more_routes_than_are_remembered_are_still_right(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(frames, "REMEMBERED", 3)
+    monkeypatch.setattr(encode, "REMEMBERED", 3)
     writer = encoder()
     batch = [message(topic=f"orders.{n % 5}", headers={f"h{n % 7}": n}) for n in range(50)]
     found = read(write(*batch, by=writer))

@@ -7,8 +7,8 @@ import pytest
 from pamqp import commands, frame
 
 from outboxkit import BrokerUnavailable
-from outboxkit.brokers.rabbitmq.deliveries import Arrived
-from outboxkit.brokers.rabbitmq.intake import Intake
+from outboxkit.brokers.rabbitmq.incoming import Intake
+from outboxkit.brokers.rabbitmq.taps import Arrived
 from tests.unit.brokers.rabbitmq.test_deliveries import CHANNEL, asked, pushed
 from tests.unit.brokers.rabbitmq.written import Written
 

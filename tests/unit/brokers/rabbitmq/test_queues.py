@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.brokers.rabbitmq.queues import Queues, dead_queue, quorum, retry_queue
+from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, quorum, retry_queue
 from outboxkit.settings import parse_duration
 
 STEPS = st.integers(1, 7 * 86_400_000).map(lambda number: timedelta(milliseconds=number))

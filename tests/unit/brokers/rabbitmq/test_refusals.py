@@ -3,11 +3,10 @@
 import pytest
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.rabbitmq import refusals
-from outboxkit.brokers.rabbitmq.batch import Batch
-from outboxkit.brokers.rabbitmq.caution import Caution
-from outboxkit.brokers.rabbitmq.confirms import NACKED
-from outboxkit.brokers.rabbitmq.refusals import PAUSES, Refusals
+from outboxkit.brokers.rabbitmq import topology
+from outboxkit.brokers.rabbitmq.channel import NACKED
+from outboxkit.brokers.rabbitmq.plan import Batch, Caution
+from outboxkit.brokers.rabbitmq.topology import PAUSES, Refusals
 from tests.unit.shop import message
 
 
@@ -114,14 +113,14 @@ def test_new_connections_are_far_apart_where_nacks_go_on():
         clock.now += 0.01
         opened += refused.may_reconnect()
     assert 10 < opened < 25
-    clock.now += refusals.QUIET_SECONDS + 1
+    clock.now += topology.QUIET_SECONDS + 1
     assert refused.may_reconnect()
-    clock.now += refusals.RECONNECT_SECONDS * 1.01
+    clock.now += topology.RECONNECT_SECONDS * 1.01
     assert refused.may_reconnect()
 
 
 def test_no_more_routes_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(refusals, "ROUTES", 2)
+    monkeypatch.setattr(topology, "ROUTES", 2)
     refused = Refusals(Clock())
     for route in "abc":
         refused.refused(route, "full", doubts_connection=True)

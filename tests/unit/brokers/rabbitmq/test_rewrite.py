@@ -9,12 +9,11 @@ from hypothesis import assume, given
 from pamqp.commands import Basic
 
 from outboxkit import Message
-from outboxkit.brokers import marks
-from outboxkit.brokers.marks import Marks
-from outboxkit.brokers.rabbitmq import properties, wire
-from outboxkit.brokers.rabbitmq.frames import Unwritable
-from outboxkit.brokers.rabbitmq.properties import Properties
-from outboxkit.brokers.rabbitmq.rewrite import rewritten
+from outboxkit.brokers import reserved
+from outboxkit.brokers.rabbitmq import decode
+from outboxkit.brokers.rabbitmq.decode import Properties
+from outboxkit.brokers.rabbitmq.encode import Unwritable, rewritten
+from outboxkit.brokers.reserved import Marks
 from tests.unit.brokers.rabbitmq.test_wire import MESSAGES, over_the_wire, published, read
 from tests.unit.shop import NOW
 
@@ -33,9 +32,9 @@ def table(*fields: bytes) -> tuple[int, bytes]:
 
 
 def copied(flags: int, written: bytes, marked: Marks = TWICE, topic: str = "t", room: int = ROOM) -> Properties:
-    assert properties.read(flags, written).unreadable is None
+    assert decode.read(flags, written).unreadable is None
     again, rest, _ = rewritten(flags, written, marked, topic, room=room)
-    return properties.read(again, rest)
+    return decode.read(again, rest)
 
 
 @given(MESSAGES)
@@ -44,12 +43,12 @@ def test_a_copy_is_the_same_message_with_other_marks(sent: Message):
     written = published(sent).marshal()
     flags, rest, topic, marked = int.from_bytes(written[:2]), written[2:], sent.routing_key, Marks()
     for attempt in (1, 2, 3):
-        found = properties.read(flags, rest)
-        assert marks.read(found.headers or {}) == marked
+        found = decode.read(flags, rest)
+        assert reserved.read(found.headers or {}) == marked
         assert marked.attempt == attempt
         assert read(found, sent.payload, topic) == sent
         marked = marked.next_attempt(now=NOW, handlers=("One", "Two"))
-        flags, rest, _ = rewritten(flags, rest, marked, wire.topic_of(found, topic), room=ROOM)
+        flags, rest, _ = rewritten(flags, rest, marked, decode.topic_of(found, topic), room=ROOM)
         topic = "billing.retry.1s"
 
 
@@ -101,7 +100,7 @@ def test_if_all_does_not_fit_the_largest_of_the_senders_headers_are_left_out():
     flags, written = marshalled(headers=headers)
     again, rest, left_out = rewritten(flags, written, TWICE, "t", room=1100)
     assert left_out == ["larger"]
-    assert (properties.read(again, rest).headers or {}).keys() == {
+    assert (decode.read(again, rest).headers or {}).keys() == {
         *("small", "large", "outboxkit-key", "outboxkit-attempt", "outboxkit-topic")
     }
     assert len(rest) + 14 <= 1100

@@ -1,6 +1,6 @@
 """How a message is addressed to one queue. The publisher itself is tested on a real broker."""
 
-from outboxkit.brokers.rabbitmq.to_queue import addressed
+from outboxkit.brokers.rabbitmq.publisher import addressed
 from tests.unit.shop import message
 
 

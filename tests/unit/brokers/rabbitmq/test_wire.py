@@ -11,16 +11,16 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from outboxkit import Message
-from outboxkit.brokers import Malformed, marks
-from outboxkit.brokers.rabbitmq import properties as decoding
-from outboxkit.brokers.rabbitmq import wire
-from outboxkit.brokers.rabbitmq.frames import Encoder
-from outboxkit.brokers.rabbitmq.properties import Properties
+from outboxkit.brokers import Malformed, reserved
+from outboxkit.brokers.rabbitmq import decode
+from outboxkit.brokers.rabbitmq import decode as decoding
+from outboxkit.brokers.rabbitmq.decode import Properties
+from outboxkit.brokers.rabbitmq.encode import Encoder
 from tests.unit.shop import NOW, message
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
 HEADERS = st.dictionaries(
-    NAMES.map(lambda name: name[:32]).filter(lambda name: not name.startswith((marks.OWN, *wire.BROKERS_OWN))),
+    NAMES.map(lambda name: name[:32]).filter(lambda name: not name.startswith((reserved.OWN, *decode.BROKERS_OWN))),
     st.none() | st.booleans() | NAMES | st.integers(-(2**63), 2**63 - 1),
     max_size=4,
 )
@@ -66,7 +66,7 @@ def foreign(headers: dict[str, Any] | None = None, **given: Any) -> Properties:
 
 
 def read(found: Properties, body: bytes = b"{}", topic: str = "OrderConfirmed") -> Message | Malformed:
-    return wire.to_message(found, body, wire.topic_of(found, topic))
+    return decode.to_message(found, body, decode.topic_of(found, topic))
 
 
 @given(MESSAGES)
@@ -152,7 +152,7 @@ def test_it_came_back_as_often_as_the_broker_counts_and_once_if_it_was_there_bef
     count: object, redelivered: bool, returned: int
 ):
     headers = {} if count is None else {"x-delivery-count": count}
-    assert wire.returned(foreign(headers=headers), redelivered=redelivered) == returned
+    assert decode.returned(foreign(headers=headers), redelivered=redelivered) == returned
 
 
 DEATHS = [{"queue": "q.retry.1s", "routing-keys": ["q.retry.1s"]}, {"queue": "q", "routing-keys": ["orders.eu", "cc"]}]
@@ -171,7 +171,7 @@ DEATHS = [{"queue": "q.retry.1s", "routing-keys": ["q.retry.1s"]}, {"queue": "q"
     ],
 )
 def test_the_first_topic_of_a_dropped_message_is_what_the_broker_noted(headers: Any, dropped: bool, topic: str):
-    assert wire.topic_of(foreign(headers=headers), "arrived", dropped=dropped) == topic
+    assert decode.topic_of(foreign(headers=headers), "arrived", dropped=dropped) == topic
 
 
 def test_what_cannot_be_read_is_malformed_with_what_could():

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from outboxkit.cli.dead.wanted import Wanted, is_number
+from outboxkit.cli.dead.reading import Wanted, is_number
 from outboxkit.deadletters import Selection
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW

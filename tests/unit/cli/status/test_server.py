@@ -1,7 +1,7 @@
 """Which right is missing; the reading itself is tested on PostgreSQL."""
 
+from outboxkit.cli.status.advice import RIGHT, missing_right
 from outboxkit.cli.status.report import Sessions, Vacuum
-from outboxkit.cli.status.server import RIGHT, missing_right
 from tests.unit.cli.status.reports import CALM, NOBODY, RELAY, SECRETIVE, holder
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from outboxkit.cli.status.report import Count
-from outboxkit.cli.status.wording import many, number, plain, span
+from outboxkit.cli.status.show import many, number, plain, span
 
 
 @pytest.mark.parametrize(

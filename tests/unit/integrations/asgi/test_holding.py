@@ -6,7 +6,7 @@ import pytest
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Response
-from outboxkit.integrations.asgi.holding import Exchange
+from outboxkit.integrations.asgi.run import Exchange
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"ab"}

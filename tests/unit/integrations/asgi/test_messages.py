@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from outboxkit.idempotency import Response
-from outboxkit.integrations.asgi.messages import answer, incoming, read, refusal, replayed
+from outboxkit.integrations.asgi.run import answer, incoming, read, refusal, replayed
 from outboxkit.problems import Problem, body_too_large
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from outboxkit import problems
 from outboxkit.errors import ConfigurationError
-from outboxkit.integrations import door
+from outboxkit.integrations import protocol
 from outboxkit.integrations.asgi import IdempotencyMiddleware
 from tests.unit.integrations.asgi.conftest import Served, respond
 
@@ -127,13 +127,13 @@ async def test_the_fingerprint_of_a_large_body_is_taken_away_from_the_event_loop
     served: Served, monkeypatch: pytest.MonkeyPatch
 ):
     threads: list[bool] = []
-    whole = door.fingerprint
+    whole = protocol.fingerprint
 
     def watched(**asked: Any) -> bytes:
         threads.append(threading.current_thread() is threading.main_thread())
         return whole(**asked)
 
-    monkeypatch.setattr(door, "fingerprint", watched)
+    monkeypatch.setattr(protocol, "fingerprint", watched)
     body = b"[" + b"1," * 40_000 + b"1]"
     first, second = [await served.post(body, **{"content-type": "application/json"}) for _ in range(2)]
     assert (first.status_code, second.headers["idempotency-replayed"]) == (201, "true")

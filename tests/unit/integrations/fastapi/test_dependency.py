@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit import problems
 from outboxkit.errors import ConfigurationError
-from outboxkit.integrations import door
+from outboxkit.integrations import protocol
 from outboxkit.integrations.fastapi import Idempotent
 from outboxkit.tables import idempotency
 from tests.unit.integrations.fastapi.conftest import Shop
@@ -60,13 +60,13 @@ async def test_the_fingerprint_of_a_large_body_is_taken_away_from_the_event_loop
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ):
     threads: list[bool] = []
-    whole = door.fingerprint
+    whole = protocol.fingerprint
 
     def watched(**asked: Any) -> bytes:
         threads.append(threading.current_thread() is threading.main_thread())
         return whole(**asked)
 
-    monkeypatch.setattr(door, "fingerprint", watched)
+    monkeypatch.setattr(protocol, "fingerprint", watched)
     shop.serve()
     for item, replayed in (("x" * 70_000, None), ("x" * 70_000, "true")):
         assert (await shop.post(item)).headers.get("idempotency-replayed") == replayed

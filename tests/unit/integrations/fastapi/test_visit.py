@@ -4,7 +4,7 @@ import pytest
 from starlette.requests import Request
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.integrations.fastapi.visit import open_visit, visit_of
+from outboxkit.integrations.fastapi.dependency import open_visit, visit_of
 
 
 def test_a_visit_is_found_by_its_request():

@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Subscriber
-from outboxkit.brokers.marks import QUEUE, Marks
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemoryPublisher, MemorySubscriber
+from outboxkit.brokers.reserved import QUEUE, Marks
 from outboxkit.message import Message
 from outboxkit.testing.conformance import publishing, receiving
 

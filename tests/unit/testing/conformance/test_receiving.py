@@ -2,7 +2,7 @@
 
 import pytest
 
-from outboxkit.testing.conformance import CASES, Case, receiving, route
+from outboxkit.testing.conformance import CASES, Case, calling, receiving
 from tests.unit.testing.conformance.faults import FAULTS
 
 
@@ -10,6 +10,6 @@ from tests.unit.testing.conformance.faults import FAULTS
     "case", [case for case in CASES if case.__module__ == receiving.__name__], ids=lambda case: case.__name__
 )
 async def test_a_faulty_broker_fails(case: Case, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(route, "PATIENCE", 0.05)
+    monkeypatch.setattr(calling, "PATIENCE", 0.05)
     with pytest.raises((AssertionError, TimeoutError)):
         await case(FAULTS[case])

@@ -3,8 +3,8 @@
 import pytest
 
 from outboxkit.brokers import Verdict
-from outboxkit.testing.conformance import route
-from outboxkit.testing.conformance.route import Route
+from outboxkit.testing.conformance import calling
+from outboxkit.testing.conformance.calling import Route
 from tests.unit.testing.conformance.faults import Memory
 
 
@@ -17,7 +17,7 @@ async def test_each_route_has_a_type_and_a_queue_of_its_own():
 
 
 async def test_what_does_not_arrive_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(route, "PATIENCE", 0.01)
+    monkeypatch.setattr(calling, "PATIENCE", 0.01)
     async with Route(Memory()) as made:
         with pytest.raises(TimeoutError):
             await made.next()

@@ -1,0 +1,119 @@
+"""Many deliveries in one transaction: what fails there is found by halves, and handled singly."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import structlog
+
+from outboxkit import inbox
+from outboxkit.consumer.decide import Decision
+from outboxkit.consumer.handle import Handling, Routing
+from outboxkit.consumer.key_queues import Arrival
+from outboxkit.consumer.transactions import Transactions
+from outboxkit.failures import first_line
+from outboxkit.inbox import Culprit, Entry, Outcome
+from outboxkit.message import Message
+from outboxkit.outage import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a batch, in the order of arrival; `searched` where a part of it is known to fail."""
+
+    arrivals: Sequence[Arrival]
+    searched: bool = False
+
+
+class Batches:
+    """Handles deliveries whose handlers say that they may be run again, many in a transaction."""
+
+    def __init__(
+        self,
+        *,
+        routing: Routing,
+        transactions: Transactions,
+        handling: Handling,
+        now: Clock,
+        outcomes: Counter[Outcome],
+    ) -> None:
+        self._routing = routing
+        self._transactions = transactions
+        self._handling = handling
+        self._now = now
+        self._outcomes = outcomes
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer")
+
+    async def handle(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> list[Arrival]:
+        """Run them in the order of arrival, in one transaction if it can be, and settle them.
+
+        Returns those that are not settled: they wait in their lanes, or stand behind one that does.
+        """
+        pieces, blocked, left = [_Piece(arrivals)], set[str | None](), list[Arrival]()
+        while pieces:
+            piece = pieces.pop()
+            free = [arrival for arrival in piece.arrivals if arrival.key not in blocked]
+            left += [arrival for arrival in piece.arrivals if arrival.key in blocked]
+            if not free:
+                continue
+            entries, alone = self._entries(free)
+            if alone is not None and len(free) > 1:
+                pieces += reversed(_around(free, alone, searched=piece.searched))
+            elif alone is not None or len(free) == 1:
+                await self._handling.handle(free[0], stop)
+                if free[0].waits is not None:
+                    left.append(free[0])
+                    blocked.add(free[0].key)
+            else:
+                pieces += reversed(await self._run(free, entries, piece, stop))
+        return left
+
+    def _entries(self, arrivals: Sequence[Arrival]) -> tuple[list[tuple[int, Entry]], int | None]:
+        """What is to run, each with the index of its arrival; or the first arrival that no transaction can be for."""
+        entries: list[tuple[int, Entry]] = []
+        now = self._now()
+        for index, arrival in enumerate(arrivals):
+            message, marks = arrival.delivery.message, arrival.delivery.marks
+            try:
+                handlers = self._routing.handlers(arrival, now, marks.attempt)
+                if isinstance(handlers, Decision) or self._routing.elsewhere(arrival):
+                    return entries, index
+                for handler in handlers:
+                    entry = Entry.of(
+                        cast("Message", message), handler, attempt=marks.attempt, accepted_at=marks.accepted_at
+                    )
+                    entries.append((index, entry))
+            except BaseException:  # noqa: BLE001 - nothing is awaited here; it is raised again where it stands alone
+                return entries, index
+        return entries, None
+
+    async def _run(
+        self, arrivals: Sequence[Arrival], entries: Sequence[tuple[int, Entry]], piece: _Piece, stop: asyncio.Event
+    ) -> list[_Piece]:
+        """One transaction for all; the pieces to run instead where it fails."""
+        work = partial(inbox.run_batch, entries=[entry for _, entry in entries])
+        try:
+            outcomes = await self._transactions.run(work, stop)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises; who did it fails again alone
+            self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
+            if isinstance(error, Culprit) and not piece.searched:
+                return _around(arrivals, entries[error.index][0], searched=True)
+            middle = len(arrivals) // 2
+            return [_Piece(arrivals[:middle], searched=True), _Piece(arrivals[middle:], searched=True)]
+        if outcomes is None:
+            for arrival in arrivals:
+                await arrival.delivery.release()
+            return []
+        self._outcomes.update(outcomes)
+        for arrival in arrivals:
+            await arrival.delivery.ack()
+        return []
+
+
+def _around(arrivals: Sequence[Arrival], index: int, *, searched: bool) -> list[_Piece]:
+    """What is before this one, itself, and what is behind it."""
+    parts = (arrivals[:index], arrivals[index : index + 1], arrivals[index + 1 :])
+    return [_Piece(part, searched=searched) for part in parts if part]

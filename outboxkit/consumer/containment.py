@@ -1,0 +1,122 @@
+"""The net around every delivery: whatever happens at any step, it is settled, or requeued after a while."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from outboxkit.brokers import Delivery
+from outboxkit.consumer.batch import Batches
+from outboxkit.consumer.handle import Handling
+from outboxkit.consumer.key_queues import Arrival
+from outboxkit.consumer.reports import Reports
+from outboxkit.consumer.transactions import Cancellations
+from outboxkit.errors import BrokerUnavailable
+from outboxkit.failures import first_line
+from outboxkit.outage import PASSING_SQLSTATES, what_is_away
+
+
+class Incoming:
+    """A delivery that remembers its settlement.
+
+    Attributes:
+        message, marks, returned, dropped: the delivery's own.
+        settled: whether it was acked, released, retried or renewed, or the attempt to do so may have succeeded.
+    """
+
+    __slots__ = ("_delivery", "dropped", "marks", "message", "returned", "settled")
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+        self.message, self.marks = delivery.message, delivery.marks
+        self.returned, self.dropped = delivery.returned, delivery.dropped
+        self.settled = False
+
+    async def ack(self) -> None:
+        """It is done."""
+        self.settled = True
+        await self._delivery.ack()
+
+    async def release(self) -> None:
+        """Give it back unhandled."""
+        self.settled = True
+        await self._delivery.release()
+
+    async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
+        """Have it come again later; it is not settled if no copy of it could be made."""
+        delay = await self._delivery.retry(after, handlers=handlers)
+        self.settled = True
+        return delay
+
+    async def renew(self) -> None:
+        """Put a copy at the end of the queue; it is not settled if none could be made."""
+        await self._delivery.renew()
+        self.settled = True
+
+
+class Net:
+    """Handles deliveries, and contains what nobody has expected.
+
+    Attributes:
+        cancellations: tells a task that the consumer has cancelled from every other one.
+    """
+
+    def __init__(self, *, handling: Handling, batches: Batches, cancellations: Cancellations, reports: Reports) -> None:
+        self._handling = handling
+        self._batches = batches
+        self.cancellations = cancellations
+        self._reports = reports
+
+    async def handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
+        """Handle one delivery; one that could not even be set aside is left unsettled, and `is_stuck`.
+
+        Raises:
+            BrokerUnavailable: the connection was lost, or nobody knows whether the delivery was settled.
+            sqlalchemy.exc.DBAPIError: the database was away for longer than the consumer's patience.
+        """
+        try:
+            await self._handling.handle(arrival, stop)
+        except BaseException as error:  # noqa: BLE001 - looked at there
+            self._raise_if_expected(error)
+            await self._contain(arrival, error, stop)
+
+    async def handle_batch(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> list[Arrival]:
+        """Handle many; returns those that are not settled, as `Batches.handle` does.
+
+        Raises:
+            BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `handle`.
+        """
+        try:
+            return await self._batches.handle(arrivals, stop)
+        except BaseException as error:  # noqa: BLE001 - looked at there
+            self._raise_if_expected(error)
+            self._reports.unexpected("a batch failed unexpectedly, its messages are handled singly", error)
+        left: list[Arrival] = []
+        for arrival in arrivals:
+            if arrival.settled:
+                continue
+            if arrival.waits is None and not (arrival.key is not None and arrival.key in {each.key for each in left}):
+                await self.handle(arrival, stop)
+                if arrival.waits is None:
+                    continue
+            left.append(arrival)
+        return left
+
+    async def _contain(self, arrival: Arrival, error: BaseException, stop: asyncio.Event) -> None:
+        arrival.waits = None
+        if arrival.settled:
+            raise BrokerUnavailable(f"a delivery could not be settled: {first_line(error)}") from error
+        try:
+            await self._handling.give_up(arrival, error, stop)
+        except BaseException as other:
+            self._raise_if_expected(other)
+            if arrival.settled:
+                raise BrokerUnavailable(f"a delivery could not be settled: {first_line(other)}") from other
+            self._reports.unexpected("a message can be neither handled nor set aside, and is given back", other)
+            arrival.is_stuck = True
+
+    def _raise_if_expected(self, error: BaseException) -> None:
+        """Pass on what ends the flow for a reason; go on after a cancellation that nobody asked for."""
+        ends = isinstance(error, BrokerUnavailable | KeyboardInterrupt | GeneratorExit)
+        if ends or self.cancellations.asked() or what_is_away(error, passing=PASSING_SQLSTATES):
+            raise error
+        self.cancellations.take_back()

@@ -1,0 +1,242 @@
+"""One effect: its record, what is decided from it, and its steps, each in a transaction of its own."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from sqlalchemy import Connection, CursorResult, Update
+from sqlalchemy.orm import Session
+
+from outboxkit import ids, statements, tables
+from outboxkit.errors import ConfigurationError, InProgressElsewhere, LeaseLost, Retry
+from outboxkit.message import Handling, current_handling
+
+Policy = Literal["skip", "repeat"]
+Outcome = Literal["made", "remembered", "skipped", "repeated"]
+Errors = tuple[type[BaseException], ...]
+
+AMBIGUOUS: Errors = (TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError)
+"""After one of these, raised by a call or the cause of what it raised, nobody knows whether the call was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What became of an effect.
+
+    Attributes:
+        outcome: `made` now; `remembered` from an earlier run; `skipped`, or `repeated`, because an earlier run has left
+            unknown whether it was made.
+        result: what the call returned, as its JSON reads: the same at each run. None where it was skipped.
+    """
+
+    outcome: Outcome
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A row that was there: `now` is the database's time."""
+
+    state: str
+    token: str
+    result: bytes | None
+    started_at: datetime
+    locked_until: datetime
+    now: datetime
+
+
+def decide(found: Found, *, alone: bool) -> Effect | timedelta | None:
+    """What is known of an effect that was begun before; how long another run may be busy with it; None for unknown."""
+    if found.state in ("done", "repeated"):
+        return Effect("remembered", msgspec.json.decode(found.result) if found.result is not None else None)
+    if found.state == "skipped":
+        return Effect("skipped")
+    return None if alone or found.locked_until <= found.now else found.locked_until - found.now
+
+
+def may_have_been_made(error: BaseException | None, ambiguous: Errors) -> bool:
+    """Whether a call that raised this may have had its effect all the same."""
+    while error is not None:
+        if not isinstance(error, Exception) or isinstance(error, ambiguous):
+            return True
+        error = error.__cause__
+    return False
+
+
+KEY_LIMIT = 600
+"""Characters of a key."""
+MEMORY = ":memory:"
+
+_default_key_used: ContextVar[Handling | None] = ContextVar("outboxkit_default_key_used", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One run of an effect.
+
+    Attributes:
+        key: what the effect is known by.
+        alone: no other run can be busy with it, whatever its lease says.
+        within: what is being handled, if anything is.
+        on_unknown, lease, ambiguous: as they were given to `once`, the last with what is ambiguous anyway.
+        token: of this run alone.
+    """
+
+    key: str
+    alone: bool
+    within: Handling | None
+    on_unknown: Policy
+    lease: timedelta
+    ambiguous: Errors
+    token: str
+
+
+def asked(key: str | None, on_unknown: Policy, lease: timedelta, ambiguous: Errors) -> Asked:
+    """What `once` is asked to do, here and now.
+
+    Raises:
+        ConfigurationError: an option is of another kind; there is no key, and no handler or another effect of it.
+    """
+    if on_unknown not in ("skip", "repeat"):
+        raise ConfigurationError(f"effects.once: on_unknown is {on_unknown!r}; 'skip' or 'repeat' is accepted")
+    if not isinstance(lease, timedelta) or lease <= timedelta(0):
+        raise ConfigurationError(f"effects.once: lease is {lease!r}; a timedelta above 0 is accepted")
+    within = current_handling()
+    known_by = _default_key(within) if key is None else _checked(key)
+    return Asked(known_by, key is None, within, on_unknown, lease, (*AMBIGUOUS, *ambiguous), ids.new())
+
+
+def dialect_of(session: Session, within: Handling | None) -> str:
+    """The name of the dialect of a session for effects, which has not begun its transaction.
+
+    Raises:
+        ConfigurationError: its commits would be none, or it would wait for the handler, which waits for it.
+    """
+    bind = session.get_bind(clause=tables.effect)
+    if isinstance(bind, Connection):
+        raise ConfigurationError(
+            "effects.once: the sessions are bound to a Connection, whose transaction they would share. The intention "
+            "must be committed before the call: bind the sessionmaker to an Engine"
+        )
+    name = bind.dialect.name
+    held = within.database if within is not None and name == "sqlite" else None
+    if within is not None and held is not None and _place(held) == _place(bind.url.database):
+        raise ConfigurationError(
+            f"effects.once: handler {within.handler!r} is writing to {held!r}, and SQLite has one writer at a time: "
+            "the intention could not be committed before the handler ends. Give effects.once a file of its own, "
+            "with outboxkit's tables: `outboxkit migrate --database-url sqlite:///effects.db`"
+        )
+    return name
+
+
+def _place(database: str | None) -> str:
+    """Which file a URL names; all databases in memory are taken as one."""
+    name = (database or MEMORY).removeprefix("file:").partition("?")[0]
+    return MEMORY if name == MEMORY else str(Path(name).resolve())
+
+
+def _default_key(within: Handling | None) -> str:
+    """For the one effect of a handler: the length keeps apart what could be read in two ways."""
+    if within is None or within.handler is None:
+        raise ConfigurationError(
+            "effects.once needs a key where no handler is running: what the effect is known by at each run, such as "
+            "f'receipt-{order.id}'"
+        )
+    if _default_key_used.get() is within:
+        raise ConfigurationError(
+            f"handler {within.handler!r} has a second effect, and both would be known by the handler and its message: "
+            "give each a key of its own, such as f'receipt-{order.id}'"
+        )
+    _default_key_used.set(within)
+    return f"{len(within.handler)}:{within.handler}:{within.message.id}"
+
+
+def _checked(key: str) -> str:
+    is_text = isinstance(key, str) and key.isprintable()
+    if not is_text or not 0 < len(key) <= KEY_LIMIT:
+        raise ConfigurationError(f"effects.once: key is {key!r}; 1 to {KEY_LIMIT} printable characters are accepted")
+    return key
+
+
+ROUNDS = 5
+"""How often a run looks again at an effect that another run has changed meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How a run begins: with what is known, or with the call to be made, where `effect` is None.
+
+    `unknown_since`: when a call was begun of which nobody knows whether it was made.
+    """
+
+    effect: Effect | None = None
+    unknown_since: datetime | None = None
+
+
+def begin(session: Session, asked: Asked) -> Begun:
+    """Note the intention, or find what is known of the effect; the caller commits before it makes the call.
+
+    Raises:
+        InProgressElsewhere, Retry: another run is busy with it.
+        ConfigurationError: the session is of no use here.
+    """
+    dialect = dialect_of(session, asked.within)
+    row = {"token": asked.token, "seconds": asked.lease.total_seconds()}
+    for _ in range(ROUNDS):
+        if session.execute(statements.effects.intend(dialect), {"key": asked.key, **row}).first() is not None:
+            return Begun()
+        was = session.execute(statements.effects.find(dialect), {"at_key": asked.key}).first()
+        if was is None:  # its call failed meanwhile
+            continue
+        found = Found(*was)
+        known = decide(found, alone=asked.alone)
+        if isinstance(known, Effect):
+            return Begun(known)
+        if known is not None:
+            raise _busy(asked, known)
+        skips = asked.on_unknown == "skip"
+        taking = statements.effects.skip(dialect) if skips else statements.effects.take_over(dialect)
+        at = {"at_key": asked.key, "at_token": found.token, "new_token": asked.token}
+        if _changed(session, taking, at if skips else at | {"seconds": row["seconds"]}):
+            return Begun(Effect("skipped") if skips else None, found.started_at)
+    raise _busy(asked, timedelta(0))
+
+
+def record(session: Session, asked: Asked, begun: Begun, payload: bytes) -> None:
+    """Note that the call was made, and what it returned.
+
+    Raises:
+        LeaseLost: another run has taken over.
+    """
+    state = "done" if begun.unknown_since is None else "repeated"
+    at = {"at_key": asked.key, "at_token": asked.token, "new_state": state, "new_result": payload}
+    if not _changed(session, statements.effects.record(_dialect(session)), at):
+        raise LeaseLost(
+            f"effect {asked.key!r}: the call was made, but it took longer than its lease of {asked.lease}, and another "
+            "run has decided what becomes of it. Give effects.once a longer lease"
+        )
+
+
+def give_up(session: Session, asked: Asked, begun: Begun, error: BaseException) -> None:
+    """After a call that raised; where an earlier one may have been made, that is as open as it was."""
+    unknown = begun.unknown_since is not None or may_have_been_made(error, asked.ambiguous)
+    ending = statements.effects.end_lease(_dialect(session)) if unknown else statements.effects.withdraw()
+    session.execute(ending, {"at_key": asked.key, "at_token": asked.token})
+
+
+def _dialect(session: Session) -> str:
+    return session.get_bind(clause=tables.effect).dialect.name
+
+
+def _changed(session: Session, statement: Update, parameters: dict[str, Any]) -> bool:
+    result: CursorResult[Any] = session.execute(statement, parameters)  # type: ignore[assignment]
+    return result.rowcount == 1
+
+
+def _busy(asked: Asked, after: timedelta) -> Exception:
+    """For a caller of its own an error; a consumer knows by `Retry` when to come back."""
+    text = f"effect {asked.key!r}: another run is busy with it, for {after.total_seconds():.1f} s at most"
+    return Retry(text, after=after) if asked.within is not None else InProgressElsewhere(text, after=after)

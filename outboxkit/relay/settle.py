@@ -1,0 +1,103 @@
+"""Writing a settlement: every row of a batch, in the transaction that claimed it or in one that follows.
+
+A row that is gone by then is left alone: no statement brings it back.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from outboxkit import statements
+from outboxkit.message import DEFAULT_DESTINATION, storable
+from outboxkit.relay.claim import Batch
+from outboxkit.relay.decide import Dead, Settlement
+
+
+class Settling:
+    """Writes settlements.
+
+    Args:
+        dialect: the database's.
+        keep: whether published rows are moved to `outboxkit_published` instead of deleted.
+        destination: the one whose rows they are.
+    """
+
+    def __init__(self, dialect: str, *, keep: bool, destination: str = DEFAULT_DESTINATION) -> None:
+        self._dialect = dialect
+        self._destination = destination
+        self._keep = keep
+        self._moves = dialect != "sqlite"
+        self._forget = statements.settle.forget(dialect)
+        self._keep_published = statements.settle.keep_published(dialect)
+        self._bury, self._hold = statements.settle.bury(dialect), statements.settle.hold(dialect)
+        self._park, self._reschedule = statements.settle.park(dialect), statements.settle.reschedule()
+        self._add_reply = statements.settle.add_reply()
+
+    async def commit(self, batch: Batch, settlement: Settlement, *, now: datetime) -> None:
+        """Settle every row of the batch and commit; the connection goes back to its pool either way.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: nothing is settled, and every row is as it was.
+        """
+        try:
+            await self._write(batch.connection, settlement, now)
+            await batch.connection.commit()
+        finally:
+            await batch.connection.close()
+
+    async def _write(self, connection: AsyncConnection, settlement: Settlement, now: datetime) -> None:
+        gone = [*settlement.discarded]
+        if settlement.replies:
+            await connection.execute(self._add_reply, [reply._asdict() for reply in settlement.replies])
+        if settlement.published:
+            gone += await self._let_go(connection, settlement.published)
+        for rows in _alike(settlement.dead):
+            gone += await self._give_up(connection, rows, now)
+        if gone:
+            await connection.execute(self._forget, {"positions": gone})
+        if settlement.failed:
+            failed = [
+                {
+                    "at_position": row.position,
+                    "failures": row.failures,
+                    "error": storable(row.reason),
+                    "due": row.due_at,
+                    "now": now if row.failures else None,
+                }
+                for row in settlement.failed
+            ]
+            await connection.execute(self._reschedule, failed)
+        for due, positions in settlement.waiting.items():
+            await connection.execute(self._hold, {"positions": positions, "due": due})
+        if settlement.parked:
+            await connection.execute(self._park, {"positions": settlement.parked, "of_destination": self._destination})
+
+    async def _let_go(self, connection: AsyncConnection, positions: list[int]) -> list[int]:
+        """Keep published rows where that is wanted; returns what is to be deleted still."""
+        if not self._keep:
+            return positions
+        await connection.execute(self._keep_published, {"positions": positions})
+        return [] if self._moves else positions
+
+    async def _give_up(self, connection: AsyncConnection, rows: list[Dead], now: datetime) -> list[int]:
+        """Bury rows that are alike; returns what is to be deleted still."""
+        first, positions = rows[0], [row.position for row in rows]
+        given = {
+            "positions": positions,
+            "reason": str(first.reason),
+            "error": storable(first.error),
+            "failures": first.failures,
+            "parked": first.parked,
+            "now": now,
+        }
+        await connection.execute(self._bury, given)
+        return [] if self._moves else positions
+
+
+def _alike(dead: Iterable[Dead]) -> list[list[Dead]]:
+    """Dead rows in groups that one statement can move."""
+    groups: dict[tuple[object, ...], list[Dead]] = {}
+    for row in dead:
+        groups.setdefault((row.reason, row.error, row.failures, row.parked), []).append(row)
+    return list(groups.values())
