@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple
 from outboxkit import codec, ids
 from outboxkit.brokers import Answer, Receipt, Verdict, reserved
 from outboxkit.message import NAME_LIMIT, Message, storable
-from outboxkit.relay.claim import Claimed
 from outboxkit.relay.order import Lineup
+from outboxkit.relay.rows import Claimed
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from outboxkit.relay.claim import Claimed
+from outboxkit.relay.rows import Claimed
 from outboxkit.tables import PARKED
 
 

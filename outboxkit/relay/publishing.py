@@ -10,7 +10,7 @@ from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line
 from outboxkit.message import Message
 from outboxkit.outage import is_surprise
-from outboxkit.relay.claim import Claimed
+from outboxkit.relay.rows import Claimed
 
 
 class Publishing:

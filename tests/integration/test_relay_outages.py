@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from outboxkit import Message, process, statements
 from outboxkit.brokers import Receipt
 from outboxkit.outage import PASSING_SQLSTATES, what_is_away
-from outboxkit.relay.claim import fetch
+from outboxkit.relay.rows import fetch
 from tests.integration.recording import Recorder, add, count, relay, rows, running
 from tests.polling import eventually_async
 

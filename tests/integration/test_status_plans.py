@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Engine, create_engine, text
 
 from outboxkit import statements, tables
 from outboxkit.cli import status
-from outboxkit.cli.status.report import Count
 from outboxkit.cli.status.sample import EXACT_UP_TO, LIMIT, SAMPLED_PAGES
+from outboxkit.cli.wording import Count
 from outboxkit.outage import utc_now
 from tests.integration.test_status import DEFAULT, OUTBOX, read
 from tests.servers import Server, create_database, drop_database

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.rabbitmq.channel import NACKED, Loss, Receipts
+from outboxkit.brokers.rabbitmq.confirms import NACKED, Loss, Receipts
 from outboxkit.brokers.rabbitmq.topology import Refusals
 from outboxkit.brokers.reserved import addressed_to
 from outboxkit.message import Message
@@ -24,13 +24,10 @@ def route(message: Message) -> str:
 
 @dataclass(slots=True)
 class Caution:
-    """Of which messages the next one of their key waits for the answer, because they may well be refused.
+    """Routes whose messages are sent one at a time within their key, because the broker may well refuse them.
 
-    Those of a routing key that no confirm on this connection has proven to reach a queue, or that reached none lately;
-    and all, for as long after a nack, which names no queue.
-
-    Attributes:
-        refusals: the routes that were nacked last.
+    They are those that no confirm on this connection has proven, those that reached no queue lately, and all after a
+    nack, which names no queue. `refusals` are the routes that were nacked last.
     """
 
     clock: Callable[[], float]
@@ -121,16 +118,14 @@ class Batch:
         self._suspects = suspects
         self._failed: dict[str, int] = {}
         self._routes = {route(message) for message in messages if message.key is not None}
-        self._careful: set[str] = set()
-        self._wave: list[int] = []
-        self._waves = 0
+        self._careful, self._wave, self._waves = set[str](), list[int](), 0
         every = range(len(messages))
-        found = [index for index in every if messages[index].id in self._suspects.ids] if suspects.ids else []
+        known = [index for index in every if messages[index].id in suspects.ids] if suspects.ids else []
+        first, stop = (known[0], known[-1] + 1) if known else (0, 0)
         # The last group is the next one. Parts of a batch that follow each other keep the order of every key.
-        self._groups: list[Sequence[int]] = [every]
-        if found:
-            first, stop = found[0], found[-1] + 1
-            self._groups = [every[stop:], *_halves(every[first:stop]), every[:first]]
+        self._groups: list[Sequence[int]] = (
+            [every[stop:], *_halves(every[first:stop]), every[:first]] if known else [every]
+        )
 
     def next_wave(self) -> list[int]:
         """The indexes of what is to be sent now, in order; none where everything is decided."""

@@ -16,7 +16,8 @@ import structlog
 from outboxkit import urls
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, Loss, open_channel
+from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_channel
+from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.brokers.rabbitmq.plan import NOBODY, Batch, Caution, blames_a_message
 from outboxkit.brokers.rabbitmq.taps import Answers
 from outboxkit.brokers.reserved import QUEUE

@@ -17,7 +17,7 @@ from sqlalchemy import Row
 from outboxkit import compose
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
-from outboxkit.cli.status.show import number
+from outboxkit.cli.wording import number
 from outboxkit.deadletters import DeadLetters, Found, Rules, Selection
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings, parse_duration

@@ -13,7 +13,7 @@ from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.reading import MEMORY, Wanted, nowhere, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
-from outboxkit.cli.status.show import many, number
+from outboxkit.cli.wording import many, number
 from outboxkit.deadletters import DeadLetters, Resolved, Rules, Selection, Survey
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings

@@ -11,7 +11,7 @@ from rich.text import Text
 from sqlalchemy import Row
 
 from outboxkit import codec
-from outboxkit.cli.status.show import many, number, plain, span
+from outboxkit.cli.wording import many, number, plain, span
 from outboxkit.deadletters import Refusal, Survey
 from outboxkit.message import DEFAULT_DESTINATION
 

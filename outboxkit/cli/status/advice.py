@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
-from outboxkit.cli.status.show import many, number, plain, span
+from outboxkit.cli.wording import many, number, plain, span
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements import activity
 

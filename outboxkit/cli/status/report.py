@@ -1,26 +1,10 @@
 """What `outboxkit status` reports; `--json` prints these names."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from outboxkit.cli.wording import NOTHING, Count
 from outboxkit.message import DEFAULT_DESTINATION
-
-
-@dataclass(frozen=True)
-class Count:
-    """How many there are: counted, or estimated from a sample."""
-
-    value: int = 0
-    estimate: bool = False
-
-    def __add__(self, other: "Count") -> "Count":
-        return Count(self.value + other.value, self.estimate or other.estimate)
-
-
-def total(counts: Iterable[Count]) -> Count:
-    """All together: an estimate where one of them is."""
-    return sum(counts, Count())
 
 
 @dataclass(frozen=True)
@@ -45,9 +29,9 @@ class ParkedKey:
 class ParkedKeys:
     """How many keys are parked, those with the most waiting messages, and how many are not among these."""
 
-    count: Count = Count()
+    count: Count = NOTHING
     top: tuple[ParkedKey, ...] = ()
-    more: Count = Count()
+    more: Count = NOTHING
 
 
 @dataclass(frozen=True)
@@ -138,14 +122,14 @@ class Published:
 class Idempotency:
     """Requests with an idempotency key whose answers are remembered."""
 
-    remembered: Count = Count()
+    remembered: Count = NOTHING
 
 
 @dataclass(frozen=True)
 class Effects:
     """Effects of which nobody knows whether they happened: started, and neither an end nor a lease any more."""
 
-    unknown: Count = Count()
+    unknown: Count = NOTHING
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, Table
 
 from outboxkit import statements
-from outboxkit.cli.status.report import Count
+from outboxkit.cli.wording import Count
 
 EXACT_UP_TO = 10_000
 """Rows that are counted one by one; what is more is estimated."""

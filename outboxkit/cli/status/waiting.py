@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 
 from outboxkit import tables
 from outboxkit.cli.status.report import (
-    Count,
     DeadLetters,
     Effects,
     Idempotency,
@@ -24,9 +23,9 @@ from outboxkit.cli.status.report import (
     Published,
     Retried,
     SharedName,
-    total,
 )
 from outboxkit.cli.status.sample import EXACT_UP_TO, LIMIT, Sample, take
+from outboxkit.cli.wording import Count, total
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements import activity
 from outboxkit.statements import status as statements

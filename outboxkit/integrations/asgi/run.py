@@ -12,7 +12,7 @@ from outboxkit import idempotency, problems
 from outboxkit.errors import ConfigurationError, LeaseLost
 from outboxkit.idempotency import Fresh, Outcome, Response, Steps
 from outboxkit.integrations import protocol
-from outboxkit.integrations.asgi.middleware import Unkept, being
+from outboxkit.integrations.asgi.current import Unkept, being
 from outboxkit.problems import Problem, in_progress
 
 Scope = MutableMapping[str, Any]

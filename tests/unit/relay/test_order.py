@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.relay.claim import Claimed
 from outboxkit.relay.order import Before, Lineup, drop_behind, line_up
+from outboxkit.relay.rows import Claimed
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message

@@ -7,7 +7,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from outboxkit import statements, tables
-from outboxkit.relay.claim import fetch, read
+from outboxkit.relay.rows import fetch, read
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outboxkit import Message
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import plan
-from outboxkit.brokers.rabbitmq.channel import Loss
+from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.brokers.rabbitmq.plan import NOBODY, Batch, Caution, Suspects, blames_a_message
 from tests.unit.shop import message
 

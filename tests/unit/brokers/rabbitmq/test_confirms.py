@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import CONFIRMED, Verdict
-from outboxkit.brokers.rabbitmq.channel import Loss, Receipts, Tracker
+from outboxkit.brokers.rabbitmq.confirms import Loss, Receipts, Tracker
 
 EVENTS = st.lists(
     st.one_of(

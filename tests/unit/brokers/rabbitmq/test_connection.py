@@ -14,7 +14,7 @@ from yarl import URL
 
 from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.channel import Tracker
+from outboxkit.brokers.rabbitmq.confirms import Tracker
 from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, Answers
 from tests.servers.ports import free_ports
 

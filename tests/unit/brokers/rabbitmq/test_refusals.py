@@ -4,7 +4,7 @@ import pytest
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import topology
-from outboxkit.brokers.rabbitmq.channel import NACKED
+from outboxkit.brokers.rabbitmq.confirms import NACKED
 from outboxkit.brokers.rabbitmq.plan import Batch, Caution
 from outboxkit.brokers.rabbitmq.topology import PAUSES, Refusals
 from tests.unit.shop import message

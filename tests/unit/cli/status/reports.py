@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 
 from outboxkit.cli.status.report import (
-    Count,
     DeadLetters,
     Holder,
     Inbox,
@@ -15,6 +14,7 @@ from outboxkit.cli.status.report import (
     Status,
     Vacuum,
 )
+from outboxkit.cli.wording import Count
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RELAY = Session(4711, "outboxkit relay", NOW - timedelta(hours=2), "idle", "10.0.0.3")

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from outboxkit.cli.status.advice import advise, is_held_back
-from outboxkit.cli.status.report import Count, Effects, OfDestination, ParkedKeys, Sessions, Vacuum
+from outboxkit.cli.status.report import Effects, OfDestination, ParkedKeys, Sessions, Vacuum
+from outboxkit.cli.wording import Count
 from tests.unit.cli.status.reports import CALM, NOW, RELAY, holder, outbox, status
 
 

@@ -4,7 +4,8 @@ import pytest
 from sqlalchemy import Engine
 
 from outboxkit.cli.status import sample, waiting
-from outboxkit.cli.status.report import Count, OfReason
+from outboxkit.cli.status.report import OfReason
+from outboxkit.cli.wording import Count
 from tests.unit.cli.status.rows import HOUR, NOW, add_dead, fill
 
 

@@ -1,6 +1,6 @@
 """Counts that know whether they are estimates."""
 
-from outboxkit.cli.status.report import Count, total
+from outboxkit.cli.wording import Count, total
 
 
 def test_a_sum_is_an_estimate_where_one_part_is():

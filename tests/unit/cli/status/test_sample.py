@@ -5,7 +5,7 @@ from sqlalchemy import Engine, delete
 
 from outboxkit import statements, tables
 from outboxkit.cli.status import sample
-from outboxkit.cli.status.report import Count
+from outboxkit.cli.wording import Count
 from tests.unit.cli.status.rows import add_rows
 
 QUERY = statements.status.sampled_by_type("sqlite")

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from outboxkit.cli.status import show
-from outboxkit.cli.status.report import Count, OfType, Sessions, Vacuum
+from outboxkit.cli.status.report import OfType, Sessions, Vacuum
+from outboxkit.cli.wording import Count
 from tests.unit.cli.status.reports import NOBODY, NOW, RELAY, SECRETIVE, holder, outbox, status
 
 

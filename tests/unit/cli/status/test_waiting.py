@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 
 from outboxkit import tables
 from outboxkit.cli.status import sample, waiting
-from outboxkit.cli.status.report import Count
+from outboxkit.cli.wording import Count
 from tests.unit.cli.status.rows import HOUR, NOW, add_dead, add_rows
 
 

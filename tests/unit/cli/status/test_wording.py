@@ -2,8 +2,7 @@
 
 import pytest
 
-from outboxkit.cli.status.report import Count
-from outboxkit.cli.status.show import many, number, plain, span
+from outboxkit.cli.wording import Count, many, number, plain, span
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.integrations.asgi import step, steps
-from outboxkit.integrations.asgi.middleware import Unkept, being
+from outboxkit.integrations.asgi.current import Unkept, being
 
 
 async def call() -> int:

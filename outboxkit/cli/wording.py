@@ -1,0 +1,55 @@
+"""Numbers, times and names as people read them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many there are: counted, or estimated from a sample."""
+
+    value: int = 0
+    estimate: bool = False
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.value + other.value, self.estimate or other.estimate)
+
+
+NOTHING = Count()
+
+
+def total(counts: Iterable[Count]) -> Count:
+    """All together: an estimate where one of them is."""
+    return sum(counts, Count())
+
+
+def number(count: Count | int) -> str:
+    """`12 345`, or `~12 000` for an estimate."""
+    if isinstance(count, int):
+        return f"{count:,}".replace(",", " ")
+    if not count.estimate:
+        return number(count.value)
+    magnitude = 10 ** max(len(str(count.value)) - 2, 0)
+    return "~" + number(round(count.value / magnitude) * magnitude)
+
+
+def many(count: Count | int, one: str, several: str | None = None) -> str:
+    """`1 key`, `2 keys`, `~12 000 keys`."""
+    value = count if isinstance(count, int) else count.value
+    return f"{number(count)} {one if value == 1 else several or one + 's'}"
+
+
+def span(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 10 s`, `2 h 3 min` or `5 d 2 h`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for name, unit, smaller, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= unit:
+            return f"{whole // unit} {name} {whole % unit // part} {smaller}"
+    return f"{whole} s"
+
+
+def plain(name: str | None) -> str:
+    """A name that somebody else chose, without what would move the cursor or colour the screen."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in name or "-")
