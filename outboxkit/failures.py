@@ -26,7 +26,7 @@ _OF_A_STATEMENT = re.compile(
 """What SQLAlchemy and PostgreSQL add to an error: the statement, its parameters and values of rows."""
 _BAD_VALUE = "22"
 """Class of the SQLSTATEs whose first line ends with the value itself (PostgreSQL, appendix A: data exception)."""
-_CALL = (str(Path(__file__).parent / "inbox" / "calling.py"), "_invoke")
+_CALL = (str(Path(__file__).parent / "inbox" / "call.py"), "_invoke")
 """Where a handler is called: frames above it say nothing about the failure."""
 
 

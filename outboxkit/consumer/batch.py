@@ -10,7 +10,7 @@ from typing import cast
 import structlog
 
 from outboxkit import inbox
-from outboxkit.consumer.decide import Decision
+from outboxkit.consumer.decisions import Decision
 from outboxkit.consumer.handle import Handling, Routing
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.transactions import Transactions

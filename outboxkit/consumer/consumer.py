@@ -14,7 +14,7 @@ from outboxkit.brokers import Subscriber, address_of
 from outboxkit.consumer.batch import Batches
 from outboxkit.consumer.clock import Upkeep
 from outboxkit.consumer.containment import Net
-from outboxkit.consumer.decide import Policy
+from outboxkit.consumer.decisions import Policy
 from outboxkit.consumer.dispatcher import Flow
 from outboxkit.consumer.handle import Handling, Routing
 from outboxkit.consumer.records import Burial, Suspicion

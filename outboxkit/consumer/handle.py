@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from outboxkit import inbox, window
 from outboxkit.brokers import Delivery, Malformed
-from outboxkit.consumer import decide as decisions
-from outboxkit.consumer.decide import Decision, Policy
+from outboxkit.consumer import decisions
+from outboxkit.consumer.decisions import Decision, Policy
 from outboxkit.consumer.key_queues import Arrival, Way
 from outboxkit.consumer.records import Burial, Known, Suspicion
 from outboxkit.consumer.reports import Failed, Reports

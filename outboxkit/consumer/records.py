@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
-from outboxkit.consumer import decide as decisions
+from outboxkit.consumer import decisions
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.inbox import Outcome

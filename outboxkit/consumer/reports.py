@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 import structlog
 
 from outboxkit.brokers import Malformed
-from outboxkit.consumer.decide import Decision
+from outboxkit.consumer.decisions import Decision
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome

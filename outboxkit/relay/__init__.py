@@ -5,7 +5,7 @@
 (below which position nothing can be).
 """
 
-from outboxkit.relay.decide import Policy
+from outboxkit.relay.decisions import Policy
 from outboxkit.relay.relay import Relay
 from outboxkit.relay.report import Drained
 

@@ -14,7 +14,7 @@ from outboxkit.brokers import Publisher
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.outage import Clock
 from outboxkit.relay.claim import Batch, Batches
-from outboxkit.relay.decide import Policy, Settlement, settle, take_over
+from outboxkit.relay.decisions import Policy, Settlement, settle, take_over
 from outboxkit.relay.order import drop_behind
 from outboxkit.relay.publishing import Publishing
 from outboxkit.relay.settle import Settling

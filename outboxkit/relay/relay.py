@@ -17,7 +17,7 @@ from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, is_surprise, jittered, pause, utc_now
 from outboxkit.relay.claim import Batches
-from outboxkit.relay.decide import Policy, Settlement
+from outboxkit.relay.decisions import Policy, Settlement
 from outboxkit.relay.notifier import Wakeup
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report

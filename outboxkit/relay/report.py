@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from outboxkit.relay.decide import Reason, Settlement
+from outboxkit.relay.decisions import Reason, Settlement
 
 SECONDS = 5.0
 """How long lines of one kind are only counted after one of them was written."""

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outboxkit import statements
 from outboxkit.message import DEFAULT_DESTINATION, storable
 from outboxkit.relay.claim import Batch
-from outboxkit.relay.decide import Dead, Settlement
+from outboxkit.relay.decisions import Dead, Settlement
 
 
 class Settling:

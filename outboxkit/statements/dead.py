@@ -1,7 +1,7 @@
 """Dead letters: kept, listed and counted; `resolve` replays and discards them."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -11,7 +11,6 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
-    case,
     exists,
     func,
     insert,
@@ -22,10 +21,7 @@ from sqlalchemy import (
     true,
 )
 
-from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
-
-FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""Earlier and later ones cannot be read in Python in every time zone; PostgreSQL has a year 20000, and infinity."""
+from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +46,6 @@ class Selection:
     before: datetime | None = None
     since: datetime | None = None
     resolved: bool = False
-
-
-def readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A column of a dead letter so that one that holds an absurd moment can be read, and all others beside it."""
-    if not isinstance(column.type, UtcDateTime):
-        return column
-    first, last = literal(FIRST_MOMENT, UtcDateTime), literal(LAST_MOMENT, UtcDateTime)
-    return case((column < first, first), (column > last, last), else_=column).label(column.key)
 
 
 LISTED = tuple(

@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningInsert
 
 from outboxkit.statements.conflicts import insert_into
-from outboxkit.statements.dead import LISTED, MESSAGE, readable
-from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox
+from outboxkit.statements.dead import LISTED, MESSAGE
+from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 
 Resolution = Literal["replayed", "discarded"]
 

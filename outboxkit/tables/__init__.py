@@ -25,9 +25,11 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     and_,
+    case,
     event,
     false,
     func,
+    literal,
     literal_column,
 )
 
@@ -39,6 +41,10 @@ SCHEMA_VERSION = 5
 
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
 """The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
+
+
+FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""Earlier and later ones cannot be read in Python in every time zone; PostgreSQL has a year 20000, and infinity."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -59,6 +65,14 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """A column of a dead letter so that one that holds an absurd moment can be read, and all others beside it."""
+    if not isinstance(column.type, UtcDateTime):
+        return column
+    first, last = literal(FIRST_MOMENT, UtcDateTime), literal(LAST_MOMENT, UtcDateTime)
+    return case((column < first, first), (column > last, last), else_=column).label(column.key)
 
 
 metadata = MetaData()

@@ -17,7 +17,7 @@ from outboxkit import Message, event, outbox, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.relay import Policy, Relay
 from outboxkit.relay.claim import Batches
-from outboxkit.relay.decide import Settlement
+from outboxkit.relay.decisions import Settlement
 from outboxkit.relay.pipeline import Pipeline
 from outboxkit.relay.settle import Settling
 from outboxkit.retry import Backoff

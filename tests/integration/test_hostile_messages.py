@@ -21,7 +21,7 @@ from outboxkit.brokers import Malformed, reserved
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.consumer import Consumer, Decision, Pace, Policy
-from outboxkit.consumer.decide import dead_letter
+from outboxkit.consumer.decisions import dead_letter
 from outboxkit.message import NAME_LIMIT
 from tests.integration.running_consumer import (
     Billed,

@@ -12,8 +12,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import BrokerUnavailable, ConfigurationError, DecodeError, Outcome, Reject, Retry, codec, inbox_handler
 from outboxkit.brokers import Malformed
-from outboxkit.consumer import Decision, Policy, decide
-from outboxkit.consumer import decide as decisions
+from outboxkit.consumer import Decision, Policy, decisions
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter
@@ -27,7 +26,7 @@ def plain(session: Session, event: OrderConfirmed) -> None: ...
 
 
 def decide_for(error: Exception, *, attempt: int, max_attempts: int, handler: Callable[..., Any] = plain) -> Decision:
-    return decide(error, handler_of(handler), attempt=attempt, max_attempts=max_attempts)
+    return decisions.decide(error, handler_of(handler), attempt=attempt, max_attempts=max_attempts)
 
 
 FAILED = Decision(Outcome.DEAD, "failed", "ValueError: boom")

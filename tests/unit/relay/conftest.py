@@ -16,7 +16,7 @@ from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Drained, Policy, Relay
 from outboxkit.relay.claim import Batches
-from outboxkit.relay.decide import Settlement
+from outboxkit.relay.decisions import Settlement
 from outboxkit.relay.pipeline import Pipeline
 from outboxkit.relay.settle import Settling
 from outboxkit.retry import Backoff

@@ -3,7 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
-from outboxkit.relay.decide import Dead, Failure, Reason, Settlement
+from outboxkit.relay.decisions import Dead, Failure, Reason, Settlement
 from outboxkit.relay.report import Drained, LimitedLog, report
 from tests.unit.shop import NOW, message
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from outboxkit import ids
 from outboxkit.brokers import Answer
 from outboxkit.message import Message
-from outboxkit.relay.decide import Reply, reply_to
+from outboxkit.relay.decisions import Reply, reply_to
 from outboxkit.relay.rows import Claimed
 from outboxkit.statements.settle import REPLY
 from tests.unit.shop import NOW, message

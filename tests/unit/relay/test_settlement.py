@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import Answer, Receipt, Verdict, reserved
-from outboxkit.relay.decide import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
+from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
 from outboxkit.relay.order import Lineup
 from outboxkit.relay.rows import Claimed
 from outboxkit.retry import Backoff

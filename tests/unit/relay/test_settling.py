@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 from outboxkit import ids, tables
 from outboxkit.brokers import Answer
 from outboxkit.relay.claim import Batch, Batches
-from outboxkit.relay.decide import Dead, Failure, Reason, Reply, Settlement, reply_to
+from outboxkit.relay.decisions import Dead, Failure, Reason, Reply, Settlement, reply_to
 from outboxkit.relay.rows import Claimed
 from outboxkit.relay.settle import Settling
 from outboxkit.tables import PARKED
