@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from outboxkit import inbox
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict, marks
 from outboxkit.errors import ConfigurationError, DecodeError, Reject, Retry
-from outboxkit.failures import first_line, first_line_of, forget_values, printable, traceback_of
+from outboxkit.failures import first_line, first_line_of, printable, traceback_of
 from outboxkit.inbox import Handler
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
@@ -71,6 +71,7 @@ class DirectPublisher:
     ) -> None:
         if timeout <= timedelta(0):
             raise ConfigurationError(f"a direct publisher needs a timeout of more than 0, found {timeout}")
+        # A task that a handler has left behind cannot use its session any more: it would take a connection for good.
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
@@ -182,7 +183,6 @@ class DirectPublisher:
             text = first_line_of(error.reason)
         else:
             text, told["exception"] = first_line(error), traceback_of(error)
-            forget_values(error)
         self._log.warning("handler failed", error=text, **told)
         after = error.after if isinstance(error, Retry) else None
         return Receipt(

@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from greenlet import GreenletExit
-from sqlalchemy import insert
+from sqlalchemy import insert, select
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
@@ -208,9 +209,32 @@ async def test_a_message_that_may_have_been_handled_and_forgotten_is_refused(
     (receipt,) = await strict.publish([old])
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, True)
     assert "(2 days)" in str(receipt.reason)
-    accepted = message(created_at=old.created_at, headers={"outboxkit-accepted-at": int(NOW.timestamp() * 1000)})
+    later = datetime(2099, 1, 1, tzinfo=UTC)  # what is accepted is remembered from then on
+    accepted = message(created_at=old.created_at, headers={"outboxkit-accepted-at": int(later.timestamp() * 1000)})
     assert await strict.publish([accepted]) == [CONFIRMED]
     assert what(database_url) == ["order 7"]
+    assert [row["processed_at"] for row in rows(database_url, tables.inbox)] == [later]
+
+
+async def test_what_a_handler_left_running_cannot_use_its_session(async_engine: AsyncEngine):
+    left = []
+
+    @inbox_handler("Leaves")
+    async def leaves(session: AsyncSession, event: OrderConfirmed) -> None:
+        async def later() -> None:
+            await asyncio.sleep(0)
+            await committed.wait()
+            await session.execute(select(effects))
+
+        committed = asyncio.Event()
+        left.append((committed, asyncio.create_task(later())))
+
+    assert await publish(async_engine, leaves) is CONFIRMED
+    ((committed, task),) = left
+    committed.set()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        await task
+    assert async_engine.pool.checkedout() == 0
 
 
 async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_after_that(
