@@ -1,6 +1,7 @@
 """A relay and handlers in one process with no broker between, on PostgreSQL and on SQLite."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -11,7 +12,7 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, compose, inbox_handler, outbox, process, settings, tables
+from outboxkit import Message, Reject, compose, inbox_handler, outbox, process, settings, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.deadletters import DeadLetters, Resolved, Selection
@@ -72,9 +73,9 @@ async def relay_engine(database_url: str) -> AsyncIterator[AsyncEngine]:
 def made(relay_engine: AsyncEngine, async_engine: AsyncEngine) -> Callable[..., Relay]:
     """Makes relays that hand messages to these functions."""
 
-    def make(*functions: Callable[..., Any], policy: Policy = BRIEF) -> Relay:
-        publisher = DirectPublisher(async_engine, [handler_of(each) for each in functions])
-        return Relay(relay_engine, publisher, policy=policy, poll_interval=5 * MILLISECOND)
+    def make(*functions: Callable[..., Any], **options: Any) -> Relay:
+        publisher = DirectPublisher(async_engine, [handler_of(each) for each in functions], **options)
+        return Relay(relay_engine, publisher, policy=BRIEF, poll_interval=5 * MILLISECOND)
 
     return make
 
@@ -165,3 +166,21 @@ async def test_a_relay_of_settings_works_with_it_on_either_database(
     async with compose.relay(chosen, publisher=publisher) as relay:
         assert (await drained(relay)).published == 2
     assert counted(engine) == [0, 2, 0]
+
+
+async def test_what_there_was_no_time_for_comes_with_a_later_batch(engine: Engine, made: Callable[..., Relay]):
+    limit = timedelta(seconds=1)
+
+    @inbox_handler("Blocks")
+    def blocks(session: Session, event: Ordered) -> None:
+        session.execute(text("INSERT INTO done VALUES ('blocked', :number)"), {"number": event.number})
+        if event.number % 5 == 0:
+            time.sleep(limit.total_seconds() * 1.1)  # whatever is behind it in its batch has to wait
+            raise Reject("too long")
+
+    add(engine, *range(1, 13))
+    add(engine, *range(13, 19), key="one")
+    async with running(made(blocks, timeout=limit)):
+        await eventually_async(lambda: asyncio.sleep(0, counted(engine)), lambda found: found == [3, 12, 3])
+    assert [number for _, number in done(engine) if number > 12] == [13, 14]
+    assert sorted(number for _, number in done(engine)) == [n for n in range(1, 15) if n % 5]
