@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import logs, process, settings
+from outboxkit.brokers import is_slow
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
@@ -54,7 +55,7 @@ async def relay(
             url, exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id, requests=requests
         )
     if engine is None:
-        engine = process.relay_engine(database_url(chosen), publish_timeout=limit * 2 if over_http else limit)
+        engine = process.relay_engine(database_url(chosen), publish_timeout=limit * 2 if is_slow(publisher) else limit)
     try:
         yield Relay(
             engine,
@@ -64,7 +65,6 @@ async def relay(
             poll_interval=chosen.poll_interval,
             policy=Policy(chosen.max_attempts, chosen.unroutable, chosen.dead_key),
             keep_published=chosen.keep_published is not None,
-            hold=not (over_http and engine.dialect.name == "sqlite"),
         )
     finally:
         await publisher.close()

@@ -198,5 +198,13 @@ def address_of(broker: object) -> str:
     return str(getattr(broker, "address", type(broker).__name__))
 
 
+def is_slow(publisher: Publisher) -> bool:
+    """Whether it says of itself, as `slow = True`, that a batch may take seconds, or that it writes to a database.
+
+    The rows of a batch are not to be locked meanwhile where that would keep everybody else out: on SQLite.
+    """
+    return bool(getattr(publisher, "slow", False))
+
+
 DEFAULT_LADDER = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
 """The default for `OUTBOXKIT_RETRY_LADDER`."""

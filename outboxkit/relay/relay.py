@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions, schema, statements, urls
-from outboxkit.brokers import Publisher, address_of
+from outboxkit.brokers import Publisher, address_of, is_slow
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
@@ -51,11 +51,11 @@ class Relay:
         poll_interval: how long an idle relay sleeps where nothing wakes it: a commit wakes relays of `default` only.
         policy: what to do with messages that cannot be published.
         keep_published: move published rows to `outboxkit_published` instead of deleting them.
-        hold: keep the rows of a batch locked while they are published. False is for SQLite with a slow destination,
-            such as an HTTP server: the one writer of the file is free meanwhile, and the batch is settled in a
-            transaction of its own, in which rows that are gone stay gone and have no reply. Then a destination must
-            have one relay only, for two would publish the same rows, and `outbox.cancel` does not wait for a message
-            that is being published.
+        hold: keep the rows of a batch locked while they are published. None: unless it is SQLite and the publisher is
+            slow, such as that of an HTTP server: the one writer of the file is free meanwhile, and the batch is settled
+            in a transaction of its own, in which rows that are gone stay gone and have no reply. Then a destination
+            must have one relay only, for two would publish the same rows, and `outbox.cancel` does not wait for a
+            message that is being published.
         clock: for tests.
 
     Raises:
@@ -70,11 +70,13 @@ class Relay:
     poll_interval: timedelta = timedelta(milliseconds=250)
     policy: Policy = field(default_factory=Policy)
     keep_published: bool = False
-    hold: bool = True
+    hold: bool | None = None
     clock: Clock = utc_now
 
     def __post_init__(self) -> None:
         dialect = self.engine.dialect.name
+        if self.hold is None:
+            self.hold = not (dialect == "sqlite" and is_slow(self.publisher))
         if not self.hold and dialect != "sqlite":
             raise ConfigurationError(f"hold=False is for SQLite, and the database is {dialect}: leave it out")
         self._log = structlog.get_logger("outboxkit").bind(process="relay")

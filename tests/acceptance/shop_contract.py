@@ -1,4 +1,4 @@
-"""What the shop promises at its HTTP door, the same for both examples: one function for each rule."""
+"""What the shop promises at its HTTP door, the same on FastAPI and on Flask: one function for each rule."""
 
 import json
 import secrets

@@ -1,4 +1,4 @@
-"""The shops of examples 3 and 4 as a stranger runs them, with `make serve`, and clients that talk to them."""
+"""The shop of example 3 as a stranger runs it, with `make serve`, and clients that talk to it."""
 
 import json
 import os
@@ -20,8 +20,7 @@ import httpx
 from tests.polling import eventually
 from tests.processes import ROOT
 
-EXAMPLES = ROOT / "examples"
-FASTAPI, FLASK = EXAMPLES / "3_fastapi_orders", EXAMPLES / "4_flask_sync"
+SHOP = ROOT / "examples" / "3_shop"
 PROBLEM = "application/problem+json"
 
 
@@ -31,16 +30,16 @@ def free_port() -> int:
 
 
 class Made:
-    """A target of an example's Makefile that runs in the foreground, in a process group of its own."""
+    """A target of the shop's Makefile that runs in the foreground, in a process group of its own."""
 
-    def __init__(self, folder: Path, target: str, log: Path, environment: Mapping[str, str], *, port: int) -> None:
+    def __init__(self, *target: str, log: Path, environment: Mapping[str, str], port: int) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OUTBOXKIT_", "MAKE"))}
         self.port, self.log = port, log
         self._since = log.stat().st_size if log.exists() else 0
         with log.open("ab") as output:
             self.popen = subprocess.Popen(
-                ["make", target, f"PORT={port}", f"PYTHON={sys.executable}"],
-                cwd=folder,
+                ["make", *target, f"PORT={port}", f"PYTHON={sys.executable}"],
+                cwd=SHOP,
                 env={**kept, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -75,10 +74,10 @@ class Made:
 
 
 class Shop:
-    """A folder's shop with data of its own: started, killed and started again at the same port."""
+    """The shop on `fastapi` or `flask`, with data of its own: started, killed and started again at the same port."""
 
-    def __init__(self, folder: Path, data: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.folder, self.data, self.port = folder, data, free_port()
+    def __init__(self, app: str, data: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.app, self.data, self.port = app, data, free_port()
         self.environment = {"SHOP_DATA": str(data), **(environment or {})}
         data.mkdir(parents=True, exist_ok=True)
         self.log = data / "serve.log"
@@ -94,7 +93,7 @@ class Shop:
         return f"sqlite:///{self.data / 'shop.db'}"
 
     def start(self) -> Made:
-        self.running = Made(self.folder, "serve", self.log, self.environment, port=self.port)
+        self.running = Made("serve", f"APP={self.app}", log=self.log, environment=self.environment, port=self.port)
         return self.running
 
     def ready(self) -> "Shop":
@@ -170,8 +169,8 @@ def is_problem(answer: httpx.Response, status: int, slug: str | None = None) -> 
 
 
 @contextmanager
-def serving(folder: Path, data: Path, environment: Mapping[str, str] | None = None) -> Iterator[Shop]:
-    shop = Shop(folder, data, environment)
+def serving(app: str, data: Path, environment: Mapping[str, str] | None = None) -> Iterator[Shop]:
+    shop = Shop(app, data, environment)
     try:
         yield shop.ready()
     finally:

@@ -60,9 +60,10 @@ class Buyer:
 
 
 @contextmanager
-def payment_server(folder: Path, data: Path) -> Iterator[str]:
+def payment_server(data: Path) -> Iterator[str]:
     """The payment server as a process of its own, which lives through the storm."""
-    made = Made(folder, "payments", data / "payments.log", {"LEDGER": str(data / "payments.db")}, port=free_port())
+    environment = {"LEDGER": str(data / "payments.db")}
+    made = Made("payments", log=data / "payments.log", environment=environment, port=free_port())
     try:
         yield made.url_of("payments")
     finally:
@@ -100,7 +101,7 @@ def kill_again_and_again(shop: Shop, numbers: random.Random, *, kills: int) -> N
 
 def weather(shop: Shop, payments_url: str, *, kills: int) -> list[Buyer]:
     """The storm; what the buyers were told is true."""
-    end, numbers = Event(), chance("storm", shop.folder.name)
+    end, numbers = Event(), chance("storm", shop.app)
     buyers = [Buyer(shop.client(timeout=10), random.Random(numbers.random())) for _ in range(CLIENTS)]
     with ThreadPoolExecutor(CLIENTS + 1) as pool:
         running = [pool.submit(buyer.buy_until, end) for buyer in buyers]

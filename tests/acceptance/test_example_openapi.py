@@ -1,4 +1,4 @@
-"""Example 3 answers as its own OpenAPI document says: requests that schemathesis makes of the document."""
+"""Example 3 on FastAPI answers as its own OpenAPI document says: requests that schemathesis makes of the document."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.shop_driver import FASTAPI, serving
+from tests.acceptance.shop_driver import serving
 from tests.night import SEED
 
 NOT_ASKED = (
@@ -18,7 +18,7 @@ NOT_ASKED = (
 
 @pytest.mark.night
 def test_answers_are_as_documented(tmp_path: Path):
-    with serving(FASTAPI, tmp_path / "data") as shop:
+    with serving("fastapi", tmp_path / "data") as shop:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{shop.url}/openapi.json"]
         command += ["--header", "X-User: ada", "--checks", "all", "--exclude-checks", ",".join(NOT_ASKED)]
         command += [

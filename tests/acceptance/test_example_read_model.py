@@ -43,7 +43,7 @@ def test_the_model_that_was_built_anew_is_the_old_one(
     databases: list[str], broker: PlainClient, own_names: dict[str, str]
 ):
     orders, customers, new = databases
-    page = EXAMPLES / "5_read_model" / "README.md"
+    page = EXAMPLES / "4_read_model" / "README.md"
     script = re.sub(
         r"(queue )(customers(?:-new)?)\b", lambda found: found[1] + own_names[found[2]], "".join(fenced(page, "sh"))
     )

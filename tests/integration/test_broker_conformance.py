@@ -1,16 +1,24 @@
 """Every broker and every destination that comes with outboxkit passes the suite that comes with it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import count
 from urllib.parse import unquote
 
 import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
 
-from outboxkit import ids
-from outboxkit.brokers import Publisher, Subscriber
+from outboxkit import Reject, event, ids, inbox_handler
+from outboxkit.brokers import Publisher, Receipt, Subscriber
+from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
+from outboxkit.codec import encode
+from outboxkit.inbox import handler_of
 from outboxkit.message import Message
 from outboxkit.testing import conformance
 from tests.http_destination import Call, Destination, Say, say
@@ -102,3 +110,61 @@ def message_of(call: Call) -> Message:
 async def test_an_http_destination_conforms(case: conformance.PointToPointCase) -> None:
     async with Destination() as server:
         await case(Http(server))
+
+
+@event("Anything")
+@dataclass(frozen=True)
+class Anything:
+    type: str
+    payload: bytes
+
+
+class AsAnything(DirectPublisher):
+    """Its handlers take events of a type that they know: whatever the suite sends is wrapped into one."""
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        return await super().publish([wrapped(message) for message in batch])
+
+
+def wrapped(message: Message) -> Message:
+    return replace(message, type="Anything", payload=encode(Anything(message.type, message.payload), limit=1 << 24))
+
+
+class Direct:
+    def __init__(self, engine: Engine, async_engine: AsyncEngine) -> None:
+        self.engine, self.async_engine = engine, async_engine
+        self.refused: set[str] = set()
+        self.messages: dict[str, Message] = {}
+        self.numbers = count()
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE taken (number INTEGER PRIMARY KEY, message_id TEXT NOT NULL)"))
+
+    def publisher(self) -> Publisher:
+        return AsAnything(self.async_engine, [handler_of(self.take())], retention=timedelta(days=36500))
+
+    def take(self):
+        @inbox_handler("Take")
+        def take(session: Session, event: Anything, message: Message) -> None:
+            row = {"number": next(self.numbers), "id": message.id}
+            session.execute(text("INSERT INTO taken VALUES (:number, :id)"), row)
+            self.messages[message.id] = replace(message, type=event.type, payload=event.payload)
+            if message.id in self.refused:
+                raise Reject("refused")
+
+        return take
+
+    def refuse(self, id: str) -> None:  # noqa: A002
+        self.refused.add(id)
+
+    def arrived(self) -> Sequence[Message]:
+        """What is committed, in its order."""
+        with self.engine.connect() as connection:
+            taken = connection.execute(text("SELECT message_id FROM taken ORDER BY number")).scalars()
+            return [self.messages[id_] for id_ in taken]
+
+
+@pytest.mark.parametrize("case", conformance.POINT_TO_POINT, ids=lambda case: case.__name__)
+async def test_handlers_in_the_process_conform(
+    case: conformance.PointToPointCase, engine: Engine, async_engine: AsyncEngine
+) -> None:
+    await case(Direct(engine, async_engine))

@@ -47,7 +47,6 @@ async def destination() -> AsyncIterator[Destination]:
 
 
 def relay(engine: AsyncEngine, publisher: HttpPublisher, policy: Policy = PATIENT) -> Relay:
-    hold = engine.dialect.name != "sqlite"
     return Relay(
         engine,
         publisher,
@@ -55,7 +54,6 @@ def relay(engine: AsyncEngine, publisher: HttpPublisher, policy: Policy = PATIEN
         batch_size=64,
         poll_interval=5 * MILLISECOND,
         policy=policy,
-        hold=hold,
     )
 
 

@@ -279,3 +279,11 @@ async def test_a_publish_that_is_cancelled_leaves_nothing_behind(destination: De
     destination.answer = ok
     assert verdicts(await publish(publisher, made(1))) == ["confirmed"]
     await publisher.close()
+
+
+async def test_one_id_twice_in_a_batch_is_two_calls(destination: Destination):
+    """That the second one is a repetition is for the other end to say: it has the key."""
+    publisher = HttpPublisher(destination.url)
+    assert verdicts(await publish(publisher, made(1), made(2), made(1))) == ["confirmed"] * 3
+    assert sorted(map(str, destination.keys)) == ["1", "1", "2"]
+    await publisher.close()

@@ -47,6 +47,8 @@ class HttpPublisher:
         ConfigurationError: one of them cannot be used. The text shows no secret.
     """
 
+    slow = True
+
     def __init__(
         self,
         url: str,

@@ -45,7 +45,7 @@ POINT_TO_POINT: tuple[PointToPointCase, ...] = (
     calling.calls_of_a_key_are_made_in_order_among_others,
     calling.a_refused_call_holds_back_the_rest_of_its_key_only,
     calling.a_refused_call_is_no_confirmed_one,
-    calling.one_id_twice_in_a_batch_is_two_calls,
+    calling.one_id_twice_in_a_batch_has_two_receipts,
     calling.a_large_batch_of_large_calls_arrives_whole,
     calling.publishers_do_not_get_into_each_others_way,
     calling.a_closed_line_can_be_opened_again,

@@ -31,6 +31,14 @@ async def test_a_drain_publishes_what_is_due_in_the_order_of_the_positions(bench
     assert bench.publisher.closed == 1
 
 
+@pytest.mark.parametrize(("slow", "hold", "holds"), [(False, None, True), (True, None, False), (True, True, True)])
+async def test_a_slow_publisher_does_not_keep_the_one_writer_out(
+    bench: Bench, slow: bool, hold: bool | None, holds: bool
+):
+    bench.hold, bench.publisher.slow = hold, slow
+    assert bench.relay().hold is holds
+
+
 async def test_nothing_to_do_is_complete(bench: Bench):
     assert (await bench.drain()) == Drained()
     assert bench.publisher.batches == []

@@ -30,8 +30,7 @@ class Called:
     def take(self, message: Message) -> Receipt:
         if message.id in self.refused:
             return REFUSED
-        headers = {name: value for name, value in message.headers.items() if name != "Host"}
-        self.taken.append(replace(message, headers=headers))
+        self.taken.append(message)
         return CONFIRMED
 
 
@@ -82,10 +81,9 @@ class ConfirmsEverything(Calls):
         return [CONFIRMED] * len(batch)
 
 
-class CallsOncePerId(Calls):
+class AnswersOncePerId(Calls):
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        await super().publish(list({message.id: message for message in batch}.values()))
-        return [CONFIRMED] * len(batch)
+        return await super().publish(list({message.id: message for message in batch}.values()))
 
 
 class CutsBodies(Calls):
@@ -115,7 +113,7 @@ CALL_FAULTS = {
     calling.calls_of_a_key_are_made_in_order_among_others: Called(MixesUpTheOrder),
     calling.a_refused_call_holds_back_the_rest_of_its_key_only: Called(HoldsNothingBack),
     calling.a_refused_call_is_no_confirmed_one: Called(ConfirmsEverything),
-    calling.one_id_twice_in_a_batch_is_two_calls: Called(CallsOncePerId),
+    calling.one_id_twice_in_a_batch_has_two_receipts: Called(AnswersOncePerId),
     calling.a_large_batch_of_large_calls_arrives_whole: Called(CutsBodies),
     calling.publishers_do_not_get_into_each_others_way: Called(SharesOneBatch),
     calling.a_closed_line_can_be_opened_again: Called(CannotBeClosedTwice),

@@ -1,25 +1,37 @@
-"""The shop's HTTP door."""
+"""The shop's HTTP door on FastAPI: asynchronous from the request to the database."""
 
-from collections.abc import Mapping
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import nullcontext
 from decimal import Decimal
 from http import HTTPStatus
 from typing import Annotated, Any
 
+import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
-from sqlalchemy.ext.asyncio import AsyncSession
-from starlette.exceptions import HTTPException as AnyHTTPException
-
-from outboxkit import outbox
-from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute, add_problem_handlers
-from outboxkit.preconditions import check_if_match, etag
-from shop.database import get_session
+from shop.database import URL
 from shop.events import ChargeCard
 from shop.orders import MONEY, NAME, Order, Refused, order_number
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from outboxkit import outbox, process
+from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute, add_problem_handlers
+from outboxkit.preconditions import check_if_match, etag
 
 PROBLEM = "application/problem+json"
+
+engine = process.engine(URL, name="shop", pool_size=10)
+sessions = async_sessionmaker(engine, expire_on_commit=False)
+
+
+async def get_session() -> AsyncIterator[AsyncSession]:
+    async with sessions() as session:
+        yield session
 
 
 def current_user(x_user: Annotated[str | None, Header(description="who is calling")] = None) -> str:
@@ -136,3 +148,13 @@ app.add_exception_handler(AnyHTTPException, explain)
 app.add_exception_handler(RequestValidationError, explain_invalid)
 app.add_exception_handler(Refused, explain_refused)
 add_problem_handlers(app)
+
+
+async def serve(listening: socket.socket, stop: asyncio.Event) -> None:
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
+    server.capture_signals = nullcontext  # they are heard by `process.run`
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.serve([listening]))
+        await stop.wait()
+        server.should_exit = True
+    await engine.dispose()

@@ -1,11 +1,10 @@
 """Where the shop keeps its tables and those of outboxkit: an SQLite file, or what `OUTBOXKIT_DATABASE_URL` names."""
 
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 from sqlalchemy import make_url
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from outboxkit import migrations, process
 from shop.orders import Base
@@ -18,25 +17,15 @@ ON_SQLITE = make_url(URL).get_backend_name() == "sqlite"
 # An effect is noted while a handler's transaction is open, which on SQLite keeps every other writer of its file out.
 EFFECTS_URL = f"sqlite:///{make_url(URL).database}-effects.db" if ON_SQLITE else URL
 
-engine = process.engine(URL, name="shop", pool_size=10)
-sessions = async_sessionmaker(engine, expire_on_commit=False)
 effects_engine = process.engine(EFFECTS_URL, name="shop effects")
 effect_sessions = async_sessionmaker(effects_engine)
 
 
-async def get_session() -> AsyncIterator[AsyncSession]:
-    async with sessions() as session:
-        yield session
-
-
 async def migrate() -> None:
+    engine = process.engine(URL, name="shop migrate")
     for each in (engine, effects_engine):
         async with each.begin() as connection:
             await connection.run_sync(migrations.migrate)
     async with engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
-
-
-async def close() -> None:
     await engine.dispose()
-    await effects_engine.dispose()

@@ -1,6 +1,10 @@
-"""What happens once the card was charged. Two handlers: an order is paid also while the mail server is away."""
+"""What happens once the card was charged. Two handlers: an order is paid also while the mail server is away.
+
+A handler is a `def` or an `async def`, whatever the web framework is.
+"""
 
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
 from outboxkit import effects, inbox_handler
 from shop.database import effect_sessions
@@ -10,8 +14,8 @@ from shop.orders import Order
 
 
 @inbox_handler("orders.MarkPaid")
-async def mark_paid(session: AsyncSession, event: CardCharged) -> None:
-    order = await session.get_one(Order, event.order_id, with_for_update=True)
+def mark_paid(session: Session, event: CardCharged) -> None:
+    order = session.get_one(Order, event.order_id, with_for_update=True)
     order.charged()
 
 

@@ -1,22 +1,50 @@
-"""The shop's HTTP door."""
+"""The shop's HTTP door on Flask: threads and plain sessions."""
 
+import asyncio
+import logging
+import socket
+import threading
 from decimal import Decimal
 from typing import Annotated, TypeVar
 
 import msgspec
 from flask import Blueprint, Flask, Response, abort, jsonify, request
+from shop.database import ON_SQLITE, URL
+from shop.events import ChargeCard
+from shop.orders import MONEY, NAME, Order, Refused, order_number
+from sqlalchemy import Engine, create_engine, event, make_url
+from sqlalchemy.orm import scoped_session, sessionmaker
 from werkzeug.exceptions import Conflict, HTTPException
+from werkzeug.serving import make_server
 
 from outboxkit import outbox
 from outboxkit.integrations.flask import Idempotent, add_problem_handlers
 from outboxkit.preconditions import check_if_match, etag
-from shop.database import session
-from shop.events import ChargeCard
-from shop.orders import MONEY, NAME, Order, Refused, order_number
 
 Money = Annotated[str, msgspec.Meta(pattern=rf"^{MONEY}\Z")]
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]
 T = TypeVar("T")
+
+
+def connect(url: str) -> Engine:
+    if not ON_SQLITE:
+        return create_engine(make_url(url).set(drivername="postgresql+psycopg"), pool_size=10)
+    engine = create_engine(make_url(url).set(drivername="sqlite"), connect_args={"timeout": 30})
+
+    @event.listens_for(engine, "connect")
+    def settle_in(connection, _) -> None:
+        connection.isolation_level = None  # the driver would begin only before the first write
+        connection.execute("PRAGMA journal_mode = WAL")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+engine = connect(URL)
+session = scoped_session(sessionmaker(engine, expire_on_commit=False))
 
 
 class NewOrder(msgspec.Struct):
@@ -117,6 +145,7 @@ def refuse(error: Refused) -> Response:
 
 
 app = Flask(__name__)
+app.json.sort_keys = False
 app.register_blueprint(shop)
 app.register_error_handler(HTTPException, explain)
 app.register_error_handler(Refused, refuse)
@@ -126,3 +155,14 @@ add_problem_handlers(app)
 @app.teardown_appcontext
 def forget(_: BaseException | None) -> None:
     session.remove()
+
+
+async def serve(listening: socket.socket, stop: asyncio.Event) -> None:
+    """The web server has threads; the event loop is for the workers beside it."""
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # no line for each request
+    host, port = listening.getsockname()
+    server = make_server(host, port, app, threaded=True, fd=listening.fileno())
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    await stop.wait()
+    await asyncio.to_thread(server.shutdown)
+    engine.dispose()

@@ -1,6 +1,7 @@
 """The whole shop in one process: web server, workers, and stand-ins for payment provider and mail server.
 
-`make serve PORT=8123` starts it. End it with Ctrl-C, or with `kill -9`: the next start goes on where it was.
+`make serve PORT=8123` starts it, `make serve APP=flask` on Flask. End it with Ctrl-C, or with `kill -9`: the next start
+goes on where it was.
 """
 
 import argparse
@@ -10,36 +11,29 @@ import socket
 import sys
 import threading
 import time
-from contextlib import nullcontext
 from datetime import timedelta
+from importlib import import_module
 from socketserver import BaseServer
+from types import ModuleType
 
-import uvicorn
 from outside.mails import Mails
 from outside.payments import Payments
 from shop import database, workers
-from shop.api import app
 
 from outboxkit import process
 
 HOST = "127.0.0.1"
 
 
-async def serve(listening: socket.socket, payments_url: str, stop: asyncio.Event) -> int:
+async def serve(app: ModuleType, listening: socket.socket, payments_url: str, stop: asyncio.Event) -> int:
     await database.migrate()
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=5))
-    server.capture_signals = nullcontext  # they are heard by `process.run`
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(server.serve([listening]))
         tasks.create_task(workers.work(payments_url, stop))
-        while not server.started:  # noqa: ASYNC110 - uvicorn has no event for it
-            await asyncio.sleep(0.01)
-        print(f"shop      http://{HOST}:{listening.getsockname()[1]}  (try /docs)")
+        tasks.create_task(app.serve(listening, stop))
+        print(f"shop      http://{HOST}:{listening.getsockname()[1]}")
         print(f"payments  {payments_url}  (try /ledger)")
         print(f"mails     {os.environ['SMTP_URL']}", flush=True)
-        await stop.wait()
-        server.should_exit = True
-    await database.close()
+    await database.effects_engine.dispose()
     return 0
 
 
@@ -78,6 +72,7 @@ def leave_with(parent: int) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--app", choices=("fastapi", "flask"), default="fastapi")
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--parent", type=int, help="end when this process ends, which has started this one")
     chosen = parser.parse_args()
@@ -89,7 +84,8 @@ def main() -> int:
     if not os.environ.get("SMTP_URL"):
         os.environ["SMTP_URL"] = f"smtp://{HOST}:{start(Mails, port + 2, 'mails')}"
     process.configure_log(level=os.environ.get("OUTBOXKIT_LOG_LEVEL", "warning"), format="auto")
-    return process.run(lambda stop: serve(listening, payments_url, stop), shutdown_timeout=timedelta(seconds=10))
+    app = import_module(f"{chosen.app}_app")
+    return process.run(lambda stop: serve(app, listening, payments_url, stop), shutdown_timeout=timedelta(seconds=10))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,273 @@
+"""Messages that are handled in process: what is committed, and the receipt for whatever a handler does."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from greenlet import GreenletExit
+from sqlalchemy import insert, select
+from sqlalchemy.exc import InvalidRequestError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
+
+from outboxkit import ConfigurationError, Message, Reject, Retries, Retry, inbox_handler, process, tables
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict, address_of, is_slow
+from outboxkit.brokers.direct import LONGEST_WAIT, DirectPublisher
+from outboxkit.inbox import handler_of
+from outboxkit.message import being_handled
+from tests.unit.shop import NOW, OrderConfirmed, StockChanged, effects, message, rows
+
+
+@inbox_handler("Sync")
+def work(session: Session, event: OrderConfirmed) -> None:
+    session.execute(insert(effects).values(what=f"order {event.order_id}"))
+
+
+@inbox_handler("Async")
+async def async_work(session: AsyncSession, event: OrderConfirmed, sent: Message) -> None:
+    await session.execute(insert(effects).values(what=f"{sent.id} {dict(sent.headers)}"))
+
+
+def raising(error: BaseException | type[BaseException], name: str = "Raises", **more: Any) -> Callable[..., Any]:
+    @inbox_handler(name, **more)
+    def raises(session: Session, event: OrderConfirmed) -> None:
+        work(session, event)
+        raise error
+
+    return raises
+
+
+def direct(engine: AsyncEngine, *functions: Callable[..., Any], **more: Any) -> DirectPublisher:
+    return DirectPublisher(engine, [handler_of(each) for each in functions], **{"clock": lambda: NOW, **more})
+
+
+async def publish(engine: AsyncEngine, *functions: Callable[..., Any], **more: Any) -> Receipt:
+    """The receipt for one message."""
+    (receipt,) = await direct(engine, *functions).publish([message(**more)])
+    return receipt
+
+
+def handled(database_url: str) -> list[tuple[object, object]]:
+    return [(row["handler"], row["message_id"]) for row in rows(database_url, tables.inbox)]
+
+
+def what(database_url: str) -> list[object]:
+    return [row["what"] for row in rows(database_url, effects)]
+
+
+async def test_every_handler_of_its_type_runs_once(async_engine: AsyncEngine, database_url: str):
+    @inbox_handler("Other")
+    def other(session: Session, event: StockChanged) -> None:
+        raise AssertionError
+
+    publisher = direct(async_engine, work, other, async_work)
+    batch = [message(headers={"tenant": "acme"}), message(headers={"tenant": "acme"})]
+    assert await publisher.publish(batch) == [CONFIRMED, CONFIRMED]
+    assert await publisher.publish(batch[:1]) == [CONFIRMED]
+    assert what(database_url) == ["order 7", "m-1 {'tenant': 'acme'}"]
+    assert sorted(handled(database_url)) == [("Async", "m-1"), ("Sync", "m-1")]
+    assert being_handled() is None
+
+
+async def test_what_a_handler_did_before_it_failed_is_undone(async_engine: AsyncEngine, database_url: str):
+    with capture_logs() as logged:
+        receipt = await publish(async_engine, raising(ZeroDivisionError("no")), async_work)
+    assert receipt == Receipt(Verdict.REJECTED, "Raises: ZeroDivisionError: no")
+    assert what(database_url) == ["m-1 {}"]
+    assert handled(database_url) == [("Async", "m-1")]
+    (line,) = logged
+    assert (line["event"], line["log_level"], line["handler"]) == ("handler failed", "warning", "Raises")
+    assert (line["message_id"], line["type"]) == ("m-1", "OrderConfirmed")
+    assert "raise error" in line["exception"]
+
+
+@pytest.mark.parametrize(
+    ("error", "options", "receipt"),
+    [
+        (Reject("too late"), {}, Receipt(Verdict.REJECTED, "Raises: too late", final=True)),
+        (Retry("closed"), {}, Receipt(Verdict.REJECTED, "Raises: closed")),
+        (Retry("closed", after=90), {}, Receipt(Verdict.REJECTED, "Raises: closed", timedelta(seconds=90))),
+        (Retry("closed", after=10**30), {}, Receipt(Verdict.REJECTED, "Raises: closed", LONGEST_WAIT)),
+        (KeyError("a"), {"retry": Retries(never=(LookupError,))}, Receipt(Verdict.REJECTED, "", final=True)),
+        (ValueError("a"), {"retry": Retries(never=(LookupError,))}, Receipt(Verdict.REJECTED, "")),
+        (ValueError("a"), {"retry": Retries(max_attempts=1)}, Receipt(Verdict.REJECTED, "", final=True)),
+        (SystemExit(3), {}, Receipt(Verdict.REJECTED, "Raises: SystemExit: 3")),
+        (KeyboardInterrupt, {}, Receipt(Verdict.REJECTED, "Raises: KeyboardInterrupt")),
+        (GreenletExit, {}, Receipt(Verdict.REJECTED, "Raises: GreenletExit")),
+        (asyncio.CancelledError, {}, Receipt(Verdict.REJECTED, "Raises: CancelledError")),
+    ],
+    ids=str,
+)
+async def test_the_receipt_says_what_the_handler_raised(
+    async_engine: AsyncEngine, database_url: str, error: BaseException, options: dict[str, Any], receipt: Receipt
+):
+    found = await publish(async_engine, raising(error, **options))
+    assert (found.verdict, found.after, found.final) == (receipt.verdict, receipt.after, receipt.final)
+    assert str(found.reason).startswith(str(receipt.reason))
+    assert (what(database_url), handled(database_url)) == ([], [])
+    assert await publish(async_engine, work) is CONFIRMED
+
+
+@pytest.mark.parametrize("colour", ["def", "async def"])
+async def test_a_handler_that_cancels_its_task_has_failed(async_engine: AsyncEngine, database_url: str, colour: str):
+    @inbox_handler("Cancels")
+    def cancels(session: Session, event: OrderConfirmed) -> None:
+        asyncio.current_task().cancel()
+        work(session, event)
+
+    @inbox_handler("Cancels")
+    async def cancels_and_waits(session: AsyncSession, event: OrderConfirmed) -> None:
+        asyncio.current_task().cancel()
+        await asyncio.sleep(10)
+
+    receipt = await publish(async_engine, cancels if colour == "def" else cancels_and_waits)
+    assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, False)
+    assert what(database_url) == []
+    assert await publish(async_engine, work) is CONFIRMED
+
+
+async def test_a_cancelled_publish_ends_and_nothing_is_committed(async_engine: AsyncEngine, database_url: str):
+    begun = asyncio.Event()
+
+    @inbox_handler("Waits")
+    async def waits(session: AsyncSession, event: OrderConfirmed) -> None:
+        await session.execute(insert(effects).values(what="waits"))
+        begun.set()
+        await asyncio.sleep(60)
+
+    publishing = asyncio.create_task(publish(async_engine, waits, work))
+    await begun.wait()
+    publishing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await publishing
+    assert (what(database_url), handled(database_url)) == ([], [])
+    assert await publish(async_engine, work) is CONFIRMED
+
+
+async def test_a_payload_that_is_not_the_event_is_dead_at_once(async_engine: AsyncEngine):
+    receipt = await publish(async_engine, work, payload=b'{"order_id": "many"}')
+    assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, True)
+    assert "Sync: DecodeError: " in str(receipt.reason)
+
+
+async def test_a_type_that_no_handler_takes_is_unroutable(async_engine: AsyncEngine):
+    receipt = await publish(async_engine, work, type="ParcelSent")
+    assert receipt == Receipt(Verdict.UNROUTABLE, "no handler here takes 'ParcelSent'")
+
+
+async def test_several_failures_are_one_receipt(async_engine: AsyncEngine):
+    soon, later = Retry("soon", after=5), Retry("later", after=60)
+    failing = [raising(error, name) for name, error in (("A", later), ("B", soon), ("C", Reject("never")))]
+    receipt = await publish(async_engine, *failing)
+    assert receipt == Receipt(Verdict.REJECTED, "A: later; B: soon; C: never", timedelta(seconds=5))
+    assert (await publish(async_engine, failing[2], raising(Reject("no"), "D"))).final
+
+
+async def test_what_is_behind_a_failure_of_its_key_is_held(async_engine: AsyncEngine, database_url: str):
+    @inbox_handler("Picky")
+    def picky(session: Session, event: OrderConfirmed, sent: Message) -> None:
+        if sent.headers.get("bad"):
+            raise ZeroDivisionError
+        session.execute(insert(effects).values(what=sent.id))
+
+    batch = [
+        message(id="a", key="one"),
+        message(id="b", key="one", headers={"bad": True}),
+        message(id="c", key="one"),
+        message(id="d", key="two"),
+        message(id="e", headers={"bad": True}),
+        message(id="f"),
+    ]
+    receipts = await direct(async_engine, picky).publish(batch)
+    assert [str(receipt.verdict) for receipt in receipts] == [
+        "confirmed", "rejected", "held", "confirmed", "rejected", "confirmed"
+    ]  # fmt: skip
+    assert receipts[2].reason == "an earlier message of key 'one' has failed"
+    assert what(database_url) == ["a", "d", "f"]
+
+
+async def test_a_replayed_message_is_for_the_handlers_that_are_named_on_it(
+    async_engine: AsyncEngine, database_url: str
+):
+    headers = {"outboxkit-queue": "billing", "outboxkit-handlers": ["Async"], "outboxkit-attempt": 3, "tenant": "acme"}
+    assert await publish(async_engine, work, async_work, headers=headers) is CONFIRMED
+    assert what(database_url) == ["m-1 {'tenant': 'acme'}"]
+    receipt = await publish(async_engine, work, async_work, headers={"outboxkit-handlers": ["Sync", "Gone"]})
+    assert receipt == Receipt(Verdict.UNROUTABLE, "no handler here takes 'OrderConfirmed' and is named Gone")
+    assert handled(database_url) == [("Async", "m-1")]
+
+
+async def test_a_message_that_may_have_been_handled_and_forgotten_is_refused(
+    async_engine: AsyncEngine, database_url: str
+):
+    old = message(created_at=NOW - timedelta(days=2))
+    strict = direct(async_engine, work, retention=timedelta(days=2))
+    (receipt,) = await strict.publish([old])
+    assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, True)
+    assert "(2 days)" in str(receipt.reason)
+    later = datetime(2099, 1, 1, tzinfo=UTC)  # what is accepted is remembered from then on
+    accepted = message(created_at=old.created_at, headers={"outboxkit-accepted-at": int(later.timestamp() * 1000)})
+    assert await strict.publish([accepted]) == [CONFIRMED]
+    assert what(database_url) == ["order 7"]
+    assert [row["processed_at"] for row in rows(database_url, tables.inbox)] == [later]
+
+
+async def test_what_a_handler_left_running_cannot_use_its_session(async_engine: AsyncEngine):
+    left = []
+
+    @inbox_handler("Leaves")
+    async def leaves(session: AsyncSession, event: OrderConfirmed) -> None:
+        async def later() -> None:
+            await asyncio.sleep(0)
+            await committed.wait()
+            await session.execute(select(effects))
+
+        committed = asyncio.Event()
+        left.append((committed, asyncio.create_task(later())))
+
+    assert await publish(async_engine, leaves) is CONFIRMED
+    ((committed, task),) = left
+    committed.set()
+    with pytest.raises(InvalidRequestError, match="closed"):
+        await task
+    assert async_engine.pool.checkedout() == 0
+
+
+async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_after_that(
+    async_engine: AsyncEngine, database_url: str
+):
+    @inbox_handler("Slow", timeout=60)
+    async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
+        await asyncio.sleep(60)
+
+    @inbox_handler("Blocks")
+    def blocks(session: Session, event: OrderConfirmed) -> None:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            pass
+
+    publisher = direct(async_engine, slow, blocks, timeout=timedelta(seconds=0.4))
+    receipts = await publisher.publish([message(), message(id="m-2"), message(id="m-3", key="one")])
+    assert [receipt.verdict for receipt in receipts] == [Verdict.REJECTED, Verdict.HELD, Verdict.HELD]
+    assert "took longer than 0.2 s" in str(receipts[0].reason)
+    assert [receipt.reason for receipt in receipts[1:]] == ["there was no time left for it"] * 2
+    assert handled(database_url) == [("Blocks", "m-1")]
+
+
+async def test_a_database_that_is_away_is_nobodys_fault(tmp_path):
+    engine = process.engine(f"sqlite:///{tmp_path}/gone/shop.db", name="test")
+    receipts = await direct(engine, work, async_work).publish([message(), message(id="m-2")])
+    assert [receipt.verdict for receipt in receipts] == [Verdict.UNKNOWN, Verdict.HELD]
+    assert "unable to open" in str(receipts[0].reason)
+    await engine.dispose()
+
+
+async def test_the_publisher_says_what_it_is(async_engine: AsyncEngine):
+    publisher = direct(async_engine, work)
+    assert (address_of(publisher), is_slow(publisher)) == ("this process", True)
+    with pytest.raises(ConfigurationError, match="timeout of more than 0"):
+        direct(async_engine, work, timeout=timedelta(0))
