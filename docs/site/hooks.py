@@ -20,7 +20,9 @@ HIDDEN = re.compile(r"^<!-- [a-z]+[^\n]*\n.*?^-->\n", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"^```(?P<language>[a-z]+)(?P<words>(?: [a-z-]+)+)$", re.MULTILINE)
 LINK = re.compile(r"\[(?P<text>[^]]*)\]\((?P<path>\.\.?/[^)#]*)(?P<anchor>#[^)]*)?\)")
 DIAGRAM = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?:[^"]*/)?diagrams/(?P<name>[a-z-]+\.svg)" />')
-WORD = re.compile(r"<code>([^<\n]+)</code>")
+CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+LOST_LIST = re.compile(r"^ {1,3}[*+-] .*|^[^\s*|#<+-].*\n[*+-] .*", re.MULTILINE)
+NAME = re.compile(r"(?<=<code>)[^<\n]+(?=</code>)")
 LINE = re.compile(r'id="(__span-0-\d+)"')
 
 
@@ -57,7 +59,11 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
-    markdown = FENCE.sub(fence, HIDDEN.sub("", markdown))
+    markdown = HIDDEN.sub("", markdown)
+    lost = LOST_LIST.search(CODE.sub("", markdown))
+    if lost:
+        raise PluginError(f"{uri}: a list in a list is indented by 4, and a list follows a blank line: {lost[0]}")
+    markdown = FENCE.sub(fence, markdown)
     return LINK.sub(lambda found: link(uri, found), markdown)
 
 
@@ -93,5 +99,5 @@ def on_page_content(html: str, page: Page, **_: object) -> str:
     """
     if page.file.src_uri.startswith("source/"):
         page.present_anchor_ids = {*(page.present_anchor_ids or ()), *LINE.findall(html)}
-    html = WORD.sub(lambda found: re.sub(r"([_./])(?=\w)", r"\1<wbr>", found[0]), html)
+    html = NAME.sub(lambda found: re.sub(r"([_./])(?=\w)", r"\1<wbr>", found[0]), html)
     return DIAGRAM.sub(lambda found: (ROOT / "docs" / "diagrams" / found["name"]).read_text(), html)
