@@ -41,7 +41,8 @@ bench: $(VENV)/.tests ## how fast it is here, beside what it is compared with (A
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
 docs: $(VENV)/.docs ## build the site of the documentation into .site/; a broken link, an anchor or a page out of the menu fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file docs/site/mkdocs.yml
+	@# not --quiet, which keeps warnings from being counted
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo ".site/index.html is there; with its search: $(BIN)/python -m http.server --directory .site"
 
 check: $(VENV)/.tests ## format, lint, types, import rules, architecture, the documentation's site

@@ -100,4 +100,9 @@ def on_page_content(html: str, page: Page, **_: object) -> str:
     if page.file.src_uri.startswith("source/"):
         page.present_anchor_ids = {*(page.present_anchor_ids or ()), *LINE.findall(html)}
     html = NAME.sub(lambda found: re.sub(r"([_./])(?=\w)", r"\1<wbr>", found[0]), html)
-    return DIAGRAM.sub(lambda found: (ROOT / "docs" / "diagrams" / found["name"]).read_text(), html)
+    return DIAGRAM.sub(lambda found: drawing(found["name"]), html)
+
+
+def drawing(name: str) -> str:
+    """The text of a diagram, which a search need not find."""
+    return (ROOT / "docs" / "diagrams" / name).read_text().replace("<svg ", '<svg data-search-exclude="" ', 1)
