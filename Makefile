@@ -6,14 +6,14 @@ BIN := $(VENV)/bin
 LOWEST := .venv-lowest
 QUIETLY := --quiet --disable-pip-version-check --no-deps
 UV := 'uv>=0.8'
-RESOLVE := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
+RESOLVE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
 WORKERS := --numprocesses=3 --dist=worksteal
 ifndef SEED
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all test-lowest coverage bench check format lock clean
+.PHONY: help install demo docs test test-all test-lowest coverage bench check format lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,12 +40,18 @@ bench: $(VENV)/.tests ## how fast it is here, beside what it is compared with (A
 	@$(BIN)/python -m tests.servers --provide
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-check: $(VENV)/.tests ## format, lint, types, import rules, architecture
+docs: $(VENV)/.docs ## build the site of the documentation into .site/; a broken link, an anchor or a page out of the menu fails
+	@# not --quiet, which keeps warnings from being counted
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+	@echo ".site/index.html is there; with its search: $(BIN)/python -m http.server --directory .site"
+
+check: $(VENV)/.tests ## format, lint, types, import rules, architecture, the documentation's site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+	@$(MAKE) --no-print-directory docs
 
 format: $(VENV)/.tests ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
@@ -56,11 +62,12 @@ test-lowest: $(LOWEST)/.installed ## the unit tests with the lowest versions tha
 
 lock: | $(VENV)/bin/python ## renew the lock files: the newest versions that pyproject.toml allows
 	@$(BIN)/python -m pip install $(QUIETLY) $(UV)
-	$(RESOLVE) --upgrade --group test --group lint -o tests/requirements.lock
-	$(RESOLVE) --upgrade -c tests/requirements.lock --no-annotate -o workers/requirements.lock
+	$(RESOLVE) --upgrade pyproject.toml --group test --group lint -o tests/requirements.lock
+	$(RESOLVE) --upgrade pyproject.toml -c tests/requirements.lock --no-annotate -o workers/requirements.lock
+	$(RESOLVE) --upgrade -c tests/requirements.lock --group docs -o docs/site/requirements.lock
 
 clean: ## remove the environments and what the tools left
-	rm -rf .venv .venv-* dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-* .site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "outboxkit needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
@@ -75,6 +82,11 @@ $(VENV)/.installed: workers/requirements.lock pyproject.toml | $(VENV)/bin/pytho
 $(VENV)/.tests: tests/requirements.lock $(VENV)/.installed
 	@echo "installing the test tools into $(VENV)"
 	@$(BIN)/python -m pip install $(QUIETLY) --require-hashes --requirement tests/requirements.lock
+	@touch $@
+
+$(VENV)/.docs: docs/site/requirements.lock | $(VENV)/bin/python
+	@echo "installing what builds the documentation's site into $(VENV)"
+	@$(BIN)/python -m pip install $(QUIETLY) --require-hashes --requirement docs/site/requirements.lock
 	@touch $@
 
 $(LOWEST)/.installed: pyproject.toml tests/requirements.lock | $(VENV)/bin/python

@@ -245,7 +245,10 @@ def test_the_tables_page_is_of_this_version() -> None:
 
 
 def test_every_page_is_reached_from_the_index() -> None:
+    """Or from the table of decisions, which is."""
     linked = set(re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text()))
+    table = (ROOT / "docs" / "decisions" / "README.md").read_text()
+    linked |= {f"decisions/{name}" for name in re.findall(r"\]\(([^)#]+)", table)}
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
     assert pages <= linked
 
