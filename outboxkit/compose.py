@@ -102,12 +102,12 @@ async def consumer(
             tried again for longer than the inbox remembers it.
         SchemaError: there is no such SQLite file.
     """
-    from outboxkit.consumer import Consumer, Pace, Policy  # noqa: PLC0415 - as above
+    from outboxkit.consumer import Concurrency, Consumer, Policy  # noqa: PLC0415 - as above
 
     name, ladder = queue_name(chosen), chosen.retry_ladder
     policy = Policy(chosen.max_attempts, chosen.inbox_retention, chosen.clock_skew, chosen.max_crashes, ladder)
     policy.check(handlers)
-    pace = Pace(chosen.concurrency, chosen.consume_batch, chosen.ordered)
+    pace = Concurrency(chosen.concurrency, chosen.consume_batch, chosen.ordered)
     if subscriber is None:
         subscriber = process.subscriber(
             broker_url(chosen),

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import codec, partitions, schema, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict, reserved
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.outage import Outage, Sleep, pause
@@ -227,7 +227,7 @@ def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
         payload=bytes(row.payload),
         key=row.key,
         topic=row.topic,
-        headers=headers | Marks(handlers=handlers).headers(),
+        headers=headers | DeliveryHeaders(handlers=handlers).headers(),
         correlation_id=row.correlation_id,
         causation_id=row.causation_id,
         created_at=row.created_at,

@@ -160,12 +160,12 @@ class Retention:
             return
         async with self._engine.connect() as plain:
             connection = await plain.execution_options(isolation_level="AUTOCOMMIT")
-            alone = bool((await connection.execute(statements.published.be_the_one())).scalar_one())
+            alone = bool((await connection.execute(statements.published.try_prune_lock())).scalar_one())
             try:
                 yield alone
             finally:
                 if alone:
-                    await connection.execute(statements.published.let_others())
+                    await connection.execute(statements.published.release_prune_lock())
 
     async def _prune_inbox(self, done: Pruned, now: datetime, show: Show) -> None:
         """Days are made after those that are over went, and only for what may not go yet."""

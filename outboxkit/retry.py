@@ -73,7 +73,7 @@ class Retries:
         return self.delays[min(max(failures, 1), len(self.delays)) - 1] if self.delays else None
 
 
-def rung(ladder: Sequence[timedelta], failures: int, wanted: timedelta | None = None) -> timedelta:
+def delay_for(ladder: Sequence[timedelta], failures: int, wanted: timedelta | None = None) -> timedelta:
     """The step of the ladder on which a message waits: by the number of failures, or nearest to what was wanted.
 
     A ladder is an ascending row of delays; failures beyond its length stay on the last step.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from outboxkit import ids
 from outboxkit.message import Message
-from outboxkit.retry import rung
+from outboxkit.retry import delay_for
 
 SAFETY_FACTOR = 2
 """By how much the retention should exceed the longest time for which a message can be on its way by itself."""
@@ -44,7 +44,7 @@ def needed(ladder: Sequence[timedelta], max_attempts: int, skew: timedelta) -> t
 
     The window is how long a message waits on its retry ladder until its last attempt.
     """
-    return sum((rung(ladder, failures) for failures in range(1, max_attempts)), timedelta()) + skew
+    return sum((delay_for(ladder, failures) for failures in range(1, max_attempts)), timedelta()) + skew
 
 
 def recommended(ladder: Sequence[timedelta], max_attempts: int, skew: timedelta) -> timedelta:

@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
 
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.message import Message
 
 
@@ -21,7 +21,7 @@ class Verdict(StrEnum):
     UNROUTABLE = "unroutable"
     REJECTED = "rejected"
     POSTPONED = "postponed"
-    HELD = "held"
+    NOT_SENT = "not sent"
     UNKNOWN = "unknown"
 
 
@@ -30,7 +30,7 @@ class Receipt:
     """The broker's answer for one message, with its reason where it is no confirm.
 
     Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks, or that a destination
-    said yes to it. `UNROUTABLE` and `REJECTED` are the message's own failure. `HELD` means that it was not sent: an
+    said yes to it. `UNROUTABLE` and `REJECTED` are the message's own failure. `NOT_SENT` means that it was not sent: an
     earlier message of its key in the same batch has failed, its key is published with such care that the rest comes
     with a later batch, or there was no time left. `POSTPONED` means that the other end asked to come again later, or
     that a queue takes nothing at the moment: no attempt is counted. `UNKNOWN` means that no answer came: the message
@@ -86,7 +86,7 @@ class Publisher(Protocol):
         """Publish every message persistently, and answer for each, in the order of the batch.
 
         Messages of one key leave in the order of the batch. Once one of them is known to have failed, those of its
-        key that have not left yet are `HELD`. A message at which the broker closes the channel or the connection is
+        key that have not left yet are `NOT_SENT`. A message at which the broker closes the channel or the connection is
         found, and is the only one that is `REJECTED` for it.
 
         Returns within the publisher's time limit: what was not answered by then is `UNKNOWN`, or `REJECTED` where the
@@ -114,7 +114,7 @@ class Malformed:
 
 
 class Delivery(Protocol):
-    """One arrival of a message. Exactly one of `ack`, `release`, `retry` and `renew` is called, once.
+    """One arrival of a message. Exactly one of `ack`, `requeue`, `retry` and `requeue_fresh` is called, once.
 
     Each raises `BrokerUnavailable` where the broker went away: it will then deliver the message again.
     """
@@ -124,7 +124,7 @@ class Delivery(Protocol):
         """What arrived, without the marks."""
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> DeliveryHeaders:
         """What was noted on it: attempt, first failure, the handlers that are still to run."""
 
     @property
@@ -141,7 +141,7 @@ class Delivery(Protocol):
     async def ack(self) -> None:
         """It is done: the broker may forget it. Acks of one moment may travel as one."""
 
-    async def release(self) -> None:
+    async def requeue(self) -> None:
         """Give it back unhandled: it comes again at once, to any consumer, as the same attempt."""
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
@@ -150,7 +150,7 @@ class Delivery(Protocol):
         The step is chosen by the number of attempts, or nearest to `after`. No handler named: all that it was for.
         """
 
-    async def renew(self) -> None:
+    async def requeue_fresh(self) -> None:
         """Put a copy at the end of the queue, as the same attempt, and forget this one: it has returned 0 times then.
 
         For a message that came back so often, without a fault of its own, that the broker may soon drop it.
@@ -175,7 +175,7 @@ class Subscriber(Protocol):
             BrokerUnavailable: the connection was lost; what was not acked will be delivered again.
         """
 
-    async def cease(self) -> None:
+    async def stop_receiving(self) -> None:
         """Take no more deliveries; those that were taken can still be settled. `connect` after `close` begins anew.
 
         Raises:

@@ -24,7 +24,7 @@ from outboxkit.outage import Clock, utc_now, what_is_away
 
 LONGEST_WAIT = timedelta(hours=1)
 """No `Retry` of a handler holds a message for longer."""
-_NO_TIME = Receipt(Verdict.HELD, "there was no time left for it")
+_NO_TIME = Receipt(Verdict.NOT_SENT, "there was no time left for it")
 
 
 class _Escaped(Exception):
@@ -99,7 +99,7 @@ class DirectPublisher:
         receipts: list[Receipt] = []
         for message in batch:
             if message.key is not None and message.key in failed:
-                receipts.append(Receipt(Verdict.HELD, f"an earlier message of key {message.key!r} has failed"))
+                receipts.append(Receipt(Verdict.NOT_SENT, f"an earlier message of key {message.key!r} has failed"))
                 continue
             receipt = await self._receipt(message) if time.monotonic() < until else _NO_TIME
             receipts.append(receipt)
@@ -128,7 +128,7 @@ class DirectPublisher:
             failures += [failure] if failure is not None else []
         return _together(failures)
 
-    def _refusal(self, message: Message, takers: Sequence[Handler], marked: reserved.Marks) -> Receipt | None:
+    def _refusal(self, message: Message, takers: Sequence[Handler], marked: reserved.DeliveryHeaders) -> Receipt | None:
         """Why no handler may run for it; None if they may."""
         missing = set(marked.handlers) - {handler.name for handler in takers}
         if missing or not takers:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Verdict, reserved
-from outboxkit.brokers.reserved import FRESH, Marks
+from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.message import Message
-from outboxkit.retry import rung
+from outboxkit.retry import delay_for
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     message: Message | Malformed
-    marks: Marks
+    marks: DeliveryHeaders
     place: int
     returned: int = 0
 
@@ -28,7 +28,7 @@ class _Queue:
     count: int = 0
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, message: Message | Malformed, marked: Marks = FRESH) -> None:
+    def put(self, message: Message | Malformed, marked: DeliveryHeaders = FRESH) -> None:
         """Append the message, with these marks."""
         self.count += 1
         self.ready.append(_Kept(message, marked, self.count))
@@ -40,7 +40,7 @@ class _Queue:
         self.ready = deque(sorted([back, *self.ready], key=lambda one: one.place))
         self.arrived.set()
 
-    def put_postponed(self, message: Message | Malformed, marked: Marks) -> None:
+    def put_postponed(self, message: Message | Malformed, marked: DeliveryHeaders) -> None:
         """Append what has waited for its next attempt."""
         self.postponed -= 1
         self.put(message, marked)
@@ -100,7 +100,7 @@ class MemoryPublisher:
         receipts: list[Receipt] = []
         for message in batch:
             if message.key in failed:
-                receipts.append(Receipt(Verdict.HELD, f"an earlier message of key {message.key!r} has failed"))
+                receipts.append(Receipt(Verdict.NOT_SENT, f"an earlier message of key {message.key!r} has failed"))
                 continue
             receipts.append(self._broker.route(message))
             if receipts[-1] is not CONFIRMED and message.key is not None:
@@ -124,7 +124,7 @@ class MemoryDelivery:
         return self._kept.message
 
     @property
-    def marks(self) -> Marks:
+    def marks(self) -> DeliveryHeaders:
         """What was noted on it."""
         return self._kept.marks
 
@@ -142,7 +142,7 @@ class MemoryDelivery:
         """Forget it."""
         self._subscriber.unacked.pop(self, None)
 
-    async def release(self) -> None:
+    async def requeue(self) -> None:
         """Put it back at the head of the queue."""
         self._subscriber.unacked.pop(self, None)
         self._subscriber.queue.put_back(self._kept)
@@ -150,13 +150,13 @@ class MemoryDelivery:
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         """Put it back after a step of the ladder."""
         self._subscriber.unacked.pop(self, None)
-        queue, delay = self._subscriber.queue, rung(self._subscriber.ladder, self.marks.attempt, after)
+        queue, delay = self._subscriber.queue, delay_for(self._subscriber.ladder, self.marks.attempt, after)
         queue.postponed += 1
         marked = self.marks.next_attempt(now=datetime.now(UTC), handlers=handlers)
         asyncio.get_running_loop().call_later(delay.total_seconds(), queue.put_postponed, self.message, marked)
         return delay
 
-    async def renew(self) -> None:
+    async def requeue_fresh(self) -> None:
         """Append it to the queue as if it had arrived there now."""
         self._subscriber.unacked.pop(self, None)
         self._subscriber.queue.put(self.message, self.marks)
@@ -193,7 +193,7 @@ class MemorySubscriber:
         """How many messages wait for a later attempt."""
         return self.queue.postponed
 
-    async def cease(self) -> None:
+    async def stop_receiving(self) -> None:
         """From now on its queue seems empty."""
         self._ceased = True
 
@@ -201,4 +201,4 @@ class MemorySubscriber:
         """Give back what was not acked."""
         self._ceased = False
         for delivery in reversed(list(self.unacked)):
-            await delivery.release()
+            await delivery.requeue()

@@ -27,7 +27,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class DeliveryHeaders:
     """What is noted on one message.
 
     Attributes:
@@ -42,7 +42,7 @@ class Marks:
     handlers: tuple[str, ...] = ()
     accepted_at: datetime | None = None
 
-    def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "Marks":
+    def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "DeliveryHeaders":
         """The same with one attempt more, for these handlers; all that it was for where there are none."""
         return replace(
             self,
@@ -65,14 +65,14 @@ class Marks:
         return written
 
 
-FRESH = Marks()
+FRESH = DeliveryHeaders()
 
 
-def read(headers: Mapping[str, Any]) -> Marks:
+def read(headers: Mapping[str, Any]) -> DeliveryHeaders:
     """The marks among these headers. Whatever a foreign client has written there, it is no error: it is not a mark."""
     if _MARKS.isdisjoint(headers):
         return FRESH
-    return Marks(
+    return DeliveryHeaders(
         attempt=_attempt(headers.get(ATTEMPT)),
         first_failed_at=_moment(headers.get(FIRST_FAILED)),
         handlers=_names(headers.get(HANDLERS)),

@@ -11,11 +11,11 @@ import structlog
 
 from outboxkit import inbox
 from outboxkit.consumer.decisions import Decision
-from outboxkit.consumer.handle import Handling, Routing
+from outboxkit.consumer.handle import HandlerRunner, Routing
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.transactions import Transactions
 from outboxkit.failures import first_line
-from outboxkit.inbox import Culprit, Entry, Outcome
+from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
 from outboxkit.message import Message
 from outboxkit.outage import Clock
 
@@ -28,7 +28,7 @@ class _Piece:
     searched: bool = False
 
 
-class Batches:
+class BatchRunner:
     """Handles deliveries whose handlers say that they may be run again, many in a transaction."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Batches:
         *,
         routing: Routing,
         transactions: Transactions,
-        handling: Handling,
+        handling: HandlerRunner,
         now: Clock,
         outcomes: Counter[Outcome],
     ) -> None:
@@ -99,13 +99,13 @@ class Batches:
             outcomes = await self._transactions.run(work, stop)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises; who did it fails again alone
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
-            if isinstance(error, Culprit) and not piece.searched:
+            if isinstance(error, BatchEntryFailed) and not piece.searched:
                 return _around(arrivals, entries[error.index][0], searched=True)
             middle = len(arrivals) // 2
             return [_Piece(arrivals[:middle], searched=True), _Piece(arrivals[middle:], searched=True)]
         if outcomes is None:
             for arrival in arrivals:
-                await arrival.delivery.release()
+                await arrival.delivery.requeue()
             return []
         self._outcomes.update(outcomes)
         for arrival in arrivals:

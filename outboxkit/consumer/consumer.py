@@ -11,16 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, urls
 from outboxkit.brokers import Subscriber, address_of
-from outboxkit.consumer.batch import Batches
-from outboxkit.consumer.clock import Upkeep
-from outboxkit.consumer.containment import Net
+from outboxkit.consumer.batch import BatchRunner
+from outboxkit.consumer.containment import Containment
 from outboxkit.consumer.decisions import Policy
-from outboxkit.consumer.dispatcher import Flow
-from outboxkit.consumer.handle import Handling, Routing
-from outboxkit.consumer.records import Burial, Suspicion
+from outboxkit.consumer.dispatcher import Dispatcher
+from outboxkit.consumer.handle import HandlerRunner, Routing
+from outboxkit.consumer.records import CrashRecords, DeadLetterWriter
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import OnError, Reports, Watchdog
 from outboxkit.consumer.transactions import Cancellations, Transactions
+from outboxkit.consumer.upkeep import Upkeep
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, pause, what_is_away
@@ -43,7 +43,7 @@ class Consumed:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class Concurrency:
     """How much a consumer does at once.
 
     Attributes:
@@ -93,14 +93,14 @@ class Consumer:
         handlers: Sequence[Handler],
         *,
         queue: str,
-        pace: Pace | None = None,
+        pace: Concurrency | None = None,
         policy: Policy | None = None,
         patience: timedelta | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._engine = engine
         self._subscriber = subscriber
-        self._pace = pace or Pace()
+        self._pace = pace or Concurrency()
         seconds = patience.total_seconds() if patience else None
         self._outage = outage = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
         self._asking = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
@@ -114,24 +114,24 @@ class Consumer:
         self._reports = reports = Reports(queue=queue)
         cancellations = Cancellations()
         transactions = Transactions(engine, outage, cancellations)
-        self._handling = Handling(
+        self._handling = HandlerRunner(
             routing=routing,
             transactions=transactions,
-            suspicion=Suspicion(engine, queue=queue, outage=outage),
-            burial=Burial(engine, queue=queue, outage=outage, outcomes=self.outcomes, reports=reports),
+            suspicion=CrashRecords(engine, queue=queue, outage=outage),
+            burial=DeadLetterWriter(engine, queue=queue, outage=outage, outcomes=self.outcomes, reports=reports),
             reports=reports,
             policy=policy,
             now=upkeep.now,
             outcomes=self.outcomes,
         )
-        batches = Batches(
+        batches = BatchRunner(
             routing=routing,
             transactions=transactions,
             handling=self._handling,
             now=upkeep.now,
             outcomes=self.outcomes,
         )
-        self._net = Net(handling=self._handling, batches=batches, cancellations=cancellations, reports=reports)
+        self._net = Containment(handling=self._handling, batches=batches, cancellations=cancellations, reports=reports)
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
     @property
@@ -200,7 +200,7 @@ class Consumer:
                 broker=address_of(self._subscriber),
             )
             handled = self.outcomes.total()
-            flow = Flow(
+            flow = Dispatcher(
                 self._subscriber,
                 routing=self._routing,
                 net=self._net,

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from outboxkit.brokers import Delivery
-from outboxkit.consumer.batch import Batches
-from outboxkit.consumer.handle import Handling
+from outboxkit.consumer.batch import BatchRunner
+from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.reports import Reports
 from outboxkit.consumer.transactions import Cancellations
@@ -36,10 +36,10 @@ class Incoming:
         self.settled = True
         await self._delivery.ack()
 
-    async def release(self) -> None:
+    async def requeue(self) -> None:
         """Give it back unhandled."""
         self.settled = True
-        await self._delivery.release()
+        await self._delivery.requeue()
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         """Have it come again later; it is not settled if no copy of it could be made."""
@@ -47,20 +47,22 @@ class Incoming:
         self.settled = True
         return delay
 
-    async def renew(self) -> None:
+    async def requeue_fresh(self) -> None:
         """Put a copy at the end of the queue; it is not settled if none could be made."""
-        await self._delivery.renew()
+        await self._delivery.requeue_fresh()
         self.settled = True
 
 
-class Net:
+class Containment:
     """Handles deliveries, and contains what nobody has expected.
 
     Attributes:
         cancellations: tells a task that the consumer has cancelled from every other one.
     """
 
-    def __init__(self, *, handling: Handling, batches: Batches, cancellations: Cancellations, reports: Reports) -> None:
+    def __init__(
+        self, *, handling: HandlerRunner, batches: BatchRunner, cancellations: Cancellations, reports: Reports
+    ) -> None:
         self._handling = handling
         self._batches = batches
         self.cancellations = cancellations
@@ -80,7 +82,7 @@ class Net:
             await self._contain(arrival, error, stop)
 
     async def handle_batch(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> list[Arrival]:
-        """Handle many; returns those that are not settled, as `Batches.handle` does.
+        """Handle many; returns those that are not settled, as `BatchRunner.handle` does.
 
         Raises:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `handle`.

@@ -12,7 +12,7 @@ from outboxkit.errors import ConfigurationError, DecodeError, Reject, Retry
 from outboxkit.failures import first_line, first_line_of, forget_values, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import NAME_LIMIT, Message, storable
-from outboxkit.retry import Retries, rung
+from outboxkit.retry import Retries, delay_for
 
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 SHOWN = 60
@@ -60,7 +60,7 @@ class Policy:
         """How often a message is tried by this rule, and how long it waits after each failure but the last."""
         attempts = (rule.max_attempts if rule else None) or self.max_attempts
         failures = range(1, attempts)
-        return attempts, [rung(self.ladder, count, rule.delay(count) if rule else None) for count in failures]
+        return attempts, [delay_for(self.ladder, count, rule.delay(count) if rule else None) for count in failures]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Any
 import structlog
 
 from outboxkit.brokers import Delivery, Subscriber
-from outboxkit.consumer.containment import Incoming, Net
+from outboxkit.consumer.containment import Containment, Incoming
 from outboxkit.consumer.handle import Routing
-from outboxkit.consumer.key_queues import Arrival, Lanes, Way
+from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.failures import first_line
 from outboxkit.message import Message
@@ -25,7 +25,7 @@ EMPTY_SECONDS = 0.02
 """How long a drain waits before it looks again at an empty queue, while something could still come back."""
 
 
-class Flow:
+class Dispatcher:
     """From the first delivery of a connection to the last.
 
     Args:
@@ -43,7 +43,7 @@ class Flow:
         subscriber: Subscriber,
         *,
         routing: Routing,
-        net: Net,
+        net: Containment,
         concurrency: int,
         batch: int,
         wait: bool,
@@ -57,7 +57,7 @@ class Flow:
         self._concurrency = concurrency
         self._batch = batch
         self._wait = wait
-        self._lanes = Lanes()
+        self._lanes = KeyQueues()
         self._running: dict[asyncio.Task[None], Sequence[Arrival]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._later: set[Arrival] = set()
@@ -142,23 +142,23 @@ class Flow:
 
     def _add(self, arrival: Arrival) -> None:
         self._lanes.add(arrival)
-        if arrival.way is Way.TOGETHER and self._lanes.waiting(Way.TOGETHER) == 1:
+        if arrival.way is Mode.BATCHED and self._lanes.waiting(Mode.BATCHED) == 1:
             loop = asyncio.get_running_loop()
             self._batch_due = loop.time() + LINGER_SECONDS
             self._at(LINGER_SECONDS, self._news.set)
         self._news.set()
 
     def _may_start(self) -> bool:
-        return any(self._lanes.first(way) for way in Way)
+        return any(self._lanes.first(way) for way in Mode)
 
     def _start_what_may(self, stop: asyncio.Event) -> None:
         while len(self._running) < self._concurrency and not self._alone:
-            if suspect := self._lanes.first(Way.ALONE):
+            if suspect := self._lanes.first(Mode.ISOLATED):
                 if not self._running:  # else it waits until the others have ended, and nothing starts meanwhile
                     self._alone = True
                     self._start(self._handle(self._lanes.take(suspect), stop), [suspect])
                 return
-            single, together = self._lanes.first(Way.SINGLY), self._lanes.first(Way.TOGETHER)
+            single, together = self._lanes.first(Mode.SINGLE), self._lanes.first(Mode.BATCHED)
             if together and self._is_batch_due() and (single is None or together.number < single.number):
                 self._in_batch = True
                 arrivals = self._lanes.take_together(self._batch, BATCH_BYTES)
@@ -171,7 +171,7 @@ class Flow:
     def _is_batch_due(self) -> bool:
         if self._in_batch:
             return False
-        full = self._lanes.waiting(Way.TOGETHER) >= self._batch
+        full = self._lanes.waiting(Mode.BATCHED) >= self._batch
         return full or asyncio.get_running_loop().time() >= self._batch_due
 
     def _start(self, work: Coroutine[Any, Any, None], arrivals: Sequence[Arrival]) -> None:
@@ -193,7 +193,7 @@ class Flow:
         try:
             await self._net.handle(arrival, stop)
         finally:
-            self._alone = self._alone and arrival.way is not Way.ALONE
+            self._alone = self._alone and arrival.way is not Mode.ISOLATED
         self._settled([arrival], [arrival] if arrival.waits is not None else [])
 
     async def _handle_batch(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> None:
@@ -213,7 +213,7 @@ class Flow:
         for arrival in left:
             if arrival.waits is not None and arrival.key is not None:
                 self._lanes.block(arrival.key)
-                arrival.way = Way.SINGLY if arrival.way is Way.TOGETHER else arrival.way
+                arrival.way = Mode.SINGLE if arrival.way is Mode.BATCHED else arrival.way
                 self._at(arrival.waits.total_seconds(), self._unblock, arrival.key)
                 arrival.waits = None
         self._lanes.put_back(left)
@@ -229,7 +229,7 @@ class Flow:
 
     async def _release(self, arrival: Arrival) -> None:
         self._later.discard(arrival)
-        await arrival.delivery.release()
+        await arrival.delivery.requeue()
 
     def _at(self, seconds: float, call: Any, *arguments: Any) -> None:
         """Call later, unless this flow has ended by then."""
@@ -257,7 +257,7 @@ class Flow:
             self._on_loss(error)
         if not lost:
             try:
-                await self._subscriber.cease()
+                await self._subscriber.stop_receiving()
                 await self._give_back()
             except BrokerUnavailable as error:  # what has started is finished all the same
                 self._errors.append(error)
@@ -271,7 +271,7 @@ class Flow:
     async def _give_back(self) -> None:
         later, self._later = list(self._later), set()
         for arrival in (*self._lanes.clear(), *later):
-            await arrival.delivery.release()
+            await arrival.delivery.requeue()
             self.postponed += not self._wait
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:

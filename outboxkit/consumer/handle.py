@@ -17,14 +17,14 @@ from outboxkit import inbox, window
 from outboxkit.brokers import Delivery, Malformed
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import Decision, Policy
-from outboxkit.consumer.key_queues import Arrival, Way
-from outboxkit.consumer.records import Burial, Known, Suspicion
+from outboxkit.consumer.key_queues import Arrival, Mode
+from outboxkit.consumer.records import CrashRecord, CrashRecords, DeadLetterWriter
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.transactions import Escaped, Transactions
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import Message
 from outboxkit.outage import Clock
-from outboxkit.retry import rung
+from outboxkit.retry import delay_for
 
 
 class Routing:
@@ -58,10 +58,10 @@ class Routing:
         """How this delivery is handled."""
         message = delivery.message
         if not isinstance(message, Message) or delivery.dropped:
-            return Arrival(delivery, Way.SINGLY)
-        way = Way.TOGETHER if message.type in self._together else Way.SINGLY
+            return Arrival(delivery, Mode.SINGLE)
+        way = Mode.BATCHED if message.type in self._together else Mode.SINGLE
         key = message.key if self._ordered else None
-        return Arrival(delivery, Way.ALONE if delivery.returned else way, key, size=len(message.payload))
+        return Arrival(delivery, Mode.ISOLATED if delivery.returned else way, key, size=len(message.payload))
 
     def names(self, arrival: Arrival) -> list[str]:
         """The names of those that may be running for it."""
@@ -115,11 +115,11 @@ def _named(arrival: Arrival) -> tuple[str, ...]:
     return arrival.handlers or arrival.delivery.marks.handlers
 
 
-TIRED = 10
+REQUEUE_FRESH_AFTER = 10
 """A message that came back so often is renewed: RabbitMQ 4 drops one at the 20th time."""
 
 
-class Handling:
+class HandlerRunner:
     """What a consumer does with one delivery after another.
 
     Attributes:
@@ -131,8 +131,8 @@ class Handling:
         *,
         routing: Routing,
         transactions: Transactions,
-        suspicion: Suspicion,
-        burial: Burial,
+        suspicion: CrashRecords,
+        burial: DeadLetterWriter,
         reports: Reports,
         policy: Policy,
         now: Clock,
@@ -153,16 +153,16 @@ class Handling:
 
         A delivery that keeps its place in its lane is not settled: `arrival.waits` says how long.
         """
-        delivery, known, arrival.waits = arrival.delivery, Known(), None
-        if delivery.returned >= TIRED and arrival.key is None:
+        delivery, known, arrival.waits = arrival.delivery, CrashRecord(), None
+        if delivery.returned >= REQUEUE_FRESH_AFTER and arrival.key is None:
             # The copy counts as new: nobody would delete the record of its earlier starts.
             forgotten = await self._suspicion.forget(_id(delivery), stop)
-            await (delivery.renew() if forgotten else delivery.release())
+            await (delivery.requeue_fresh() if forgotten else delivery.requeue())
             return
-        if arrival.way is Way.ALONE:
+        if arrival.way is Mode.ISOLATED:
             found = await self._suspicion.start(_id(delivery), stop)
             if found is None:
-                await delivery.release()
+                await delivery.requeue()
                 return
             known = found
             if known.starts > self._policy.max_crashes:
@@ -187,11 +187,11 @@ class Handling:
         Raises:
             Exception: that failed as well, and the delivery may not be settled.
         """
-        known = Known(starts=int(arrival.way is Way.ALONE), failures=arrival.failures)
+        known = CrashRecord(starts=int(arrival.way is Mode.ISOLATED), failures=arrival.failures)
         await self._set_aside(arrival, {None: decisions.given_up(error)}, known, stop)
 
     async def _run_all(
-        self, arrival: Arrival, handlers: Sequence[Handler], known: Known, attempt: int, stop: asyncio.Event
+        self, arrival: Arrival, handlers: Sequence[Handler], known: CrashRecord, attempt: int, stop: asyncio.Event
     ) -> None:
         """Each handler in a transaction of its own; what it raises is read as its decision."""
         delivery, limit = arrival.delivery, self._policy.max_attempts
@@ -204,7 +204,7 @@ class Handling:
                 failed[handler.name] = decisions.decide(cause, handler, attempt=attempt, max_attempts=limit)
                 continue
             if outcome is None:
-                await delivery.release()
+                await delivery.requeue()
                 return
             self.outcomes[outcome] += 1
             self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(delivery))
@@ -222,7 +222,7 @@ class Handling:
         )
 
     async def _conclude(
-        self, arrival: Arrival, failed: Failed, known: Known, attempt: int, stop: asyncio.Event
+        self, arrival: Arrival, failed: Failed, known: CrashRecord, attempt: int, stop: asyncio.Event
     ) -> None:
         delivery = arrival.delivery
         again = {name: one for name, one in failed.items() if one.outcome is Outcome.RETRIED}
@@ -231,7 +231,7 @@ class Handling:
             await self._set_aside(arrival, dead, known, stop, attempts=attempt)
             return
         if dead and not await self._burial.bury(arrival, dead, stop, attempts=attempt):
-            await delivery.release()
+            await delivery.requeue()
             return
         # What is dead must not run again; what is done is a duplicate.
         names = tuple(name for name in again if name is not None) if dead else ()
@@ -240,15 +240,15 @@ class Handling:
         if arrival.key is None:
             # first that its start has ended: the copy may have to wait, and it is not the message that ends it then
             if known.starts and not await self._suspicion.forget(_id(delivery), stop):
-                await delivery.release()
+                await delivery.requeue()
                 return
             delay = await delivery.retry(wanted, handlers=names)
         else:  # its key waits for it, so it cannot go to a retry queue: the database keeps count
             found = await self._suspicion.fail(_id(delivery), stop)
             if found is None:
-                await delivery.release()
+                await delivery.requeue()
                 return
-            delay = arrival.waits = rung(self._policy.ladder, attempt, wanted)
+            delay = arrival.waits = delay_for(self._policy.ladder, attempt, wanted)
             arrival.failures, arrival.first_failed_at = found.failures, found.first_failed_at
             arrival.handlers = names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(again)
@@ -257,7 +257,7 @@ class Handling:
         self._reports.failed(event, delivery.message, again, attempt=attempt, after=after)
 
     async def _set_aside(
-        self, arrival: Arrival, failed: Failed, known: Known, stop: asyncio.Event, *, attempts: int | None = None
+        self, arrival: Arrival, failed: Failed, known: CrashRecord, stop: asyncio.Event, *, attempts: int | None = None
     ) -> None:
         """Bury what failed, if anything, forget what was recorded, and only then ack."""
         delivery = arrival.delivery
@@ -266,7 +266,7 @@ class Handling:
         done = not failed or await self._burial.bury(arrival, failed, stop, attempts=count)
         if done and recorded:
             done = bool(await self._suspicion.forget(_id(delivery), stop))
-        await (delivery.ack() if done else delivery.release())
+        await (delivery.ack() if done else delivery.requeue())
 
 
 def _id(delivery: Delivery) -> str:

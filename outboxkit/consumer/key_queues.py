@@ -9,14 +9,14 @@ from enum import Enum
 from outboxkit.brokers import Delivery
 
 
-class Way(Enum):
+class Mode(Enum):
     """How a delivery is handled."""
 
-    ALONE = "alone"
+    ISOLATED = "alone"
     """With nothing beside it in the process: it may be what has killed one."""
-    TOGETHER = "together"
+    BATCHED = "together"
     """With others in one transaction."""
-    SINGLY = "singly"
+    SINGLE = "singly"
     """In transactions of its own, beside others."""
 
 
@@ -38,7 +38,7 @@ class Arrival:
     """
 
     delivery: Delivery
-    way: Way
+    way: Mode
     key: str | None = None
     number: int = 0
     size: int = 0
@@ -54,12 +54,12 @@ class Arrival:
         return bool(getattr(self.delivery, "settled", False))
 
 
-class Lanes:
+class KeyQueues:
     """The deliveries that wait. One with a key may start when it is the first of its lane, and the lane is free."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._waiting: dict[Way, dict[Arrival, None]] = {way: {} for way in Way}
+        self._waiting: dict[Mode, dict[Arrival, None]] = {way: {} for way in Mode}
         self._lanes: dict[str, deque[Arrival]] = {}
         self._busy: dict[str, int] = {}
 
@@ -80,11 +80,11 @@ class Lanes:
         """How many have been added so far."""
         return self._count
 
-    def waiting(self, way: Way) -> int:
+    def waiting(self, way: Mode) -> int:
         """How many wait to be handled this way, whether they may start or not."""
         return len(self._waiting[way])
 
-    def first(self, way: Way) -> Arrival | None:
+    def first(self, way: Mode) -> Arrival | None:
         """The first that may start this way."""
         return next((arrival for arrival in self._waiting[way] if self._may_start(arrival)), None)
 
@@ -110,7 +110,7 @@ class Lanes:
         taken: list[Arrival] = []
         ours: set[str] = set()
         size = 0
-        for arrival in list(self._waiting[Way.TOGETHER]):
+        for arrival in list(self._waiting[Mode.BATCHED]):
             if len(taken) == limit or size >= most_bytes:
                 break
             if self._may_start(arrival, ours):
@@ -153,7 +153,7 @@ class Lanes:
     def clear(self) -> list[Arrival]:
         """All that wait, in the order of their arrival; none does then. What has been taken is still to be freed."""
         left = sorted((one for ways in self._waiting.values() for one in ways), key=_place)
-        self._waiting = {way: {} for way in Way}
+        self._waiting = {way: {} for way in Mode}
         self._lanes.clear()
         return left
 

@@ -27,7 +27,7 @@ LAST_WORD_SECONDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CrashRecord:
     """What is recorded of a message of this queue.
 
     Attributes:
@@ -41,10 +41,10 @@ class Known:
     first_failed_at: datetime | None = None
 
 
-_STARTED_ONCE = Known(starts=1)
+_STARTED_ONCE = CrashRecord(starts=1)
 
 
-class Suspicion:
+class CrashRecords:
     """The records of one queue; each change is a transaction of its own. An outage is waited out.
 
     Every method returns None where `stop` came during an outage.
@@ -55,25 +55,25 @@ class Suspicion:
         self._queue = queue
         self._outage = outage
 
-    async def start(self, message_id: str, stop: asyncio.Event) -> Known | None:
+    async def start(self, message_id: str, stop: asyncio.Event) -> CrashRecord | None:
         """Record that a handler of the message is about to be called."""
 
-        async def write() -> Known:
+        async def write() -> CrashRecord:
             async with self._engine.begin() as connection:
                 statement = statements.inbox.start(connection.dialect.name)
                 row = (await connection.execute(statement, self._place(message_id))).one()
-                return Known(row.starts, row.failures, row.first_failed_at)
+                return CrashRecord(row.starts, row.failures, row.first_failed_at)
 
         return await self._outage.ride_out(write, stop)
 
-    async def fail(self, message_id: str, stop: asyncio.Event) -> Known | None:
+    async def fail(self, message_id: str, stop: asyncio.Event) -> CrashRecord | None:
         """Record that the start has ended, with one more failure."""
 
-        async def write() -> Known:
+        async def write() -> CrashRecord:
             async with self._engine.begin() as connection:
                 statement = statements.inbox.fail(connection.dialect.name)
                 row = (await connection.execute(statement, self._place(message_id))).one()
-                return Known(0, row.failures, row.first_failed_at)
+                return CrashRecord(0, row.failures, row.first_failed_at)
 
         return await self._outage.ride_out(write, stop)
 
@@ -87,7 +87,7 @@ class Suspicion:
 
         return await self._outage.ride_out(write, stop)
 
-    async def call_off(self, message_id: str, known: Known, stop: asyncio.Event) -> None:
+    async def call_off(self, message_id: str, known: CrashRecord, stop: asyncio.Event) -> None:
         """Record that the start has ended because the process was told to stop, as far as that can be done soon."""
         if known == _STARTED_ONCE:
             statement: Executable = statements.inbox.forget()
@@ -109,7 +109,7 @@ class Suspicion:
         return {"queue": self._queue, "message_id": message_id}
 
 
-class Burial:
+class DeadLetterWriter:
     """Writes the dead letters of one queue, counts them and says so."""
 
     def __init__(

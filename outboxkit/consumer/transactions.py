@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from outboxkit import statements, tables
-from outboxkit.inbox import Culprit
+from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, jittered, pause, what_is_away
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Transactions:
             try:
                 return await self._once(work)
             except Exception as error:
-                cause = error.__cause__ if isinstance(error, Culprit) else error
+                cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
                 collision = is_conflict(cause)
                 collided, lost = collided + collision, lost + (not collision)
                 away = None if collision else await self._away(cause)
@@ -134,7 +134,7 @@ class Transactions:
         """
         try:
             async with asyncio.timeout(seconds), self._sessions() as session:
-                await session.execute(statements.inbox.record_nothing())
+                await session.execute(statements.inbox.probe_writable())
         except TimeoutError as error:
             raise OperationalError(None, None, SILENT, connection_invalidated=True) from error
 

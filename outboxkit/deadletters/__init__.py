@@ -240,7 +240,7 @@ class DeadLetters:
         """How many of each kind the rules refuse, and how many they accept although these are stale."""
         refused, accepted = Counter[tuple[Kind, Refusal]](), 0
         now = await partitions.clock(connection)
-        async for letter in await connection.stream(statements.dead.doubtful(selection)):
+        async for letter in await connection.stream(statements.dead.needs_check(selection)):
             why = self._rules.refusal(letter, now)
             if why is not None:
                 refused[(letter.side, letter.type, letter.reason), why] += 1

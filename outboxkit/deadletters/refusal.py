@@ -12,7 +12,7 @@ from sqlalchemy import Row
 
 from outboxkit import codec, window
 from outboxkit.brokers import reserved
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.codec import HEADER_NAME_LIMIT, HEADERS_LIMIT, RESERVED_HEADERS
 from outboxkit.errors import EncodeError
 from outboxkit.message import NAME_LIMIT, Message
@@ -33,7 +33,7 @@ def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
         ValueError: what is stored cannot be read.
     """
     handlers = () if letter.handler is None else (letter.handler,)
-    extra = Marks(handlers=handlers, accepted_at=accepted_at).headers() | {reserved.QUEUE: letter.queue}
+    extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at).headers() | {reserved.QUEUE: letter.queue}
     try:
         return msgspec.json.encode(carried(codec.decode_headers(letter.headers)) | extra)
     except RecursionError as error:

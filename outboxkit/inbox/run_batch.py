@@ -55,7 +55,7 @@ class Entry:
         return self.handler.name, self.message.id
 
 
-class Culprit(Exception):
+class BatchEntryFailed(Exception):
     """A batch failed where this entry's handler ran; its `__cause__` is what the handler raised.
 
     It is the one to look at first. Another one may be to blame: what an earlier handler left in the session is written
@@ -108,7 +108,7 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
         except asyncio.CancelledError:  # it may be the caller's, who knows
             raise
         except BaseException as error:
-            raise Culprit(index) from error
+            raise BatchEntryFailed(index) from error
         if took is not None:
             long.append({"at_handler": entry.handler.name, "at_message_id": entry.message.id, "milliseconds": took})
         outcomes.append(Outcome.PROCESSED)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import statements
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay.floor import Floor
-from outboxkit.relay.order import Avoidance, Before, Lineup, line_up
+from outboxkit.relay.order import BatchPlan, ContendedKeys, Predecessors, plan_batch
 from outboxkit.relay.rows import Claimed, fetch, read
 
 LOOK_SECONDS = 0.1
@@ -23,12 +23,12 @@ SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
 
 
 @dataclass(slots=True)
-class Batch:
+class ClaimedBatch:
     """Rows that are locked by this connection's open transaction, or not at all where the batches are not held."""
 
     connection: AsyncConnection
     rows: list[Claimed] = field(default_factory=list)
-    lineup: Lineup = field(default_factory=Lineup)
+    lineup: BatchPlan = field(default_factory=BatchPlan)
 
     async def give_back(self) -> None:
         """End the transaction without a change: every row is as it was."""
@@ -52,7 +52,7 @@ class Every:
         return True
 
 
-class Batches:
+class Claimer:
     """Claims batches one after another, and knows from where on to look.
 
     Args:
@@ -82,7 +82,7 @@ class Batches:
         self.floor = Floor()
         self._time_for_due, self._time_for_floor = Every(LOOK_SECONDS, monotonic), Every(LOOK_SECONDS, monotonic)
         self._next_sweep = float("-inf")
-        self._avoidance = Avoidance(monotonic)
+        self._avoidance = ContendedKeys(monotonic)
         self._claim_ready, self._claim_ready_but = statements.claim.claim_ready(), statements.claim.claim_ready_but()
         self._claim_due, self._claim_due_but = statements.claim.claim_due(), statements.claim.claim_due_but()
         self._standing_before = statements.claim.standing_before(self._dialect)
@@ -107,7 +107,7 @@ class Batches:
         self.floor = Floor()
         self.sweep()
 
-    async def claim(self, as_of: datetime, *, now: datetime, mine: Iterable[Claimed] = ()) -> Batch:
+    async def claim(self, as_of: datetime, *, now: datetime, mine: Iterable[Claimed] = ()) -> ClaimedBatch:
         """Lock the next rows and line them up. The locks end with this where the batches are not held.
 
         Args:
@@ -128,10 +128,10 @@ class Batches:
         except BaseException:
             await connection.close()
             raise
-        lineup = line_up(rows, before, now=now)
+        lineup = plan_batch(rows, before, now=now)
         if rows:
             self._avoidance.saw(len(rows), lineup.blocked)
-        return Batch(connection, rows, lineup)
+        return ClaimedBatch(connection, rows, lineup)
 
     async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[Claimed], int]:
         """Due rows and ready rows, in position order, and the floor above which the latter were looked for.
@@ -183,7 +183,7 @@ class Batches:
 
     async def _before(
         self, connection: AsyncConnection, rows: Iterable[Claimed], mine: Iterable[Claimed], floor: int
-    ) -> Mapping[str, Before]:
+    ) -> Mapping[str, Predecessors]:
         last = {row.message.key: row.position for row in rows if row.message.key is not None}
         if not last:
             return {}
@@ -191,4 +191,4 @@ class Batches:
         given: dict[str, Any] = {"destination": self._destination, "keys": list(last), "mine": held}
         if self._dialect == "postgresql":
             given |= {"uptos": list(last.values()), "floor": floor}
-        return {row[0]: Before(*row[1:]) for row in await fetch(connection, self._standing_before, given)}
+        return {row[0]: Predecessors(*row[1:]) for row in await fetch(connection, self._standing_before, given)}

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from outboxkit import codec, ids
 from outboxkit.brokers import Answer, Receipt, Verdict, reserved
 from outboxkit.message import NAME_LIMIT, Message, storable
-from outboxkit.relay.order import Lineup
+from outboxkit.relay.order import BatchPlan
 from outboxkit.relay.rows import Claimed
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
@@ -184,7 +184,7 @@ def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetim
             case Verdict.UNKNOWN:
                 settlement.unknown.append(receipt.reason or "the broker did not answer")
                 _stick(settlement, row, None)
-            case Verdict.HELD:
+            case Verdict.NOT_SENT:
                 _wait_behind(settlement, row, now)
             case Verdict.POSTPONED:
                 after = receipt.after or _backoff(policy, receipt.verdict).after(row.attempts + 1)
@@ -194,7 +194,7 @@ def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetim
     return settlement
 
 
-def take_over(lineup: Lineup, settlement: Settlement) -> None:
+def take_over(lineup: BatchPlan, settlement: Settlement) -> None:
     """Add what was decided before anything was sent: rows that must wait, and rows that are too late."""
     for due, positions in lineup.waiting.items():
         settlement.waiting.setdefault(due, []).extend(positions)

@@ -45,7 +45,7 @@ RUSH_SECONDS, RUSH_PAUSES = 2.0, (0.005, 0.02)
 """How long a rush is taken to last after it was last seen, and the shortest and longest pause in it."""
 
 
-class Bell:
+class Listener:
     """A connection that hears the bell, and says in the database that somebody listens. PostgreSQL on psycopg only.
 
     Args:
@@ -65,7 +65,7 @@ class Bell:
         self._is_known_deaf = False
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
-    async def be_there(self) -> None:
+    async def connect(self) -> None:
         """Have a connection that listens; `rings` tells whether notifications arrive there.
 
         Raises:
@@ -103,7 +103,7 @@ class Bell:
         position, due_at = (await self._execute(look, destination=DEFAULT_DESTINATION, floor=floor)).one()
         return position, due_at
 
-    async def hears(self, stop: asyncio.Event, seconds: float) -> bool:
+    async def wait_for_notification(self, stop: asyncio.Event, seconds: float) -> bool:
         """Wait for the bell, for `stop`, or for so long; whether it rang, or can ring no more."""
         listening = asyncio.ensure_future(self._rung(seconds))
         stopping = asyncio.ensure_future(stop.wait())
@@ -162,7 +162,7 @@ class Bell:
 
     async def _execute(self, statement: Executable, **parameters: object) -> Any:
         if self._connection is None:
-            raise RuntimeError("not connected: be_there() comes first")
+            raise RuntimeError("not connected: connect() comes first")
         try:
             return await self._connection.execute(statement, parameters)
         except BaseException:  # also where the task was cancelled: nobody knows what the connection is in the midst of
@@ -184,7 +184,7 @@ class Bell:
             await connection.close()
 
 
-class Wakeup:
+class Notifier:
     """What an idle relay waits for: the bell, the time of a delayed message, a look now and then.
 
     On SQLite, with another driver than psycopg, for a destination but `default`, or where notifications do not arrive,
@@ -210,7 +210,7 @@ class Wakeup:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         may_ring = engine.dialect.driver == "psycopg" and destination == DEFAULT_DESTINATION
-        self._bell = Bell(engine, monotonic=monotonic) if may_ring else None
+        self._bell = Listener(engine, monotonic=monotonic) if may_ring else None
         self._poll_seconds, self._net_seconds = poll_interval.total_seconds(), net.total_seconds()
         self._clock = clock
         self._monotonic = monotonic
@@ -235,7 +235,7 @@ class Wakeup:
             await pause(stop, jittered(self._rush_pause))
             self._rush_pause = min(self._rush_pause * 2, RUSH_PAUSES[1])
         else:
-            await self._bell.be_there()
+            await self._bell.connect()
             await self._sleep(self._bell, stop, floor)
 
     async def busy(self) -> None:
@@ -251,7 +251,7 @@ class Wakeup:
         if self._bell is not None:
             await self._bell.close()
 
-    async def _sleep(self, bell: Bell, stop: asyncio.Event, floor: int) -> None:
+    async def _sleep(self, bell: Listener, stop: asyncio.Event, floor: int) -> None:
         began = self._monotonic()
         while not stop.is_set() and self._monotonic() - began < TURN_SECONDS:
             if bell.rings:
@@ -264,7 +264,7 @@ class Wakeup:
                 return
             net = jittered(self._net_seconds if bell.rings else self._poll_seconds)
             asleep_at = self._monotonic()
-            if await bell.hears(stop, min(net, left) if left > 0 else net):
+            if await bell.wait_for_notification(stop, min(net, left) if left > 0 else net):
                 if self._monotonic() - asleep_at < QUIET_SECONDS:
                     await self._turned()
                 else:

@@ -13,7 +13,7 @@ from outboxkit.relay.rows import Claimed
 from outboxkit.tables import PARKED
 
 
-class Before(NamedTuple):
+class Predecessors(NamedTuple):
     """What stands before a key's rows and is not in this relay's hands, as positions; None where nothing does.
 
     Attributes:
@@ -30,7 +30,7 @@ class Before(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lineup:
+class BatchPlan:
     """What to do with claimed rows. Rows in no list are given back: the end of the transaction unlocks them.
 
     Attributes:
@@ -48,9 +48,9 @@ class Lineup:
     blocked: Counter[str] = field(default_factory=Counter)
 
 
-def line_up(rows: Sequence[Claimed], before: Mapping[str, Before], *, now: datetime) -> Lineup:
+def plan_batch(rows: Sequence[Claimed], before: Mapping[str, Predecessors], *, now: datetime) -> BatchPlan:
     """Decide for each row, in position order, by what stands before it."""
-    lineup = Lineup()
+    lineup = BatchPlan()
     for row in rows:
         found = before.get(row.message.key) if row.message.key is not None else None
         if found is not None and _is_blocked(row, found, lineup):
@@ -59,7 +59,7 @@ def line_up(rows: Sequence[Claimed], before: Mapping[str, Before], *, now: datet
     return lineup
 
 
-def drop_behind(lineup: Lineup, stuck: Mapping[str, datetime | None], *, now: datetime) -> None:
+def drop_behind(lineup: BatchPlan, stuck: Mapping[str, datetime | None], *, now: datetime) -> None:
     """Take out of `send` what stands behind keys that have got stuck meanwhile: until the moment given, or for now."""
     kept = []
     for row in lineup.send:
@@ -75,7 +75,7 @@ def drop_behind(lineup: Lineup, stuck: Mapping[str, datetime | None], *, now: da
     lineup.send = kept
 
 
-def _is_blocked(row: Claimed, found: Before, lineup: Lineup) -> bool:
+def _is_blocked(row: Claimed, found: Predecessors, lineup: BatchPlan) -> bool:
     if found.parked_at is not None and found.parked_at < row.position:
         lineup.parked.append(row.position)
     elif found.held_at is not None and found.due_at is not None and found.held_at < row.position:
@@ -102,7 +102,7 @@ AVOIDED_KEYS = 32
 AVOID_SECONDS = 0.25
 
 
-class Avoidance:
+class ContendedKeys:
     """Remembers which keys have blocked claims, so that they do not fill every batch while other keys wait.
 
     Args:

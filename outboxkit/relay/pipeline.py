@@ -13,11 +13,11 @@ from sqlalchemy.exc import DBAPIError
 from outboxkit.brokers import Publisher
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.outage import Clock
-from outboxkit.relay.claim import Batch, Batches
+from outboxkit.relay.claim import ClaimedBatch, Claimer
 from outboxkit.relay.decisions import Policy, Settlement, settle, take_over
 from outboxkit.relay.order import drop_behind
 from outboxkit.relay.publishing import Publishing
-from outboxkit.relay.settle import Settling
+from outboxkit.relay.settle import SettlementWriter
 
 
 class Turn(Enum):
@@ -45,9 +45,9 @@ class Pipeline:
 
     def __init__(
         self,
-        batches: Batches,
+        batches: Claimer,
         publisher: Publisher,
-        settling: Settling,
+        settling: SettlementWriter,
         *,
         policy: Policy,
         on_settled: Callable[[Settlement], None],
@@ -59,8 +59,8 @@ class Pipeline:
         self._policy = policy
         self._on_settled = on_settled
         self._clock = clock
-        self._next: Batch | None = None
-        self._answered: tuple[Batch, Settlement] | None = None
+        self._next: ClaimedBatch | None = None
+        self._answered: tuple[ClaimedBatch, Settlement] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -98,7 +98,7 @@ class Pipeline:
             raise
         return Turn.MOVED
 
-    async def _pass_over(self, batch: Batch) -> Turn:
+    async def _pass_over(self, batch: ClaimedBatch) -> Turn:
         """Settle the batch before this one, and leave this one, of which nothing is to be published."""
         try:
             await self._settle_answered()
@@ -109,7 +109,7 @@ class Pipeline:
         blocked = batch.rows or self._batches.is_avoiding
         return Turn.MOVED if moved else Turn.BLOCKED if blocked else Turn.NOTHING
 
-    async def _pass(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> None:
+    async def _pass(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
         """Publish the batch, and meanwhile settle the one before it and claim the one behind it."""
         try:
             settlement, trouble = await asyncio.gather(
@@ -133,7 +133,7 @@ class Pipeline:
         elif self._next is not None:
             drop_behind(self._next.lineup, settlement.stuck, now=self._clock())
 
-    async def _leave(self, batch: Batch) -> bool:
+    async def _leave(self, batch: ClaimedBatch) -> bool:
         """End a batch of which nothing is to be published: its rows are locked no longer. Whether any was moved."""
         settlement = Settlement()
         take_over(batch.lineup, settlement)
@@ -143,14 +143,14 @@ class Pipeline:
             await batch.give_back()
         return settlement.moves
 
-    async def _publish(self, batch: Batch) -> Settlement:
+    async def _publish(self, batch: ClaimedBatch) -> Settlement:
         sent = batch.lineup.send
         receipts = await self._publishing.receipts(sent)
         settlement = settle(sent, receipts, now=self._clock(), policy=self._policy)
         take_over(batch.lineup, settlement)
         return settlement
 
-    async def _settle_and_claim(self, batch: Batch, as_of: datetime, stop: asyncio.Event) -> None:
+    async def _settle_and_claim(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
         await self._settle_answered()
         if not self._batches.may_be_ahead or stop.is_set():
             return
@@ -160,7 +160,7 @@ class Pipeline:
         else:
             await self._leave(following)
 
-    async def _claim(self, as_of: datetime, published: Batch | None = None) -> Batch:
+    async def _claim(self, as_of: datetime, published: ClaimedBatch | None = None) -> ClaimedBatch:
         mine = [*published.lineup.send, *published.lineup.expired] if published else []
         return await self._batches.claim(as_of, now=self._clock(), mine=mine)
 
@@ -169,7 +169,7 @@ class Pipeline:
         if answered is not None:
             await self._commit(*answered)
 
-    async def _commit(self, batch: Batch, settlement: Settlement) -> None:
+    async def _commit(self, batch: ClaimedBatch, settlement: Settlement) -> None:
         await self._settling.commit(batch, settlement, now=self._clock())
         self._on_settled(settlement)
 

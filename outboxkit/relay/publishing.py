@@ -107,7 +107,7 @@ class Publishing:
 
 
 def _held(message: Message) -> Receipt:
-    return Receipt(Verdict.HELD, f"an earlier message of key {message.key!r} has failed")
+    return Receipt(Verdict.NOT_SENT, f"an earlier message of key {message.key!r} has failed")
 
 
 def _unless_asked(error: asyncio.CancelledError) -> BaseException:

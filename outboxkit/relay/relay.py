@@ -16,12 +16,12 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, is_surprise, jittered, pause, utc_now
-from outboxkit.relay.claim import Batches
+from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Policy, Settlement
-from outboxkit.relay.notifier import Wakeup
+from outboxkit.relay.notifier import Notifier
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
-from outboxkit.relay.settle import Settling
+from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 
 BLOCKED_SECONDS = 0.002
@@ -80,14 +80,14 @@ class Relay:
         if not self.hold and dialect != "sqlite":
             raise ConfigurationError(f"hold=False is for SQLite, and the database is {dialect}: leave it out")
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
-        self._wakeup = Wakeup(
+        self._wakeup = Notifier(
             self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self.clock
         )
         self._done, self._told = Drained(), LimitedLog("relay")
         self._pipeline = Pipeline(
-            Batches(self.engine, self.batch_size, destination=self.destination, hold=self.hold),
+            Claimer(self.engine, self.batch_size, destination=self.destination, hold=self.hold),
             self.publisher,
-            Settling(dialect, keep=self.keep_published, destination=self.destination),
+            SettlementWriter(dialect, keep=self.keep_published, destination=self.destination),
             policy=self.policy,
             on_settled=self._settled,
             clock=self.clock,

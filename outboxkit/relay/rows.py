@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import codec
-from outboxkit.message import Message, trusted
+from outboxkit.message import Message, unchecked
 from outboxkit.moments import read_bounded
 
 _NO_HEADERS: dict[str, object] = {}
@@ -41,7 +41,7 @@ def read(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
         carried, unreadable = (_NO_HEADERS, None) if headers == b"{}" else _headers(headers)
         if type(payload) is not bytes:  # SQLite stores whatever it is given
             payload, unreadable = b"", "its payload is not bytes"
-        message = trusted(
+        message = unchecked(
             id_, type_, payload, key, topic, carried, correlation, causation, created, content_type, encoding
         )
         claimed.append(Claimed(position, attempts, message, expires_at, discard, due_at, reply, unreadable))

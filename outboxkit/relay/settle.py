@@ -10,11 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
 from outboxkit.message import DEFAULT_DESTINATION, storable
-from outboxkit.relay.claim import Batch
+from outboxkit.relay.claim import ClaimedBatch
 from outboxkit.relay.decisions import Dead, Settlement
 
 
-class Settling:
+class SettlementWriter:
     """Writes settlements.
 
     Args:
@@ -34,7 +34,7 @@ class Settling:
         self._park, self._reschedule = statements.settle.park(dialect), statements.settle.reschedule()
         self._add_reply = statements.settle.add_reply()
 
-    async def commit(self, batch: Batch, settlement: Settlement, *, now: datetime) -> None:
+    async def commit(self, batch: ClaimedBatch, settlement: Settlement, *, now: datetime) -> None:
         """Settle every row of the batch and commit; the connection goes back to its pool either way.
 
         Raises:

@@ -117,7 +117,7 @@ def count_by_kind(selection: Selection) -> Select[Any]:
     return select(*kind, func.count(), func.max(dead_letter.c.id)).where(_are(selection)).group_by(*kind)
 
 
-def doubtful(selection: Selection) -> Select[Any]:
+def needs_check(selection: Selection) -> Select[Any]:
     """Those of a selection that it takes a look at to tell whether they can be replayed: all that have no place.
 
     Only what is looked at. Reads every dead letter of the selection, but no payload. Locks: none.

@@ -92,7 +92,7 @@ def took() -> Update:
     return update(inbox).where(*this).values(duration_ms=bindparam("milliseconds"))
 
 
-def record_nothing() -> Insert:
+def probe_writable() -> Insert:
     """Find out whether the database is there and takes rows: one that is read-only refuses although there is none.
 
     Index: none. Locks: none that anybody waits for.

@@ -39,16 +39,16 @@ _LOCK = func.hashtextextended(literal_column("'outboxkit:prune:'").concat(_OID),
 """Of a session-level advisory lock, which the one pruner of these tables holds."""
 
 
-def be_the_one() -> Select[Any]:
+def try_prune_lock() -> Select[Any]:
     """Whether nobody else prunes these tables; from then on this connection does. PostgreSQL only.
 
-    Locks: an advisory lock of these tables, until `let_others` or the end of the connection; it never waits.
+    Locks: an advisory lock of these tables, until `release_prune_lock` or the end of the connection; it never waits.
     """
     return select(func.pg_try_advisory_lock(_LOCK))
 
 
-def let_others() -> Select[Any]:
-    """Give back what `be_the_one` took. PostgreSQL only. Locks: none."""
+def release_prune_lock() -> Select[Any]:
+    """Give back what `try_prune_lock` took. PostgreSQL only. Locks: none."""
     return select(func.pg_advisory_unlock(_LOCK))
 
 

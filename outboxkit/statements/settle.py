@@ -1,4 +1,4 @@
-"""Settling: what becomes of claimed rows, all of it in the transaction that claimed them."""
+"""SettlementWriter: what becomes of claimed rows, all of it in the transaction that claimed them."""
 
 from collections.abc import Sequence
 from typing import Any

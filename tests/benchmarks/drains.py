@@ -13,13 +13,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outboxkit import process
 from outboxkit.brokers import DEFAULT_LADDER, Subscriber
-from outboxkit.consumer import Consumer, Pace
+from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import Handler, handler_of
 from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
 from tests.statements_sent import StatementsSent
 
-PACE = Pace(concurrency=8, batch=200)
+PACE = Concurrency(concurrency=8, batch=200)
 PREFETCH = 64
 AHEAD = 2 * PACE.batch
 """What a consumer that only receives is pushed ahead: as much as ours in batches."""

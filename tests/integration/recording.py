@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, event, outbox, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.relay import Policy, Relay
-from outboxkit.relay.claim import Batches
+from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Settlement
 from outboxkit.relay.pipeline import Pipeline
-from outboxkit.relay.settle import Settling
+from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 from tests.tcp_proxy import TcpProxy
 
@@ -48,7 +48,7 @@ def number(message_id: str) -> int:
 class Recorder:
     """A publisher, for any number of relays at once, that keeps what arrived in the order in which it did.
 
-    As the seam asks, a message is `HELD` once an earlier one of its key in the batch has failed.
+    As the seam asks, a message is `NOT_SENT` once an earlier one of its key in the batch has failed.
     """
 
     def __init__(self, answer: Callable[[Message], Verdict] = lambda message: Verdict.CONFIRMED) -> None:
@@ -67,7 +67,7 @@ class Recorder:
         receipts, stuck = [], set()
         for message in batch:
             await asyncio.sleep(0)
-            verdict = Verdict.HELD if message.key in stuck else self.answer(message)
+            verdict = Verdict.NOT_SENT if message.key in stuck else self.answer(message)
             if verdict is Verdict.CONFIRMED:
                 self.note(message)
             elif message.key is not None:
@@ -153,7 +153,7 @@ def pipeline(
     on_settled: Callable[[Settlement], None] = lambda _: None,
 ) -> Pipeline:
     """Of a relay whose clock stands at `NOW`."""
-    batches, settling = Batches(engine, batch_size), Settling(engine.dialect.name, keep=False)
+    batches, settling = Claimer(engine, batch_size), SettlementWriter(engine.dialect.name, keep=False)
     return Pipeline(batches, publisher, settling, policy=policy or Policy(), on_settled=on_settled, clock=lambda: NOW)
 
 

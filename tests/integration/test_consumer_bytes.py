@@ -68,7 +68,7 @@ async def test_a_stop_gives_back_what_was_not_read(broker: PlainClient):
     await subscriber.connect()
     await asyncio.to_thread(publish, broker)
     held = await take_all_there_is(subscriber)
-    await subscriber.cease()
+    await subscriber.stop_receiving()
     await held[0].ack()  # type: ignore[attr-defined]
     await subscriber.close()
     assert await eventually_async(lambda: asyncio.to_thread(broker.depth), lambda depth: depth == COUNT - 1)

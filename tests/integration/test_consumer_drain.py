@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import Outcome, Retry, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
-from outboxkit.consumer import Consumer, Pace
+from outboxkit.consumer import Concurrency, Consumer
 from tests.integration.running_consumer import Ordered, processed, publish
 from tests.ladder import LADDER
 from tests.plain_client import PlainClient
@@ -26,7 +26,7 @@ def subscriber_of(broker: PlainClient, *, ordered: bool = False, prefetch: int =
 def consumer_of(
     engine: AsyncEngine, broker: PlainClient, function: Callable[..., Any], *, ordered: bool = False
 ) -> Consumer:
-    handler, pace = inbox.handler_of(function), Pace(4, batch=50, ordered=ordered)
+    handler, pace = inbox.handler_of(function), Concurrency(4, batch=50, ordered=ordered)
     subscriber = subscriber_of(broker, ordered=ordered, prefetch=pace.prefetch([handler], 64))
     return Consumer(engine, subscriber, [handler], queue=broker.queue, pace=pace)
 

@@ -70,7 +70,7 @@ async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_fra
         broker.publish(b"{}", topic="Ordered", **({"message_id": "m", "type": "Ordered"} | properties))
         delivery = await subscriber.receive()
         assert delivery is not None
-        await delivery.renew()
+        await delivery.requeue_fresh()
         again = await subscriber.receive()
         assert again is not None
         assert (again.returned, type(again.message)) == (0, type(delivery.message))

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, Retry, inbox, inbox_handler, outbox, tables
-from outboxkit.consumer import Consumer, Pace, Policy
+from outboxkit.consumer import Concurrency, Consumer, Policy
 from tests.integration.running_consumer import (
     Billed,
     Ordered,
@@ -79,7 +79,7 @@ async def test_no_more_than_the_concurrency_is_handled_at_once(start: Start, bro
         await go.wait()
         now -= 1
 
-    async with start(count, pace=Pace(3)) as consumer:
+    async with start(count, pace=Concurrency(3)) as consumer:
         for number in range(12):
             publish(broker, number, str(number))
         await consumer.reaches(processed=12)

@@ -20,7 +20,7 @@ from outboxkit import Message, Outcome, Reject, inbox, inbox_handler, statements
 from outboxkit.brokers import Malformed, reserved
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
-from outboxkit.consumer import Consumer, Decision, Pace, Policy
+from outboxkit.consumer import Concurrency, Consumer, Decision, Policy
 from outboxkit.consumer.decisions import dead_letter
 from outboxkit.message import NAME_LIMIT
 from tests.integration.running_consumer import (
@@ -143,10 +143,10 @@ async def send(broker: PlainClient, messages: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "pace", [Pace(8), Pace(8, batch=50), Pace(4, ordered=True)], ids=["single", "batch", "ordered"]
+    "pace", [Concurrency(8), Concurrency(8, batch=50), Concurrency(4, ordered=True)], ids=["single", "batch", "ordered"]
 )
 async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handled(
-    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, pace: Pace
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, pace: Concurrency
 ):
     @inbox_handler("Odd", batch=pace.batch == 50)
     def odd(session: Session, event: Ordered) -> None:
@@ -214,7 +214,7 @@ async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
         if event.number % 4 == 2:
             raise asyncio.CancelledError
 
-    async with start(leaks, policy=Policy(max_attempts=1), pace=Pace(8)) as consumer:
+    async with start(leaks, policy=Policy(max_attempts=1), pace=Concurrency(8)) as consumer:
         for number in range(28):
             publish(broker, number, f"m-{number}")
 

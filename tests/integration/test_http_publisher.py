@@ -265,7 +265,7 @@ async def test_what_cannot_be_a_request_is_rejected_alone(make: Make, destinatio
     batch = [made("1"), made("2", key="a", content_type="a/b\r\nx: y"), made("3", key="a"), made("4", key="b")]
     queued = made("5", headers={"outboxkit-queue": "billing"})
     receipts = await publish(make(), *batch, queued)
-    assert verdicts(receipts) == ["confirmed", "rejected", "held", "confirmed", "unroutable"]
+    assert verdicts(receipts) == ["confirmed", "rejected", "not sent", "confirmed", "unroutable"]
     assert receipts[1].final
     assert "content type" in str(receipts[1].reason)
     assert "'billing'" in str(receipts[4].reason)

@@ -77,7 +77,7 @@ async def test_a_key_is_one_after_the_other_and_a_failure_holds_the_rest_of_it(d
     await publisher.close()
     for number, receipt in enumerate(receipts):
         behind = number > 8 and number % 4 == 0 and number % 5
-        assert receipt.verdict == ("rejected" if number == 8 else "held" if behind else "confirmed"), number
+        assert receipt.verdict == ("rejected" if number == 8 else "not sent" if behind else "confirmed"), number
     came: dict[str | None, list[int]] = defaultdict(list)
     for call in destination.calls:
         came[call.header("outboxkit-key")].append(int(str(call.key)))
@@ -91,7 +91,7 @@ async def test_a_postponed_message_and_a_lost_one_hold_their_keys_as_well(destin
     destination.answer = lambda call: {"1": say(503), "3": DROP}.get(str(call.key), say())
     publisher = HttpPublisher(destination.url)
     batch = [made(1, key="a"), made(2, key="a"), made(3, key="b"), made(4, key="b"), made(5, key="c")]
-    assert verdicts(await publish(publisher, *batch)) == ["postponed", "held", "rejected", "held", "confirmed"]
+    assert verdicts(await publish(publisher, *batch)) == ["postponed", "not sent", "rejected", "not sent", "confirmed"]
     await publisher.close()
     assert sorted(map(str, destination.keys)) == ["1", "3", "5"]
 
@@ -105,7 +105,7 @@ async def test_who_answers_nobody_blames_nobody(destination: Destination):
     destination.answer = never
     publisher = HttpPublisher(destination.url, timeout=SHORT, concurrency=2)
     receipts = await publish(publisher, *map(made, range(5)))
-    assert verdicts(receipts) == ["unknown", "unknown", "held", "held", "held"]
+    assert verdicts(receipts) == ["unknown", "unknown", "not sent", "not sent", "not sent"]
     assert "time was up after 1 s" in str(receipts[0].reason)
     assert [receipt.reason for receipt in receipts[2:]] == ["there was no time left to send it"] * 3
     destination.answer = lambda _: DROP
@@ -120,7 +120,7 @@ async def test_a_message_that_gets_no_answer_is_to_blame_where_others_do(destina
     destination.answer = answer
     publisher = HttpPublisher(destination.url, timeout=SHORT, concurrency=2)
     batch = [*map(made, range(4))]
-    assert verdicts(await publish(publisher, *batch)) == ["unknown", "unknown", "held", "held"], (
+    assert verdicts(await publish(publisher, *batch)) == ["unknown", "unknown", "not sent", "not sent"], (
         "they take every request"
     )
     assert verdicts(await publish(publisher, *batch)) == ["rejected"] * 4, "the second time they go last"
@@ -137,7 +137,7 @@ async def test_no_request_begins_after_the_timeout_and_each_may_take_as_long(des
 
     destination.answer = answer
     publisher = HttpPublisher(destination.url, timeout=slow, concurrency=1)
-    assert verdicts(await publish(publisher, *map(made, range(3)))) == ["confirmed", "confirmed", "held"]
+    assert verdicts(await publish(publisher, *map(made, range(3)))) == ["confirmed", "confirmed", "not sent"]
     await publisher.close()
 
 
@@ -220,7 +220,7 @@ async def test_who_goes_away_in_the_middle_of_a_batch(destination: Destination):
     destination.answer = answer
     publisher = HttpPublisher(destination.url, concurrency=1)
     receipts = await publish(publisher, *map(made, range(6)))
-    assert verdicts(receipts) == ["confirmed"] * 3 + ["unknown", "held", "held"]
+    assert verdicts(receipts) == ["confirmed"] * 3 + ["unknown", "not sent", "not sent"]
     with pytest.raises(BrokerUnavailable):
         await publish(publisher, made(3))
     await publisher.close()

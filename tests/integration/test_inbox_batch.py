@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, event, ids, inbox, inbox_handler, outbox, tables
-from outboxkit.inbox import Culprit, Entry, handler_of
+from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
 
 EFFECTS = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("by", String(300)))
 
@@ -80,7 +80,7 @@ async def test_a_failure_takes_the_whole_batch_back(engine: Engine, async_engine
         raise ZeroDivisionError
 
     wanted = entries("a", "b") + entries("c", handlers=(fails,)) + entries("d")
-    with pytest.raises(Culprit) as raised:
+    with pytest.raises(BatchEntryFailed) as raised:
         await run(async_engine, wanted)
     assert raised.value.index == 4
     assert effects(engine) == []

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, TransactionRequired, event, ids, inbox, inbox_handler, tables
-from outboxkit.inbox import Culprit, Entry, handler_of
+from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
 
 EFFECTS = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("by", String(300)))
 
@@ -70,7 +70,7 @@ async def test_an_error_that_a_handler_swallowed_is_its_own_and_not_the_next_one
         with pytest.raises(IntegrityError):
             await session.execute(insert(EFFECTS).values([{"id": 1}, {"id": 1}]))
 
-    with pytest.raises(Culprit) as raised:
+    with pytest.raises(BatchEntryFailed) as raised:
         await run(async_pg_engine, [*entries("a"), *entries("a", handler=swallows), *entries("b")])
     assert raised.value.index == 1
     assert isinstance(raised.value.__cause__, TransactionRequired)

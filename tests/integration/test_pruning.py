@@ -58,9 +58,9 @@ def test_tenants_with_a_schema_each_prune_at_the_same_time(empty_postgresql_url:
         connection.execute(text(f"CREATE SCHEMA {schema}"))
         metadata.create_all(connection)
         connection.commit()
-    alone = [connection.execute(statements.published.be_the_one()).scalar_one() for connection in connections]
+    alone = [connection.execute(statements.published.try_prune_lock()).scalar_one() for connection in connections]
     assert alone == [True, True, False]
-    assert connections[0].execute(statements.published.let_others()).scalar_one() is True
+    assert connections[0].execute(statements.published.release_prune_lock()).scalar_one() is True
     for connection, engine in zip(connections, engines, strict=True):
         connection.close()
         engine.dispose()
@@ -71,13 +71,13 @@ def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_
         connection.execute(text(FILL), {"rows": 10})
     command = [COMMAND, "prune", "--database-url", postgresql_url]
     with pg_engine.connect() as first:
-        assert first.execute(statements.published.be_the_one()).scalar_one() is True
+        assert first.execute(statements.published.try_prune_lock()).scalar_one() is True
         first.commit()
         ended = run_to_end(command, {})
         assert (ended.returncode, ended.stderr) == (0, "")
         assert ended.stdout == "nothing done: somebody else prunes this database at the moment\n"
         assert (remembered(pg_engine), days(pg_engine, INBOX)) == (10, [])
-        first.execute(statements.published.let_others())
+        first.execute(statements.published.release_prune_lock())
         first.commit()
     assert "inbox: 5 rows forgotten" in run_to_end(command, {}).stdout
     assert "nothing done" not in run_to_end(command, {}).stdout

@@ -57,7 +57,7 @@ async def test_what_cannot_be_read_is_one_malformed_delivery_among_others(
     assert bad.message.reason.startswith(reason)
     assert (bad.message.payload, bad.message.message_id) == (b"body", id_)
     assert isinstance(good.message, Message)
-    await bad.renew()
+    await bad.requeue_fresh()
     await good.ack()
     again = await subscriber.receive(wait=True)
     assert again is not None
@@ -146,7 +146,7 @@ async def test_after_ceasing_the_prefetch_is_for_others_and_what_runs_is_settled
         broker.publish(b"{}", topic="OrderConfirmed", message_id=str(number), type="OrderConfirmed")
     running = await subscriber.receive()
     assert running is not None
-    await subscriber.cease()
+    await subscriber.stop_receiving()
     assert await eventually_async(lambda: asyncio.to_thread(broker.depth), lambda depth: depth == 9) == 9
     await running.ack()
     await subscriber.close()

@@ -68,7 +68,7 @@ async def test_what_exceeds_the_delivery_limit_arrives_as_dropped(limited: None,
     assert dropped.message == Message(
         id="poison", type="OrderConfirmed", payload=b"{}", topic="orders.eu", headers={"a": 1}
     )
-    await dropped.renew()
+    await dropped.requeue_fresh()
     again = await subscriber.receive()
     assert again is not None
     assert (again.dropped, again.message) == (True, dropped.message)
@@ -90,7 +90,7 @@ async def test_a_renewed_message_outlives_the_delivery_limit(limited: None, clie
         delivery = await subscriber.receive()
         assert delivery is not None
         assert not delivery.dropped
-        await (delivery.renew() if delivery.returned == 2 else delivery.release())
+        await (delivery.requeue_fresh() if delivery.returned == 2 else delivery.release())
     await subscriber.close()
     assert eventually(client.depth, lambda depth: depth == 1) == 1
 
@@ -183,7 +183,7 @@ async def test_a_stop_does_not_wait_for_a_full_retry_queue(full: str, client: Pl
     running = await subscriber.receive()
     assert running is not None
     took, waiting = await retry_until_full(subscriber)
-    await subscriber.cease()
+    await subscriber.stop_receiving()
     for retry in waiting:
         with pytest.raises(BrokerUnavailable, match="nacked by the broker"):
             await retry

@@ -183,7 +183,7 @@ async def test_a_new_connection_probes_each_key_before_more_of_it_leaves(
 ):
     broker.bind("other", arguments=CLASSIC)
     batch = [made("1", key="a"), made("2", key="a", topic="other"), made("3", topic="other"), made("4", key="a")]
-    assert verdicts(await publisher.publish(batch)) == ["unroutable", "held", "confirmed", "held"]
+    assert verdicts(await publisher.publish(batch)) == ["unroutable", "not sent", "confirmed", "not sent"]
     assert [received.properties.message_id for received in broker.take_all()] == ["3"]
 
 
@@ -196,7 +196,7 @@ async def test_a_queue_that_is_deleted_meanwhile_costs_order_once_at_most(
     batch = [made(str(number), key="a") for number in range(1, 4)]
     assert verdicts(await publisher.publish(batch)) == ["unroutable"] * 3, "all were on their way"
     for _ in range(2):
-        assert verdicts(await publisher.publish(batch)) == ["unroutable", "held", "held"]
+        assert verdicts(await publisher.publish(batch)) == ["unroutable", "not sent", "not sent"]
     broker.bind("OrderConfirmed", arguments=CLASSIC)
     assert verdicts(await publisher.publish(batch)) == ["confirmed"] * 3
     assert [received.properties.message_id for received in broker.take_all()] == ["1", "2", "3"]
@@ -207,7 +207,7 @@ async def test_what_cannot_be_written_is_rejected_alone(publisher: RabbitPublish
     huge = {f"header-{number}": "x" * 1000 for number in range(200)}
     batch = [made("1", key="a"), made("2", key="a", headers=huge), made("3", key="a"), made("4", key="b")]
     receipts = await publisher.publish(batch)
-    assert verdicts(receipts) == ["confirmed", "rejected", "held", "confirmed"]
+    assert verdicts(receipts) == ["confirmed", "rejected", "not sent", "confirmed"]
     assert "a frame holds" in str(receipts[1].reason)
     assert [received.properties.message_id for received in broker.take_all()] == ["1", "4"]
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements, tables
-from outboxkit.relay.claim import Batches
+from outboxkit.relay.claim import Claimer
 from tests.integration.recording import NOW, Recorder, count, fill, number, relay, running
 from tests.polling import eventually_async
 
@@ -45,7 +45,7 @@ def blocked_vacuum(pg_engine: Engine) -> Iterator[None]:
         yield
 
 
-async def turns(batches: Batches, engine: AsyncEngine, number_of: int) -> list[str]:
+async def turns(batches: Claimer, engine: AsyncEngine, number_of: int) -> list[str]:
     """Claim and delete batches, as fast as that goes; returns what was claimed."""
     found: list[str] = []
     forget = statements.settle.forget("postgresql")
@@ -61,7 +61,7 @@ async def turns(batches: Batches, engine: AsyncEngine, number_of: int) -> list[s
 async def test_a_writer_that_commits_after_thousands_have_passed_is_found_without_a_sweep(
     pg_engine: Engine, async_pg_engine: AsyncEngine
 ):
-    batches = Batches(async_pg_engine, 100, monotonic=Ticking())
+    batches = Claimer(async_pg_engine, 100, monotonic=Ticking())
     assert await turns(batches, async_pg_engine, 1) == []  # this one sweeps
     batches._next_sweep = float("inf")
     fill(pg_engine, 1000, keys=10)
@@ -102,7 +102,7 @@ async def test_rows_that_a_dead_relay_held_keep_the_floor_down_and_are_published
     pg_engine: Engine, async_pg_engine: AsyncEngine
 ):
     fill(pg_engine, 2000, keys=50)
-    batches = Batches(async_pg_engine, 100, monotonic=Ticking())
+    batches = Claimer(async_pg_engine, 100, monotonic=Ticking())
     with pg_engine.connect() as dead:
         held = dead.execute(
             select(tables.outbox.c.message_id)
@@ -127,7 +127,7 @@ async def test_rows_below_the_floor_are_found_by_the_sweep_and_kept_in_order(
     pg_engine: Engine, async_pg_engine: AsyncEngine, reset: bool
 ):
     fill(pg_engine, 3000, keys=10)
-    batches = Batches(async_pg_engine, 100, monotonic=Ticking())
+    batches = Claimer(async_pg_engine, 100, monotonic=Ticking())
     await turns(batches, async_pg_engine, 60)
     assert batches.floor.value > 2000
     with pg_engine.begin() as connection:
@@ -159,7 +159,7 @@ def buffers(engine: Engine, floor: int) -> int:
 
 @pytest.mark.usefixtures("blocked_vacuum")
 async def test_a_claim_reads_no_more_the_longer_vacuum_is_held_back(pg_engine: Engine, async_pg_engine: AsyncEngine):
-    batches = Batches(async_pg_engine, 100, monotonic=Ticking())
+    batches = Claimer(async_pg_engine, 100, monotonic=Ticking())
     with_floor, without = [], []
     for last in (5000, 10_000, 15_000):
         fill(pg_engine, last + 100, first=last - 4899, keys=10)

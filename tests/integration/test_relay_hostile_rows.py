@@ -15,7 +15,7 @@ from outboxkit import process, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.relay import Policy, Relay
-from outboxkit.relay.notifier import Wakeup
+from outboxkit.relay.notifier import Notifier
 from tests.integration.recording import QUICK, Recorder, add, running
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
@@ -133,7 +133,7 @@ async def test_moments_at_the_ends_of_time_stop_nothing_wherever_the_server_is(e
     assert (done.published, done.later, done.failed) == (3, 1, {})
     assert set(recorder.arrived) == set(ids.values()) - {ids["due at the end"]}
     stop = asyncio.Event()
-    wakeup = Wakeup(engine, poll_interval=timedelta(milliseconds=5), net=timedelta(milliseconds=5))
+    wakeup = Notifier(engine, poll_interval=timedelta(milliseconds=5), net=timedelta(milliseconds=5))
     asyncio.get_running_loop().call_later(0.2, stop.set)
     await wakeup.wait(stop)
     await wakeup.close()

@@ -186,11 +186,11 @@ async def test_a_sleeping_relay_is_woken(pg_engine: Engine, async_pg_engine: Asy
         await connection.commit()
         await replay(async_pg_engine)
 
-        async def rung() -> int:
+        async def delay_for() -> int:
             await connection.exec_driver_sql("SELECT 1")
             return len(heard)
 
-        await eventually_async(rung)
+        await eventually_async(delay_for)
 
 
 async def test_nothing_else_of_the_key_is_released(engine: Engine, async_engine: AsyncEngine):

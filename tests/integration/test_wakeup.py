@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import process
 from outboxkit.outage import what_is_away
 from outboxkit.relay import notifier
-from outboxkit.relay.notifier import Wakeup
+from outboxkit.relay.notifier import Notifier
 from tests.deaf_proxy import DeafProxy
 from tests.pages import libpq
 from tests.polling import eventually, eventually_async
@@ -41,9 +41,9 @@ async def relay_engine(postgresql_url: str) -> AsyncIterator[AsyncEngine]:
 
 
 @pytest.fixture
-async def asleep(relay_engine: AsyncEngine) -> AsyncIterator[Wakeup]:
+async def asleep(relay_engine: AsyncEngine) -> AsyncIterator[Notifier]:
     """Sleeps for an hour unless somebody rings."""
-    made = Wakeup(relay_engine, poll_interval=HOUR, net=HOUR)
+    made = Notifier(relay_engine, poll_interval=HOUR, net=HOUR)
     yield made
     await made.close()
 
@@ -69,7 +69,7 @@ async def is_asleep(engine: Engine, count: int = 1) -> None:
     await eventually_async(lambda: asyncio.to_thread(read), lambda found: found == (count, count))
 
 
-async def sleeping(wake: Wakeup, engine: Engine) -> tuple[asyncio.Task[None], asyncio.Event]:
+async def sleeping(wake: Notifier, engine: Engine) -> tuple[asyncio.Task[None], asyncio.Event]:
     """A wait that has begun."""
     stop = asyncio.Event()
     waiting = asyncio.create_task(wake.wait(stop))
@@ -78,7 +78,7 @@ async def sleeping(wake: Wakeup, engine: Engine) -> tuple[asyncio.Task[None], as
     return waiting, stop
 
 
-async def test_a_commit_wakes_a_sleeping_relay(asleep: Wakeup, pg_engine: Engine, writer: Writer):
+async def test_a_commit_wakes_a_sleeping_relay(asleep: Notifier, pg_engine: Engine, writer: Writer):
     for _ in range(3):
         waiting, _ = await sleeping(asleep, pg_engine)
         writer.execute(INSERT.format("", ""))
@@ -88,9 +88,9 @@ async def test_a_commit_wakes_a_sleeping_relay(asleep: Wakeup, pg_engine: Engine
 
 
 async def test_a_commit_wakes_all_who_sleep(
-    asleep: Wakeup, relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
+    asleep: Notifier, relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
 ):
-    another = Wakeup(relay_engine, poll_interval=HOUR, net=HOUR)
+    another = Notifier(relay_engine, poll_interval=HOUR, net=HOUR)
     stop = asyncio.Event()
     waiting = [asyncio.create_task(wake.wait(stop)) for wake in (asleep, another)]
     await is_asleep(pg_engine, 2)
@@ -101,7 +101,7 @@ async def test_a_commit_wakes_all_who_sleep(
     assert ask(pg_engine, SLEEPERS) == 1
 
 
-async def test_stop_ends_the_sleep_and_close_takes_the_row_back(asleep: Wakeup, pg_engine: Engine):
+async def test_stop_ends_the_sleep_and_close_takes_the_row_back(asleep: Notifier, pg_engine: Engine):
     waiting, stop = await sleeping(asleep, pg_engine)
     stop.set()
     async with asyncio.timeout(60):
@@ -112,7 +112,7 @@ async def test_stop_ends_the_sleep_and_close_takes_the_row_back(asleep: Wakeup, 
 
 
 async def test_a_connection_that_ends_while_it_is_tested_is_an_outage(
-    asleep: Wakeup, relay_engine: AsyncEngine, pg_engine: Engine
+    asleep: Notifier, relay_engine: AsyncEngine, pg_engine: Engine
 ):
     @event.listens_for(relay_engine.sync_engine, "before_cursor_execute")
     def end_it(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
@@ -129,13 +129,13 @@ async def test_a_connection_that_ends_while_it_is_tested_is_an_outage(
     await waiting
 
 
-async def test_what_was_committed_before_the_sleep_is_seen(asleep: Wakeup, writer: Writer):
+async def test_what_was_committed_before_the_sleep_is_seen(asleep: Notifier, writer: Writer):
     writer.execute(INSERT.format("", ""))
     async with asyncio.timeout(60):
         await asleep.wait(asyncio.Event())
 
 
-async def test_what_another_relay_holds_is_reported_once(asleep: Wakeup, pg_engine: Engine, writer: Writer):
+async def test_what_another_relay_holds_is_reported_once(asleep: Notifier, pg_engine: Engine, writer: Writer):
     writer.execute(INSERT.format("", ""))
     async with asyncio.timeout(60):
         await asleep.wait(asyncio.Event())
@@ -148,7 +148,7 @@ async def test_a_delayed_message_wakes_the_relay_when_it_is_due(
     relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
 ):
     now = datetime(2030, 1, 1, tzinfo=UTC)
-    wake = Wakeup(relay_engine, poll_interval=HOUR, net=HOUR, clock=lambda: now)
+    wake = Notifier(relay_engine, poll_interval=HOUR, net=HOUR, clock=lambda: now)
     writer.execute(INSERT.format(", due_at", ", %s"), (now + timedelta(seconds=1),))
     waiting = asyncio.create_task(wake.wait(asyncio.Event()))
     await is_asleep(pg_engine)
@@ -161,7 +161,7 @@ async def test_a_delayed_message_wakes_the_relay_when_it_is_due(
 async def test_a_row_whose_trigger_ran_before_the_sleep_is_found_by_the_net(
     relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
 ):
-    wake = Wakeup(relay_engine, poll_interval=HOUR, net=timedelta(milliseconds=100))
+    wake = Notifier(relay_engine, poll_interval=HOUR, net=timedelta(milliseconds=100))
     with writer.transaction():
         writer.execute(INSERT.format("", ""))
         waiting, _ = await sleeping(wake, pg_engine)
@@ -180,13 +180,13 @@ async def test_an_idle_relay_costs_less_than_two_statements_a_second(relay_engin
 
     slept = 0.0
 
-    class Hurried(notifier.Bell):
+    class Hurried(notifier.Listener):
         async def hears(self, stop: asyncio.Event, seconds: float) -> bool:
             nonlocal slept
             slept += seconds
             return False
 
-    wake = Wakeup(relay_engine, poll_interval=HOUR, monotonic=lambda: slept)
+    wake = Notifier(relay_engine, poll_interval=HOUR, monotonic=lambda: slept)
     wake._bell = Hurried(relay_engine, monotonic=lambda: slept)
     turns = 0
     while slept < 600:
@@ -199,7 +199,7 @@ async def test_an_idle_relay_costs_less_than_two_statements_a_second(relay_engin
 
 async def test_a_rush_is_not_rung_for(relay_engine: AsyncEngine, pg_engine: Engine):
     now = 0.0
-    wake = Wakeup(relay_engine, poll_interval=HOUR, net=HOUR, monotonic=lambda: now)
+    wake = Notifier(relay_engine, poll_interval=HOUR, net=HOUR, monotonic=lambda: now)
     waiting, stop = await sleeping(wake, pg_engine)
     stop.set()
     await waiting
@@ -216,7 +216,7 @@ async def test_a_rush_is_not_rung_for(relay_engine: AsyncEngine, pg_engine: Engi
     await wake.close()
 
 
-async def test_a_lost_connection_ends_the_sleep_and_is_made_anew(asleep: Wakeup, pg_engine: Engine, writer: Writer):
+async def test_a_lost_connection_ends_the_sleep_and_is_made_anew(asleep: Notifier, pg_engine: Engine, writer: Writer):
     for _ in range(2):
         waiting, _ = await sleeping(asleep, pg_engine)
         writer.execute(f"SELECT pg_terminate_backend(pid) {BELLS}")
@@ -230,7 +230,7 @@ async def test_a_lost_connection_ends_the_sleep_and_is_made_anew(asleep: Wakeup,
 
 async def test_a_database_that_is_away_is_an_outage():
     engine = process.engine("postgresql+psycopg://nobody@127.0.0.1:1/nowhere", name="relay")
-    wake = Wakeup(engine, poll_interval=HOUR)
+    wake = Notifier(engine, poll_interval=HOUR)
     with pytest.raises(Exception) as raised:
         await wake.wait(asyncio.Event())
     assert what_is_away(raised.value) == "database"
@@ -244,7 +244,7 @@ async def test_where_notifications_are_swallowed_it_polls(postgresql_url: str, p
     proxy = DeafProxy(str(target.host), int(target.port or 5432))
     through = target.set(host="127.0.0.1", port=proxy.port).update_query_dict({"sslmode": "disable"})
     engine = process.engine(through.render_as_string(hide_password=False), name="relay")
-    wake = Wakeup(engine, poll_interval=timedelta(milliseconds=50), net=HOUR)
+    wake = Notifier(engine, poll_interval=timedelta(milliseconds=50), net=HOUR)
     with structlog.testing.capture_logs() as logged:
         waiting = asyncio.create_task(wake.wait(asyncio.Event()))
         await eventually_async(lambda: asyncio.sleep(0, bool(logged)))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import ConfigurationError
-from outboxkit.retry import Backoff, Retries, rung
+from outboxkit.retry import Backoff, Retries, delay_for
 
 DELAYS = st.timedeltas(timedelta(0), timedelta(days=30))
 SHARES = st.floats(0, 1, exclude_max=True)
@@ -60,18 +60,18 @@ def test_a_backoff_of_nothing_is_the_floor():
 def test_a_message_climbs_one_step_with_each_failure_and_stays_on_the_last(
     ladder: tuple[timedelta, ...], failures: int
 ):
-    assert rung(ladder, failures) == ladder[min(max(failures - 1, 0), len(ladder) - 1)]
+    assert delay_for(ladder, failures) == ladder[min(max(failures - 1, 0), len(ladder) - 1)]
 
 
 @given(LADDERS, st.integers(1, 20), st.timedeltas(timedelta(days=-1), timedelta(days=400)))
 def test_what_was_asked_for_is_the_nearest_step(ladder: tuple[timedelta, ...], failures: int, wanted: timedelta):
-    found = rung(ladder, failures, wanted)
+    found = delay_for(ladder, failures, wanted)
     assert found in ladder
     assert all(abs(found - wanted) <= abs(step - wanted) for step in ladder)
 
 
 def test_what_was_asked_for_may_be_no_delay_at_all():
-    assert rung((SECOND, 2 * SECOND), 2, timedelta(0)) == SECOND
+    assert delay_for((SECOND, 2 * SECOND), 2, timedelta(0)) == SECOND
 
 
 def test_a_rule_without_delays_leaves_it_to_the_ladder():

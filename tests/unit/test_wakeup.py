@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outboxkit import process
 from outboxkit.relay import notifier
-from outboxkit.relay.notifier import Wakeup
+from outboxkit.relay.notifier import Notifier
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOTHING = (None, None)
@@ -53,8 +53,8 @@ def engine() -> AsyncEngine:
     return create_async_engine("postgresql+psycopg://nobody@127.0.0.1:1/nowhere")
 
 
-def made(engine: AsyncEngine, bell: WrittenBell) -> Wakeup:
-    wake = Wakeup(engine, poll_interval=POLL, net=NET, clock=lambda: NOW, monotonic=lambda: bell.now)
+def made(engine: AsyncEngine, bell: WrittenBell) -> Notifier:
+    wake = Notifier(engine, poll_interval=POLL, net=NET, clock=lambda: NOW, monotonic=lambda: bell.now)
     wake._bell = bell  # type: ignore[assignment]
     return wake
 
@@ -161,7 +161,7 @@ async def test_a_sleep_between_turns_means_no_rush(engine: AsyncEngine):
 
 async def test_a_relay_of_another_destination_has_no_bell_and_polls(engine: AsyncEngine):
     """Nor does it connect: nobody is there."""
-    wake = Wakeup(engine, destination="payments", poll_interval=timedelta(milliseconds=1))
+    wake = Notifier(engine, destination="payments", poll_interval=timedelta(milliseconds=1))
     await wake.wait(asyncio.Event())
     await wake.busy()
     await wake.close()
@@ -169,11 +169,11 @@ async def test_a_relay_of_another_destination_has_no_bell_and_polls(engine: Asyn
 
 async def test_on_sqlite_it_polls(sqlite_url: str):
     engine = process.engine(sqlite_url, name="relay")
-    wake = Wakeup(engine, poll_interval=timedelta(milliseconds=1))
+    wake = Notifier(engine, poll_interval=timedelta(milliseconds=1))
     await wake.wait(asyncio.Event())
     await wake.busy()
     stopped = asyncio.Event()
     stopped.set()
-    await Wakeup(engine, poll_interval=timedelta(days=1)).wait(stopped)
+    await Notifier(engine, poll_interval=timedelta(days=1)).wait(stopped)
     await wake.close()
     await engine.dispose()

@@ -41,7 +41,7 @@ class Unreached:
 Outcome = Answered | Lost | Unreached
 
 
-class Lanes:
+class SendOrder:
     """Hands out messages in the order of the batch, those of one key one after the other.
 
     A message that nobody answers may be to blame, or the destination may be away. Only what the destination does with
@@ -149,4 +149,4 @@ class Lanes:
 
 
 def _held(reason: str) -> Receipt:
-    return Receipt(Verdict.HELD, reason)
+    return Receipt(Verdict.NOT_SENT, reason)

@@ -13,7 +13,7 @@ import structlog
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.http import request, target, verdict
 from outboxkit.brokers.http.call import Call, reason_of
-from outboxkit.brokers.http.order import Answered, Lanes, Lost, Outcome, Unreached
+from outboxkit.brokers.http.order import Answered, Lost, Outcome, SendOrder, Unreached
 from outboxkit.brokers.http.verdict import Response
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
@@ -102,7 +102,7 @@ class HttpPublisher:
         transport = self._transport
         if transport is None:
             raise BrokerUnavailable(f"not connected to {self._target.origin}")
-        lanes = Lanes(batch, self._suspects)
+        lanes = SendOrder(batch, self._suspects)
         until = time.monotonic() + self._timeout
 
         async def work(most: int) -> None:

@@ -13,8 +13,8 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.confirms import Tracker
 from outboxkit.brokers.rabbitmq.encode import Encoder, Unwritable
-from outboxkit.brokers.rabbitmq.plan import Batch
-from outboxkit.brokers.rabbitmq.taps import Answers
+from outboxkit.brokers.rabbitmq.plan import PublishPlan
+from outboxkit.brokers.rabbitmq.taps import ConfirmParser
 
 FIRST_WINDOW_BYTES, WINDOW_BYTES = 32 * 1024, 256 * 1024
 """Written at once; the next waits until the socket has taken most of it. The first is small: a broker that has nothing
@@ -47,7 +47,7 @@ class ConfirmChannel:
         """Whether it can be published on."""
         return self.tracker.lost is None and not self._wire.is_closed
 
-    async def send(self, batch: Batch, wave: list[int]) -> list[int]:
+    async def send(self, batch: PublishPlan, wave: list[int]) -> list[int]:
         """Write a wave in windows and await all answers; returns what was not written when the channel was lost."""
         self.tracker.begin(batch.receipts)
         position, written, window = 0, 0, FIRST_WINDOW_BYTES
@@ -67,7 +67,7 @@ class ConfirmChannel:
         roomy = waiting < UNCONFIRMED_MESSAGES and waiting * average < UNCONFIRMED_BYTES
         return roomy and self.tracker.blocked_by is None
 
-    async def _write_window(self, batch: Batch, wave: list[int], position: int, window: int) -> tuple[int, int]:
+    async def _write_window(self, batch: PublishPlan, wave: list[int], position: int, window: int) -> tuple[int, int]:
         """One buffer from this position on; returns the position behind it and its bytes."""
         pieces: list[bytes] = []
         ids: list[str] = []
@@ -112,7 +112,7 @@ class ConfirmChannel:
 
 
 async def open_channel(
-    on: aio_pika.abc.AbstractConnection, answers: Answers, *, exchange: str, app_id: str, timeout: float
+    on: aio_pika.abc.AbstractConnection, answers: ConfirmParser, *, exchange: str, app_id: str, timeout: float
 ) -> ConfirmChannel:
     """Open a channel for publishing to this exchange within `timeout` seconds; it is declared if it has a name.
 

@@ -12,7 +12,7 @@ from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import OWN
 from outboxkit.codec import CONTENT_TYPE
 from outboxkit.errors import EncodeError
-from outboxkit.message import Message, trusted
+from outboxkit.message import Message, unchecked
 
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">d")
 _MORE_FLAGS = 1
@@ -226,7 +226,7 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
     try:
         # Everything but what came in a header is a short string: valid, and no longer than allowed.
         if "\0" not in "".join((id_, type_, content_type, *filter(None, texts))) and _is_short(key, topic, causation):
-            return trusted(*fields)
+            return unchecked(*fields)
         return Message(*fields)
     except EncodeError as error:
         return _malformed(str(error), properties, body)

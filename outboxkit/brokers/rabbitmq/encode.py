@@ -11,7 +11,7 @@ from pamqp import encode
 
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import BROKERS_OWN, CAUSATION, EPOCH, KEY, PERSISTENT, TOPIC
-from outboxkit.brokers.reserved import OWN, QUEUE, Marks, addressed_to
+from outboxkit.brokers.reserved import OWN, QUEUE, DeliveryHeaders, addressed_to
 from outboxkit.message import NAME_LIMIT, Message
 
 METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE
@@ -178,7 +178,9 @@ _KEPT_LAST = (KEY, CAUSATION)
 _LONG = Struct(">I")
 
 
-def rewritten(flags: int, written: bytes, marks: Marks, topic: str, *, room: int) -> tuple[int, bytes, list[str]]:
+def rewritten(
+    flags: int, written: bytes, marks: DeliveryHeaders, topic: str, *, room: int
+) -> tuple[int, bytes, list[str]]:
     """The flags and the bytes of a copy's properties, and the names of headers that had to be left out.
 
     All is kept but what would lose the copy; the marks and the first topic are added. If that is more than `room`, the

@@ -10,7 +10,7 @@ from pamqp import commands, frame
 
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.acks import Acks
-from outboxkit.brokers.rabbitmq.taps import Arrived, Deliveries
+from outboxkit.brokers.rabbitmq.taps import Arrived, DeliveryParser
 from outboxkit.errors import BrokerUnavailable
 
 _Answer = asyncio.Future[Arrived | None]
@@ -22,7 +22,7 @@ HEADER_WEIGHT = 32
 """A byte of headers weighs as many: a table of small fields takes up so much once it is decoded."""
 
 
-class Intake:
+class DeliveryChannel:
     """One connection with one channel, from its opening to its end.
 
     Attributes:
@@ -32,7 +32,7 @@ class Intake:
 
     def __init__(self, *, timeout: float) -> None:
         self.lost: str | None = None
-        self.deliveries = Deliveries(self)
+        self.deliveries = DeliveryParser(self)
         self._timeout = timeout
         self._channel = 0
         self._acks = Acks(0)
@@ -124,7 +124,7 @@ class Intake:
             self.lose(f"the broker did not answer when {queue!r} was read")
             raise self._gone() from error
 
-    async def cease(self, channel: AbstractChannel, *queues: str) -> None:
+    async def stop_receiving(self, channel: AbstractChannel, *queues: str) -> None:
         """Have no more messages pushed from these queues, and give back what nobody has received.
 
         Raises:

@@ -23,7 +23,7 @@ def route(message: Message) -> str:
 
 
 @dataclass(slots=True)
-class Caution:
+class SerializedRoutes:
     """Routes whose messages are sent one at a time within their key, because the broker may well refuse them.
 
     They are those that no confirm on this connection has proven, those that reached no queue lately, and all after a
@@ -95,7 +95,7 @@ class Suspects:
 NOBODY = Suspects()
 
 
-class Batch:
+class PublishPlan:
     """The messages of one `publish` and their receipts, so far.
 
     A wave is what may be on its way at the same time: no id twice, because a returned message is told apart by its id
@@ -108,7 +108,7 @@ class Batch:
         suspects: what an earlier batch has found out and could not finish.
     """
 
-    def __init__(self, messages: Sequence[Message], caution: Caution, suspects: Suspects = NOBODY) -> None:
+    def __init__(self, messages: Sequence[Message], caution: SerializedRoutes, suspects: Suspects = NOBODY) -> None:
         self.messages = messages
         self.receipts: Receipts = [None] * len(messages)
         self._caution = caution
@@ -162,7 +162,7 @@ class Batch:
         """Whether an earlier message of its key has failed, or its route was nacked; it has its receipt then."""
         key = self.messages[index].key
         if key is not None and index > self._failed.get(key, index):
-            self.receipts[index] = Receipt(Verdict.HELD, f"an earlier message of key {key!r} has failed")
+            self.receipts[index] = Receipt(Verdict.NOT_SENT, f"an earlier message of key {key!r} has failed")
             return True
         if not (self._nacked or self._paused):
             return False
@@ -284,7 +284,7 @@ class Batch:
         """Leave the keys of these to a later batch; the rest of them."""
         for index in later:
             if self.messages[index].key is not None:
-                self.receipts[index] = Receipt(Verdict.HELD, "its key is published with care, and goes on later")
+                self.receipts[index] = Receipt(Verdict.NOT_SENT, "its key is published with care, and goes on later")
         return [index for index in later if self.receipts[index] is None]
 
 

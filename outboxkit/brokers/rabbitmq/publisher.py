@@ -18,8 +18,8 @@ from outboxkit.brokers import Receipt
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_channel
 from outboxkit.brokers.rabbitmq.confirms import Loss
-from outboxkit.brokers.rabbitmq.plan import NOBODY, Batch, Caution, blames_a_message
-from outboxkit.brokers.rabbitmq.taps import Answers
+from outboxkit.brokers.rabbitmq.plan import NOBODY, PublishPlan, SerializedRoutes, blames_a_message
+from outboxkit.brokers.rabbitmq.taps import ConfirmParser
 from outboxkit.brokers.reserved import QUEUE
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
@@ -56,10 +56,10 @@ class RabbitPublisher:
         self._timeout = timeout.total_seconds()
         self._app_id = app_id
         self._connection: aio_pika.abc.AbstractConnection | None = None
-        self._answers = Answers()
+        self._answers = ConfirmParser()
         self._channel: ConfirmChannel | None = None
         self._clock, self._opened_at = clock, float("-inf")
-        self._caution = Caution(clock)
+        self._caution = SerializedRoutes(clock)
         self._suspects = NOBODY
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
@@ -82,7 +82,7 @@ class RabbitPublisher:
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms; after a timeout the connection is given up: its state is unknown."""
         self._raise_if_blocked(self._working_channel())
-        plan = Batch(batch, self._caution, self._suspects)
+        plan = PublishPlan(batch, self._caution, self._suspects)
         try:
             async with asyncio.timeout(self._timeout):
                 if plan.wants_new_connection(self._opened_at) and self._caution.refusals.may_reconnect():
@@ -103,7 +103,7 @@ class RabbitPublisher:
         gone, self._connection, self._channel = self._connection, None, None
         await connection.close(gone)
 
-    async def _send(self, plan: Batch) -> str:
+    async def _send(self, plan: PublishPlan) -> str:
         """Send wave after wave; returns why it ended before all was decided."""
         while wave := plan.next_wave():
             channel = self._working_channel()
@@ -131,7 +131,7 @@ class RabbitPublisher:
 
     async def _open_anew(self) -> None:
         await self.close()
-        self._answers = Answers()
+        self._answers = ConfirmParser()
         self._connection = await connection.connect(
             self._addresses,
             name="outboxkit relay",

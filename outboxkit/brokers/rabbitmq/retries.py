@@ -13,8 +13,8 @@ from pamqp.body import ContentBody
 
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.encode import BASIC, END, FRAME_OVERHEAD, HEADER, HEADER_OVERHEAD, rewritten
-from outboxkit.brokers.rabbitmq.taps import Answers, Arrived
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.rabbitmq.taps import Arrived, ConfirmParser
+from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable
 
 _HEADER = Struct(">BHIHHQH")
@@ -27,7 +27,7 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 """How long after a nack the copy is tried again: twice as long each time."""
 
 
-class Copies:
+class RetryPublisher:
     """Publishes them on a connection of its own, opened with the first one.
 
     A broker that is short of memory or disk does not read from a connection that publishes: acks must not wait there.
@@ -46,7 +46,9 @@ class Copies:
         self._leaving: dict[asyncio.Task[None], _Line] = {}
         self._full: set[str] = set()
 
-    async def put(self, arrived: Arrived, queue: str, *, marks: Marks, topic: str, over: asyncio.Event) -> None:
+    async def put(
+        self, arrived: Arrived, queue: str, *, marks: DeliveryHeaders, topic: str, over: asyncio.Event
+    ) -> None:
         """Put a copy with these marks into this queue; returns once the broker has it.
 
         While the broker takes no publishes, for lack of memory or disk, it waits, and no limit runs. A nack is not the
@@ -113,7 +115,7 @@ class Copies:
             gone, self._line = self._line, None
             if gone is not None:
                 await gone.close()
-            line, answers = _Line(self._log), Answers()
+            line, answers = _Line(self._log), ConfirmParser()
             line.connection = await connection.connect(
                 self._addresses,
                 name=self._name,
@@ -168,7 +170,7 @@ class _Line:
     def writes_to(self, writer: asyncio.StreamWriter, _: object = None) -> None:
         self._writer = writer
 
-    async def put(self, arrived: Arrived, queue: str, marks: Marks, topic: str) -> str | None:
+    async def put(self, arrived: Arrived, queue: str, marks: DeliveryHeaders, topic: str) -> str | None:
         """Why the broker did not take it; None: it has it. A return is told by its id, so no id is there twice."""
         id_ = arrived.properties.message_id or ""
         while self.lost is None and (id_ in self._by_id or not self._clear.is_set()):
@@ -236,14 +238,14 @@ class _Line:
             if answer is not None and not answer.done():
                 answer.set_result(refusal)
 
-    def _frames(self, arrived: Arrived, queue: str, marks: Marks, topic: str) -> bytes:
+    def _frames(self, arrived: Arrived, queue: str, marks: DeliveryHeaders, topic: str) -> bytes:
         publish = commands.Basic.Publish(exchange="", routing_key=queue, mandatory=True)
         body = arrived.body
         parts = [ContentBody(body[start : start + self.room]) for start in range(0, len(body), self.room)]
         written = [frame.marshal(publish, self.channel), self._header(arrived, marks, topic)]
         return b"".join((*written, *(frame.marshal(part, self.channel) for part in parts)))
 
-    def _header(self, arrived: Arrived, marks: Marks, topic: str) -> bytes:
+    def _header(self, arrived: Arrived, marks: DeliveryHeaders, topic: str) -> bytes:
         flags, written = arrived.flags, arrived.written
         if arrived.properties.unreadable is None:  # else it is left as it is
             flags, written, left_out = rewritten(flags, written, marks, topic, room=self.room)

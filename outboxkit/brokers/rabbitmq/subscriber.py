@@ -12,20 +12,20 @@ from pamqp import commands
 from outboxkit import urls
 from outboxkit.brokers import DEFAULT_LADDER, Malformed, reserved
 from outboxkit.brokers.rabbitmq import connection, decode
-from outboxkit.brokers.rabbitmq.incoming import Intake
-from outboxkit.brokers.rabbitmq.retries import Copies
+from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
+from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import Arrived
 from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, retry_queue
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
-from outboxkit.retry import rung
+from outboxkit.retry import delay_for
 
 
 class Source(Protocol):
     """Where a delivery comes from, and may go again."""
 
-    async def copy(self, delivery: "RabbitDelivery", marked: Marks, step: timedelta | None) -> None:
+    async def copy(self, delivery: "RabbitDelivery", marked: DeliveryHeaders, step: timedelta | None) -> None:
         """Put a copy into a step of the ladder, or where there is none at the end of the delivery's own queue.
 
         Raises:
@@ -42,7 +42,7 @@ class RabbitDelivery:
 
     __slots__ = ("_source", "arrived", "dropped", "intake", "marks", "message", "returned", "topic")
 
-    def __init__(self, arrived: Arrived, intake: Intake, source: Source, *, dropped: bool) -> None:
+    def __init__(self, arrived: Arrived, intake: DeliveryChannel, source: Source, *, dropped: bool) -> None:
         found = arrived.properties
         self.arrived = arrived
         self.dropped = dropped
@@ -57,18 +57,18 @@ class RabbitDelivery:
         """Basic.Ack, together with the others of this moment."""
         self.intake.ack(self.arrived.tag)
 
-    async def release(self) -> None:
+    async def requeue(self) -> None:
         """Basic.Nack with requeue."""
         self.intake.nack(self.arrived.tag)
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         """Publish a copy to a retry step, confirmed, and only then ack: a crash in between leaves two, never none."""
-        step = rung(self._source.ladder, self.marks.attempt, after)
+        step = delay_for(self._source.ladder, self.marks.attempt, after)
         await self._source.copy(self, self.marks.next_attempt(now=datetime.now(UTC), handlers=handlers), step)
         await self.ack()
         return step
 
-    async def renew(self) -> None:
+    async def requeue_fresh(self) -> None:
         """Publish a copy to the same queue, confirmed, and only then ack."""
         await self._source.copy(self, self.marks, None)
         await self.ack()
@@ -116,10 +116,10 @@ class RabbitSubscriber:
         self._timeout = timeout.total_seconds()
         self._connection: aio_pika.abc.AbstractConnection | None = None
         self._channel: aiormq.abc.AbstractChannel | None = None
-        self._intake: Intake | None = None
+        self._intake: DeliveryChannel | None = None
         self._consuming: asyncio.Task[None] | None = None
-        self._consumed: Intake | None = None
-        self._copies = Copies(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
+        self._consumed: DeliveryChannel | None = None
+        self._copies = RetryPublisher(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
 
     @property
     def address(self) -> str:
@@ -136,7 +136,7 @@ class RabbitSubscriber:
         if self._intake is not None and self._intake.lost is None:
             return
         await self._leave()
-        intake = Intake(timeout=self._timeout)
+        intake = DeliveryChannel(timeout=self._timeout)
 
         async def on_cancelled(_: object) -> None:
             intake.lose("the broker cancelled the consumer: was the queue deleted?")
@@ -178,7 +178,7 @@ class RabbitSubscriber:
         """The number of messages in all retry steps."""
         return sum([await self._depth(retry_queue(self._queue, step)) for step in self.ladder])
 
-    async def copy(self, delivery: RabbitDelivery, marked: Marks, step: timedelta | None) -> None:
+    async def copy(self, delivery: RabbitDelivery, marked: DeliveryHeaders, step: timedelta | None) -> None:
         """Put a copy of a delivery into a retry step, or at the end of its queue.
 
         Without a confirm everything comes again: the connection is given up, and `connect` declares what is missing.
@@ -193,13 +193,13 @@ class RabbitSubscriber:
                 delivery.intake.lose(str(error))
             raise
 
-    async def cease(self) -> None:
+    async def stop_receiving(self) -> None:
         """Basic.Cancel; what was pushed and not received goes back."""
         intake, channel = self._open_intake(), self._channel
         if self._consuming is not None:
             await asyncio.wait((self._consuming,))
         if channel is not None:
-            await intake.cease(channel, *((self._queue, self._dead) if self._consumed is intake else ()))
+            await intake.stop_receiving(channel, *((self._queue, self._dead) if self._consumed is intake else ()))
 
     async def close(self) -> None:
         """Disconnect; the broker takes back what was not acked."""
@@ -217,7 +217,7 @@ class RabbitSubscriber:
             intake.lose("closed")
         await connection.close(gone)
 
-    async def _consume(self, intake: Intake) -> None:
+    async def _consume(self, intake: DeliveryChannel) -> None:
         """Have both queues pushed, once; whoever is cancelled meanwhile leaves it to go on."""
         if self._consumed is intake:
             return
@@ -227,7 +227,7 @@ class RabbitSubscriber:
         with connection.converted("cannot consume"):
             await asyncio.shield(self._consuming)
 
-    async def _begin_consuming(self, intake: Intake) -> None:
+    async def _begin_consuming(self, intake: DeliveryChannel) -> None:
         if self._channel is not None:
             with intake.reading():
                 for queue in (self._dead, self._queue):  # no answer is to stand behind what the larger one pushes
@@ -239,7 +239,7 @@ class RabbitSubscriber:
         if not task.cancelled():
             task.exception()  # looked at here too, in case everybody who waited for it was cancelled
 
-    async def _next_or_none(self, intake: Intake) -> Arrived | None:
+    async def _next_or_none(self, intake: DeliveryChannel) -> Arrived | None:
         """What has arrived or is still in a queue; None where both were found empty twice with nothing in between."""
         looks = 0
         while (arrived := intake.next_present()) is None and looks < LOOKS and not self._is_used_up(intake):
@@ -255,7 +255,7 @@ class RabbitSubscriber:
                 await asyncio.sleep(LOOK_SECONDS)
         return arrived
 
-    def _is_used_up(self, intake: Intake) -> bool:
+    def _is_used_up(self, intake: DeliveryChannel) -> bool:
         """Whether nothing more comes before something is settled; an ordered queue gives nothing but what it pushes."""
         return intake.full or (self._queues.ordered and intake.unsettled >= self._prefetch)
 
@@ -280,11 +280,11 @@ class RabbitSubscriber:
             intake.lose(str(error))
             raise
 
-    def _open_intake(self) -> Intake:
+    def _open_intake(self) -> DeliveryChannel:
         if self._intake is None or self._intake.lost is not None:
             reason = "not connected" if self._intake is None else self._intake.lost
             raise BrokerUnavailable(f"the connection to the broker is closed: {reason}")
         return self._intake
 
-    def _delivery(self, arrived: Arrived, intake: Intake) -> RabbitDelivery:
+    def _delivery(self, arrived: Arrived, intake: DeliveryChannel) -> RabbitDelivery:
         return RabbitDelivery(arrived, intake, self, dropped=arrived.consumer == self._dead)

@@ -26,7 +26,7 @@ Take = Callable[[int, int, int, bytes, int], bool]
 """Whether a frame is taken: by its kind, its channel, the size of its payload, some bytes and where in them it is."""
 
 
-class Cutter:
+class FrameSplitter:
     """Shows whole frames to `take`; those that it does not want are for the client library."""
 
     def __init__(self, take: Take) -> None:
@@ -82,13 +82,13 @@ class ConfirmListener(Protocol):
         """The broker takes no publishes of this connection now; None: it does again."""
 
 
-class Answers:
+class ConfirmParser:
     """What arrives on one connection."""
 
     def __init__(self) -> None:
         self._listener: ConfirmListener | None = None
         self._channel = 0
-        self._cutter = Cutter(self._take)
+        self._cutter = FrameSplitter(self._take)
         self._returned: commands.Basic.Return | None = None
         self._returned_id = ""
         self._returned_body = 0
@@ -202,7 +202,7 @@ class DeliveryListener(Protocol):
         """The broker closes the channel or the whole connection."""
 
 
-class Deliveries:
+class DeliveryParser:
     """What arrives on one connection."""
 
     def __init__(self, listener: DeliveryListener) -> None:
@@ -211,7 +211,7 @@ class Deliveries:
         self._open: Arrived | None = None
         self._missing = 0
         self._parts: list[bytes] = []
-        self.feed = Cutter(self._take).feed
+        self.feed = FrameSplitter(self._take).feed
 
     def listen(self, *, channel: int) -> None:
         """From now on the listener hears of this channel."""

@@ -15,7 +15,7 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.cli.demo import shop
 from outboxkit.codec import decode
-from outboxkit.consumer import Consumer, Pace
+from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
 from outboxkit.relay import Relay
@@ -98,7 +98,7 @@ class Story:
         self._broker = MemoryBroker()
         handler = inbox.handler_of(shop.send_receipt)
         self._subscriber = MemorySubscriber(self._broker, QUEUE, [handler.message_type])
-        self._consumer = Consumer(self._engine, self._subscriber, [handler], queue=QUEUE, pace=Pace(1))
+        self._consumer = Consumer(self._engine, self._subscriber, [handler], queue=QUEUE, pace=Concurrency(1))
         self._with_inbox = with_inbox
         self._all_taken = asyncio.Event()
 

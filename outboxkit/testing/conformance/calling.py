@@ -163,7 +163,7 @@ async def a_refused_call_holds_back_the_rest_of_its_key_only(destination: Destin
         receipts = await line.receipts(others[0], refused, *behind, *others[1:])
         assert [receipt.verdict for receipt in receipts] == [
             *(Verdict.CONFIRMED, Verdict.REJECTED),
-            *(Verdict.HELD,) * 3,
+            *(Verdict.NOT_SENT,) * 3,
             *(Verdict.CONFIRMED,) * 2,
         ]
         assert all(receipt.reason for receipt in receipts[1:5]), "a reason is missing"

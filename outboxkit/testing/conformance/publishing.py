@@ -76,10 +76,10 @@ async def a_failed_message_holds_back_the_rest_of_its_key_only(broker: BrokerUnd
         receipts = await route.publisher.publish([others[0], lost, *behind, *others[1:]])
         assert [receipt.verdict for receipt in receipts] == [
             *(Verdict.CONFIRMED, Verdict.UNROUTABLE),
-            *(Verdict.HELD,) * 3,
+            *(Verdict.NOT_SENT,) * 3,
             *(Verdict.CONFIRMED,) * 2,
         ]
-        assert all(receipt.reason for receipt in receipts if receipt.verdict is Verdict.HELD), "a reason is missing"
+        assert all(receipt.reason for receipt in receipts if receipt.verdict is Verdict.NOT_SENT), "a reason is missing"
         assert await route.send(*behind) == [Verdict.CONFIRMED] * 3, "they are free once it is not before them"
         arrived = []
         for _ in (*others, *behind):

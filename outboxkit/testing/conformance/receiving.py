@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.testing.conformance.calling import LADDER, BrokerUnderTest, Route
 
 
@@ -18,10 +18,10 @@ async def an_empty_queue_says_so(broker: BrokerUnderTest) -> None:
 
 
 async def a_released_message_comes_again_as_the_same_attempt(broker: BrokerUnderTest) -> None:
-    """`release` gives back and counts nothing."""
+    """`requeue` gives back and counts nothing."""
     async with Route(broker) as route:
         await route.send(route.message())
-        await (await route.next()).release()
+        await (await route.next()).requeue()
         again = await route.next()
         assert again.marks.attempt == 1
         await again.ack()
@@ -64,10 +64,10 @@ async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderT
 
 
 async def what_is_noted_on_a_message_travels_with_its_retries(broker: BrokerUnderTest) -> None:
-    """Marks are read off what arrives, survive every retry and every renewal, and are no headers of the message."""
+    """They are read off what arrives, survive every retry and every renewal, and are no headers of the message."""
     async with Route(broker) as route:
         accepted = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-        given = Marks(handlers=("One", "Two"), accepted_at=accepted)
+        given = DeliveryHeaders(handlers=("One", "Two"), accepted_at=accepted)
         await route.send(route.message(headers={**given.headers(), "tenant": "acme"}))
         first = await route.next()
         assert first.marks == given
@@ -76,13 +76,15 @@ async def what_is_noted_on_a_message_travels_with_its_retries(broker: BrokerUnde
         second = await route.next()
         failed = second.marks.first_failed_at
         assert failed is not None, "it has failed, so it says when"
-        assert second.marks == Marks(2, failed, ("Two",), accepted)
-        await second.renew()
+        assert second.marks == DeliveryHeaders(2, failed, ("Two",), accepted)
+        await second.requeue_fresh()
         third = await route.next()
         assert third.marks == second.marks
         await third.retry()
         fourth = await route.next()
-        assert fourth.marks == Marks(3, failed, ("Two",), accepted), "the first failure, and who is still to run, stay"
+        assert fourth.marks == DeliveryHeaders(3, failed, ("Two",), accepted), (
+            "the first failure, and who is still to run, stay"
+        )
         assert fourth.message == first.message
         await fourth.ack()
 
@@ -108,7 +110,7 @@ async def the_broker_counts_how_often_a_message_came_back(broker: BrokerUnderTes
 
 
 async def a_renewed_message_comes_again_behind_the_others(broker: BrokerUnderTest) -> None:
-    """`renew` is a copy at the end of the queue that has never been returned, as the same attempt."""
+    """`requeue_fresh` is a copy at the end of the queue that has never been returned, as the same attempt."""
     async with Route(broker) as route:
         sent = [route.message(text, key="order-1", headers={"tenant": "acme"}) for text in "12"]
         await route.send(*sent)
@@ -117,7 +119,7 @@ async def a_renewed_message_comes_again_behind_the_others(broker: BrokerUnderTes
         await route.subscriber.connect()
         first = await route.next()
         assert first.returned > 0
-        await first.renew()
+        await first.requeue_fresh()
         second = await route.next()
         third = await route.next()
         assert [getattr(each.message, "id", None) for each in (first, second, third)] == [
@@ -133,11 +135,11 @@ async def a_renewed_message_comes_again_behind_the_others(broker: BrokerUnderTes
 
 
 async def one_that_ceased_takes_no_more(broker: BrokerUnderTest) -> None:
-    """After `cease` what was taken can be settled, and everything else is for another consumer."""
+    """After `stop_receiving` what was taken can be settled, and everything else is for another consumer."""
     async with Route(broker) as route:
         await route.send(route.message("1"), route.message("2"))
         taken = await route.next()
-        await route.subscriber.cease()
+        await route.subscriber.stop_receiving()
         assert await route.subscriber.receive(wait=False) is None
         heir = route.another_subscriber()
         await heir.connect()

@@ -184,7 +184,7 @@ async def test_what_is_behind_a_failure_of_its_key_is_held(async_engine: AsyncEn
     ]
     receipts = await direct(async_engine, picky).publish(batch)
     assert [str(receipt.verdict) for receipt in receipts] == [
-        "confirmed", "rejected", "held", "confirmed", "rejected", "confirmed"
+        "confirmed", "rejected", "not sent", "confirmed", "rejected", "confirmed"
     ]  # fmt: skip
     assert receipts[2].reason == "an earlier message of key 'one' has failed"
     assert what(database_url) == ["a", "d", "f"]
@@ -252,7 +252,7 @@ async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_af
 
     publisher = direct(async_engine, slow, blocks, timeout=timedelta(seconds=0.4))
     receipts = await publisher.publish([message(), message(id="m-2"), message(id="m-3", key="one")])
-    assert [receipt.verdict for receipt in receipts] == [Verdict.REJECTED, Verdict.HELD, Verdict.HELD]
+    assert [receipt.verdict for receipt in receipts] == [Verdict.REJECTED, Verdict.NOT_SENT, Verdict.NOT_SENT]
     assert "took longer than 0.2 s" in str(receipts[0].reason)
     assert [receipt.reason for receipt in receipts[1:]] == ["there was no time left for it"] * 2
     assert handled(database_url) == [("Blocks", "m-1")]
@@ -261,7 +261,7 @@ async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_af
 async def test_a_database_that_is_away_is_nobodys_fault(tmp_path):
     engine = process.engine(f"sqlite:///{tmp_path}/gone/shop.db", name="test")
     receipts = await direct(engine, work, async_work).publish([message(), message(id="m-2")])
-    assert [receipt.verdict for receipt in receipts] == [Verdict.UNKNOWN, Verdict.HELD]
+    assert [receipt.verdict for receipt in receipts] == [Verdict.UNKNOWN, Verdict.NOT_SENT]
     assert "unable to open" in str(receipts[0].reason)
     await engine.dispose()
 

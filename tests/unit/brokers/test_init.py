@@ -8,7 +8,7 @@ from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Ver
 
 
 def test_only_one_verdict_is_a_confirm():
-    said = ["confirmed", "unroutable", "rejected", "postponed", "held", "unknown"]
+    said = ["confirmed", "unroutable", "rejected", "postponed", "not sent", "unknown"]
     assert [str(verdict) for verdict in Verdict] == said
     assert Receipt(Verdict.CONFIRMED) == CONFIRMED
     assert CONFIRMED.reason is None

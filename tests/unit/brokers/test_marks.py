@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import reserved
-from outboxkit.brokers.reserved import FRESH, Marks
+from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 
 MOMENTS = st.integers(0, 4 * 10**12).map(lambda ms: datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms))
 NAMES = st.lists(
@@ -16,7 +16,9 @@ NAMES = st.lists(
     max_size=3,
     unique=True,
 ).map(tuple)
-MARKS = st.builds(Marks, st.integers(1, reserved.MOST_ATTEMPTS), st.none() | MOMENTS, NAMES, st.none() | MOMENTS)
+MARKS = st.builds(
+    DeliveryHeaders, st.integers(1, reserved.MOST_ATTEMPTS), st.none() | MOMENTS, NAMES, st.none() | MOMENTS
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -27,7 +29,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 
 @given(MARKS)
-def test_marks_are_read_as_they_were_written(sent: Marks):
+def test_marks_are_read_as_they_were_written(sent: DeliveryHeaders):
     assert reserved.read({"tenant": "a", **sent.headers()}) == sent
 
 
@@ -50,10 +52,10 @@ def test_an_attempt_is_at_least_the_first(found: object, attempt: int):
 
 def test_the_first_failure_and_who_is_still_to_run_stay():
     second = FRESH.next_attempt(now=NOW, handlers=("One", "Two"))
-    assert second == Marks(2, NOW, ("One", "Two"))
+    assert second == DeliveryHeaders(2, NOW, ("One", "Two"))
     third = second.next_attempt(now=NOW + timedelta(days=1))
-    assert third == Marks(3, NOW, ("One", "Two"))
-    assert third.next_attempt(now=NOW, handlers=("Two",)) == Marks(4, NOW, ("Two",))
+    assert third == DeliveryHeaders(3, NOW, ("One", "Two"))
+    assert third.next_attempt(now=NOW, handlers=("Two",)) == DeliveryHeaders(4, NOW, ("Two",))
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ async def test_an_acked_delivery_is_gone(subscriber: MemorySubscriber):
 
 async def test_a_released_delivery_comes_first_and_as_the_same_attempt(subscriber: MemorySubscriber):
     delivery = await subscriber.receive()
-    await delivery.release()
+    await delivery.requeue()
     again = await subscriber.receive()
     assert (again.message.id, again.marks.attempt) == ("a", 1)
 
@@ -179,7 +179,7 @@ async def test_what_is_behind_a_failed_message_of_its_key_is_held():
     ]
     receipts = await MemoryPublisher(broker).publish(batch)
     assert [receipt.verdict for receipt in receipts] == [
-        "confirmed", "unroutable", "held", "confirmed", "unroutable", "confirmed"
+        "confirmed", "unroutable", "not sent", "confirmed", "unroutable", "confirmed"
     ]  # fmt: skip
     assert [kept.message.id for kept in queue.ready if isinstance(kept.message, Message)] == ["a", "d", "f"]
     assert [receipt.verdict for receipt in await MemoryPublisher(broker).publish(batch[2:3])] == ["confirmed"]
@@ -214,7 +214,7 @@ async def test_several_that_are_not_acked_come_back_in_their_order(subscriber: M
 
 async def test_one_that_ceased_takes_no_more_until_it_begins_anew(subscriber: MemorySubscriber):
     taken = await subscriber.receive()
-    await subscriber.cease()
+    await subscriber.stop_receiving()
     assert await subscriber.receive(wait=False) is None
     await taken.ack()
     await subscriber.close()
@@ -224,9 +224,9 @@ async def test_one_that_ceased_takes_no_more_until_it_begins_anew(subscriber: Me
 
 async def test_a_renewed_delivery_is_behind_the_others_as_if_it_had_never_come(subscriber: MemorySubscriber):
     for _ in range(2):
-        await (await subscriber.receive()).release()
+        await (await subscriber.receive()).requeue()
     first = await subscriber.receive()
     assert (first.message.id, first.returned, first.dropped) == ("a", 2, False)
-    await first.renew()
+    await first.requeue_fresh()
     found = [await subscriber.receive(wait=False) for _ in range(3)]
     assert [each and (each.message.id, each.returned) for each in found] == [("b", 0), ("a", 0), None]

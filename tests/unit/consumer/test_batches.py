@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from outboxkit import Outcome, Reject, inbox_handler, tables
-from outboxkit.brokers.reserved import Marks
-from outboxkit.consumer import Pace
+from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.consumer import Concurrency
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
@@ -83,7 +83,7 @@ async def test_no_batch_is_larger_than_allowed(bench: Bench):
     bench.put(*map(order, range(50)))
     commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
-    await bench.drain(together, pace=Pace(2, batch=20))
+    await bench.drain(together, pace=Concurrency(2, batch=20))
     assert commits.count - before == 3 + before
 
 
@@ -148,7 +148,7 @@ async def test_where_all_fail_each_fails_alone(bench: Bench, database_url: str):
 
 
 async def test_the_attempts_of_a_retried_message_are_recorded(bench: Bench, database_url: str):
-    bench.subscriber.queue.put(order(1), Marks(attempt=4))
+    bench.subscriber.queue.put(order(1), DeliveryHeaders(attempt=4))
     bench.put(order(2))
     await bench.drain(together)
     assert [row["attempts"] for row in rows(database_url, tables.inbox)] == [4, 1]
@@ -165,7 +165,7 @@ async def test_behind_a_message_that_waits_in_its_lane_nothing_of_its_key_is_han
             raise ValueError("boom")
 
     bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 9)))
-    consumer = await bench.run_until_settled(in_order, pace=Pace(2, ordered=True), max_attempts=9)
+    consumer = await bench.run_until_settled(in_order, pace=Concurrency(2, ordered=True), max_attempts=9)
     assert consumer.outcomes == {Outcome.PROCESSED: 8, Outcome.RETRIED: 2}
     found = [int(str(what).split()[1]) for what in done(database_url)]
     assert [number for number in found if number % 2] == [1, 3, 5, 7]
@@ -199,7 +199,7 @@ async def test_a_batch_does_what_its_messages_do_one_by_one(
     for number in numbers:
         payload = {"payload": b"[]"} if number in undecodable else {}
         bench.put(order(number, key=str(number % 3), **payload))
-    await bench.run_until_settled(failing(*poison), pace=Pace(3, size, ordered=ordered), max_attempts=2)
+    await bench.run_until_settled(failing(*poison), pace=Concurrency(3, size, ordered=ordered), max_attempts=2)
     bench.stop.clear()
     wanted = [number for number in dict.fromkeys(numbers) if number not in poison | undecodable]
     found = [int(str(what).split()[1]) for what in done(database_url)]

@@ -12,8 +12,8 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, ids, inbox_handler, outbox, tables
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.reserved import Marks
-from outboxkit.consumer import Pace
+from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.consumer import Concurrency
 from outboxkit.consumer.transactions import LOST_CONNECTIONS
 from tests.unit.consumer.conftest import AT_ONCE, Bench
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, count, effects, message, rows
@@ -192,7 +192,7 @@ async def test_a_type_without_handler_waits_for_another_version_and_is_set_aside
 
 async def test_names_of_another_version_wait_for_it_while_those_of_this_one_run(bench: Bench, database_url: str):
     names = ("Work", *(f"Newer{number}" for number in range(200)))
-    bench.subscriber.queue.put(message(), Marks(handlers=names))
+    bench.subscriber.queue.put(message(), DeliveryHeaders(handlers=names))
     consumer = await bench.run_until_settled(work, async_work)
     assert consumer.outcomes == {Outcome.PROCESSED: 1, Outcome.DUPLICATE: 2, Outcome.RETRIED: 2, Outcome.DEAD: 1}
     assert [row["handler"] for row in rows(database_url, tables.inbox)] == ["Work"]
@@ -228,7 +228,7 @@ async def test_what_a_handler_adds_knows_its_cause(bench: Bench, database_url: s
         outbox.add(session, event)
 
     bench.put(message(correlation_id="story"), message(id="m-2"))
-    await bench.drain(sends, pace=Pace(1))
+    await bench.drain(sends, pace=Concurrency(1))
     found = [(row["correlation_id"], row["causation_id"]) for row in rows(database_url, tables.outbox)]
     assert found == [("story", "m-1"), ("m-2", "m-2")]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from outboxkit.brokers import Delivery
-from outboxkit.consumer.key_queues import Arrival, Lanes, Way
+from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
 from tests.night import by_night
 
 KEYS = st.none() | st.sampled_from(["a", "b", "c"])
@@ -21,7 +21,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes = Lanes()
+        self.lanes = KeyQueues()
         self.waiting: list[Arrival] = []
         self.running: list[list[Arrival]] = []
         self.blocked: list[str] = []
@@ -33,14 +33,14 @@ class LanesMachine(RuleBasedStateMachine):
         earlier = [one for one in self.waiting if one.key == arrival.key and one.number < arrival.number]
         return arrival.key not in taken and all(one in ours for one in earlier)
 
-    @rule(way=st.sampled_from(Way), key=KEYS)
-    def add(self, way: Way, key: str | None) -> None:
+    @rule(way=st.sampled_from(Mode), key=KEYS)
+    def add(self, way: Mode, key: str | None) -> None:
         arrival = Arrival(NO_DELIVERY, way, key)
         self.lanes.add(arrival)
         self.waiting.append(arrival)
 
-    @rule(way=st.sampled_from(Way))
-    def take(self, way: Way) -> None:
+    @rule(way=st.sampled_from(Mode))
+    def take(self, way: Mode) -> None:
         wanted = next((one for one in self.waiting if one.way is way and self.may_start(one)), None)
         found = self.lanes.first(way)
         assert found is wanted
@@ -53,7 +53,7 @@ class LanesMachine(RuleBasedStateMachine):
     def take_together(self, limit: int) -> None:
         wanted: list[Arrival] = []
         for one in self.waiting:
-            if len(wanted) < limit and one.way is Way.TOGETHER and self.may_start(one, tuple(wanted)):
+            if len(wanted) < limit and one.way is Mode.BATCHED and self.may_start(one, tuple(wanted)):
                 wanted.append(one)
         assert self.lanes.take_together(limit, 10**6) == wanted
         self.waiting = [one for one in self.waiting if one not in wanted]
@@ -88,7 +88,7 @@ class LanesMachine(RuleBasedStateMachine):
     @invariant()
     def counts(self) -> None:
         assert len(self.lanes) == len(self.waiting)
-        for way in Way:
+        for way in Mode:
             assert self.lanes.waiting(way) == sum(one.way is way for one in self.waiting)
 
 
@@ -97,17 +97,17 @@ TestLanes.settings = settings(max_examples=by_night(1000, else_=50), stateful_st
 
 
 def test_without_keys_everything_may_start_in_the_order_of_its_arrival():
-    lanes = Lanes()
-    arrivals = [Arrival(NO_DELIVERY, Way.SINGLY) for _ in range(3)]
+    lanes = KeyQueues()
+    arrivals = [Arrival(NO_DELIVERY, Mode.SINGLE) for _ in range(3)]
     for arrival in arrivals:
         lanes.add(arrival)
-    assert [lanes.take(first) for _ in arrivals if (first := lanes.first(Way.SINGLY))] == arrivals
+    assert [lanes.take(first) for _ in arrivals if (first := lanes.first(Mode.SINGLE))] == arrivals
 
 
-@pytest.mark.parametrize("way", Way)
-def test_a_lane_waits_for_the_one_before_however_each_is_handled(way: Way):
-    lanes = Lanes()
-    first, second = Arrival(NO_DELIVERY, Way.SINGLY, "a"), Arrival(NO_DELIVERY, way, "a")
+@pytest.mark.parametrize("way", Mode)
+def test_a_lane_waits_for_the_one_before_however_each_is_handled(way: Mode):
+    lanes = KeyQueues()
+    first, second = Arrival(NO_DELIVERY, Mode.SINGLE, "a"), Arrival(NO_DELIVERY, way, "a")
     lanes.add(first)
     lanes.add(second)
     lanes.take(first)
@@ -117,12 +117,12 @@ def test_a_lane_waits_for_the_one_before_however_each_is_handled(way: Way):
     lanes.put_back([first])
     assert lanes.first(way) is None
     lanes.unblock("a")
-    assert lanes.first(Way.SINGLY) is first
+    assert lanes.first(Mode.SINGLE) is first
 
 
 def test_a_batch_has_no_more_bytes_than_it_may_unless_one_alone_has():
-    lanes = Lanes()
-    arrivals = [Arrival(None, Way.TOGETHER, size=size) for size in (900, 5, 5, 3)]  # type: ignore[arg-type]
+    lanes = KeyQueues()
+    arrivals = [Arrival(None, Mode.BATCHED, size=size) for size in (900, 5, 5, 3)]  # type: ignore[arg-type]
     for arrival in arrivals:
         lanes.add(arrival)
     assert [[one.size for one in lanes.take_together(9, 10)] for _ in range(3)] == [[900], [5, 5], [3]]

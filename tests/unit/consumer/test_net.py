@@ -15,14 +15,14 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, Reject, Retry, event, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
-from outboxkit.consumer import Pace, dispatcher
-from outboxkit.consumer.handle import Handling
-from outboxkit.consumer.records import Burial
+from outboxkit.consumer import Concurrency, dispatcher
+from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.records import DeadLetterWriter
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
 CARD = "4111"
-SINGLE, ORDERED = Pace(2), Pace(2, ordered=True)
+SINGLE, ORDERED = Concurrency(2), Concurrency(2, ordered=True)
 
 
 class Mute(Exception):
@@ -159,19 +159,19 @@ async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
 
 @pytest.mark.parametrize("pace", [SINGLE, ORDERED])
 async def test_an_error_of_our_own_sets_one_message_aside(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, pace: Pace
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, pace: Concurrency
 ):
     @inbox_handler("Work")
     def work(session: Session, event: OrderConfirmed) -> None: ...
 
-    conclude = Handling._conclude
+    conclude = HandlerRunner._conclude
 
     async def unlucky(self: Any, arrival: Any, *more: Any) -> None:
         if arrival.delivery.message.id in ("m-1", "m-2"):
             raise {"m-1": KeyError("a bug"), "m-2": asyncio.CancelledError()}[arrival.delivery.message.id]
         await conclude(self, arrival, *more)
 
-    monkeypatch.setattr(Handling, "_conclude", unlucky)
+    monkeypatch.setattr(HandlerRunner, "_conclude", unlucky)
     bench.put(*(message(id=f"m-{number}", key="k") for number in range(4)))
     with capture_logs() as said:
         consumer = await bench.run_until_settled(work, pace=pace)
@@ -194,7 +194,7 @@ async def test_a_batch_that_fails_unexpectedly_is_handled_singly(
     def broken(*_: Any) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("outboxkit.consumer.batch.Batches._entries", broken)
+    monkeypatch.setattr("outboxkit.consumer.batch.BatchRunner._entries", broken)
     bench.put(*(message(id=f"m-{number}") for number in range(4)))
     assert (await bench.run_until_settled(work)).outcomes == {Outcome.PROCESSED: 4}
 
@@ -204,7 +204,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
 ):
     monkeypatch.setattr(dispatcher, "GIVE_BACK_SECONDS", 0.02)
     refused: list[float] = []
-    bury = Burial.bury
+    bury = DeadLetterWriter.bury
 
     async def failing(self: Any, *given: Any, **more: Any) -> bool:
         if len(refused) < 6:
@@ -217,7 +217,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
         if event.order_id == 7:
             raise Reject(KeyError("x"))
 
-    monkeypatch.setattr(Burial, "bury", failing)
+    monkeypatch.setattr(DeadLetterWriter, "bury", failing)
     bench.put(message(), message(id="m-2", payload=b'{"order_id":8,"total":"1"}'))
     consumer = await bench.run_until_settled(rejects)
     assert consumer.outcomes == {Outcome.PROCESSED: 1, Outcome.DEAD: 1}
@@ -226,7 +226,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     assert (row["reason"], row["error"]) == ("rejected", "KeyError: 'x'")
 
 
-@pytest.mark.parametrize("method", ["ack", "release", "retry"])
+@pytest.mark.parametrize("method", ["ack", "requeue", "retry"])
 async def test_a_settlement_that_fails_oddly_is_a_lost_connection(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, method: str
 ):

@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, Outcome, ids, inbox_handler
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
-from outboxkit.brokers.reserved import FRESH, Marks
+from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.consumer import Decision, Policy
 from outboxkit.consumer.handle import Routing
-from outboxkit.consumer.key_queues import Arrival, Way
+from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.inbox import handler_of
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, message
 
@@ -35,7 +35,7 @@ def routing(*functions: object, ordered: bool = False) -> Routing:
     return Routing([handler_of(function) for function in functions], policy=POLICY, ordered=ordered)
 
 
-def delivery(found: Message | Malformed, *, marks: Marks = FRESH, returned: int = 0) -> MemoryDelivery:
+def delivery(found: Message | Malformed, *, marks: DeliveryHeaders = FRESH, returned: int = 0) -> MemoryDelivery:
     subscriber = MemorySubscriber(MemoryBroker(), "billing", [])
     subscriber.queue.put(found, marks)
     kept = subscriber.queue.ready.pop()
@@ -52,14 +52,14 @@ def names(found: object) -> list[str]:
 
 def test_a_delivery_is_handled_together_only_where_all_its_handlers_allow_it():
     both = routing(bill, count_orders, restock)
-    assert both.arrival(delivery(message())).way is Way.SINGLY
-    assert both.arrival(delivery(message(type="StockChanged"))).way is Way.TOGETHER
-    assert routing(count_orders).arrival(delivery(message())).way is Way.TOGETHER
+    assert both.arrival(delivery(message())).way is Mode.SINGLE
+    assert both.arrival(delivery(message(type="StockChanged"))).way is Mode.BATCHED
+    assert routing(count_orders).arrival(delivery(message())).way is Mode.BATCHED
 
 
 def test_what_came_back_is_handled_alone():
-    assert routing(count_orders).arrival(delivery(message(), returned=1)).way is Way.ALONE
-    assert routing(count_orders).arrival(delivery(Malformed("no id", b""), returned=1)).way is Way.SINGLY
+    assert routing(count_orders).arrival(delivery(message(), returned=1)).way is Mode.ISOLATED
+    assert routing(count_orders).arrival(delivery(Malformed("no id", b""), returned=1)).way is Mode.SINGLE
 
 
 def test_the_key_counts_only_in_order():
@@ -69,10 +69,10 @@ def test_the_key_counts_only_in_order():
 
 def test_every_handler_of_the_type_runs_or_those_that_are_named():
     both, plain = routing(bill, count_orders), delivery(message())
-    assert names(both.handlers(Arrival(plain, Way.SINGLY), NOW)) == ["Bill", "Count"]
-    marked = delivery(message(), marks=Marks(handlers=("Count", "Gone")))
-    assert names(both.handlers(Arrival(marked, Way.SINGLY), NOW)) == ["Count"]
-    again = Arrival(plain, Way.SINGLY, handlers=("Bill",))
+    assert names(both.handlers(Arrival(plain, Mode.SINGLE), NOW)) == ["Bill", "Count"]
+    marked = delivery(message(), marks=DeliveryHeaders(handlers=("Count", "Gone")))
+    assert names(both.handlers(Arrival(marked, Mode.SINGLE), NOW)) == ["Count"]
+    again = Arrival(plain, Mode.SINGLE, handlers=("Bill",))
     assert names(both.handlers(again, NOW)) == ["Bill"]
 
 
@@ -81,12 +81,12 @@ def test_every_handler_of_the_type_runs_or_those_that_are_named():
     [
         (Malformed("the message has no id", b""), FRESH, "malformed"),
         (message(type="Unknown"), FRESH, "no handler"),
-        (message(), Marks(handlers=("Gone",)), "no handler"),
+        (message(), DeliveryHeaders(handlers=("Gone",)), "no handler"),
         (message(created_at=NOW - timedelta(days=14)), FRESH, "stale"),
     ],
 )
-def test_what_none_may_handle(found: Message | Malformed, marks: Marks, reason: str):
-    decision = routing(bill).handlers(Arrival(delivery(found, marks=marks), Way.SINGLY), NOW)
+def test_what_none_may_handle(found: Message | Malformed, marks: DeliveryHeaders, reason: str):
+    decision = routing(bill).handlers(Arrival(delivery(found, marks=marks), Mode.SINGLE), NOW)
     assert isinstance(decision, Decision)
     assert decision.reason == reason
 
@@ -96,9 +96,9 @@ def test_staleness_is_judged_by_the_id_and_on_the_safe_side():
     young, old = (
         message(id=ids.new(at=NOW - limit - extra)) for extra in (-timedelta(seconds=1), timedelta(seconds=1))
     )
-    assert names(routing(bill).handlers(Arrival(delivery(young), Way.SINGLY), NOW)) == ["Bill"]
-    decision = routing(bill).handlers(Arrival(delivery(old), Way.SINGLY), NOW)
+    assert names(routing(bill).handlers(Arrival(delivery(young), Mode.SINGLE), NOW)) == ["Bill"]
+    decision = routing(bill).handlers(Arrival(delivery(old), Mode.SINGLE), NOW)
     assert isinstance(decision, Decision)
     assert decision.outcome is Outcome.STALE
-    accepted = delivery(old, marks=Marks(accepted_at=NOW - timedelta(days=1)))
-    assert names(routing(bill).handlers(Arrival(accepted, Way.SINGLY), NOW)) == ["Bill"]
+    accepted = delivery(old, marks=DeliveryHeaders(accepted_at=NOW - timedelta(days=1)))
+    assert names(routing(bill).handlers(Arrival(accepted, Mode.SINGLE), NOW)) == ["Bill"]

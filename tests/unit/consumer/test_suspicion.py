@@ -5,7 +5,7 @@ import asyncio
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outboxkit import tables
-from outboxkit.consumer.records import Known, Suspicion
+from outboxkit.consumer.records import CrashRecord, CrashRecords
 from outboxkit.outage import Outage
 from tests.unit.shop import rows
 
@@ -14,7 +14,9 @@ async def test_starts_and_failures_are_counted_for_each_message_of_a_queue(
     async_engine: AsyncEngine, database_url: str
 ):
     stop = asyncio.Event()
-    billing, shipping = (Suspicion(async_engine, queue=queue, outage=Outage("t")) for queue in ("billing", "shipping"))
+    billing, shipping = (
+        CrashRecords(async_engine, queue=queue, outage=Outage("t")) for queue in ("billing", "shipping")
+    )
     assert [(await billing.start("m", stop)).starts for _ in range(3)] == [1, 2, 3]
     assert (await billing.start("n", stop)).starts == 1
     assert (await shipping.start("m", stop)).starts == 1
@@ -34,7 +36,7 @@ async def test_starts_and_failures_are_counted_for_each_message_of_a_queue(
 
 async def test_a_start_that_a_stop_has_ended_does_not_count(async_engine: AsyncEngine, database_url: str):
     stop = asyncio.Event()
-    billing = Suspicion(async_engine, queue="billing", outage=Outage("t"))
+    billing = CrashRecords(async_engine, queue="billing", outage=Outage("t"))
     first = await billing.start("m", stop)
     await billing.call_off("m", first, stop)
     assert rows(database_url, tables.attempt) == []
@@ -48,6 +50,6 @@ async def test_a_stop_does_not_wait_for_a_database_that_is_away():
     stop = asyncio.Event()
     stop.set()
     away = create_async_engine("postgresql+psycopg://nobody@127.0.0.1:1/none")
-    billing = Suspicion(away, queue="billing", outage=Outage("t"))
+    billing = CrashRecords(away, queue="billing", outage=Outage("t"))
     assert await billing.start("m", stop) is None
-    await billing.call_off("m", Known(starts=2), stop)
+    await billing.call_off("m", CrashRecord(starts=2), stop)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
 from outboxkit.failures import first_line
-from outboxkit.inbox import Culprit
+from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, what_is_away
 
 
@@ -58,8 +58,8 @@ class Work:
         return "done"
 
 
-def of_a_batch(cause: Exception) -> Culprit:
-    error = Culprit(0)
+def of_a_batch(cause: Exception) -> BatchEntryFailed:
+    error = BatchEntryFailed(0)
     error.__cause__ = cause
     return error
 

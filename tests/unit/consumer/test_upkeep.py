@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions
-from outboxkit.consumer import clock as upkeep_module
-from outboxkit.consumer.clock import Upkeep
+from outboxkit.consumer import upkeep as upkeep_module
+from outboxkit.consumer.upkeep import Upkeep
 from tests.unit.shop import NOW
 
 

@@ -93,7 +93,7 @@ def test_where_it_goes_is_said_beside_them():
     carried = codec.decode_headers(found)
     assert reserved.without(carried) == {"tenant": "a"}
     assert reserved.addressed_to(carried) == "billing"
-    assert reserved.read(carried) == reserved.Marks(handlers=("SendReceipt",), accepted_at=NOW)
+    assert reserved.read(carried) == reserved.DeliveryHeaders(handlers=("SendReceipt",), accepted_at=NOW)
 
 
 def test_no_handler_named_is_all_of_them():

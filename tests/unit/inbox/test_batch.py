@@ -20,7 +20,7 @@ from outboxkit import (
     outbox,
     tables,
 )
-from outboxkit.inbox import Culprit, Entry, handler_of, run_batch
+from outboxkit.inbox import BatchEntryFailed, Entry, handler_of, run_batch
 from outboxkit.message import being_handled
 from tests.unit.shop import NOW, OrderConfirmed, count, effects, message, metadata, rows
 
@@ -124,7 +124,7 @@ def test_the_row_says_what_run_once_says(engine: Engine, database_url: str):
 
 def test_a_failure_names_its_entry_and_leaves_nothing(engine: Engine, database_url: str):
     entries = [entry(fails_on_bad, id_) for id_ in ("a", "bad", "b")]
-    with pytest.raises(Culprit) as raised, Session(engine) as session, session.begin():
+    with pytest.raises(BatchEntryFailed) as raised, Session(engine) as session, session.begin():
         run_batch(session, entries)
     assert raised.value.index == 1
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
@@ -136,7 +136,7 @@ async def test_a_handler_that_takes_too_long_is_the_culprit(async_engine: AsyncE
     async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(Culprit) as raised:
+    with pytest.raises(BatchEntryFailed) as raised:
         async with AsyncSession(async_engine) as session, session.begin():
             await session.run_sync(run_batch, [entry(ship, "a"), entry(slow, "a"), entry(ship, "b")])
     assert raised.value.index == 1
@@ -196,7 +196,7 @@ def test_a_handler_that_ends_the_transaction_is_the_culprit(engine: Engine, data
     def handler(session: Session, event: OrderConfirmed) -> None:
         ends(session)
 
-    with pytest.raises(Culprit) as raised, Session(engine) as session, session.begin():
+    with pytest.raises(BatchEntryFailed) as raised, Session(engine) as session, session.begin():
         run_batch(session, [entry(book, "a"), entry(handler, "a"), entry(book, "b")])
     assert raised.value.index == 1
     assert isinstance(raised.value.__cause__, TransactionRequired)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, registry
 from sqlalchemy.pool import StaticPool
 
 from outboxkit import Outcome, TransactionRequired, inbox, inbox_handler, outbox, tables
-from outboxkit.inbox import Culprit, Entry, Handler, handler_of, run_batch
+from outboxkit.inbox import BatchEntryFailed, Entry, Handler, handler_of, run_batch
 from tests.night import by_night
 from tests.unit.shop import OrderConfirmed, message
 
@@ -112,7 +112,7 @@ def in_batches(engine: Engine, entries: Sequence[Entry]) -> list[Outcome]:
     try:
         with Session(engine) as session, session.begin():
             return run_batch(session, entries)
-    except Culprit as culprit:
+    except BatchEntryFailed as culprit:
         first, last = culprit.index, culprit.index + 1
     except IntegrityError:
         first = last = len(entries) // 2

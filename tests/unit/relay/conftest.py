@@ -15,10 +15,10 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Drained, Policy, Relay
-from outboxkit.relay.claim import Batches
+from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Settlement
 from outboxkit.relay.pipeline import Pipeline
-from outboxkit.relay.settle import Settling
+from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 from tests.unit.shop import NOW, message, rows
 
@@ -58,7 +58,7 @@ class Publisher(MemoryPublisher):
         receipts, stuck = [], set()
         for sent in batch:
             if sent.key in stuck:
-                receipts.append(Receipt(Verdict.HELD))
+                receipts.append(Receipt(Verdict.NOT_SENT))
                 continue
             chosen = self.answer(sent)
             told = Receipt(chosen, "told so") if isinstance(chosen, Verdict) else chosen
@@ -102,9 +102,9 @@ class Bench:
 
     def pipeline(self, batch_size: int = 3) -> Pipeline:
         return Pipeline(
-            Batches(self.async_engine, batch_size, destination=self.destination, hold=self.hold),
+            Claimer(self.async_engine, batch_size, destination=self.destination, hold=self.hold),
             self.publisher,
-            Settling("sqlite", keep=self.keep_published, destination=self.destination),
+            SettlementWriter("sqlite", keep=self.keep_published, destination=self.destination),
             policy=self.policy,
             on_settled=self.settled.append,
             clock=self.clock,

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from outboxkit.relay import order
-from outboxkit.relay.order import Avoidance
+from outboxkit.relay.order import ContendedKeys
 
 
 class Seconds:
@@ -13,8 +13,8 @@ class Seconds:
         return self.now
 
 
-def blocked(seconds: Seconds, *claims: tuple[int, dict[str, int]]) -> Avoidance:
-    made = Avoidance(seconds)
+def blocked(seconds: Seconds, *claims: tuple[int, dict[str, int]]) -> ContendedKeys:
+    made = ContendedKeys(seconds)
     for rows, keys in claims:
         made.saw(rows, Counter(keys))
     return made

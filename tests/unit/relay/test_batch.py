@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import event
 
 from outboxkit.relay import claim as module
-from outboxkit.relay.claim import Batch, Batches, Every
+from outboxkit.relay.claim import ClaimedBatch, Claimer, Every
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 
@@ -24,11 +24,11 @@ def seconds() -> Ticking:
     return Ticking()
 
 
-def ids(batch: Batch) -> list[str]:
+def ids(batch: ClaimedBatch) -> list[str]:
     return [row.message.id for row in batch.rows]
 
 
-async def claimed(batches: Batches) -> list[str]:
+async def claimed(batches: Claimer) -> list[str]:
     batch = await batches.claim(NOW, now=NOW)
     await batch.give_back()
     return ids(batch)
@@ -38,13 +38,13 @@ async def test_a_batch_is_in_position_order_whatever_its_rows_waited_for(bench: 
     bench.add("new-1")
     bench.add("due-1", "due-2", deliver_at=NOW - SECOND)
     bench.add("new-2", "new-3")
-    assert await claimed(Batches(bench.async_engine, 4, monotonic=seconds)) == ["new-1", "due-1", "due-2", "new-2"]
+    assert await claimed(Claimer(bench.async_engine, 4, monotonic=seconds)) == ["new-1", "due-1", "due-2", "new-2"]
 
 
 async def test_half_of_a_batch_is_for_rows_that_wait_for_nothing(bench: Bench, seconds: Ticking):
     bench.add(*(f"due-{n}" for n in range(9)), deliver_at=NOW - SECOND)
     bench.add(*(f"new-{n}" for n in range(9)))
-    found = await claimed(Batches(bench.async_engine, 6, monotonic=seconds))
+    found = await claimed(Claimer(bench.async_engine, 6, monotonic=seconds))
     assert found == ["due-0", "due-1", "due-2", "new-0", "new-1", "new-2"]
 
 
@@ -52,7 +52,7 @@ async def test_half_of_a_batch_is_for_rows_that_wait_for_nothing(bench: Bench, s
 async def test_due_rows_fill_what_the_others_leave_and_none_comes_twice(bench: Bench, seconds: Ticking, size: int):
     bench.add(*(f"due-{n}" for n in range(9)), deliver_at=NOW - SECOND)
     bench.add("new")
-    found = await claimed(Batches(bench.async_engine, size, monotonic=seconds))
+    found = await claimed(Claimer(bench.async_engine, size, monotonic=seconds))
     assert len(found) == len(set(found))
     assert size <= len(found) <= size + 1 or len(found) == 10
     assert "new" in found
@@ -60,12 +60,12 @@ async def test_due_rows_fill_what_the_others_leave_and_none_comes_twice(bench: B
 
 async def test_what_is_not_due_is_not_claimed(bench: Bench, seconds: Ticking):
     bench.add("later", deliver_at=NOW + SECOND)
-    assert await claimed(Batches(bench.async_engine, 6, monotonic=seconds)) == []
+    assert await claimed(Claimer(bench.async_engine, 6, monotonic=seconds)) == []
 
 
 async def test_a_busy_relay_looks_for_due_rows_now_and_then(bench: Bench, seconds: Ticking):
     bench.add(*(f"new-{n}" for n in range(9)))
-    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     await claimed(batches)
     bench.add("due", deliver_at=NOW - SECOND)
     assert "due" not in await claimed(batches)
@@ -75,7 +75,7 @@ async def test_a_busy_relay_looks_for_due_rows_now_and_then(bench: Bench, second
 
 async def test_a_relay_with_room_in_its_batch_always_looks_for_due_rows(bench: Bench, seconds: Ticking):
     bench.add("new")
-    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     await claimed(batches)
     bench.add("due", deliver_at=NOW - SECOND)
     assert await claimed(batches) == ["new", "due"]
@@ -83,7 +83,7 @@ async def test_a_relay_with_room_in_its_batch_always_looks_for_due_rows(bench: B
 
 async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(bench: Bench, seconds: Ticking):
     bench.add("low", "high")
-    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     assert await claimed(batches) == ["low", "high"]
     batches.floor.value = 1
     assert await claimed(batches) == ["high"]
@@ -95,7 +95,7 @@ async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(benc
 @pytest.mark.parametrize("way", ["sweep", "start_over"])
 async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds: Ticking, way: str):
     bench.add("low", "high")
-    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     await claimed(batches)
     batches.floor.value = 1
     getattr(batches, way)()
@@ -104,7 +104,7 @@ async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds
 
 async def test_sweeps_take_a_small_share_of_the_time(bench: Bench, seconds: Ticking):
     bench.add("low", "high")
-    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
 
     def take_a_second(*_: object) -> None:
         seconds.now += 1
@@ -122,7 +122,7 @@ async def test_sweeps_take_a_small_share_of_the_time(bench: Bench, seconds: Tick
 async def test_large_messages_make_small_batches(bench: Bench, seconds: Ticking, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "BATCH_BYTES", 1000)
     bench.add(*(f"m-{n}" for n in range(9)), payload=b"x" * 500)
-    batches = Batches(bench.async_engine, 6, monotonic=seconds)
+    batches = Claimer(bench.async_engine, 6, monotonic=seconds)
     assert len(await claimed(batches)) == 6
     assert len(await claimed(batches)) == 2
 
@@ -130,13 +130,13 @@ async def test_large_messages_make_small_batches(bench: Bench, seconds: Ticking,
 async def test_a_huge_message_still_makes_a_batch(bench: Bench, seconds: Ticking, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "BATCH_BYTES", 10)
     bench.add("a", "b", payload=b"x" * 500)
-    batches = Batches(bench.async_engine, 6, monotonic=seconds)
+    batches = Claimer(bench.async_engine, 6, monotonic=seconds)
     await claimed(batches)
     assert await claimed(batches) == ["a"]
 
 
 async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Ticking):
-    batches = Batches(bench.async_engine, 4, monotonic=seconds)
+    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     batches._standing_before = None  # type: ignore[assignment]
     bench.add("a", key="k")
     with pytest.raises(Exception, match="None"):
@@ -156,7 +156,7 @@ def test_a_reminder_comes_at_once_and_then_after_its_time(seconds: Ticking):
 @pytest.mark.parametrize("hold", [True, False])
 async def test_rows_that_are_not_held_are_in_nobodys_way(bench: Bench, hold: bool):
     bench.add("a")
-    batch = await Batches(bench.async_engine, 4, hold=hold).claim(NOW, now=NOW)
+    batch = await Claimer(bench.async_engine, 4, hold=hold).claim(NOW, now=NOW)
     assert [row.message.id for row in batch.lineup.send] == ["a"]
     assert batch.connection.in_transaction() is hold
     await batch.give_back()

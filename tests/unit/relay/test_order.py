@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.relay.order import Before, Lineup, drop_behind, line_up
+from outboxkit.relay.order import BatchPlan, Predecessors, drop_behind, plan_batch
 from outboxkit.relay.rows import Claimed
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
@@ -31,37 +31,39 @@ def claims(draw: st.DrawFn) -> list[Claimed]:
 
 
 @st.composite
-def befores(draw: st.DrawFn) -> dict[str, Before]:
+def befores(draw: st.DrawFn) -> dict[str, Predecessors]:
     found = {}
     for key in draw(st.sets(st.sampled_from(["a", "b"]))):
         held_at = draw(PLACES)
         due_at = draw(MOMENTS) if held_at is not None else None
-        found[key] = Before(draw(PLACES), held_at, due_at, draw(PLACES))
+        found[key] = Predecessors(draw(PLACES), held_at, due_at, draw(PLACES))
     return found
 
 
-def stands_behind(row: Claimed, found: Before | None) -> bool:
+def stands_behind(row: Claimed, found: Predecessors | None) -> bool:
     places = (found.ready_at, found.held_at, found.parked_at) if found is not None else ()
     return any(place is not None and place < row.position for place in places)
 
 
-def told(lineup: Lineup) -> Counter[int]:
+def told(lineup: BatchPlan) -> Counter[int]:
     """How often each position is in a list."""
     waiting = [position for positions in lineup.waiting.values() for position in positions]
     return Counter([*waiting, *lineup.parked, *(row.position for row in [*lineup.send, *lineup.expired])])
 
 
 @given(claims(), befores())
-def test_a_row_goes_exactly_where_nothing_of_its_key_stands_before_it(rows: list[Claimed], before: dict[str, Before]):
-    lineup = line_up(rows, before, now=NOW)
+def test_a_row_goes_exactly_where_nothing_of_its_key_stands_before_it(
+    rows: list[Claimed], before: dict[str, Predecessors]
+):
+    lineup = plan_batch(rows, before, now=NOW)
     free = [row for row in rows if not stands_behind(row, before.get(row.message.key or ""))]
     assert lineup.send == [row for row in free if row.expires_at != PAST]
     assert lineup.expired == [row for row in free if row.expires_at == PAST]
 
 
 @given(claims(), befores())
-def test_every_row_is_in_one_list_or_given_back(rows: list[Claimed], before: dict[str, Before]):
-    lineup = line_up(rows, before, now=NOW)
+def test_every_row_is_in_one_list_or_given_back(rows: list[Claimed], before: dict[str, Predecessors]):
+    lineup = plan_batch(rows, before, now=NOW)
     found = told(lineup)
     assert set(found.values()) <= {1}
     assert len(found) + lineup.blocked.total() == len(rows)
@@ -69,9 +71,9 @@ def test_every_row_is_in_one_list_or_given_back(rows: list[Claimed], before: dic
 
 @given(claims(), befores())
 def test_only_rows_behind_a_parked_key_are_parked_and_nobody_waits_for_ever(
-    rows: list[Claimed], before: dict[str, Before]
+    rows: list[Claimed], before: dict[str, Predecessors]
 ):
-    lineup = line_up(rows, before, now=NOW)
+    lineup = plan_batch(rows, before, now=NOW)
     assert PARKED not in lineup.waiting
     for claimed in rows:
         found = before.get(claimed.message.key or "")
@@ -86,21 +88,21 @@ def test_only_rows_behind_a_parked_key_are_parked_and_nobody_waits_for_ever(
 @pytest.mark.parametrize(
     ("found", "due_at", "what"),
     [
-        (Before(), None, "send"),
-        (Before(ready_at=6, held_at=6, due_at=FUTURE, parked_at=6), None, "send"),
-        (Before(ready_at=4), None, "back"),
-        (Before(held_at=4, due_at=FUTURE), None, "wait"),
-        (Before(held_at=4, due_at=PAST), None, "wait"),
-        (Before(held_at=4, due_at=PAST), PAST - SECOND, "wait"),
-        (Before(held_at=4, due_at=PAST), PAST, "back"),
-        (Before(held_at=4, due_at=PARKED), None, "park"),
-        (Before(parked_at=4), None, "park"),
-        (Before(ready_at=4, held_at=4, due_at=FUTURE, parked_at=4), None, "park"),
-        (Before(ready_at=4, held_at=6, due_at=FUTURE), None, "back"),
+        (Predecessors(), None, "send"),
+        (Predecessors(ready_at=6, held_at=6, due_at=FUTURE, parked_at=6), None, "send"),
+        (Predecessors(ready_at=4), None, "back"),
+        (Predecessors(held_at=4, due_at=FUTURE), None, "wait"),
+        (Predecessors(held_at=4, due_at=PAST), None, "wait"),
+        (Predecessors(held_at=4, due_at=PAST), PAST - SECOND, "wait"),
+        (Predecessors(held_at=4, due_at=PAST), PAST, "back"),
+        (Predecessors(held_at=4, due_at=PARKED), None, "park"),
+        (Predecessors(parked_at=4), None, "park"),
+        (Predecessors(ready_at=4, held_at=4, due_at=FUTURE, parked_at=4), None, "park"),
+        (Predecessors(ready_at=4, held_at=6, due_at=FUTURE), None, "back"),
     ],
 )
-def test_what_stands_before_a_row_says_what_it_waits_for(found: Before, due_at: datetime | None, what: str):
-    lineup = line_up([row(5, due_at=due_at)], {"k": found}, now=NOW)
+def test_what_stands_before_a_row_says_what_it_waits_for(found: Predecessors, due_at: datetime | None, what: str):
+    lineup = plan_batch([row(5, due_at=due_at)], {"k": found}, now=NOW)
     wanted = {
         "send": ([5], {}, [], 0),
         "wait": ([], {found.due_at: [5]}, [], 0),
@@ -119,7 +121,7 @@ STUCK = st.dictionaries(st.sampled_from(["a", "b"]), st.none() | MOMENTS)
 def test_what_stands_behind_a_stuck_key_is_taken_out_and_the_rest_stays_in_order(
     rows: list[Claimed], stuck: dict[str, datetime | None]
 ):
-    lineup = line_up(rows, {}, now=NOW)
+    lineup = plan_batch(rows, {}, now=NOW)
     sent = list(lineup.send)
     drop_behind(lineup, stuck, now=NOW)
     assert lineup.send == [row for row in sent if row.message.key not in stuck]
@@ -134,7 +136,7 @@ def test_what_stands_behind_a_stuck_key_is_taken_out_and_the_rest_stays_in_order
 
 def test_rows_without_a_key_are_never_in_the_way():
     rows = [row(1, None), row(2, None)]
-    lineup = line_up(rows, {"k": Before(parked_at=0)}, now=NOW)
+    lineup = plan_batch(rows, {"k": Predecessors(parked_at=0)}, now=NOW)
     drop_behind(lineup, {"k": PARKED}, now=NOW)
     assert lineup.send == rows
 

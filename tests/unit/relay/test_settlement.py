@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outboxkit.brokers import Answer, Receipt, Verdict, reserved
 from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
-from outboxkit.relay.order import Lineup
+from outboxkit.relay.order import BatchPlan
 from outboxkit.relay.rows import Claimed
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
@@ -83,10 +83,12 @@ def test_every_row_has_one_fate_at_most_and_is_otherwise_as_it_was(given_: list[
     for row, (receipt, *_) in zip(rows, given_, strict=True):
         if receipt.verdict is Verdict.UNKNOWN:
             assert row.position not in found
-        elif receipt.verdict is not Verdict.HELD:
+        elif receipt.verdict is not Verdict.NOT_SENT:
             assert row.position in found
     assert len(settlement.unknown) == sum(receipt.verdict is Verdict.UNKNOWN for receipt, *_ in given_)
-    assert settlement.answered is any(receipt.verdict not in (Verdict.UNKNOWN, Verdict.HELD) for receipt, *_ in given_)
+    assert settlement.answered is any(
+        receipt.verdict not in (Verdict.UNKNOWN, Verdict.NOT_SENT) for receipt, *_ in given_
+    )
 
 
 @given(st.lists(ANSWERED, max_size=20), POLICIES)
@@ -145,7 +147,7 @@ def test_a_key_is_stuck_from_its_first_row_that_stays(given_: list[Answered], po
     ids=["behind a retry", "behind a later retry", "behind a parked one", "behind a dead one", "behind an unknown one"],
 )
 def test_what_was_held_back_waits_as_long_as_what_it_stands_behind(first, attempts, waiting, parked):
-    given_ = answers(first, Verdict.HELD, Verdict.HELD, attempts=attempts)
+    given_ = answers(first, Verdict.NOT_SENT, Verdict.NOT_SENT, attempts=attempts)
     _, settlement = settled(given_, Policy(backoffs=DELAYS))
     assert (settlement.waiting, settlement.parked) == (waiting, parked)
 
@@ -153,13 +155,13 @@ def test_what_was_held_back_waits_as_long_as_what_it_stands_behind(first, attemp
 def test_a_discarded_or_continuing_key_is_not_stuck_but_what_was_held_back_keeps_its_place():
     for policy, verdict in ((Policy(unroutable="discard"), FAILURES[0]), (Policy(1, dead_key="continue"), FAILURES[1])):
         assert settled(answers(verdict), policy)[1].stuck == {}
-        held = settled(answers(verdict, Verdict.HELD), policy)[1]
+        held = settled(answers(verdict, Verdict.NOT_SENT), policy)[1]
         assert (held.stuck, held.waiting, held.parked) == ({"k": None}, {}, [])
 
 
 def test_rows_without_a_key_wait_for_nobody():
     rows = [Claimed(position, 0, message(id=f"m-{position}")) for position in (1, 2)]
-    settlement = settle(rows, [Receipt(Verdict.REJECTED), Receipt(Verdict.HELD)], now=NOW, policy=Policy())
+    settlement = settle(rows, [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=Policy())
     assert (settlement.stuck, settlement.waiting, settlement.parked) == ({}, {}, [])
 
 
@@ -180,7 +182,7 @@ def test_what_was_decided_before_is_taken_over():
     soon = NOW + SECOND
     late = [Claimed(position, 3, message(key="k"), expires_at=NOW) for position in (8, 9)]
     settlement = Settlement(waiting={soon: [1]}, parked=[2])
-    take_over(Lineup(expired=late, waiting={soon: [3], NOW: [4]}, parked=[5], blocked=Counter("k")), settlement)
+    take_over(BatchPlan(expired=late, waiting={soon: [3], NOW: [4]}, parked=[5], blocked=Counter("k")), settlement)
     assert settlement.waiting == {soon: [1, 3], NOW: [4]}
     assert settlement.parked == [2, 5]
     assert [(dead.position, dead.reason, dead.error) for dead in settlement.dead] == [
@@ -223,7 +225,9 @@ def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
 @pytest.mark.parametrize("after", [None, 3 * SECOND, timedelta(hours=1)])
 def test_who_is_asked_to_come_again_later_comes_then_and_is_never_given_up(after: timedelta | None):
     receipt = Receipt(Verdict.POSTPONED, "503", after)
-    _, found = settled([(receipt, 9, "k", False), (Receipt(Verdict.HELD), 0, "k", False)], Policy(1, backoffs=DELAYS))
+    _, found = settled(
+        [(receipt, 9, "k", False), (Receipt(Verdict.NOT_SENT), 0, "k", False)], Policy(1, backoffs=DELAYS)
+    )
     due = NOW + (after or FAST.after(10))
     assert [(row.attempts, row.failures, row.due_at, row.reason) for row in found.failed] == [
         (9, 0, due, "postponed: 503")

@@ -8,21 +8,23 @@ from sqlalchemy.exc import OperationalError
 
 from outboxkit import ids, tables
 from outboxkit.brokers import Answer
-from outboxkit.relay.claim import Batch, Batches
+from outboxkit.relay.claim import ClaimedBatch, Claimer
 from outboxkit.relay.decisions import Dead, Failure, Reason, Reply, Settlement, reply_to
 from outboxkit.relay.rows import Claimed
-from outboxkit.relay.settle import Settling
+from outboxkit.relay.settle import SettlementWriter
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message, rows
 
 
-async def claim(bench: Bench) -> Batch:
-    return await Batches(bench.async_engine, 20, destination=bench.destination).claim(NOW, now=NOW)
+async def claim(bench: Bench) -> ClaimedBatch:
+    return await Claimer(bench.async_engine, 20, destination=bench.destination).claim(NOW, now=NOW)
 
 
 async def settled(bench: Bench, settlement: Settlement, *, keep: bool = False) -> None:
-    await Settling("sqlite", keep=keep, destination=bench.destination).commit(await claim(bench), settlement, now=NOW)
+    await SettlementWriter("sqlite", keep=keep, destination=bench.destination).commit(
+        await claim(bench), settlement, now=NOW
+    )
     assert bench.async_engine.pool.checkedout() == 0
 
 
@@ -156,7 +158,7 @@ async def test_replies_are_added_for_the_destination_default(bench: Bench):
 async def test_a_row_that_is_gone_stays_gone_and_has_no_reply(bench: Bench):
     """As where the rows of a batch are not held, and somebody has cancelled them meanwhile."""
     bench.add(*"abcdefg", key="k")
-    batch = await Batches(bench.async_engine, 20, hold=False).claim(NOW, now=NOW)
+    batch = await Claimer(bench.async_engine, 20, hold=False).claim(NOW, now=NOW)
     with bench.engine.begin() as connection:
         connection.execute(tables.outbox.delete().where(tables.outbox.c.message_id != "g"))
     everything = Settlement(
@@ -168,7 +170,7 @@ async def test_a_row_that_is_gone_stays_gone_and_has_no_reply(bench: Bench):
         waiting={NOW + SECOND: [5]},
         parked=[6],
     )
-    await Settling("sqlite", keep=True).commit(batch, everything, now=NOW)
+    await SettlementWriter("sqlite", keep=True).commit(batch, everything, now=NOW)
     assert bench.left() == [ids.derive("reply", "g")]
     assert bench.dead() == []
     assert [row["message_id"] for row in rows(bench.url, tables.published)] == ["g"]

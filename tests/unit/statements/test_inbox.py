@@ -80,7 +80,7 @@ def test_how_long_it_took_is_noted_on_one_row(engine: Engine):
 
 def test_nothing_is_recorded_to_find_out_whether_something_could_be(engine: Engine):
     with engine.begin() as connection:
-        connection.execute(statements.record_nothing())
+        connection.execute(statements.probe_writable())
         assert connection.execute(select(inbox)).all() == []
 
 

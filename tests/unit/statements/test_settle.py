@@ -1,4 +1,4 @@
-"""Settling statements: where a row goes, and with what. Their plain SQL is in `tests/unit/sql/`."""
+"""SettlementWriter statements: where a row goes, and with what. Their plain SQL is in `tests/unit/sql/`."""
 
 from datetime import timedelta
 from typing import Any

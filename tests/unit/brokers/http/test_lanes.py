@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.http.order import Answered, Lanes, Lost, Unreached
+from outboxkit.brokers.http.order import Answered, Lost, SendOrder, Unreached
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 
@@ -16,11 +16,11 @@ def batch(*keys: str | None) -> list[Message]:
     return [Message(id=str(number), type="T", payload=b"", key=key) for number, key in enumerate(keys)]
 
 
-def verdicts(lanes: Lanes) -> list[str]:
+def verdicts(lanes: SendOrder) -> list[str]:
     return [str(receipt.verdict) for receipt in lanes.receipts()]
 
 
-def taken(lanes: Lanes) -> list[int]:
+def taken(lanes: SendOrder) -> list[int]:
     found = []
     while (index := lanes.next()) is not None:
         found.append(index)
@@ -28,7 +28,7 @@ def taken(lanes: Lanes) -> list[int]:
 
 
 def test_one_of_each_key_is_ready_and_the_next_one_once_it_is_confirmed():
-    lanes = Lanes(batch("a", "a", None, "b", "a", None))
+    lanes = SendOrder(batch("a", "a", None, "b", "a", None))
     assert taken(lanes) == [0, 2, 3, 5]
     lanes.put(2, YES)
     assert taken(lanes) == []
@@ -37,25 +37,25 @@ def test_one_of_each_key_is_ready_and_the_next_one_once_it_is_confirmed():
 
 
 def test_the_oldest_ready_message_goes_first():
-    lanes = Lanes(batch("a", "a", None))
+    lanes = SendOrder(batch("a", "a", None))
     assert lanes.next() == 0
     lanes.put(0, YES)
     assert lanes.next() == 1
 
 
 def test_a_failure_holds_what_is_behind_it_of_its_key():
-    lanes = Lanes(batch("a", "b", "a", "b", "a"))
+    lanes = SendOrder(batch("a", "b", "a", "b", "a"))
     for index, outcome in ((0, NO), (1, YES)):
         assert lanes.next() == index
         lanes.put(index, outcome)
     assert lanes.next() == 3
     lanes.put(3, YES)
-    assert verdicts(lanes) == ["rejected", "confirmed", "held", "confirmed", "held"]
+    assert verdicts(lanes) == ["rejected", "confirmed", "not sent", "confirmed", "not sent"]
     assert "'a'" in str(lanes.receipts()[2].reason)
 
 
 def test_a_lost_one_is_to_blame_only_where_the_destination_answered_others():
-    lanes = Lanes(batch(None, None, None))
+    lanes = SendOrder(batch(None, None, None))
     for index in taken(lanes):
         lanes.put(index, Lost("no answer"))
     assert verdicts(lanes) == ["unknown"] * 3
@@ -66,14 +66,14 @@ def test_a_lost_one_is_to_blame_only_where_the_destination_answered_others():
 
 
 def test_what_was_refused_here_says_nothing_of_the_destination():
-    lanes = Lanes(batch(None, None))
+    lanes = SendOrder(batch(None, None))
     lanes.put(0, Lost("no answer"))
     lanes.put(1, Answered(Receipt(Verdict.REJECTED, "no request"), heard=False))
     assert verdicts(lanes) == ["unknown", "rejected"]
 
 
 def test_nobody_there_is_an_outage():
-    lanes = Lanes(batch(None, None))
+    lanes = SendOrder(batch(None, None))
     assert lanes.next() == 0
     lanes.put(0, Unreached("refused"))
     assert lanes.next() is None, "there is no sense in trying the others"
@@ -83,56 +83,56 @@ def test_nobody_there_is_an_outage():
 
 @pytest.mark.parametrize("first", [YES, Lost("no answer")])
 def test_who_went_away_in_the_middle_has_been_there(first: Answered | Lost):
-    lanes = Lanes(batch(None, None, None))
+    lanes = SendOrder(batch(None, None, None))
     lanes.put(0, first)
     lanes.put(1, Unreached("refused"))
-    assert verdicts(lanes) == ["confirmed" if first is YES else "unknown", "unknown", "held"]
+    assert verdicts(lanes) == ["confirmed" if first is YES else "unknown", "unknown", "not sent"]
 
 
 REFUSED = Answered(Receipt(Verdict.POSTPONED, "401"), unauthorized=True)
 
 
 def test_a_refusal_of_the_sender_ends_the_batch_and_is_no_fault_of_any_message():
-    lanes = Lanes(batch("a", "a", None, None))
+    lanes = SendOrder(batch("a", "a", None, None))
     assert [lanes.next(), lanes.next()] == [0, 2]
     lanes.put(0, REFUSED)
     assert (lanes.next(), lanes.refusal) == (None, "401")
     lanes.put(2, YES)
     assert (lanes.next(), lanes.refusal) == (None, "401"), "that one was sent before"
-    assert verdicts(lanes) == ["postponed", "held", "confirmed", "held"]
+    assert verdicts(lanes) == ["postponed", "not sent", "confirmed", "not sent"]
     assert lanes.still_suspect() == {"0"}
 
 
 def test_one_that_was_refused_before_says_nothing_of_the_others_that_are_accepted():
-    lanes = Lanes(batch(None, None, None), suspects={"0"})
+    lanes = SendOrder(batch(None, None, None), suspects={"0"})
     assert lanes.next() == 1
     lanes.put(1, YES)
     lanes.put(0, REFUSED)
     assert (lanes.refusal, lanes.next()) == (None, 2)
-    alone = Lanes(batch(None), suspects={"0"})
+    alone = SendOrder(batch(None), suspects={"0"})
     alone.put(0, REFUSED)
     assert alone.refusal == "401"
 
 
 def test_a_suspect_and_what_is_behind_it_go_last():
-    lanes = Lanes(batch("a", "a", None), suspects={"0"})
+    lanes = SendOrder(batch("a", "a", None), suspects={"0"})
     assert lanes.next() == 2
     assert lanes.next() == 0
     assert lanes.next() is None
 
 
 def test_a_suspect_stays_one_until_it_has_had_its_turn():
-    lanes = Lanes(batch(None, None), suspects={"0", "gone"})
+    lanes = SendOrder(batch(None, None), suspects={"0", "gone"})
     assert lanes.next() == 1
     lanes.put(1, YES)
-    assert verdicts(lanes) == ["held", "confirmed"]
+    assert verdicts(lanes) == ["not sent", "confirmed"]
     assert lanes.still_suspect() == {"0"}
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, "a", "b"]), st.sampled_from([YES, NO, Lost("lost")])), max_size=20))
 def test_each_message_has_one_receipt_and_each_key_its_order(plan: list[tuple[str | None, Answered | Lost]]):
     messages = batch(*(key for key, _ in plan))
-    lanes, sent = Lanes(messages), []
+    lanes, sent = SendOrder(messages), []
     while (index := lanes.next()) is not None:
         sent.append(index)
         lanes.put(index, plan[index][1])
@@ -143,4 +143,4 @@ def test_each_message_has_one_receipt_and_each_key_its_order(plan: list[tuple[st
         mine = [index for index, message in enumerate(messages) if message.key == key]
         failed = next((index for index in mine if plan[index][1] is not YES), len(plan))
         assert [index for index in sent if messages[index].key == key] == [index for index in mine if index <= failed]
-        assert all(receipts[index].verdict is Verdict.HELD for index in mine if index > failed)
+        assert all(receipts[index].verdict is Verdict.NOT_SENT for index in mine if index > failed)

@@ -10,7 +10,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, Answers
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, ConfirmParser
 
 CHANNEL, OTHER = 3, 4
 Heard = list[tuple[Any, ...]]
@@ -87,8 +87,8 @@ PASSED_ON = st.sampled_from(
 )
 
 
-def listening() -> tuple[Answers, Log]:
-    answers, log = Answers(), Log()
+def listening() -> tuple[ConfirmParser, Log]:
+    answers, log = ConfirmParser(), Log()
     answers.hand_to(log, channel=CHANNEL)
     return answers, log
 
@@ -121,7 +121,7 @@ def test_what_is_passed_on_ends_with_a_whole_frame(frames: list[bytes]):
 
 
 def test_nothing_is_taken_before_somebody_listens():
-    answers = Answers()
+    answers = ConfirmParser()
     frames = frame.marshal(commands.Basic.Ack(1), CHANNEL) + frame.marshal(commands.Connection.Blocked("why"), 0)
     assert answers.feed(frames) == frames
 

@@ -12,7 +12,7 @@ from outboxkit import Message
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import plan
 from outboxkit.brokers.rabbitmq.confirms import Loss
-from outboxkit.brokers.rabbitmq.plan import NOBODY, Batch, Caution, Suspects, blames_a_message
+from outboxkit.brokers.rabbitmq.plan import NOBODY, PublishPlan, SerializedRoutes, Suspects, blames_a_message
 from tests.unit.shop import message
 
 TOO_LARGE = Loss(406, "PRECONDITION_FAILED - too large", connection_too=False)
@@ -43,7 +43,7 @@ class Broker:
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     accepted: list[str] = field(default_factory=list)
 
-    def take(self, plan: Batch, wave: Sequence[int]) -> None:
+    def take(self, plan: PublishPlan, wave: Sequence[int]) -> None:
         cut = next((n for n, index in enumerate(wave) if plan.messages[index].id in self.poison), None)
         arrived = wave if cut is None else wave[:cut]
         for index in arrived:
@@ -59,7 +59,7 @@ class Broker:
         if cut is not None:
             plan.broke(self.loss, [index for index in wave if plan.receipts[index] is None], [])
 
-    def play(self, plan: Batch, *, waves: int = 1000) -> list[Receipt]:
+    def play(self, plan: PublishPlan, *, waves: int = 1000) -> list[Receipt]:
         for _ in range(waves):
             if not (wave := plan.next_wave()):
                 break
@@ -67,14 +67,14 @@ class Broker:
         return plan.finish("out of time")
 
 
-def cautious(*, probing: bool = False) -> Caution:
-    made = Caution(Clock())
+def cautious(*, probing: bool = False) -> SerializedRoutes:
+    made = SerializedRoutes(Clock())
     if not probing:
         prove(made)
     return made
 
 
-def prove(caution: Caution) -> None:
+def prove(caution: SerializedRoutes) -> None:
     """Every routing key of these tests has reached a queue before."""
     for route in (message().routing_key, "good", "lost"):
         caution.proven(route)
@@ -102,11 +102,11 @@ def first_arrivals(broker: Broker) -> list[str]:
 @example([(None, "fine"), (None, "fine"), ("a", "fine"), ("a", "refused"), (None, "poison")], False)
 def test_every_message_gets_the_verdict_that_it_deserves(kinds: list[tuple[str | None, str]], probing: bool):
     messages, broker = messages_of(kinds)
-    receipts = broker.play(Batch(messages, cautious(probing=probing)))
+    receipts = broker.play(PublishPlan(messages, cautious(probing=probing)))
     deserved = {"fine": Verdict.CONFIRMED, "poison": Verdict.REJECTED, "refused": Verdict.UNROUTABLE}
     failed: set[str | None] = set()
     for (key, kind), receipt in zip(kinds, receipts, strict=True):
-        if receipt.verdict is Verdict.HELD:
+        if receipt.verdict is Verdict.NOT_SENT:
             assert key in failed, "held for no reason"
         else:
             assert receipt.verdict is deserved[kind]
@@ -117,7 +117,7 @@ def test_every_message_gets_the_verdict_that_it_deserves(kinds: list[tuple[str |
 @given(MESSAGES)
 def test_what_is_accepted_of_a_key_is_accepted_in_order(kinds: list[tuple[str | None, str]]):
     messages, broker = messages_of(kinds)
-    broker.play(Batch(messages, cautious()))
+    broker.play(PublishPlan(messages, cautious()))
     for key in ("a", "b", "c"):
         arrived = [int(id_) for id_ in first_arrivals(broker) if kinds[int(id_)][0] == key]
         assert arrived == sorted(arrived)
@@ -128,7 +128,7 @@ def test_with_care_nothing_of_a_key_is_accepted_behind_what_failed(kinds: list[t
     messages, broker = messages_of(kinds)
     caution = cautious()
     caution.nacked()  # a nack: care with everything
-    broker.play(Batch(messages, caution))
+    broker.play(PublishPlan(messages, caution))
     failed: set[str | None] = set()
     for number, (key, kind) in enumerate(kinds):
         assert key not in failed or str(number) not in broker.accepted
@@ -143,7 +143,7 @@ def test_calls_that_run_out_of_time_find_the_poison_together(kinds: list[tuple[s
     caution, suspects = cautious(), NOBODY
     verdicts: dict[str, Verdict] = {}
     for _ in range(200):
-        plan = Batch(todo, caution, suspects)
+        plan = PublishPlan(todo, caution, suspects)
         receipts, suspects = broker.play(plan, waves=waves), plan.still_suspect()
         verdicts |= {sent.id: receipt.verdict for sent, receipt in zip(todo, receipts, strict=True)}
         todo = [sent for sent in todo if verdicts[sent.id] is Verdict.UNKNOWN]
@@ -153,7 +153,7 @@ def test_calls_that_run_out_of_time_find_the_poison_together(kinds: list[tuple[s
 
 def test_one_poisonous_message_costs_a_few_channels_only():
     messages, broker = [message(id=str(number)) for number in range(1024)], Broker({"777"})
-    plan, waves = Batch(messages, cautious()), 0
+    plan, waves = PublishPlan(messages, cautious()), 0
     while wave := plan.next_wave():
         broker.take(plan, wave)
         waves += 1
@@ -163,22 +163,22 @@ def test_one_poisonous_message_costs_a_few_channels_only():
 
 def test_a_crash_of_the_broker_is_blamed_on_a_message_only_if_others_pass():
     broker = Broker({"bad"}, loss=CRASH)
-    alone = Batch([message(id="bad")], cautious())
+    alone = PublishPlan([message(id="bad")], cautious())
     assert [receipt.verdict for receipt in broker.play(alone)] == [Verdict.UNKNOWN]
     assert alone.still_suspect() == NOBODY, (
         "one message alone is no suspicion: it is the first of the next batch anyway"
     )
-    among = Batch([message(id="good"), message(id="bad"), message(id="fine")], cautious())
+    among = PublishPlan([message(id="good"), message(id="bad"), message(id="fine")], cautious())
     assert [receipt.verdict for receipt in broker.play(among)] == ["confirmed", "rejected", "confirmed"]
 
 
 def test_a_crash_at_the_head_of_a_batch_is_decided_by_the_next():
     broker, caution = Broker({"bad"}, loss=CRASH), cautious()
     messages = [message(id="bad"), message(id="fine")]
-    first = Batch(messages, caution)
+    first = PublishPlan(messages, caution)
     assert [receipt.verdict for receipt in broker.play(first)] == ["unknown", "confirmed"]
     assert first.still_suspect() == Suspects(frozenset({"bad"}), others_pass=True)
-    second = Batch(messages[:1], caution, first.still_suspect())
+    second = PublishPlan(messages[:1], caution, first.still_suspect())
     assert [receipt.verdict for receipt in broker.play(second)] == ["rejected"]
 
 
@@ -201,7 +201,7 @@ def test_who_is_to_blame(loss: Loss, blamed: bool):
 
 @given(IDS)
 def test_no_wave_has_an_id_twice_and_the_waves_keep_the_order_of_an_id(ids: list[str]):
-    plan, waves = Batch([message(id=id_) for id_ in ids], cautious()), []
+    plan, waves = PublishPlan([message(id=id_) for id_ in ids], cautious()), []
     while wave := plan.next_wave():
         waves.append(wave)
         for index in wave:
@@ -218,12 +218,12 @@ def test_no_wave_has_an_id_twice_and_the_waves_keep_the_order_of_an_id(ids: list
 
 def test_without_a_reason_for_care_a_batch_is_one_wave():
     keyed = [message(id=str(number), key="one") for number in range(10)]
-    assert Batch(keyed, cautious()).next_wave() == list(range(10))
+    assert PublishPlan(keyed, cautious()).next_wave() == list(range(10))
 
 
 def test_the_first_wave_of_a_connection_is_a_probe():
     keyed = [message(id=str(number), key="one" if number % 2 else None) for number in range(10)]
-    plan = Batch(keyed, cautious(probing=True))
+    plan = PublishPlan(keyed, cautious(probing=True))
     first = plan.next_wave()
     assert first == [0, 1, 2, 4, 6, 8]
     for index in first:
@@ -233,37 +233,37 @@ def test_the_first_wave_of_a_connection_is_a_probe():
 
 def test_care_with_a_single_key_is_limited():
     clock = Clock()
-    caution = Caution(clock)
+    caution = SerializedRoutes(clock)
     prove(caution)
     caution.nacked()
     messages = [message(id=str(n), key="one") for n in range(500)]
     broker = Broker()
-    receipts = broker.play(Batch([*messages, message(id="other")], caution))
+    receipts = broker.play(PublishPlan([*messages, message(id="other")], caution))
     assert [receipt.verdict for receipt in receipts] == [
-        *[Verdict.CONFIRMED] * plan.CAREFUL_WAVES, *[Verdict.HELD] * (500 - plan.CAREFUL_WAVES), Verdict.CONFIRMED
+        *[Verdict.CONFIRMED] * plan.CAREFUL_WAVES, *[Verdict.NOT_SENT] * (500 - plan.CAREFUL_WAVES), Verdict.CONFIRMED
     ]  # fmt: skip
 
 
 def test_what_became_known_meanwhile_holds_back_what_has_not_left():
     messages = [message(id=str(n), key=key) for n, key in enumerate(["one", "one", "two", None])]
-    plan = Batch(messages, cautious())
+    plan = PublishPlan(messages, cautious())
     plan.next_wave()
     plan.refuse(0, Receipt(Verdict.REJECTED, "cannot be written"))
     assert [plan.is_held(index) for index in range(1, 4)] == [True, False, False]
-    assert plan.receipts[1] == Receipt(Verdict.HELD, "an earlier message of key 'one' has failed")
+    assert plan.receipts[1] == Receipt(Verdict.NOT_SENT, "an earlier message of key 'one' has failed")
 
 
 def test_what_was_not_written_is_sent_after_the_suspects():
     messages = [message(id=str(number)) for number in range(8)]
-    plan = Batch(messages, cautious())
+    plan = PublishPlan(messages, cautious())
     plan.next_wave()
     plan.broke(TOO_LARGE, [0, 1, 2], [3, 4, 5, 6, 7])
     assert [plan.next_wave() for _ in range(4)] == [[0, 1], [2], [3, 4, 5, 6, 7], []]
 
 
 def test_a_batch_learns_which_routing_keys_reach_a_queue():
-    caution = Caution(Clock())
+    caution = SerializedRoutes(Clock())
     broker = Broker(refused={"lost"})
     batch_ = [message(id=id_, key="one", topic=id_) for id_ in ("good", "lost")]
-    broker.play(Batch(batch_, caution))
+    broker.play(PublishPlan(batch_, caution))
     assert caution.doubts({"good", "lost"}) == {"lost"}

@@ -14,7 +14,7 @@ from pamqp import commands, frame
 from outboxkit.brokers import CONFIRMED
 from outboxkit.brokers.rabbitmq import channel
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
-from outboxkit.brokers.rabbitmq.plan import Batch, Caution
+from outboxkit.brokers.rabbitmq.plan import PublishPlan, SerializedRoutes
 from tests.unit.shop import message
 
 
@@ -54,9 +54,9 @@ def opened(wire: Wire) -> ConfirmChannel:
     return ConfirmChannel(wire, exchange="shop-events", app_id="shop")  # type: ignore[arg-type]
 
 
-def batch_of(*sizes: int, **more: Any) -> Batch:
+def batch_of(*sizes: int, **more: Any) -> PublishPlan:
     messages = [message(id=str(number), payload=b"x" * size, **more) for number, size in enumerate(sizes)]
-    return Batch(messages, Caution(lambda: 0.0))
+    return PublishPlan(messages, SerializedRoutes(lambda: 0.0))
 
 
 async def settled(task: asyncio.Task[Any]) -> None:
@@ -151,14 +151,14 @@ async def test_a_lost_channel_ends_it_and_says_what_has_not_left(
 
 async def test_what_cannot_be_written_is_rejected_and_takes_no_tag(wire: Wire, opened: ConfirmChannel):
     messages = [message(id="0", headers={"a": object()}, key="k"), message(id="1", key="k"), message(id="2")]
-    caution = Caution(lambda: 0.0)
+    caution = SerializedRoutes(lambda: 0.0)
     caution.proven(messages[0].routing_key)
-    batch = Batch(messages, caution)
+    batch = PublishPlan(messages, caution)
     sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
     assert await wire.next_ids() == ["2"]
     opened.tracker.ack(1, multiple=False)
     assert await sending == []
-    assert [receipt and receipt.verdict for receipt in batch.receipts] == ["rejected", "held", "confirmed"]
+    assert [receipt and receipt.verdict for receipt in batch.receipts] == ["rejected", "not sent", "confirmed"]
 
 
 async def test_a_cancelled_wait_for_the_writer_counts_no_tag(wire: Wire, opened: ConfirmChannel):

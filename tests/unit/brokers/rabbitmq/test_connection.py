@@ -15,7 +15,7 @@ from yarl import URL
 from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.confirms import Tracker
-from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, Answers
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, ConfirmParser
 from tests.servers.ports import free_ports
 
 SECRET = "hunter2"  # the tests look for it in every text
@@ -164,7 +164,7 @@ class Silent(TransportFactory):
 
 
 async def tapped() -> tuple[asyncio.StreamReader, Tracker]:
-    answers, tracker = Answers(), Tracker(lambda: None)
+    answers, tracker = ConfirmParser(), Tracker(lambda: None)
     tracker.begin([None] * 9)
     tracker.sent([str(n) for n in range(9)], range(9))
     answers.hand_to(tracker, channel=1)

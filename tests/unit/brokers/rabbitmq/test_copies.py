@@ -12,9 +12,9 @@ from pamqp.header import ContentHeader
 
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import decode
-from outboxkit.brokers.rabbitmq.retries import NACKED, Copies, _Line
+from outboxkit.brokers.rabbitmq.retries import NACKED, RetryPublisher, _Line
 from outboxkit.brokers.rabbitmq.taps import Arrived
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.reserved import DeliveryHeaders
 from tests.servers.ports import free_ports
 from tests.unit.brokers.rabbitmq.written import Written
 
@@ -33,7 +33,7 @@ def line(room: int = 1000) -> tuple[_Line, Written]:
 
 
 def put(to: _Line, copied: Arrived) -> "asyncio.Task[str | None]":
-    return asyncio.create_task(to.put(copied, "billing.retry.1s", Marks(attempt=2), "orders.eu"))
+    return asyncio.create_task(to.put(copied, "billing.retry.1s", DeliveryHeaders(attempt=2), "orders.eu"))
 
 
 async def test_a_copy_goes_to_its_queue_with_its_marks_and_its_whole_body():
@@ -111,13 +111,17 @@ async def test_an_answer_to_a_copy_that_nobody_waits_for_is_nobody_elses():
 
 
 async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
-    copies = Copies("amqp://mq/", name="test", timeout=0.05)
+    copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
     copies._line, written = line()
-    copying = asyncio.create_task(copies.put(arrived("1"), "billing", marks=Marks(), topic="t", over=asyncio.Event()))
+    copying = asyncio.create_task(
+        copies.put(arrived("1"), "billing", marks=DeliveryHeaders(), topic="t", over=asyncio.Event())
+    )
     await asyncio.sleep(0)
     assert len(written.take()) == 3
     copies._line.blocked("low on memory")
-    later = asyncio.create_task(copies.put(arrived("2"), "billing", marks=Marks(), topic="t", over=asyncio.Event()))
+    later = asyncio.create_task(
+        copies.put(arrived("2"), "billing", marks=DeliveryHeaders(), topic="t", over=asyncio.Event())
+    )
     await asyncio.wait((copying, later), timeout=0.2)
     assert not copying.done()
     assert not later.done()
@@ -132,10 +136,12 @@ async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
 
 
 async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
-    copies = Copies("amqp://mq/", name="test", timeout=0.05)
+    copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
     copies._line, _ = line()
     copies._line.blocked("low on memory")
-    copying = asyncio.create_task(copies.put(arrived("1"), "billing", marks=Marks(), topic="t", over=asyncio.Event()))
+    copying = asyncio.create_task(
+        copies.put(arrived("1"), "billing", marks=DeliveryHeaders(), topic="t", over=asyncio.Event())
+    )
     await asyncio.sleep(0)
     copies._line.blocked(None)
     with pytest.raises(BrokerUnavailable, match="did not confirm a copy for 'billing' in time"):
@@ -144,8 +150,8 @@ async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
 
 async def test_without_a_broker_there_is_no_copy():
     (port,) = free_ports(1)
-    copies = Copies(f"amqp://127.0.0.1:{port}/", name="test", timeout=5)
+    copies = RetryPublisher(f"amqp://127.0.0.1:{port}/", name="test", timeout=5)
     with pytest.raises(BrokerUnavailable):
-        await copies.put(arrived(), "billing", marks=Marks(), topic="t", over=asyncio.Event())
+        await copies.put(arrived(), "billing", marks=DeliveryHeaders(), topic="t", over=asyncio.Event())
     await copies.close()
     await copies.close()

@@ -6,7 +6,7 @@ from pamqp import commands, frame
 from pamqp.body import ContentBody
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, PAYLOAD, Cutter
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, PAYLOAD, FrameSplitter
 
 FRAMES = st.lists(
     st.builds(
@@ -31,7 +31,7 @@ def test_each_frame_is_shown_once_and_whole_and_what_is_not_taken_is_passed_on(
         assert bytes_[start + PAYLOAD : start + PAYLOAD + size] == seen[-1][PAYLOAD:-1]
         return channel % 2 == 1
 
-    cutter, rest, passed = Cutter(take), b"".join(frames), b""
+    cutter, rest, passed = FrameSplitter(take), b"".join(frames), b""
     while rest:
         cut = data.draw(st.integers(1, len(rest)))
         passed += cutter.feed(rest[:cut])
@@ -44,7 +44,7 @@ def test_what_is_no_amqp_is_passed_on_at_once():
     def never(*_: object) -> bool:
         raise AssertionError("this is no frame")
 
-    assert Cutter(never).feed(b"AMQP\0\0\x09\x01") == b"AMQP\0\0\x09\x01"
+    assert FrameSplitter(never).feed(b"AMQP\0\0\x09\x01") == b"AMQP\0\0\x09\x01"
 
 
 def test_a_heartbeat_is_what_the_protocol_says():

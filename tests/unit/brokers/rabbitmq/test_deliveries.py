@@ -10,7 +10,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.taps import Arrived, Deliveries
+from outboxkit.brokers.rabbitmq.taps import Arrived, DeliveryParser
 
 CHANNEL, OTHER = 3, 4
 PROPERTIES = commands.Basic.Properties(message_id="m-1", message_type="T", headers={"a": 1})
@@ -32,9 +32,9 @@ class Log:
         self.heard.append(reason)
 
 
-def listening() -> tuple[Deliveries, Log]:
+def listening() -> tuple[DeliveryParser, Log]:
     log = Log()
-    made = Deliveries(log)
+    made = DeliveryParser(log)
     made.listen(channel=CHANNEL)
     return made, log
 

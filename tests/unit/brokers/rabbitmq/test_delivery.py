@@ -7,9 +7,9 @@ import pytest
 from pamqp import commands
 
 from outboxkit import BrokerUnavailable, Message
-from outboxkit.brokers.rabbitmq.incoming import Intake
+from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.subscriber import RabbitDelivery
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.reserved import DeliveryHeaders
 from tests.unit.brokers.rabbitmq.test_deliveries import CHANNEL, content
 from tests.unit.brokers.rabbitmq.written import Written
 
@@ -22,10 +22,10 @@ class Source:
     ladder = STEPS
 
     def __init__(self, error: Exception | None = None) -> None:
-        self.copies: list[tuple[Marks, timedelta | None]] = []
+        self.copies: list[tuple[DeliveryHeaders, timedelta | None]] = []
         self.error = error
 
-    async def copy(self, delivery: RabbitDelivery, marked: Marks, step: timedelta | None) -> None:
+    async def copy(self, delivery: RabbitDelivery, marked: DeliveryHeaders, step: timedelta | None) -> None:
         if self.error is not None:
             raise self.error
         self.copies.append((marked, step))
@@ -34,7 +34,7 @@ class Source:
 def delivery(
     source: Source, *, redelivered: bool = False, dropped: bool = False, **given: Any
 ) -> tuple[RabbitDelivery, Written]:
-    intake, written = Intake(timeout=5), Written()
+    intake, written = DeliveryChannel(timeout=5), Written()
     intake.writes_to(written)  # type: ignore[arg-type]
     intake.listen(channel=CHANNEL)
     method = commands.Basic.Deliver("billing", 1, redelivered, "shop", "orders.eu").marshal()
@@ -51,7 +51,7 @@ async def test_everything_is_read_off_what_arrived():
     found, _ = delivery(Source(), redelivered=True, dropped=True, headers=headers)
     assert isinstance(found.message, Message)
     assert (found.message.id, found.message.topic, dict(found.message.headers)) == ("m-1", "orders.eu", {"a": 1})
-    assert (found.marks, found.returned, found.dropped) == (Marks(3, None, ("One",)), 2, True)
+    assert (found.marks, found.returned, found.dropped) == (DeliveryHeaders(3, None, ("One",)), 2, True)
 
 
 async def test_an_ack_leaves_with_the_others_and_a_release_at_once():
@@ -60,7 +60,7 @@ async def test_an_ack_leaves_with_the_others_and_a_release_at_once():
     found.intake.flush()
     assert [type(each) for each in written.take()] == [commands.Basic.Ack]
     found, written = delivery(Source())
-    await found.release()
+    await found.requeue()
     (nack,) = written.take()
     assert (nack.delivery_tag, nack.requeue, nack.multiple) == (1, True, False)
 
@@ -80,15 +80,15 @@ async def test_a_retry_is_a_copy_one_attempt_older_and_then_an_ack():
 async def test_a_renewal_is_a_copy_as_it_is_and_then_an_ack():
     source = Source()
     found, written = delivery(source, headers={"outboxkit-attempt": 2})
-    await found.renew()
-    assert source.copies == [(Marks(2), None)]
+    await found.requeue_fresh()
+    assert source.copies == [(DeliveryHeaders(2), None)]
     found.intake.flush()
     assert [type(each) for each in written.take()] == [commands.Basic.Ack]
 
 
 async def test_without_a_copy_there_is_no_ack():
     found, written = delivery(Source(BrokerUnavailable("no confirm")))
-    for settle in (found.retry, found.renew):
+    for settle in (found.retry, found.requeue_fresh):
         with pytest.raises(BrokerUnavailable):
             await settle()
     found.intake.flush()

@@ -7,7 +7,7 @@ import pytest
 from pamqp import commands, frame
 
 from outboxkit import BrokerUnavailable
-from outboxkit.brokers.rabbitmq.incoming import Intake
+from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.taps import Arrived
 from tests.unit.brokers.rabbitmq.test_deliveries import CHANNEL, asked, pushed
 from tests.unit.brokers.rabbitmq.written import Written
@@ -21,19 +21,19 @@ def written() -> Written:
 
 
 @pytest.fixture
-def intake(written: Written) -> Intake:
-    made = Intake(timeout=5)
+def intake(written: Written) -> DeliveryChannel:
+    made = DeliveryChannel(timeout=5)
     made.writes_to(written)  # type: ignore[arg-type]
     made.listen(channel=CHANNEL)
     return made
 
 
-def arrive(intake: Intake, *tags: int, how: Any = pushed) -> None:
+def arrive(intake: DeliveryChannel, *tags: int, how: Any = pushed) -> None:
     for tag in tags:
         assert intake.deliveries.feed(b"".join(how(tag, b"body"))) == b""
 
 
-async def test_what_is_pushed_is_received_in_its_order(intake: Intake):
+async def test_what_is_pushed_is_received_in_its_order(intake: DeliveryChannel):
     waiting = [asyncio.create_task(intake.next()) for _ in range(3)]
     await asyncio.sleep(0)
     arrive(intake, 1, 2)
@@ -42,7 +42,7 @@ async def test_what_is_pushed_is_received_in_its_order(intake: Intake):
     assert intake.next_present() is None
 
 
-async def test_the_acks_of_one_moment_leave_as_one_frame(intake: Intake, written: Written):
+async def test_the_acks_of_one_moment_leave_as_one_frame(intake: DeliveryChannel, written: Written):
     arrive(intake, *range(1, 101))
     for tag in range(1, 100):
         intake.ack(tag)
@@ -55,7 +55,7 @@ async def test_the_acks_of_one_moment_leave_as_one_frame(intake: Intake, written
     assert len(written.take()) == 1
 
 
-async def test_what_is_given_back_leaves_at_once(intake: Intake, written: Written):
+async def test_what_is_given_back_leaves_at_once(intake: DeliveryChannel, written: Written):
     arrive(intake, 1, 2)
     intake.ack(1)
     intake.nack(2)
@@ -64,7 +64,7 @@ async def test_what_is_given_back_leaves_at_once(intake: Intake, written: Writte
     assert [type(each) for each in written.take()] == [commands.Basic.Ack]
 
 
-async def test_nothing_is_written_on_a_lost_channel(intake: Intake, written: Written):
+async def test_nothing_is_written_on_a_lost_channel(intake: DeliveryChannel, written: Written):
     arrive(intake, 1, 2, 3)
     intake.ack(1)
     intake.lose("first")
@@ -80,7 +80,7 @@ async def test_nothing_is_written_on_a_lost_channel(intake: Intake, written: Wri
     assert written.bytes == b""
 
 
-async def test_a_connection_that_was_closed_is_noticed_at_the_next_write(intake: Intake, written: Written):
+async def test_a_connection_that_was_closed_is_noticed_at_the_next_write(intake: DeliveryChannel, written: Written):
     arrive(intake, 1)
     written.closing = True
     with pytest.raises(BrokerUnavailable):
@@ -88,7 +88,7 @@ async def test_a_connection_that_was_closed_is_noticed_at_the_next_write(intake:
     assert intake.lost is not None
 
 
-async def test_an_end_of_the_channel_is_known_before_the_client_hears_of_it(intake: Intake):
+async def test_an_end_of_the_channel_is_known_before_the_client_hears_of_it(intake: DeliveryChannel):
     waiting = asyncio.create_task(intake.next())
     await asyncio.sleep(0)
     closing = frame.marshal(commands.Channel.Close(406, "PRECONDITION_FAILED", 60, 80), CHANNEL)
@@ -97,7 +97,7 @@ async def test_an_end_of_the_channel_is_known_before_the_client_hears_of_it(inta
         await waiting
 
 
-async def test_a_queue_is_asked_and_answers(intake: Intake, written: Written):
+async def test_a_queue_is_asked_and_answers(intake: DeliveryChannel, written: Written):
     asking = [asyncio.create_task(intake.ask(queue)) for queue in ("billing", "billing.dead", "billing")]
     await asyncio.sleep(0)
     assert [each.queue for each in written.take()] == ["billing", "billing.dead", "billing"]
@@ -110,7 +110,7 @@ async def test_a_queue_is_asked_and_answers(intake: Intake, written: Written):
     ]
 
 
-async def test_what_comes_for_one_that_no_longer_waits_is_for_the_next(intake: Intake, written: Written):
+async def test_what_comes_for_one_that_no_longer_waits_is_for_the_next(intake: DeliveryChannel, written: Written):
     leaving, staying = (asyncio.create_task(intake.ask(queue)) for queue in ("billing.dead", "billing"))
     await asyncio.sleep(0)
     leaving.cancel()
@@ -123,7 +123,7 @@ async def test_what_comes_for_one_that_no_longer_waits_is_for_the_next(intake: I
 
 
 async def test_no_answer_in_time_is_a_lost_channel(written: Written):
-    silent = Intake(timeout=0)
+    silent = DeliveryChannel(timeout=0)
     silent.writes_to(written)  # type: ignore[arg-type]
     silent.listen(channel=CHANNEL)
     with pytest.raises(BrokerUnavailable, match="did not answer when 'billing' was read"):
@@ -132,7 +132,7 @@ async def test_no_answer_in_time_is_a_lost_channel(written: Written):
         silent.next_present()
 
 
-async def test_who_waits_for_an_answer_hears_of_the_end(intake: Intake):
+async def test_who_waits_for_an_answer_hears_of_the_end(intake: DeliveryChannel):
     asking = asyncio.create_task(intake.ask("billing"))
     await asyncio.sleep(0)
     intake.lose("gone")
@@ -143,7 +143,7 @@ async def test_who_waits_for_an_answer_hears_of_the_end(intake: Intake):
 class Channel:
     """As much of the client's channel as is used; deliveries arrive until it has cancelled."""
 
-    def __init__(self, intake: Intake) -> None:
+    def __init__(self, intake: DeliveryChannel) -> None:
         self.intake = intake
         self.cancelled: list[str] = []
 
@@ -153,11 +153,11 @@ class Channel:
         arrive(self.intake, 3)
 
 
-async def test_one_that_ceases_gives_back_what_nobody_has_received(intake: Intake, written: Written):
+async def test_one_that_ceases_gives_back_what_nobody_has_received(intake: DeliveryChannel, written: Written):
     arrive(intake, 1, 2)
     received = await intake.next()
     channel = Channel(intake)
-    await intake.cease(channel, "billing")  # type: ignore[arg-type]
+    await intake.stop_receiving(channel, "billing")  # type: ignore[arg-type]
     assert channel.cancelled == ["billing"]
     assert sorted(each.delivery_tag for each in written.take()) == [2, 3]
     assert intake.unsettled == 1
@@ -168,7 +168,7 @@ async def test_one_that_ceases_gives_back_what_nobody_has_received(intake: Intak
     assert [(type(each), each.delivery_tag) for each in written.take()] == [(commands.Basic.Nack, 4)]
 
 
-async def test_it_counts_what_was_received_and_not_settled(intake: Intake):
+async def test_it_counts_what_was_received_and_not_settled(intake: DeliveryChannel):
     arrive(intake, 1, 2, 3)
     assert intake.unsettled == 0
     found: Arrived = await intake.next()

@@ -5,7 +5,7 @@ import pytest
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import topology
 from outboxkit.brokers.rabbitmq.confirms import NACKED
-from outboxkit.brokers.rabbitmq.plan import Batch, Caution
+from outboxkit.brokers.rabbitmq.plan import PublishPlan, SerializedRoutes
 from outboxkit.brokers.rabbitmq.topology import PAUSES, Refusals
 from tests.unit.shop import message
 
@@ -22,14 +22,14 @@ class Publishing:
 
     def __init__(self, *routes: str) -> None:
         self.clock = Clock()
-        self.caution = Caution(self.clock)
+        self.caution = SerializedRoutes(self.clock)
         for route in routes:
             self.caution.proven(route)
 
     def publish(self, *topics: str, full: tuple[str, ...] = (), room: int = 0, key: str | None = None) -> "Publishing":
         """A batch with these topics; those in `full` are nacked but for as many as there is room for."""
         messages = [message(id=str(number), topic=topic, key=key) for number, topic in enumerate(topics)]
-        plan = Batch(messages, self.caution)
+        plan = PublishPlan(messages, self.caution)
         self.waves = []
         self.wants_connection = plan.wants_new_connection(self.clock.now - 0.01)
         while wave := plan.next_wave():
@@ -100,8 +100,8 @@ def test_a_queue_that_takes_some_is_full_and_the_connection_is_right():
 def test_a_key_stays_in_order_behind_what_waits_for_its_route():
     publishing = Publishing("a", "b").publish("a", "a", full=("a",), key="k")
     assert publishing.verdicts == ["unknown", "unknown"], "both were on their way"
-    assert publishing.publish("a", "b", "a", full=("a",), key="k").verdicts == ["postponed", "held", "held"]
-    assert publishing.publish("a", "b", key="k").verdicts == ["postponed", "held"]
+    assert publishing.publish("a", "b", "a", full=("a",), key="k").verdicts == ["postponed", "not sent", "not sent"]
+    assert publishing.publish("a", "b", key="k").verdicts == ["postponed", "not sent"]
     assert publishing.wait().publish("a", "b", "a", key="k").verdicts == ["confirmed"] * 3
 
 
@@ -128,9 +128,9 @@ def test_no_more_routes_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_no_answer_came_for_stays_unknown_beside_a_nack():
-    caution = Caution(Clock())
+    caution = SerializedRoutes(Clock())
     caution.proven("a")
-    plan = Batch([message(id=str(number), topic="a") for number in range(2)], caution)
+    plan = PublishPlan([message(id=str(number), topic="a") for number in range(2)], caution)
     plan.next_wave()
     plan.receipts[0] = NACKED
     plan.refused_by_broker([0])

@@ -13,12 +13,12 @@ from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Unwritable, rewritten
-from outboxkit.brokers.reserved import Marks
+from outboxkit.brokers.reserved import DeliveryHeaders
 from tests.unit.brokers.rabbitmq.test_wire import MESSAGES, over_the_wire, published, read
 from tests.unit.shop import NOW
 
 ROOM = 131_064
-TWICE = Marks(attempt=2)
+TWICE = DeliveryHeaders(attempt=2)
 
 
 def marshalled(**given: Any) -> tuple[int, bytes]:
@@ -31,7 +31,9 @@ def table(*fields: bytes) -> tuple[int, bytes]:
     return 0x2000, struct.pack(">I", len(b"".join(fields))) + b"".join(fields)
 
 
-def copied(flags: int, written: bytes, marked: Marks = TWICE, topic: str = "t", room: int = ROOM) -> Properties:
+def copied(
+    flags: int, written: bytes, marked: DeliveryHeaders = TWICE, topic: str = "t", room: int = ROOM
+) -> Properties:
     assert decode.read(flags, written).unreadable is None
     again, rest, _ = rewritten(flags, written, marked, topic, room=room)
     return decode.read(again, rest)
@@ -41,7 +43,7 @@ def copied(flags: int, written: bytes, marked: Marks = TWICE, topic: str = "t", 
 def test_a_copy_is_the_same_message_with_other_marks(sent: Message):
     assume(not {"CC", "BCC"} & sent.headers.keys())
     written = published(sent).marshal()
-    flags, rest, topic, marked = int.from_bytes(written[:2]), written[2:], sent.routing_key, Marks()
+    flags, rest, topic, marked = int.from_bytes(written[:2]), written[2:], sent.routing_key, DeliveryHeaders()
     for attempt in (1, 2, 3):
         found = decode.read(flags, rest)
         assert reserved.read(found.headers or {}) == marked
@@ -109,12 +111,12 @@ def test_if_all_does_not_fit_the_largest_of_the_senders_headers_are_left_out():
         assert len(rest) + 14 <= size
         assert "outboxkit-key" not in left_out
     with pytest.raises(Unwritable, match="bytes more than a frame holds"):
-        rewritten(flags, written, Marks(attempt=2, handlers=("h" * 255,) * 5), "t", room=1100)
+        rewritten(flags, written, DeliveryHeaders(attempt=2, handlers=("h" * 255,) * 5), "t", room=1100)
 
 
 def test_marks_that_cannot_be_written_are_told():
     with pytest.raises(Unwritable, match="its marks cannot be written"):
-        rewritten(*marshalled(), Marks(attempt=2**70), "t", room=ROOM)
+        rewritten(*marshalled(), DeliveryHeaders(attempt=2**70), "t", room=ROOM)
 
 
 def test_a_moment_is_copied_as_it_was():

@@ -14,7 +14,12 @@ def subscriber() -> RabbitSubscriber:
 
 
 async def test_without_a_connection_nothing_can_be_asked(subscriber: RabbitSubscriber):
-    for ask in (subscriber.receive, lambda: subscriber.receive(wait=False), subscriber.postponed, subscriber.cease):
+    for ask in (
+        subscriber.receive,
+        lambda: subscriber.receive(wait=False),
+        subscriber.postponed,
+        subscriber.stop_receiving,
+    ):
         with pytest.raises(BrokerUnavailable, match="connection to the broker"):
             await ask()
 

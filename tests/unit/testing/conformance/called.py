@@ -45,7 +45,7 @@ class Calls:
         receipts = []
         for message in batch:
             held = message.key is not None and message.key in failed
-            receipt = Receipt(Verdict.HELD, "held") if held else self.destination.take(message)
+            receipt = Receipt(Verdict.NOT_SENT, "held") if held else self.destination.take(message)
             failed |= {message.key} if receipt is REFUSED else set()
             receipts.append(receipt)
         return receipts

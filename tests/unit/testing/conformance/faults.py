@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.reserved import QUEUE, Marks
+from outboxkit.brokers.reserved import QUEUE, DeliveryHeaders
 from outboxkit.message import Message
 from outboxkit.testing.conformance import publishing, receiving
 
@@ -84,7 +84,7 @@ class CountsAReleaseAsAnAttempt(MemorySubscriber):
     async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
         delivery = await super().receive(wait=wait)
         if delivery is not None:
-            delivery._kept = replace(delivery._kept, marks=Marks(attempt=delivery.marks.attempt + 1))
+            delivery._kept = replace(delivery._kept, marks=DeliveryHeaders(attempt=delivery.marks.attempt + 1))
         return delivery
 
 
@@ -113,8 +113,8 @@ class DoesNotCount(Faulty):
 
 class RenewsByRelease(Faulty):
     class delivery(MemoryDelivery):  # noqa: N801
-        async def renew(self) -> None:
-            await self.release()
+        async def requeue_fresh(self) -> None:
+            await self.requeue()
 
 
 class KnowsNoAddress(MemoryPublisher):
@@ -124,7 +124,7 @@ class KnowsNoAddress(MemoryPublisher):
 
 
 class NeverCeases(MemorySubscriber):
-    async def cease(self) -> None: ...
+    async def stop_receiving(self) -> None: ...
 
 
 class LosesWhatIsNotAcked(MemorySubscriber):
