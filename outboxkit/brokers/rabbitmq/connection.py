@@ -200,7 +200,8 @@ async def close(connection: aio_pika.abc.AbstractConnection | None) -> None:
     """Close, whatever state the connection is in; a peer that does not answer is left after two seconds."""
     if connection is not None:
         with suppress(BrokerUnavailable), converted("cannot close"):
-            await asyncio.wait_for(connection.close(), timeout=2)
+            async with asyncio.timeout(2):
+                await connection.close()
 
 
 def _is_asked_for() -> bool:

@@ -10,8 +10,8 @@ from outboxkit.brokers.rabbitmq.topology import Refusals
 from outboxkit.brokers.reserved import addressed_to
 from outboxkit.message import Message
 
-CAREFUL_SECONDS = 60.0
-"""How long one by one after the broker refused a message."""
+AFTER_RETURN_SECONDS, AFTER_NACK_SECONDS = 600.0, 60.0
+"""How long a route's messages go one by one after a return, and all messages after a nack, which names no queue."""
 PROVEN_ROUTES = 10_000
 """Routing keys that are remembered as reaching a queue; where there are more, each is proven anew."""
 
@@ -41,12 +41,12 @@ class SerializedRoutes:
 
     def unroutable(self, message: Message) -> None:
         """The broker returned this message."""
-        self._unroutable[route(message)] = self.clock() + CAREFUL_SECONDS
+        self._unroutable[route(message)] = self.clock() + AFTER_RETURN_SECONDS
         self._proven.discard(route(message))
 
     def nacked(self) -> None:
         """The broker nacked a message, whatever connection it came on."""
-        self._until = self.clock() + CAREFUL_SECONDS
+        self._until = self.clock() + AFTER_NACK_SECONDS
 
     def proven(self, found: str) -> None:
         """A message of this route has reached a queue."""

@@ -26,7 +26,7 @@ def test_after_a_nack_there_is_care_with_everything_for_a_while():
     prove(care)
     care.nacked()
     assert care.doubts({"good", "lost"}) == {"good", "lost"}
-    clock.now += plan.CAREFUL_SECONDS + 1
+    clock.now += plan.AFTER_NACK_SECONDS + 1
     assert care.doubts({"good", "lost"}) == set()
 
 
@@ -51,7 +51,7 @@ def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while(
     care.unroutable(message(topic="lost"))
     batch_ = [message(id=str(n), key="one", topic=topic) for n, topic in enumerate(["good", "good", "lost", "good"])]
     assert PublishPlan(batch_, care).next_wave() == [0, 1, 2]
-    clock.now += plan.CAREFUL_SECONDS - 1
+    clock.now += plan.AFTER_RETURN_SECONDS - 1
     assert PublishPlan(batch_, care).next_wave() == [0, 1, 2]
     clock.now += 2
     assert PublishPlan(batch_, care).next_wave() == [0, 1, 2], "it has not been seen to arrive since"
@@ -66,7 +66,7 @@ def test_even_a_routing_key_that_arrives_again_is_handled_with_care_for_a_while(
     care.unroutable(message(topic="lost"))
     care.proven("lost")
     batch_ = [message(id=str(n), key="one", topic="lost") for n in range(3)]
-    clock.now += plan.CAREFUL_SECONDS - 1
+    clock.now += plan.AFTER_RETURN_SECONDS - 1
     assert PublishPlan(batch_, care).next_wave() == [0]
     clock.now += 2
     assert PublishPlan(batch_, care).next_wave() == [0, 1, 2]
