@@ -33,7 +33,7 @@ class Gate:
         async def handler(session: AsyncSession, event: OrderConfirmed, message) -> None:
             self.inside += 1
             self.most = max(self.most, self.inside)
-            self.began.requeue()
+            self.began.release()
             await self.open.wait()
             self.inside -= 1
 

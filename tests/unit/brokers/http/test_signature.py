@@ -14,7 +14,7 @@ AT = datetime.fromtimestamp(1614265330, UTC)
 
 def test_the_published_example_of_the_standard():
     body = b'{"test": 2432232314}'
-    found = request.signed(request.key_of(SECRET), id="msg_p5jXN8AQM9LWM0D4loKWxJek", body=body, now=AT)
+    found = request.signed(request.signing_key(SECRET), id="msg_p5jXN8AQM9LWM0D4loKWxJek", body=body, now=AT)
     assert found == {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",
@@ -23,7 +23,7 @@ def test_the_published_example_of_the_standard():
 
 
 def test_nobody_can_move_a_full_stop():
-    key = request.key_of(SECRET)
+    key = request.signing_key(SECRET)
     one = request.signed(key, id="a.1614265330", body=b"x", now=AT)
     other = request.signed(key, id="a", body=b"1614265330.x", now=AT)
     assert one["webhook-id"] == "a%2E1614265330"
@@ -33,7 +33,7 @@ def test_nobody_can_move_a_full_stop():
 @pytest.mark.parametrize("size", [24, 64])
 def test_a_secret_of_the_standards_sizes_is_accepted(size: int):
     written = base64.b64encode(b"k" * size).decode()
-    assert request.key_of(f"whsec_{written}") == b"k" * size
+    assert request.signing_key(f"whsec_{written}") == b"k" * size
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_a_secret_of_the_standards_sizes_is_accepted(size: int):
 )
 def test_another_secret_is_refused_and_not_shown(secret: str, reason: str):
     with pytest.raises(ConfigurationError, match=reason) as raised:
-        request.key_of(secret)
+        request.signing_key(secret)
     assert secret.removeprefix("whsec_")[:20] not in str(raised.value) or secret == "whsec_"
