@@ -59,7 +59,7 @@ async def test_what_exceeds_the_delivery_limit_arrives_as_dropped(limited: None,
         assert delivery is not None
         counts.append(delivery.returned)
         assert not delivery.dropped
-        await delivery.release()
+        await delivery.requeue()
     assert counts == [0, 1, 2]
     await eventually_async(lambda: arrived(client, f"{client.queue}.dead"))
     dropped = await subscriber.receive(wait=wait)
@@ -90,7 +90,7 @@ async def test_a_renewed_message_outlives_the_delivery_limit(limited: None, clie
         delivery = await subscriber.receive()
         assert delivery is not None
         assert not delivery.dropped
-        await (delivery.requeue_fresh() if delivery.returned == 2 else delivery.release())
+        await (delivery.requeue_fresh() if delivery.returned == 2 else delivery.requeue())
     await subscriber.close()
     assert eventually(client.depth, lambda depth: depth == 1) == 1
 

@@ -151,7 +151,7 @@ async def test_a_release_comes_back_at_once_as_the_same_attempt(subscriber: Rabb
     broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed")
     first = await subscriber.receive()
     assert first is not None
-    await first.release()
+    await first.requeue()
     second = await subscriber.receive()
     assert second is not None
     assert (second.marks.attempt, second.message) == (1, first.message)
