@@ -15,7 +15,7 @@ LISTED = {
         "status",
         "Show what waits and why, what was given up on, who is connected, and what holds back vacuum.",
     ),
-    "prune": ("schema", "Forget what is older than its retention."),
+    "prune": ("prune", "Forget what is older than its retention."),
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
     "dead": ("dead", "Look at what was given up on, put it back into the outbox, or discard it."),

@@ -28,7 +28,7 @@ class WrittenBell:
         self.floors: list[int] = []
         self.recorded = self.withdrawn = 0
 
-    async def be_there(self) -> None:
+    async def connect(self) -> None:
         pass
 
     async def record(self) -> None:
@@ -41,7 +41,7 @@ class WrittenBell:
         self.floors.append(floor)
         return self.looks.popleft() if self.looks else NOTHING
 
-    async def hears(self, stop: asyncio.Event, seconds: float) -> bool:
+    async def wait_for_notification(self, stop: asyncio.Event, seconds: float) -> bool:
         rang = self.heard.popleft() if self.heard else False
         self.sleeps.append(seconds)
         self.now += 0 if rang else seconds

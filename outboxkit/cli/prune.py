@@ -1,0 +1,105 @@
+"""`outboxkit prune`: apply retention now."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+
+import typer
+
+from outboxkit import compose
+from outboxkit.cli.options import DATABASE, with_settings
+from outboxkit.retention import Pruned, Show
+from outboxkit.settings import Settings
+
+INCOMPLETE = 3
+"""Exit code where a partition could not be made or dropped, and another try would not help."""
+
+
+@with_settings(*DATABASE, "inbox_retention", "clock_skew", "keep_published", "dead_retention")
+def prune(chosen: Settings) -> None:
+    """Forget what is older than its retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
+
+    Safe to kill, to repeat and to run beside relays and consumers; one at a time works, a second one ends at once. On
+    PostgreSQL it also makes the partitions of the days to come. Exit 3 where the role may not do that.
+
+    Example: outboxkit prune --inbox-retention 30d --keep-published 7d --dead-retention 90d
+    """
+    done = asyncio.run(_prune(chosen))
+    if not done.alone:
+        typer.echo("nothing done: somebody else prunes this database at the moment")
+        return
+    for line in _lines(done, chosen):
+        typer.echo(line)
+    for problem in done.problems:
+        again = "; the next prune tries again" if done.busy else ""
+        typer.echo(f"outboxkit: not done: {problem}{again}", err=True)
+    if done.problems and not done.busy:
+        sys.exit(INCOMPLETE)
+
+
+async def _prune(chosen: Settings) -> Pruned:
+    async with compose.retention(chosen, name="outboxkit prune") as worker:
+        with _shown() as show:
+            return await worker.prune(show)
+
+
+@contextmanager
+def _shown() -> Iterator[Show]:
+    """What is done so far, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - a terminal alone shows it
+
+    with Console(stderr=True).status("pruning") as status:
+
+        def show(done: Pruned) -> None:
+            so_far = (
+                f"{done.inbox} inbox rows and {len(done.inbox_days_dropped)} days",
+                f"{done.dead} dead letters",
+                f"{done.idempotency} idempotency keys",
+                f"{done.effects} effects",
+                f"{done.published} published messages and {len(done.days_dropped)} days",
+            )
+            status.update(f"forgotten: {', '.join(so_far)}")
+
+        yield show
+
+
+def _lines(done: Pruned, chosen: Settings) -> Iterator[str]:
+    yield f"inbox: {done.inbox} rows forgotten"
+    yield from _dropped("inbox", done.inbox_days_dropped)
+    yield from _made("inbox", done.inbox_days_made)
+    if chosen.dead_retention is not None:
+        yield f"dead letters: {done.dead} forgotten, {done.dead_open} of them open"
+    if done.idempotency:
+        yield f"idempotency keys: {done.idempotency} forgotten"
+    if done.effects:
+        yield f"effects: {done.effects} forgotten"
+    if done.untouched:
+        yield "published: left alone; OUTBOXKIT_KEEP_PUBLISHED is not set, and messages are kept"
+    if chosen.keep_published is None:
+        return
+    yield from _dropped("published", done.days_dropped)
+    yield f"published: {done.published} rows forgotten that were in no day's partition"
+    yield from _made("published", done.days_made)
+
+
+def _dropped(name: str, days: list[date]) -> Iterator[str]:
+    if days:
+        yield f"{name}: {_counted('day', days)} dropped, {_span(days)}"
+
+
+def _made(name: str, days: list[date]) -> Iterator[str]:
+    if days:
+        yield f"{name}: {_counted('partition', days)} made, {_span(days)}"
+
+
+def _counted(noun: str, days: list[date]) -> str:
+    return f"{len(days)} {noun}" if len(days) == 1 else f"{len(days)} {noun}s"
+
+
+def _span(days: list[date]) -> str:
+    return str(days[0]) if len(days) == 1 else f"{min(days)} to {max(days)}"
