@@ -94,14 +94,14 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {},
         {"outboxkit_inbox_processed"},
     ),
-    "attempts.start": (statements.inbox.start("postgresql"), COUNTED, {ATTEMPT}),
-    "attempts.fail": (statements.inbox.fail("postgresql"), COUNTED, {ATTEMPT}),
-    "attempts.call_off": (
+    "inbox.start": (statements.inbox.start("postgresql"), COUNTED, {ATTEMPT}),
+    "inbox.fail": (statements.inbox.fail("postgresql"), COUNTED, {ATTEMPT}),
+    "inbox.call_off": (
         statements.inbox.call_off(),
         {f"at_{name}": value for name, value in COUNTED.items()},
         {ATTEMPT},
     ),
-    "attempts.forget": (statements.inbox.forget(), COUNTED, {ATTEMPT}),
+    "inbox.forget": (statements.inbox.forget(), COUNTED, {ATTEMPT}),
 }
 SORTS = {"settle.park": {"Sort"}}
 """Of the keys of one batch."""

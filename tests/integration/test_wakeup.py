@@ -181,7 +181,7 @@ async def test_an_idle_relay_costs_less_than_two_statements_a_second(relay_engin
     slept = 0.0
 
     class Hurried(notifier.Listener):
-        async def hears(self, stop: asyncio.Event, seconds: float) -> bool:
+        async def wait_for_notification(self, stop: asyncio.Event, seconds: float) -> bool:
             nonlocal slept
             slept += seconds
             return False
