@@ -58,7 +58,7 @@ format: $(VENV)/.tests ## rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 
 test-lowest: $(LOWEST)/.installed ## the unit tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest tests/unit $(ARGS)
+	$(LOWEST)/bin/python -m pytest -m "not night" tests/unit $(ARGS)
 
 lock: | $(VENV)/bin/python ## renew the lock files: the newest versions that pyproject.toml allows
 	@$(BIN)/python -m pip install $(QUIETLY) $(UV)
