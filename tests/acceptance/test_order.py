@@ -29,7 +29,7 @@ QUIET = {"OUTBOXKIT_LOG_LEVEL": "info", "OUTBOXKIT_MAX_ATTEMPTS": "1000"}
 def test_no_key_is_ever_inverted_and_nothing_is_missing(deployment: Deployment, keys: int, messages: int):
     """Four relays, of which one is killed and one loses its connection again and again; one message in twenty fails."""
     numbers = chance("order", keys)
-    deployment.broker.bind(TAKEN)
+    deployment.broker.bind(TAKEN, UNDONE)  # so that no relay knows yet that a message may be returned
     written = write(deployment, messages // 10, keys, numbers)
     with deployment.broker_behind_proxy() as (proxy, through):
         cut_off = deployment.relay(OUTBOXKIT_BROKER_URL=through, OUTBOXKIT_BATCH_SIZE="100", **QUIET)
@@ -117,11 +117,11 @@ class flapping:  # noqa: N801 - reads as what it does
 
     def _flap(self) -> None:
         for _ in range(FLAPS):
+            self._end.wait(0.3)
+            self._client.unbind(UNDONE)
             self._end.wait(0.7)
             self._client.bind(UNDONE)
             self._cut()
-            self._end.wait(0.3)
-            self._client.unbind(UNDONE)
 
 
 def first_appearances(received: list[Received]) -> dict[str, list[int]]:

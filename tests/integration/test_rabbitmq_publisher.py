@@ -202,6 +202,18 @@ async def test_a_queue_that_is_deleted_meanwhile_costs_order_once_at_most(
     assert [received.properties.message_id for received in broker.take_all()] == ["1", "2", "3"]
 
 
+async def test_what_follows_a_message_whose_queue_was_just_unbound_does_not_overtake_it(
+    publisher: RabbitPublisher, broker: PlainClient
+):
+    broker.bind("OrderConfirmed", "OrderShipped", arguments=CLASSIC)
+    proven = [made("0", key="a"), made("1", key="a", topic="OrderShipped")]
+    assert verdicts(await publisher.publish(proven)) == ["confirmed"] * 2
+    broker.unbind("OrderConfirmed")
+    batch = [made("2", key="a"), made("3", key="a", topic="OrderShipped"), made("4", key="b", topic="OrderShipped")]
+    assert verdicts(await publisher.publish(batch)) == ["unroutable", "not sent", "confirmed"]
+    assert [received.properties.message_id for received in broker.take_all()] == ["0", "1", "4"]
+
+
 async def test_what_cannot_be_written_is_rejected_alone(publisher: RabbitPublisher, broker: PlainClient):
     broker.bind("OrderConfirmed", arguments=CLASSIC)
     huge = {f"header-{number}": "x" * 1000 for number in range(200)}

@@ -10,7 +10,7 @@ from outboxkit.brokers.rabbitmq.topology import Refusals
 from outboxkit.brokers.reserved import addressed_to
 from outboxkit.message import Message
 
-AFTER_RETURN_SECONDS, AFTER_NACK_SECONDS = 600.0, 60.0
+CARE_SECONDS = 600.0
 """How long a route's messages go one by one after a return, and all messages after a nack, which names no queue."""
 PROVEN_ROUTES = 10_000
 """Routing keys that are remembered as reaching a queue; where there are more, each is proven anew."""
@@ -41,12 +41,12 @@ class SerializedRoutes:
 
     def unroutable(self, message: Message) -> None:
         """The broker returned this message."""
-        self._unroutable[route(message)] = self.clock() + AFTER_RETURN_SECONDS
+        self._unroutable[route(message)] = self.clock() + CARE_SECONDS
         self._proven.discard(route(message))
 
     def nacked(self) -> None:
         """The broker nacked a message, whatever connection it came on."""
-        self._until = self.clock() + AFTER_NACK_SECONDS
+        self._until = self.clock() + CARE_SECONDS
 
     def proven(self, found: str) -> None:
         """A message of this route has reached a queue."""
@@ -99,7 +99,8 @@ class PublishPlan:
     """The messages of one `publish` and their receipts, so far.
 
     A wave is what may be on its way at the same time: no id twice, because a returned message is told apart by its id
-    alone; and nothing behind one of its key that is handled with care.
+    alone; nothing behind one of its key that is handled with care; and of one key only messages of one route, since a
+    queue may be unbound at any moment, and then the broker refuses all of a route, and takes those of another.
 
     Args:
         messages: in order.
@@ -255,25 +256,28 @@ class PublishPlan:
     def _split(self, group: Sequence[int]) -> tuple[list[int], list[int]]:
         messages = self.messages
         ids = {messages[index].id for index in group}
-        if len(ids) == len(group) and not self._careful and not self._failed and not self._refusals:
+        at_ease = not self._careful and not self._failed and not self._refusals
+        if at_ease and len(self._routes) <= 1 and len(ids) == len(group):
             return list(group), []
         wave: list[int] = []
         later: list[int] = []
         waiting: set[str] = set()
         seen: set[str] = set()
         ahead: set[str] = set()
+        routes: dict[str, str] = {}
         for index in group:
             message = messages[index]
             if self.receipts[index] is not None or self.is_held(index):
                 continue
-            if message.id in seen or message.key in waiting or (ahead and route(message) in ahead):
+            found = route(message)
+            turns = message.key is not None and routes.setdefault(message.key, found) != found
+            if turns or message.id in seen or message.key in waiting or found in ahead:
                 if message.key is not None:
                     waiting.add(message.key)
                 later.append(index)
                 continue
             seen.add(message.id)
             wave.append(index)
-            found = route(message)
             if found in self._refusals:
                 ahead.add(found)
             if message.key is not None and (found in ahead or found in self._careful):

@@ -221,6 +221,17 @@ def test_without_a_reason_for_care_a_batch_is_one_wave():
     assert PublishPlan(keyed, cautious()).next_wave() == list(range(10))
 
 
+def test_of_one_key_only_messages_of_one_route_are_on_their_way_together():
+    routes = ["good", "good", "lost", "good", "good"]
+    plan = PublishPlan([message(id=str(n), key="one", topic=route) for n, route in enumerate(routes)], cautious())
+    waves = []
+    while wave := plan.next_wave():
+        waves.append(wave)
+        for index in wave:
+            plan.receipts[index] = CONFIRMED
+    assert waves == [[0, 1], [2], [3, 4]]
+
+
 def test_the_first_wave_of_a_connection_is_a_probe():
     keyed = [message(id=str(number), key="one" if number % 2 else None) for number in range(10)]
     plan = PublishPlan(keyed, cautious(probing=True))

@@ -26,15 +26,15 @@ def test_after_a_nack_there_is_care_with_everything_for_a_while():
     prove(care)
     care.nacked()
     assert care.doubts({"good", "lost"}) == {"good", "lost"}
-    clock.now += plan.AFTER_NACK_SECONDS + 1
+    clock.now += plan.CARE_SECONDS + 1
     assert care.doubts({"good", "lost"}) == set()
 
 
 def test_a_routing_key_that_the_probe_did_not_have_is_probed_itself():
     care = SerializedRoutes(Clock())
     care.proven("good")
-    keyed = [message(id=str(n), key="one", topic=topic) for n, topic in enumerate(["good", "lost", "good"])]
-    assert PublishPlan(keyed, care).next_wave() == [0, 1]
+    keyed = [message(id=str(n), key=topic, topic=topic) for n, topic in enumerate(["good", "lost", "good", "lost"])]
+    assert PublishPlan(keyed, care).next_wave() == [0, 1, 2]
 
 
 def test_a_new_connection_has_proven_nothing():
@@ -49,9 +49,9 @@ def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while(
     care = SerializedRoutes(clock)
     prove(care)
     care.unroutable(message(topic="lost"))
-    batch_ = [message(id=str(n), key="one", topic=topic) for n, topic in enumerate(["good", "good", "lost", "good"])]
+    batch_ = [message(id=str(n), key=topic, topic=topic) for n, topic in enumerate(["good", "good", "lost", "lost"])]
     assert PublishPlan(batch_, care).next_wave() == [0, 1, 2]
-    clock.now += plan.AFTER_RETURN_SECONDS - 1
+    clock.now += plan.CARE_SECONDS - 1
     assert PublishPlan(batch_, care).next_wave() == [0, 1, 2]
     clock.now += 2
     assert PublishPlan(batch_, care).next_wave() == [0, 1, 2], "it has not been seen to arrive since"
@@ -66,7 +66,7 @@ def test_even_a_routing_key_that_arrives_again_is_handled_with_care_for_a_while(
     care.unroutable(message(topic="lost"))
     care.proven("lost")
     batch_ = [message(id=str(n), key="one", topic="lost") for n in range(3)]
-    clock.now += plan.AFTER_RETURN_SECONDS - 1
+    clock.now += plan.CARE_SECONDS - 1
     assert PublishPlan(batch_, care).next_wave() == [0]
     clock.now += 2
     assert PublishPlan(batch_, care).next_wave() == [0, 1, 2]
