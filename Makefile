@@ -25,7 +25,7 @@ demo: $(VENV)/.installed ## the whole story on this machine, nothing else needed
 
 test: $(VENV)/.tests ## every promise once, on real PostgreSQL and RabbitMQ (found, or started, or installed)
 	@$(BIN)/python -m tests.servers --provide
-	$(BIN)/python -m pytest -m "not night" $(WORKERS) --ignore=tests/test_architecture.py $(ARGS)
+	$(BIN)/python -m pytest -m "not night" $(WORKERS) --ignore=tests/test_architecture.py --ignore=tests/test_prose.py $(ARGS)
 
 test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples, random seeds (SEED=… for the same again)
 	@$(BIN)/python -m tests.servers --provide
@@ -45,12 +45,12 @@ docs: $(VENV)/.docs ## build the site of the documentation into .site/; a broken
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo ".site/index.html is there; with its search: $(BIN)/python -m http.server --directory .site"
 
-check: $(VENV)/.tests ## format, lint, types, import rules, architecture, the documentation's site
+check: $(VENV)/.tests ## format, lint, types, import rules, architecture, prose, the documentation's site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q tests/test_architecture.py
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_prose.py
 	@$(MAKE) --no-print-directory docs
 
 format: $(VENV)/.tests ## rewrite the code as `make check` wants it
