@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import aclosing
 from typing import cast
+from urllib.parse import unquote_to_bytes
 
 import httpx
 
@@ -39,8 +40,10 @@ class Redaction:
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        plain = {_unescaped(secret.encode(errors="surrogatepass"))[0] for secret in secrets if secret}
-        long = [each for each in plain if len(each) >= SHORTEST]
+        sent = {secret.encode(errors="surrogatepass") for secret in secrets if secret}
+        plain = {_unescaped(each)[0] for each in sent}
+        decoded = {unquote_to_bytes(each) for each in sent}  # a + in it is a plus sign, not a space
+        long = [each for each in sent | plain | decoded if len(each) >= SHORTEST]
         coded = {code(each).rstrip(b"=") for each in long for code in (base64.b64encode, base64.urlsafe_b64encode)}
         coded = {_unescaped(each)[0] for each in coded}  # as what is looked at will be: a + may stand for a space
         folded = {each.lower() for each in plain | coded}

@@ -259,11 +259,8 @@ class PublishPlan:
         at_ease = not self._careful and not self._failed and not self._refusals
         if at_ease and len(self._routes) <= 1 and len(ids) == len(group):
             return list(group), []
-        wave: list[int] = []
-        later: list[int] = []
-        waiting: set[str] = set()
-        seen: set[str] = set()
-        ahead: set[str] = set()
+        wave, later = list[int](), list[int]()
+        waiting, seen, ahead = set[str](), set[str](), set[str]()
         routes: dict[str, str] = {}
         for index in group:
             message = messages[index]

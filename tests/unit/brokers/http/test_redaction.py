@@ -84,6 +84,7 @@ def test_nothing_of_a_secret_is_left_where_the_text_is_cut():
     st.text(max_size=20),
 )
 @example("00000~00", lambda text: base64.b64encode(text.encode()).decode(), "")
+@example("00000+00", lambda text: base64.b64encode(text.encode()).decode(), "")
 @example("00000~00", lambda text: base64.urlsafe_b64encode(text.encode()).decode(), "")
 def test_any_secret_is_hidden_in_any_way(secret: str, way: object, around: str):
     plain = secret
