@@ -1,7 +1,7 @@
-"""What outboxkit asks of a broker: a `Publisher` for the relay and a `Subscriber` for the consumer.
+"""Protocols of a broker: a `Publisher` for the relay and a `Subscriber` for the consumer.
 
-Who writes another broker implements these two protocols in one module and runs the suite in
-`outboxkit.testing.conformance`. Errors of the driver end here: they become `BrokerUnavailable`, or a receipt.
+A new broker is one module that implements both of them and passes the suite in `outboxkit.testing.conformance`. It
+converts its driver's errors into `BrokerUnavailable` or receipts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from outboxkit.message import Message
 
 
 class Verdict(StrEnum):
-    """What a broker said of one published message."""
+    """The broker's verdict on one published message. `Receipt` explains the values."""
 
     CONFIRMED = "confirmed"
     UNROUTABLE = "unroutable"
@@ -27,26 +27,25 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The broker's answer for one message, with its reason where it is no confirm.
+    """The broker's or destination's answer for one message.
 
-    Only `CONFIRMED` means that the message is in a queue, on disk where the broker has disks, or that a destination
-    said yes to it. `UNROUTABLE` and `REJECTED` are the message's own failure. `NOT_SENT` means that it was not sent: an
-    earlier message of its key in the same batch has failed, its key is published with such care that the rest comes
-    with a later batch, or there was no time left. `POSTPONED` means that the other end asked to come again later, or
-    that a queue takes nothing at the moment: no attempt is counted. `UNKNOWN` means that no answer came: the message
-    may or may not have arrived, and nobody is to blame.
+    * `CONFIRMED`: the message is safe in a queue, or the destination has accepted it.
+    * `UNROUTABLE`, `REJECTED`: the message itself has failed.
+    * `NOT_SENT`: an earlier message of its key has failed, its key goes on in a later batch, or the time was up.
+    * `POSTPONED`: a queue accepts nothing at the moment, or the destination asks for a later attempt. No attempt is
+      counted.
+    * `UNKNOWN`: no answer came, so the message may or may not have arrived. No attempt is counted.
 
-    A `CONFIRMED` with a reason was answered with something that could not be kept, such as a body over the limit: the
-    call was made, and whoever wants a reply to it must bury the message with that reason. A `CONFIRMED` with neither
-    answer nor reason was answered with an empty body.
+    A `CONFIRMED` receipt with a reason means that the destination's answer could not be kept: it was too long, for
+    example. If the event asks for a reply, the message becomes a dead letter with that reason. Without answer and
+    reason the answer was empty.
 
     Attributes:
         verdict: one of these.
-        reason: why, where it is no confirm; of a confirm: why its answer could not be kept.
-        after: how long the other end asked to wait before the next attempt; None: as the relay's backoff says.
-        final: of a `REJECTED` message: another attempt would not help, it is dead at once.
-        answer: the body with which the other end has confirmed the message, where it has one. A publisher does not know
-            whether its event asks for a reply.
+        reason: why the message was not confirmed, or why the answer to a confirmed one could not be kept.
+        after: the wait before the next attempt that the destination asks for; None: the relay's backoff.
+        final: a `REJECTED` message becomes a dead letter at once, because another attempt would not help.
+        answer: the destination's answer to a confirmed message, whether its event asks for a reply or not.
     """
 
     verdict: Verdict
@@ -58,11 +57,11 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The body with which a destination has answered a message.
+    """The body of a destination's answer to a message.
 
     Attributes:
-        payload: the bytes.
-        content_type: their MIME type.
+        payload: its bytes.
+        content_type: its MIME type.
     """
 
     payload: bytes
@@ -73,36 +72,36 @@ CONFIRMED = Receipt(Verdict.CONFIRMED)
 
 
 class Publisher(Protocol):
-    """The relay's side of a broker."""
+    """The relay's side of a broker: it publishes batches of messages."""
 
     async def connect(self) -> None:
-        """Be ready to publish; do nothing where it already is.
+        """Make the publisher ready. Does nothing if it is ready already.
 
         Raises:
             BrokerUnavailable: the broker cannot be reached now.
         """
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Publish every message persistently, and answer for each, in the order of the batch.
+        """Publish every message persistently. Returns their receipts, in the order of the batch.
 
-        Messages of one key leave in the order of the batch. Once one of them is known to have failed, those of its
-        key that have not left yet are `NOT_SENT`. A message at which the broker closes the channel or the connection is
-        found, and is the only one that is `REJECTED` for it.
+        Messages of one key are sent in the order of the batch. After a failure, those of its key that were not sent yet
+        are `NOT_SENT`. If the broker closes the channel or the connection because of a message, that message alone is
+        `REJECTED`.
 
-        Returns within the publisher's time limit: what was not answered by then is `UNKNOWN`, or `REJECTED` where the
-        other end has answered for other messages of the batch and each message is a request of its own.
+        Returns within the publisher's time limit. A message without an answer is `UNKNOWN`. It is `REJECTED` if each
+        message is a request of its own and the destination has answered other requests of the batch.
 
         Raises:
-            BrokerUnavailable: the connection was already lost, nothing was published.
+            BrokerUnavailable: the connection was lost before; no message was published.
         """
 
     async def close(self) -> None:
-        """Disconnect. Never raises for a broker that is gone."""
+        """Disconnect. Raises nothing if the broker is away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What arrived without being a message: no id, no type, or a limit broken. Kept as it came, with the reason."""
+    """A delivery that is not a message: it has no id, no type, or is over a limit. It is kept as it came."""
 
     reason: str
     payload: bytes
@@ -114,54 +113,56 @@ class Malformed:
 
 
 class Delivery(Protocol):
-    """One arrival of a message. Exactly one of `ack`, `requeue`, `retry` and `requeue_fresh` is called, once.
+    """One arrival of a message. The consumer calls one of `ack`, `requeue`, `retry` and `requeue_fresh`, once.
 
-    Each raises `BrokerUnavailable` where the broker went away: it will then deliver the message again.
+    Each raises `BrokerUnavailable` if the connection is lost. The broker then delivers the message again.
     """
 
     @property
     def message(self) -> Message | Malformed:
-        """What arrived, without the marks."""
+        """The message, without the delivery headers."""
 
     @property
-    def marks(self) -> DeliveryHeaders:
-        """What was noted on it: attempt, first failure, the handlers that are still to run."""
+    def delivery_headers(self) -> DeliveryHeaders:
+        """The reserved headers about this delivery: attempt, first failure, handlers to run."""
 
     @property
-    def returned(self) -> int:
-        """How often it has come back to the queue unsettled, as the broker counts; 0 for the first arrival.
+    def redeliveries(self) -> int:
+        """The number of earlier deliveries of this message that were not acked, as the broker counts them.
 
-        A message that killed its consumer comes back, and so does everything that was prefetched with it.
+        A message that kills its consumer is redelivered, and so is everything that was prefetched with it.
         """
 
     @property
     def dropped(self) -> bool:
-        """Whether the broker took it out of its queue by a limit of its own: it belongs among the dead letters."""
+        """Whether the broker dropped it from its queue by a limit of its own. It then becomes a dead letter."""
 
     async def ack(self) -> None:
-        """It is done: the broker may forget it. Acks of one moment may travel as one."""
+        """Tell the broker to forget the message. Several acks may be sent as one."""
 
     async def requeue(self) -> None:
-        """Give it back unhandled: it comes again at once, to any consumer, as the same attempt."""
+        """Put the message back unhandled. It is redelivered at once, to any consumer, as the same attempt."""
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
-        """Have it come again later as the next attempt, for these handlers; returns the delay, a step of the ladder.
+        """Redeliver the message later, as the next attempt. Returns the delay, which is one of the retry delays.
 
-        The step is chosen by the number of attempts, or nearest to `after`. No handler named: all that it was for.
+        Args:
+            after: use the retry delay nearest to this one; None: the delay follows from the number of attempts.
+            handlers: names of the handlers to run; none: the same as in this attempt.
         """
 
     async def requeue_fresh(self) -> None:
-        """Put a copy at the end of the queue, as the same attempt, and forget this one: it has returned 0 times then.
+        """Put a copy at the end of the queue, as the same attempt, and ack this one. The copy has 0 redeliveries.
 
-        For a message that came back so often, without a fault of its own, that the broker may soon drop it.
+        It is for a message that is redelivered so often, without a fault of its own, that the broker would drop it.
         """
 
 
 class Subscriber(Protocol):
-    """The consumer's side of a broker: one queue."""
+    """The consumer's side of a broker: it receives the messages of one queue."""
 
     async def connect(self) -> None:
-        """Be ready to receive, with the queue and its bindings declared; do nothing where it already is.
+        """Declare the queue and its bindings, and make the subscriber ready. Does nothing if it is ready already.
 
         Raises:
             BrokerUnavailable: the broker cannot be reached now.
@@ -169,39 +170,39 @@ class Subscriber(Protocol):
         """
 
     async def receive(self, *, wait: bool = True) -> Delivery | None:
-        """The next delivery. With `wait=False` it is None where the queue is empty.
+        """The next delivery. With `wait=False` it is None if the queue is empty.
 
         Raises:
-            BrokerUnavailable: the connection was lost; what was not acked will be delivered again.
+            BrokerUnavailable: the connection was lost. The broker redelivers the unacked messages.
         """
 
     async def stop_receiving(self) -> None:
-        """Take no more deliveries; those that were taken can still be settled. `connect` after `close` begins anew.
+        """Receive no more deliveries. Earlier ones can still be acked. To receive again, `close` and `connect`.
 
         Raises:
-            BrokerUnavailable: the broker went away.
+            BrokerUnavailable: the connection was lost.
         """
 
     async def postponed(self) -> int:
-        """How many messages of this queue wait for a later attempt.
+        """The number of messages of this queue that wait for their next attempt.
 
         Raises:
             BrokerUnavailable: the broker cannot be asked now.
         """
 
     async def close(self) -> None:
-        """Disconnect; what is not acked goes back to the queue. Never raises for a broker that is gone."""
+        """Disconnect. Unacked messages go back to the queue. Raises nothing if the broker is away."""
 
 
 def address_of(broker: object) -> str:
-    """Where a publisher or subscriber leads, for the log: its `address`, or the name of its class if it has none."""
+    """The address of a publisher or subscriber for the log: its `address`, or the name of its class."""
     return str(getattr(broker, "address", type(broker).__name__))
 
 
 def is_slow(publisher: Publisher) -> bool:
-    """Whether it says of itself, as `slow = True`, that a batch may take seconds, or that it writes to a database.
+    """Whether the publisher has `slow = True`: a batch may take seconds, or it writes to the database itself.
 
-    The rows of a batch are not to be locked meanwhile where that would keep everybody else out: on SQLite.
+    On SQLite, the only lock is that of the whole database. The relay then does not hold it while it publishes.
     """
     return bool(getattr(publisher, "slow", False))
 

@@ -1,4 +1,4 @@
-"""A broker inside the process (`memory://`), for the demo and for tests: it routes, confirms and redelivers."""
+"""In-process broker (`memory://`) for the demo and for tests: it routes, confirms and redelivers."""
 
 import asyncio
 from collections import deque
@@ -13,64 +13,64 @@ from outboxkit.retry import delay_for
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Entry:
     message: Message | Malformed
-    marks: DeliveryHeaders
-    place: int
-    returned: int = 0
+    delivery_headers: DeliveryHeaders
+    number: int
+    redeliveries: int = 0
 
 
 @dataclass(slots=True)
 class _Queue:
     topics: set[str] = field(default_factory=set)
-    ready: deque[_Kept] = field(default_factory=deque)
+    ready: deque[_Entry] = field(default_factory=deque)
     postponed: int = 0
     count: int = 0
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, message: Message | Malformed, marked: DeliveryHeaders = FRESH) -> None:
-        """Append the message, with these marks."""
+    def put(self, message: Message | Malformed, delivery_headers: DeliveryHeaders = FRESH) -> None:
+        """Append the message."""
         self.count += 1
-        self.ready.append(_Kept(message, marked, self.count))
-        self.arrived.set()
+        self.ready.append(_Entry(message, delivery_headers, self.count))
+        self.changed.set()
 
-    def put_back(self, kept: _Kept) -> None:
-        """Put what comes back where it was."""
-        back = replace(kept, returned=kept.returned + 1)
-        self.ready = deque(sorted([back, *self.ready], key=lambda one: one.place))
-        self.arrived.set()
+    def requeue(self, entry: _Entry) -> None:
+        """Put the entry back into the queue, in front of those that arrived later."""
+        redelivered = replace(entry, redeliveries=entry.redeliveries + 1)
+        self.ready = deque(sorted([redelivered, *self.ready], key=lambda each: each.number))
+        self.changed.set()
 
-    def put_postponed(self, message: Message | Malformed, marked: DeliveryHeaders) -> None:
-        """Append what has waited for its next attempt."""
+    def put_postponed(self, message: Message | Malformed, delivery_headers: DeliveryHeaders) -> None:
+        """Append a message that has waited for its next attempt."""
         self.postponed -= 1
-        self.put(message, marked)
+        self.put(message, delivery_headers)
 
 
 class MemoryBroker:
-    """A topic exchange and its queues. It forgets everything with the process."""
+    """A topic exchange and its queues. They end with the process."""
 
     def __init__(self) -> None:
         self._queues: dict[str, _Queue] = {}
 
     def queue(self, name: str, topics: Sequence[str]) -> _Queue:
-        """The queue of this name, made where it is missing, bound to `topics` (`*` is one word, `#` is any number)."""
+        """The queue of this name, created if missing, bound to `topics` (`*`: one word, `#`: any number of them)."""
         queue = self._queues.setdefault(name, _Queue())
         queue.topics.update(topics)
         return queue
 
     def route(self, message: Message) -> Receipt:
         """Put the message into the queue that it is addressed to, or into all that are bound to its routing key."""
-        wanted, marked = reserved.addressed_to(message.headers), reserved.read(message.headers)
+        name, delivery_headers = reserved.addressed_to(message.headers), reserved.read(message.headers)
         sent = replace(message, headers=reserved.without(message.headers))
-        if wanted is not None:
-            bound = [self._queues[wanted]] if wanted in self._queues else []
-            reason = f"there is no queue {wanted!r}"
+        if name is not None:
+            bound = [self._queues[name]] if name in self._queues else []
+            reason = f"there is no queue {name!r}"
         else:
             words = message.routing_key.split(".")
             bound = [q for q in self._queues.values() if any(matches(topic.split("."), words) for topic in q.topics)]
             reason = f"no queue is bound to {message.routing_key!r}"
         for queue in bound:
-            queue.put(sent, marked)
+            queue.put(sent, delivery_headers)
         return CONFIRMED if bound else Receipt(Verdict.UNROUTABLE, reason)
 
 
@@ -84,7 +84,7 @@ def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
 
 
 class MemoryPublisher:
-    """Publishes into a `MemoryBroker`."""
+    """A publisher to a `MemoryBroker`."""
 
     address = "memory://"
 
@@ -92,10 +92,10 @@ class MemoryPublisher:
         self._broker = broker
 
     async def connect(self) -> None:
-        """It is always connected."""
+        """Do nothing: it is always connected."""
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Route each message; one that reaches no queue is unroutable, and those behind it, of its key, are held."""
+        """Route each message. One that reaches no queue is unroutable, and later ones of its key are not sent."""
         failed: set[str] = set()
         receipts: list[Receipt] = []
         for message in batch:
@@ -108,62 +108,63 @@ class MemoryPublisher:
         return receipts
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 @dataclass(slots=True, eq=False)
 class MemoryDelivery:
-    """One arrival from a `MemoryBroker`."""
+    """A delivery of a `MemoryBroker`."""
 
-    _kept: _Kept
+    _entry: _Entry
     _subscriber: "MemorySubscriber"
 
     @property
     def message(self) -> Message | Malformed:
-        """What arrived."""
-        return self._kept.message
+        """The message."""
+        return self._entry.message
 
     @property
-    def marks(self) -> DeliveryHeaders:
-        """What was noted on it."""
-        return self._kept.marks
+    def delivery_headers(self) -> DeliveryHeaders:
+        """The reserved headers."""
+        return self._entry.delivery_headers
 
     @property
-    def returned(self) -> int:
-        """How often it was put back."""
-        return self._kept.returned
+    def redeliveries(self) -> int:
+        """The number of times the message was requeued."""
+        return self._entry.redeliveries
 
     @property
     def dropped(self) -> bool:
-        """Never: this broker has no limits of its own."""
+        """Always False: this broker has no limits of its own."""
         return False
 
     async def ack(self) -> None:
-        """Forget it."""
+        """Forget the message."""
         self._subscriber.unacked.pop(self, None)
 
     async def requeue(self) -> None:
-        """Put it back at the head of the queue."""
+        """Put the message back into the queue, in front of those that arrived later."""
         self._subscriber.unacked.pop(self, None)
-        self._subscriber.queue.put_back(self._kept)
+        self._subscriber.queue.requeue(self._entry)
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         """Put it back after a step of the ladder."""
         self._subscriber.unacked.pop(self, None)
-        queue, delay = self._subscriber.queue, delay_for(self._subscriber.ladder, self.marks.attempt, after)
+        queue, delay = self._subscriber.queue, delay_for(self._subscriber.ladder, self.delivery_headers.attempt, after)
         queue.postponed += 1
-        marked = self.marks.next_attempt(now=datetime.now(UTC), handlers=handlers)
-        asyncio.get_running_loop().call_later(delay.total_seconds(), queue.put_postponed, self.message, marked)
+        delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay.total_seconds(), queue.put_postponed, self.message, delivery_headers)
         return delay
 
     async def requeue_fresh(self) -> None:
-        """Append it to the queue as if it had arrived there now."""
+        """Append the message to the queue, with 0 redeliveries."""
         self._subscriber.unacked.pop(self, None)
-        self._subscriber.queue.put(self.message, self.marks)
+        self._subscriber.queue.put(self.message, self.delivery_headers)
 
 
 class MemorySubscriber:
-    """Receives from one queue of a `MemoryBroker`."""
+    """A subscriber to one queue of a `MemoryBroker`."""
 
     address = "memory://"
 
@@ -173,32 +174,32 @@ class MemorySubscriber:
         self.queue = broker.queue(queue, topics)
         self.ladder = ladder
         self.unacked: dict[MemoryDelivery, None] = {}
-        self._ceased = False
+        self._is_stopped = False
 
     async def connect(self) -> None:
-        """It is always connected."""
+        """Do nothing: it is always connected."""
 
     async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
-        """The head of the queue."""
-        while self._ceased or not self.queue.ready:
+        """The first message of the queue; waits for one unless `wait` is False."""
+        while self._is_stopped or not self.queue.ready:
             if not wait:
                 return None
-            self.queue.arrived.clear()
-            await self.queue.arrived.wait()
+            self.queue.changed.clear()
+            await self.queue.changed.wait()
         delivery = MemoryDelivery(self.queue.ready.popleft(), self)
         self.unacked[delivery] = None
         return delivery
 
     async def postponed(self) -> int:
-        """How many messages wait for a later attempt."""
+        """The number of messages that wait for their next attempt."""
         return self.queue.postponed
 
     async def stop_receiving(self) -> None:
-        """From now on its queue seems empty."""
-        self._ceased = True
+        """Receive no more deliveries: the queue seems empty from now on."""
+        self._is_stopped = True
 
     async def close(self) -> None:
-        """Give back what was not acked."""
-        self._ceased = False
+        """Requeue the unacked messages."""
+        self._is_stopped = False
         for delivery in reversed(list(self.unacked)):
             await delivery.requeue()

@@ -76,14 +76,17 @@ class BatchRunner:
         entries: list[tuple[int, Entry]] = []
         now = self._now()
         for index, arrival in enumerate(arrivals):
-            message, marks = arrival.delivery.message, arrival.delivery.marks
+            message, delivery_headers = arrival.delivery.message, arrival.delivery.delivery_headers
             try:
-                handlers = self._routing.handlers(arrival, now, marks.attempt)
+                handlers = self._routing.handlers(arrival, now, delivery_headers.attempt)
                 if isinstance(handlers, Decision) or self._routing.elsewhere(arrival):
                     return entries, index
                 for handler in handlers:
                     entry = Entry.of(
-                        cast("Message", message), handler, attempt=marks.attempt, accepted_at=marks.accepted_at
+                        cast("Message", message),
+                        handler,
+                        attempt=delivery_headers.attempt,
+                        accepted_at=delivery_headers.accepted_at,
                     )
                     entries.append((index, entry))
             except BaseException:  # noqa: BLE001 - nothing is awaited here; it is raised again where it stands alone

@@ -19,16 +19,16 @@ class Incoming:
     """A delivery that remembers its settlement.
 
     Attributes:
-        message, marks, returned, dropped: the delivery's own.
+        message, delivery_headers, redeliveries, dropped: the delivery's own.
         settled: whether it was acked, released, retried or renewed, or the attempt to do so may have succeeded.
     """
 
-    __slots__ = ("_delivery", "dropped", "marks", "message", "returned", "settled")
+    __slots__ = ("_delivery", "delivery_headers", "dropped", "message", "redeliveries", "settled")
 
     def __init__(self, delivery: Delivery) -> None:
         self._delivery = delivery
-        self.message, self.marks = delivery.message, delivery.marks
-        self.returned, self.dropped = delivery.returned, delivery.dropped
+        self.message, self.delivery_headers = delivery.message, delivery.delivery_headers
+        self.redeliveries, self.dropped = delivery.redeliveries, delivery.dropped
         self.settled = False
 
     async def ack(self) -> None:

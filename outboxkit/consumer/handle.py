@@ -61,11 +61,11 @@ class Routing:
             return Arrival(delivery, Mode.SINGLE)
         way = Mode.BATCHED if message.type in self._together else Mode.SINGLE
         key = message.key if self._ordered else None
-        return Arrival(delivery, Mode.ISOLATED if delivery.returned else way, key, size=len(message.payload))
+        return Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else way, key, size=len(message.payload))
 
     def names(self, arrival: Arrival) -> list[str]:
         """The names of those that may be running for it."""
-        message, named = arrival.delivery.message, arrival.handlers or arrival.delivery.marks.handlers
+        message, named = arrival.delivery.message, arrival.handlers or arrival.delivery.delivery_headers.handlers
         takers = self._by_type.get(message.type, []) if isinstance(message, Message) else []
         return [taker.name for taker in takers if not named or taker.name in named]
 
@@ -83,7 +83,7 @@ class Routing:
             takers = [taker for taker in takers if taker.name in named]
             if not takers:
                 return self.no_handler(arrival, named, attempt)
-        made = window.message_time(message.id, message.created_at, delivery.marks.accepted_at)
+        made = window.message_time(message.id, message.created_at, delivery.delivery_headers.accepted_at)
         if made is not None:
             if window.is_too_old(made, now=now, retention=self._policy.retention, skew=self._policy.skew):
                 return decisions.stale(made, self._policy)
@@ -112,7 +112,7 @@ class Routing:
 
 
 def _named(arrival: Arrival) -> tuple[str, ...]:
-    return arrival.handlers or arrival.delivery.marks.handlers
+    return arrival.handlers or arrival.delivery.delivery_headers.handlers
 
 
 REQUEUE_FRESH_AFTER = 10
@@ -154,7 +154,7 @@ class HandlerRunner:
         A delivery that keeps its place in its lane is not settled: `arrival.waits` says how long.
         """
         delivery, known, arrival.waits = arrival.delivery, CrashRecord(), None
-        if delivery.returned >= REQUEUE_FRESH_AFTER and arrival.key is None:
+        if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None:
             # The copy counts as new: nobody would delete the record of its earlier starts.
             forgotten = await self._suspicion.forget(_id(delivery), stop)
             await (delivery.requeue_fresh() if forgotten else delivery.requeue())
@@ -168,7 +168,7 @@ class HandlerRunner:
             if known.starts > self._policy.max_crashes:
                 await self._set_aside(arrival, {None: decisions.crash(known.starts - 1)}, known, stop)
                 return
-        attempt = delivery.marks.attempt + max(arrival.failures, known.failures)
+        attempt = delivery.delivery_headers.attempt + max(arrival.failures, known.failures)
         handlers = self._routing.handlers(arrival, self._now(), attempt)
         if isinstance(handlers, Decision):
             names = self._routing.known_names(arrival) or (None,)
@@ -218,7 +218,7 @@ class HandlerRunner:
             message=cast("Message", delivery.message),
             handler=handler,
             attempt=attempt,
-            accepted_at=delivery.marks.accepted_at,
+            accepted_at=delivery.delivery_headers.accepted_at,
         )
 
     async def _conclude(
@@ -261,8 +261,8 @@ class HandlerRunner:
     ) -> None:
         """Bury what failed, if anything, forget what was recorded, and only then ack."""
         delivery = arrival.delivery
-        count = delivery.marks.attempt if attempts is None else attempts
-        recorded = bool(known.starts or known.failures) or count > delivery.marks.attempt
+        count = delivery.delivery_headers.attempt if attempts is None else attempts
+        recorded = bool(known.starts or known.failures) or count > delivery.delivery_headers.attempt
         done = not failed or await self._burial.bury(arrival, failed, stop, attempts=count)
         if done and recorded:
             done = bool(await self._suspicion.forget(_id(delivery), stop))

@@ -137,7 +137,7 @@ class DeadLetterWriter:
                 queue=self._queue,
                 handler=handler,
                 attempts=attempts,
-                first_failed_at=delivery.marks.first_failed_at or arrival.first_failed_at,
+                first_failed_at=delivery.delivery_headers.first_failed_at or arrival.first_failed_at,
             )
             for handler, decision in failed.items()
         ]

@@ -15,7 +15,7 @@ LIMIT, COUNT = 4 * MIB, 30
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "HELD_BYTES", LIMIT)
+    monkeypatch.setattr(incoming, "MAX_UNACKED_BYTES", LIMIT)
     monkeypatch.setattr(connection, "SIGN_OF_LIFE_SECONDS", 0.1)
 
 
@@ -44,9 +44,9 @@ async def test_above_the_limit_nothing_more_is_read_until_something_is_settled(b
     await subscriber.connect()
     await asyncio.to_thread(publish, broker)
     held = await take_all_there_is(subscriber)
-    at_work = subscriber._intake
+    at_work = subscriber._channel
     assert at_work is not None
-    assert LIMIT < at_work._acks.held < LIMIT + 2 * MIB
+    assert LIMIT < at_work._acks.unacked_bytes < LIMIT + 2 * MIB
     assert len(held) <= 6
     assert await subscriber.receive(wait=False) is None, "it cannot know, and says so at once"
     await asyncio.sleep(3.5)  # longer than the client would wait for a heartbeat that it does not read
@@ -56,9 +56,9 @@ async def test_above_the_limit_nothing_more_is_read_until_something_is_settled(b
         delivery = held.pop(0) if held else await asyncio.wait_for(subscriber.receive(), 10)
         ids.append(int(delivery.message.id))  # type: ignore[attr-defined]
         await delivery.ack()  # type: ignore[attr-defined]
-        assert at_work._acks.held < LIMIT + 2 * MIB
+        assert at_work._acks.unacked_bytes < LIMIT + 2 * MIB
     assert sorted(ids) == list(range(COUNT))
-    assert at_work._acks.held == 0
+    assert at_work._acks.unacked_bytes == 0
     await subscriber.close()
     assert eventually(broker.depth, lambda depth: depth == 0) == 0
 

@@ -73,7 +73,7 @@ async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_fra
         await delivery.requeue_fresh()
         again = await subscriber.receive()
         assert again is not None
-        assert (again.returned, type(again.message)) == (0, type(delivery.message))
+        assert (again.redeliveries, type(again.message)) == (0, type(delivery.message))
         await again.ack()
     await subscriber.close()
     assert broker.depth() == 0
@@ -105,8 +105,8 @@ async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, 
     assert len(lines) == 2, "all of them on one fresh connection"
     assert said == [], "a nack that a fresh connection mends is not worth a line"
     await subscriber.connect()
-    assert subscriber._intake is not None
-    assert subscriber._intake.lost is None
+    assert subscriber._channel is not None
+    assert subscriber._channel.lost is None
     await subscriber.close()
 
 

@@ -127,8 +127,8 @@ async def test_a_channel_that_the_broker_closes_is_a_broker_away(broker: PlainCl
         broker.publish(b"{}", topic="OrderConfirmed", message_id=str(number), type="OrderConfirmed")
     first = await subscriber.receive()
     assert first is not None
-    assert subscriber._intake is not None
-    subscriber._intake._write(frame.marshal(commands.Basic.Ack(99), subscriber._intake._channel))
+    assert subscriber._channel is not None
+    subscriber._channel._write(frame.marshal(commands.Basic.Ack(99), subscriber._channel._channel))
     with pytest.raises(BrokerUnavailable, match="PRECONDITION_FAILED - unknown delivery tag 99"):
         await receive_for_ever(subscriber)
     with pytest.raises(BrokerUnavailable):
@@ -136,7 +136,7 @@ async def test_a_channel_that_the_broker_closes_is_a_broker_away(broker: PlainCl
     await subscriber.connect()
     again = [await subscriber.receive() for _ in range(3)]
     assert {each.message.id for each in again if each and isinstance(each.message, Message)} == {"0", "1", "2"}
-    assert all(each and each.returned for each in again), "all three were on their way"
+    assert all(each and each.redeliveries for each in again), "all three were on their way"
 
 
 async def test_after_ceasing_the_prefetch_is_for_others_and_what_runs_is_settled(

@@ -57,14 +57,14 @@ async def test_what_exceeds_the_delivery_limit_arrives_as_dropped(limited: None,
     for _ in range(3):
         delivery = await subscriber.receive(wait=wait)
         assert delivery is not None
-        counts.append(delivery.returned)
+        counts.append(delivery.redeliveries)
         assert not delivery.dropped
         await delivery.requeue()
     assert counts == [0, 1, 2]
     await eventually_async(lambda: arrived(client, f"{client.queue}.dead"))
     dropped = await subscriber.receive(wait=wait)
     assert dropped is not None
-    assert (dropped.dropped, dropped.returned) == (True, 0)
+    assert (dropped.dropped, dropped.redeliveries) == (True, 0)
     assert dropped.message == Message(
         id="poison", type="OrderConfirmed", payload=b"{}", topic="orders.eu", headers={"a": 1}
     )
@@ -90,7 +90,7 @@ async def test_a_renewed_message_outlives_the_delivery_limit(limited: None, clie
         delivery = await subscriber.receive()
         assert delivery is not None
         assert not delivery.dropped
-        await (delivery.requeue_fresh() if delivery.returned == 2 else delivery.requeue())
+        await (delivery.requeue_fresh() if delivery.redeliveries == 2 else delivery.requeue())
     await subscriber.close()
     assert eventually(client.depth, lambda depth: depth == 1) == 1
 
@@ -122,7 +122,7 @@ async def test_while_the_broker_is_short_of_memory_only_what_is_to_be_copied_wai
     again = await subscriber.receive()
     assert again is not None
     assert isinstance(again.message, Message)
-    assert (again.message.id, again.marks.attempt, again.returned) == ("2", 2, 0)
+    assert (again.message.id, again.delivery_headers.attempt, again.redeliveries) == ("2", 2, 0)
     await again.ack()
     await subscriber.close()
 
@@ -170,8 +170,8 @@ async def test_a_retry_queue_that_is_full_is_waited_for_and_told_once(
         assert await asyncio.gather(*waiting) == [LATER] * 3
         assert sorted(taken) == [(id_, 2) for id_ in "123456789"[: took + 3]]
         await subscriber.connect()
-        assert subscriber._intake is not None
-        assert not subscriber._intake.lost
+        assert subscriber._channel is not None
+        assert not subscriber._channel.lost
         await subscriber.close()
     assert (client.depth(), client.depth(full)) == (9 - took - 3, 0)
 

@@ -67,7 +67,7 @@ async def test_the_second_consumer_waits_until_the_first_is_gone(
     await one.close()
     first = await waiting
     assert first is not None
-    assert (getattr(first.message, "id", ""), first.returned > 0) == ("4", True)
+    assert (getattr(first.message, "id", ""), first.redeliveries > 0) == ("4", True)
     await first.ack()
     assert await taken(other) == "5"
 

@@ -45,7 +45,7 @@ async def test_a_foreign_message_arrives_as_it_was_sent(subscriber: RabbitSubscr
     )
     delivery = await subscriber.receive()
     assert delivery is not None
-    assert delivery.marks.attempt == 1
+    assert delivery.delivery_headers.attempt == 1
     assert delivery.message == Message(
         id="foreign-1",
         type="OrderConfirmed",
@@ -94,7 +94,7 @@ async def test_headers_that_only_a_broker_or_a_foreigner_would_write(subscriber:
     delivery = await subscriber.receive()
     assert delivery is not None
     assert isinstance(delivery.message, Message)
-    assert (delivery.marks.attempt, delivery.message.key) == (1, None)
+    assert (delivery.delivery_headers.attempt, delivery.message.key) == (1, None)
     assert dict(delivery.message.headers) == {"deep": {"a": [1, 2]}}
 
 
@@ -114,7 +114,7 @@ async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
     assert await first.retry() == LADDER[0]
     second = await subscriber.receive()
     assert second is not None
-    assert (second.marks.attempt, second.message) == (2, first.message)
+    assert (second.delivery_headers.attempt, second.message) == (2, first.message)
     assert await second.retry(timedelta(days=1)) == LADDER[-1]
     assert await subscriber.postponed() == 1
     waiting = broker.take(f"{broker.queue}.retry.1h")
@@ -142,7 +142,7 @@ async def test_the_attempts_climb_the_ladder(subscriber: RabbitSubscriber, broke
     for attempt in (1, 2, 3):
         delivery = await subscriber.receive()
         assert delivery is not None
-        assert delivery.marks.attempt == attempt
+        assert delivery.delivery_headers.attempt == attempt
         steps.append(await delivery.retry())
     assert steps == list(LADDER)
 
@@ -154,7 +154,7 @@ async def test_a_release_comes_back_at_once_as_the_same_attempt(subscriber: Rabb
     await first.requeue()
     second = await subscriber.receive()
     assert second is not None
-    assert (second.marks.attempt, second.message) == (1, first.message)
+    assert (second.delivery_headers.attempt, second.message) == (1, first.message)
 
 
 async def test_what_the_broker_drops_by_a_limit_of_its_own_is_kept(subscriber: RabbitSubscriber, broker: PlainClient):
@@ -221,7 +221,7 @@ async def test_a_retry_without_its_step_gives_the_message_back(subscriber: Rabbi
     await subscriber.connect()
     again = await subscriber.receive()
     assert again is not None
-    assert (again.marks.attempt, again.message) == (1, delivery.message)
+    assert (again.delivery_headers.attempt, again.message) == (1, delivery.message)
     assert await again.retry() == LADDER[0]
 
 

@@ -8,8 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import tables
-from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.brokers.rabbitmq import topology as routes
+from outboxkit.brokers.rabbitmq import RabbitPublisher, routes
 from outboxkit.relay import Policy
 from tests.integration.recording import add, relay, rows, running
 from tests.plain_client import QUORUM, PlainClient

@@ -1,4 +1,4 @@
-"""What became of the messages that left on one channel: acks, nacks, returns and the channel's end. Pure."""
+"""Publisher confirms of one channel: acks, nacks, returns, and the end of the channel. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,17 @@ from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 Receipts = list[Receipt | None]
 
 NACKED = Receipt(Verdict.POSTPONED, "nacked by the broker")
-"""Says nothing of the message itself."""
+"""The receipt of a nacked message until the plan has a better one. A nack says nothing about the message itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Why a channel is of no use any more, and whether its connection is not either.
+    """The end of a channel.
 
-    The code is AMQP's, 0 where the broker did not send one.
+    Attributes:
+        code: AMQP's reply code; 0 if the broker sent none.
+        reason: the reply text, or the error of the client library.
+        connection_too: the connection has ended as well.
     """
 
     code: int
@@ -23,87 +26,96 @@ class Loss:
     connection_too: bool
 
 
-class Tracker:
-    """The delivery tags of one channel in confirm mode, which start at 1, and the messages that they stand for.
+class ConfirmTracker:
+    """The delivery tags of one channel in confirm mode, and the messages that they stand for. Tags start at 1.
 
     Args:
-        on_news: called whenever something was answered or changed.
+        on_change: called after every answer of the broker.
+
+    Attributes:
+        lost: the end of the channel; None as long as it works.
+        blocked_by: why the broker accepts no publishes at the moment; None if it does.
     """
 
-    def __init__(self, on_news: Callable[[], None]) -> None:
-        self._on_news = on_news
-        self._waiting: dict[int, int] = {}
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._unconfirmed: dict[int, int] = {}
         self._tags: dict[str, int] = {}
         self._next, self._lowest = 1, 1
-        self._forgotten = 0
+        self._last_abandoned = 0
         self._receipts: Receipts = []
         self._refused: list[int] = []
         self.lost: Loss | None = None
         self.blocked_by: str | None = None
 
     @property
-    def waiting(self) -> int:
-        """How many messages have no answer yet."""
-        return len(self._waiting)
+    def unconfirmed(self) -> int:
+        """The number of messages without an answer."""
+        return len(self._unconfirmed)
 
     @property
     def may_blame(self) -> bool:
-        """Whether a loss can be about what is waiting: not while something of an earlier batch is on its way, too."""
-        return self._forgotten == 0
+        """Whether the channel's end can be the fault of this batch: nothing of an earlier one is still unanswered."""
+        return self._last_abandoned == 0
 
     def begin(self, receipts: Receipts) -> None:
-        """From now on answers are written here, and indexes mean its places; what was before is forgotten."""
-        if self._waiting:
-            self._forgotten = self._next - 1
+        """Start a batch: answers become receipts in this list. Unanswered messages of the last batch are abandoned."""
+        if self._unconfirmed:
+            self._last_abandoned = self._next - 1
         self._receipts = receipts
-        self._waiting.clear()
+        self._unconfirmed.clear()
         self._tags.clear()
         self._refused = []
 
     def sent(self, ids: Sequence[str], indexes: Sequence[int]) -> None:
-        """These messages, in this order, are on their way. No id may be on its way twice."""
+        """Record that these messages were written in this order. No id may be unconfirmed twice.
+
+        Args:
+            ids: of the messages.
+            indexes: their places in the list of receipts.
+        """
         tags = range(self._next, self._next + len(ids))
-        self._waiting.update(zip(tags, indexes, strict=True))
+        self._unconfirmed.update(zip(tags, indexes, strict=True))
         self._tags.update(zip(ids, tags, strict=True))
         self._next = tags.stop
 
-    def unanswered(self) -> list[int]:
-        """The indexes of what has no answer, in the order in which they were sent; they are forgotten."""
-        found = list(self._waiting.values())
-        self._waiting.clear()
-        return found
+    def take_unanswered(self) -> list[int]:
+        """The indexes of the messages without an answer, in the order of sending. They are no longer tracked."""
+        indexes = list(self._unconfirmed.values())
+        self._unconfirmed.clear()
+        return indexes
 
-    def refused(self) -> list[int]:
-        """The indexes of what was returned or nacked since this was last asked."""
-        found, self._refused = self._refused, []
-        return found
+    def take_refused(self) -> list[int]:
+        """The indexes of the messages that were returned or nacked since the last call."""
+        indexes, self._refused = self._refused, []
+        return indexes
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """The broker has it."""
+        """Basic.Ack: the message is in its queues."""
         self._answer(tag, CONFIRMED, multiple=multiple)
 
     def nack(self, tag: int, *, multiple: bool) -> None:
-        """The broker does not take it: a queue is full, or has no leader that this connection knows."""
+        """Basic.Nack: a queue is full, or has no leader that this connection knows."""
         self._answer(tag, NACKED, multiple=multiple)
 
     def returned(self, message_id: str, reason: str) -> None:
-        """It reached no queue. RabbitMQ says so before it acks, and that ack says nothing any more."""
-        index = self._waiting.pop(self._tags.get(message_id, 0), None)
+        """Basic.Return: the message reached no queue. RabbitMQ acks it afterwards, which then means nothing."""
+        index = self._unconfirmed.pop(self._tags.get(message_id, 0), None)
         if index is not None:
             self._receipts[index] = Receipt(Verdict.UNROUTABLE, reason)
             self._refused.append(index)
-            self._on_news()
+            self._on_change()
 
     def closed(self, code: int, text: str, *, connection_too: bool) -> None:
-        """The channel, or the whole connection, ended; the first reason is the true one."""
+        """The channel or the whole connection has ended. The first reason counts, later ones only follow from it."""
         if self.lost is None:
             self.lost = Loss(code, text, connection_too)
-            self._on_news()
+            self._on_change()
 
     def blocked(self, reason: str | None) -> None:
-        """The broker takes no publishes, or does again."""
+        """Connection.Blocked with its reason, or with None Connection.Unblocked."""
         self.blocked_by = reason
-        self._on_news()
+        self._on_change()
 
     def _answer(self, tag: int, receipt: Receipt, *, multiple: bool) -> None:
         last = self._next - 1
@@ -112,13 +124,13 @@ class Tracker:
         else:
             first = tag
         for each in range(first, min(tag, last) + 1):
-            index = self._waiting.pop(each, None)
+            index = self._unconfirmed.pop(each, None)
             if index is not None:
                 self._receipts[index] = receipt
                 if receipt is not CONFIRMED:
                     self._refused.append(index)
-        if tag > self._forgotten:  # a channel is handled in order: the broker is past all that was before
-            self._forgotten = 0
+        if tag > self._last_abandoned:  # a channel is handled in order: the broker is past everything abandoned
+            self._last_abandoned = 0
         if first <= self._lowest <= min(tag, last):
             self._lowest = tag + 1
-        self._on_news()
+        self._on_change()

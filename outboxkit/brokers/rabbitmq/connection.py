@@ -1,4 +1,4 @@
-"""One connection to RabbitMQ: opened with a limit, named, and its errors converted once."""
+"""Connections to RabbitMQ: opening with a time limit, and converting the client library's errors, in this one place."""
 
 import asyncio
 import random
@@ -19,35 +19,34 @@ from outboxkit.brokers.rabbitmq.taps import HEARTBEAT
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 
 HEARTBEAT_SECONDS = 20
-"""Asked of the broker where the URL says nothing: a peer that is silent for two is gone (AMQP 0-9-1, 4.2.7)."""
+"""The heartbeat interval if the URL has none. A peer that is silent for two of them is gone (AMQP 0-9-1, 4.2.7)."""
 
 _NEVER_ALLOWED = ("reserved prefix", "default exchange")
-"""What RabbitMQ says of names that nobody may declare, whatever the permissions."""
+"""Parts of RabbitMQ's errors for names that no user may declare, whatever the permissions."""
 
 SIGN_OF_LIFE_SECONDS = 1.0
-"""How often the client is told that the broker lives, where it does not see what arrives."""
+"""The interval at which the client library gets heartbeats while it sees nothing of what arrives."""
 
-AWAY = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
-"""What aio-pika and the network raise where a broker is not there, or no longer."""
-
+CONNECTION_ERRORS = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
+"""Exceptions of aio-pika and the network if the broker is not reachable or the connection is lost."""
 
 OnWriter = Callable[[asyncio.StreamWriter, Callable[[], None]], None]
-"""Gets where to write, and what tells the client that the broker lives."""
+"""Gets the writer of a connection, and a function that reports a heartbeat to the client library."""
 
 
 class Tap(Protocol):
-    """Who comes first to what arrives on a connection."""
+    """A filter in front of the client library for the bytes that arrive on a connection."""
 
-    def feed(self, arrived: bytes) -> bytes:
-        """Take what is its own; returns what is for the client library, in whole frames."""
+    def feed(self, data: bytes) -> bytes:
+        """Take the tap's own frames out of the data. Returns those for the client library, whole ones only."""
 
 
 class Addresses:
-    """The URLs of a broker's nodes, in an order of their own: not all workers sit on the first node.
+    """The URLs of a broker's nodes, shuffled, so that not all workers connect to the first node.
 
     Args:
         url: one, or several with commas.
-        shuffle: finds the order, once.
+        shuffle: puts them into their order, once.
 
     Attributes:
         urls: in this order.
@@ -59,7 +58,7 @@ class Addresses:
         self._next = 0
 
     def in_turn(self) -> Iterator[str]:
-        """Each once, beginning behind the one that was last tried: it was lost, or did not answer."""
+        """Each URL once, starting after the one that was tried last, which was lost or did not answer."""
         for _ in range(len(self.urls)):
             url = self.urls[self._next]
             self._next = (self._next + 1) % len(self.urls)
@@ -76,16 +75,21 @@ async def connect(
     tap: Tap | None = None,
     on_writer: OnWriter | None = None,
 ) -> aio_pika.abc.AbstractConnection:
-    """Open a connection, shown under `name` in RabbitMQ's own listings; `on_lost` hears why it closed.
+    """Open a connection.
 
-    Of several URLs, separated by commas, each is tried in turn; of `Addresses` the next ones. The broker is asked for a
-    heartbeat every so many seconds if the URL does not say how many. If a `tap` is given, it comes first to what
-    arrives. `on_writer` gets what it may write whole frames to, between those of the client, and what tells the client
-    that the broker lives.
+    Args:
+        url: one or several, separated by commas, which are tried in turn; `Addresses` go on where they stopped.
+        name: the connection's name in RabbitMQ's listings.
+        timeout: seconds, for all URLs together.
+        heartbeat: the interval in seconds to ask for if the URL has none.
+        on_lost: called with the reason when the connection has closed.
+        tap: gets the bytes that arrive before the client library does.
+        on_writer: called with a writer for whole frames between those of the client library, and with a function that
+            reports a heartbeat to it.
 
     Raises:
-        BrokerUnavailable: refused, no such vhost, wrong password, or no answer within `timeout` seconds.
-        ConfigurationError: a URL is no AMQP URL.
+        BrokerUnavailable: refused, no such vhost, wrong password, or no answer in time.
+        ConfigurationError: a URL is not an AMQP URL.
     """
     addresses = url if isinstance(url, Addresses) else Addresses(url)
     targets = {each: _parse(each, heartbeat) for each in addresses.urls}
@@ -93,10 +97,10 @@ async def connect(
     for each in addresses.in_turn():
         target = targets[each]
         try:
-            with converted(f"cannot connect to {shown(each)}"):
+            with convert_errors(f"cannot connect to {shown(each)}"):
                 connection = aio_pika.Connection(target, client_properties={"connection_name": name})
                 if tap is not None:
-                    connection.kwargs["transport_factory"] = Tapped(target.scheme, tap, on_writer)
+                    connection.kwargs["transport_factory"] = TappedTransports(target.scheme, tap, on_writer)
                 await connection.connect(timeout=timeout / len(targets))
         except BrokerUnavailable as error:
             failures.append(error)
@@ -107,10 +111,10 @@ async def connect(
     raise BrokerUnavailable("; ".join(map(str, failures))) from failures[-1].__cause__
 
 
-class Tapped(TransportFactory):
-    """Makes the client's own transports, and lets a tap take out of what arrives on them.
+class TappedTransports(TransportFactory):
+    """The client library's transport factory, with a tap between the socket and the library.
 
-    The client sees a heartbeat instead where nothing is left for it: what was taken is a sign of life, too.
+    If the tap leaves nothing, the library gets a heartbeat now and then: what the tap takes is a sign of life as well.
     """
 
     def __init__(self, scheme: str, tap: Tap, on_writer: OnWriter | None = None) -> None:
@@ -119,21 +123,21 @@ class Tapped(TransportFactory):
         self._on_writer = on_writer
 
     async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A reader that is fed what is left, and a writer."""
+        """Connect. The reader gets only what the tap leaves."""
         reader, writer = await self._transports.create(url, **options)
         feed, clock = reader.feed_data, asyncio.get_running_loop().time
         last = clock()
 
-        def feed_the_rest(arrived: bytes) -> None:
+        def feed_rest(data: bytes) -> None:
             nonlocal last
-            rest = self._tap.feed(arrived)
+            rest = self._tap.feed(data)
             if not rest and clock() - last > SIGN_OF_LIFE_SECONDS:
                 rest = HEARTBEAT
             if rest:
                 last = clock()
                 feed(rest)
 
-        reader.feed_data = feed_the_rest  # type: ignore[method-assign,assignment]
+        reader.feed_data = feed_rest  # type: ignore[method-assign,assignment]
         if self._on_writer is not None:
             self._on_writer(writer, partial(feed, HEARTBEAT))
         return reader, writer
@@ -142,8 +146,8 @@ class Tapped(TransportFactory):
 async def open_channel(
     connection: aio_pika.abc.AbstractConnection, *, on_lost: Callable[[str], None] | None = None
 ) -> tuple[aio_pika.abc.AbstractChannel, aiormq.abc.AbstractChannel]:
-    """A channel with publisher confirms, and the wire-level channel below it, whose calls are the fast ones."""
-    with converted("cannot open a channel"):
+    """Open a channel with publisher confirms. Returns it and the aiormq channel below it, whose calls are faster."""
+    with convert_errors("cannot open a channel"):
         channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
         if on_lost is not None:
             channel.close_callbacks.add(lambda _, error: on_lost(describe(error)))
@@ -156,23 +160,23 @@ async def declare_exchange(
     """Declare the durable topic exchange of this name.
 
     Raises:
-        ConfigurationError: it is there and is of another kind, or nobody may have one of that name.
+        ConfigurationError: it exists and is of another kind, or the broker reserves the name.
     """
     try:
         return await channel.declare_exchange(name, aio_pika.ExchangeType.TOPIC, durable=True, timeout=timeout)
-    except (*AWAY, ValueError) as error:
-        if not is_for_good(error):
+    except (*CONNECTION_ERRORS, ValueError) as error:
+        if not is_permanent(error):
             raise
         raise ConfigurationError(
             f"OUTBOXKIT_EXCHANGE is {name!r}, and no durable topic exchange can be declared: {describe(error)}. Choose "
-            "another name, or delete that exchange if nobody else uses it"
+            "another name, or delete that exchange if it is not used otherwise"
         ) from error
 
 
-def is_for_good(error: BaseException | None) -> bool:
-    """Whether the broker, or the client, refuses a declaration that it would refuse at every later time, too.
+def is_permanent(error: BaseException | None) -> bool:
+    """Whether the broker or the client library would refuse the same declaration again at any later time.
 
-    Missing permissions, a missing vhost and a wrong password may be mended on the broker: they are waited out.
+    Missing permissions, a missing vhost and a wrong password are not permanent: an operator can mend them meanwhile.
     """
     text = str(error)
     refused = isinstance(error, aiormq.exceptions.ChannelAccessRefused) and any(each in text for each in _NEVER_ALLOWED)
@@ -180,37 +184,37 @@ def is_for_good(error: BaseException | None) -> bool:
 
 
 @contextmanager
-def converted(doing: str) -> Iterator[None]:
-    """Turn every way in which a broker can be away into `BrokerUnavailable`.
+def convert_errors(action: str) -> Iterator[None]:
+    """A block in which the client library's connection errors become `BrokerUnavailable`, with `action` in the text.
 
-    The client library's own tasks are cancelled when a connection ends, and who waits for one hears of that: a
-    cancellation that nobody has asked this task for is a lost connection.
+    When a connection ends, the library cancels its own tasks and so every caller that awaits one. A cancellation that
+    was not requested for the current task is therefore a lost connection.
     """
     try:
         yield
-    except AWAY as error:
-        raise BrokerUnavailable(f"{doing}: {describe(error)}") from error
+    except CONNECTION_ERRORS as error:
+        raise BrokerUnavailable(f"{action}: {describe(error)}") from error
     except asyncio.CancelledError as error:
-        if _is_asked_for():
+        if _is_cancellation_requested():
             raise
-        raise BrokerUnavailable(f"{doing}: the connection ended meanwhile") from error
+        raise BrokerUnavailable(f"{action}: the connection ended meanwhile") from error
 
 
 async def close(connection: aio_pika.abc.AbstractConnection | None) -> None:
-    """Close, whatever state the connection is in; a peer that does not answer is left after two seconds."""
+    """Close the connection, whatever its state. Waits two seconds at most for the broker's answer."""
     if connection is not None:
-        with suppress(BrokerUnavailable), converted("cannot close"):
+        with suppress(BrokerUnavailable), convert_errors("cannot close"):
             async with asyncio.timeout(2):
                 await connection.close()
 
 
-def _is_asked_for() -> bool:
+def _is_cancellation_requested() -> bool:
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
 
 def vhost(url: str) -> str:
-    """The virtual host of the first of these URLs, `/` where it names none; empty where it is no URL."""
+    """The virtual host of the first of these URLs, `/` by default. Empty if it is not a URL."""
     try:
         path = URL(url.split(",", maxsplit=1)[0].strip()).raw_path
     except ValueError:
@@ -219,10 +223,10 @@ def vhost(url: str) -> str:
 
 
 def describe(error: BaseException | None) -> str:
-    """An error of aio-pika in a few words."""
+    """One line about an error of aio-pika."""
     if error is None:
         return "closed"
-    if isinstance(error, asyncio.CancelledError):  # with which the client ends a connection that fell silent
+    if isinstance(error, asyncio.CancelledError):  # the client library ends a silent connection with it
         return "no sign of life, not even a heartbeat"
     if isinstance(error, aiormq.exceptions.InvalidFrameError) and "Connection.Close" in str(error):
         return "the broker does not let this user in: is the vhost there, and has the user permissions in it?"
@@ -245,7 +249,8 @@ def _parse(url: str, heartbeat: int = HEARTBEAT_SECONDS) -> URL:
         target = URL(url)
     except ValueError as error:
         raise ConfigurationError(
-            "OUTBOXKIT_BROKER_URL is no URL; amqp://user:password@host:5672/vhost is accepted, or several with commas"
+            "OUTBOXKIT_BROKER_URL is not a URL; "
+            "amqp://user:password@host:5672/vhost is accepted, or several with commas"
         ) from error
     if target.scheme not in ("amqp", "amqps") or not target.host:
         raise ConfigurationError(

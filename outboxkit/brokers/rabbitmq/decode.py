@@ -1,4 +1,4 @@
-"""An arrived message: its properties (AMQP 0-9-1, sections 2.3.5.2 and 4.2.5), and the message that they make. Pure."""
+"""Decoder of a delivery's properties (AMQP 0-9-1, sections 2.3.5.2 and 4.2.5), and the message they describe. Pure."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from outboxkit.message import Message, unchecked
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">d")
 _MORE_FLAGS = 1
 _TEXT, _NOTHING = ord("S"), ord("V")
-MILLISECONDS_FROM = 0xFFFFFFFF
-"""Some clients write milliseconds where AMQP has seconds: a timestamp above this, the year 2106, is one of theirs."""
+MAX_SECONDS = 0xFFFFFFFF
+"""The largest timestamp, in the year 2106, that counts as seconds. Some clients send milliseconds instead."""
 
-DEEPEST = 32
-"""How many levels of tables and lists a header may have; more could not be handled without reaching Python's limit."""
+MAX_DEPTH = 32
+"""Limit of the nested tables and lists in a header. Many more would exceed Python's recursion limit."""
 
 
 @dataclass(slots=True)
 class Properties:
-    """AMQP's fourteen, under the client library's names for them; None where one was not sent."""
+    """The fourteen properties of AMQP, named as in the client library. None if a property was not sent."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -43,119 +43,119 @@ class Properties:
     app_id: str | None = None
     cluster_id: str | None = None
     unreadable: str | None = None
-    """What could not be decoded, and why. The raw bytes are still what was sent."""
+    """The first error if a property could not be decoded. The raw bytes are unchanged."""
 
 
-def read(flags: int, written: bytes) -> Properties:
-    """The properties behind these flags. It raises nothing: see `unreadable`."""
-    found, position = Properties(), 0
+def read(flags: int, data: bytes) -> Properties:
+    """The properties that the flags announce, decoded from `data`. It raises nothing; see `unreadable`."""
+    properties, offset = Properties(), 0
     if flags & _MORE_FLAGS:
-        found.unreadable = "it has properties that AMQP 0-9-1 does not know"
-        return found
+        properties.unreadable = "it has properties that AMQP 0-9-1 does not know"
+        return properties
     for flag, name, read_one in _FIELDS:
         if not flags & flag:
             continue
         try:
-            value, position = read_one(written, position)
-        except _UNREADABLE as cause:
-            position = _behind(read_one, written, position)
+            value, offset = read_one(data, offset)
+        except _DECODE_ERRORS as cause:
+            offset = _end_of(read_one, data, offset)
             reason = f"its {name} cannot be read: {' '.join(str(cause).split()) or type(cause).__name__}"
-            found.unreadable = found.unreadable or reason
+            properties.unreadable = properties.unreadable or reason
             continue
-        setattr(found, name, value)
-    return found
+        setattr(properties, name, value)
+    return properties
 
 
-def parts(flags: int, written: bytes) -> dict[str, bytes]:
-    """Each property that is there, as it is on the wire; they were read without a fault before."""
-    found, position = {}, 0
+def split(flags: int, data: bytes) -> dict[str, bytes]:
+    """The encoded bytes of each property, by its name. `read` must have found no error in them."""
+    parts, offset = {}, 0
     for flag, name, read_one in _FIELDS:
         if flags & flag:
-            end = _behind(read_one, written, position)
-            found[name], position = written[position:end], end
-    return found
+            end = _end_of(read_one, data, offset)
+            parts[name], offset = data[offset:end], end
+    return parts
 
 
-def joined(written: dict[str, bytes]) -> tuple[int, bytes]:
-    """What `parts` gave, as flags and the bytes behind them."""
-    present = [(flag, written[name]) for flag, name, _ in _FIELDS if name in written]
+def join(parts: dict[str, bytes]) -> tuple[int, bytes]:
+    """The flags and the bytes of properties that `split` has separated."""
+    present = [(flag, parts[name]) for flag, name, _ in _FIELDS if name in parts]
     return sum(flag for flag, _ in present), b"".join(part for _, part in present)
 
 
 def fields(table: bytes) -> Iterator[tuple[str, bytes]]:
-    """The fields of a table that was read without a fault before: the name, and all of it as it is on the wire."""
-    position = 4
-    while position < len(table):
-        value = position + 1 + table[position]
+    """The name and the encoded bytes of each field of a table. `read` must have found no error in it."""
+    offset = 4
+    while offset < len(table):
+        value = offset + 1 + table[offset]
         size = _SIZES.get(table[value])
         end = value + 1 + (4 + int.from_bytes(table[value + 1 : value + 5]) if size is None else size)
-        yield table[position + 1 : value].decode(), table[position:end]
-        position = end
+        yield table[offset + 1 : value].decode(), table[offset:end]
+        offset = end
 
 
-def _short(written: bytes, position: int) -> tuple[str, int]:
-    start = position + 1
-    end = start + written[position]
-    if end > len(written):
-        raise ValueError("it ends before its end")
-    return written[start:end].decode(), end
+def _short(data: bytes, offset: int) -> tuple[str, int]:
+    start = offset + 1
+    end = start + data[offset]
+    if end > len(data):
+        raise ValueError("it is cut off")
+    return data[start:end].decode(), end
 
 
-def _octet(written: bytes, position: int) -> tuple[int, int]:
-    return written[position], position + 1
+def _octet(data: bytes, offset: int) -> tuple[int, int]:
+    return data[offset], offset + 1
 
 
-def _time(written: bytes, position: int) -> tuple[datetime, int]:
-    (seconds,) = _TIME.unpack_from(written, position)
-    exact = seconds / 1000 if seconds > MILLISECONDS_FROM else seconds
-    return datetime.fromtimestamp(exact, UTC), position + 8
+def _time(data: bytes, offset: int) -> tuple[datetime, int]:
+    (timestamp,) = _TIME.unpack_from(data, offset)
+    seconds = timestamp / 1000 if timestamp > MAX_SECONDS else timestamp
+    return datetime.fromtimestamp(seconds, UTC), offset + 8
 
 
-def _table(written: bytes, position: int) -> tuple[dict[str, Any], int]:
-    (size,) = _LONG.unpack_from(written, position)
-    position += 4
-    end = position + size
-    if end > len(written):
-        raise ValueError("it ends before its end")
-    found: dict[str, Any] = {}
-    while position < end:
-        start = position + 1
-        position = start + written[position]
-        name, kind = written[start:position].decode(), written[position]
+def _table(data: bytes, offset: int) -> tuple[dict[str, Any], int]:
+    (size,) = _LONG.unpack_from(data, offset)
+    offset += 4
+    end = offset + size
+    if end > len(data):
+        raise ValueError("it is cut off")
+    table: dict[str, Any] = {}
+    while offset < end:
+        start = offset + 1
+        offset = start + data[offset]
+        name, kind = data[start:offset].decode(), data[offset]
         if kind == _TEXT:
-            start = position + 5
-            position = start + _LONG.unpack_from(written, position + 1)[0]
-            found[name] = _text(written[start:position])
+            start = offset + 5
+            offset = start + _LONG.unpack_from(data, offset + 1)[0]
+            table[name] = _text(data[start:offset])
         elif kind == _NOTHING:
-            found[name], position = None, position + 1
+            table[name], offset = None, offset + 1
         else:
-            used, found[name] = decode.embedded_value(written[position:end])
-            position += used
-            _check_depth(found[name])
-    if position != end:
-        raise ValueError("a value ends behind its end")
-    return found, end
+            size, table[name] = decode.embedded_value(data[offset:end])
+            offset += size
+            _check_depth(table[name])
+    if offset != end:
+        raise ValueError("its last value ends after the table")
+    return table, end
 
 
-def _text(written: bytes) -> str | bytes:
+def _text(data: bytes) -> str | bytes:
     try:
-        return written.decode()
+        return data.decode()
     except UnicodeDecodeError:
-        return written
+        return data
 
 
-def _check_depth(value: object, levels: int = DEEPEST) -> None:
+def _check_depth(value: object, levels: int = MAX_DEPTH) -> None:
     if isinstance(value, dict | list):
         if not levels:
-            raise ValueError(f"it is nested more than {DEEPEST} levels deep")
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
         for inner in value.values() if isinstance(value, dict) else value:
             _check_depth(inner, levels - 1)
 
 
 _SIZES = dict(zip(b"tbBsuIilLfdDTV\0", (1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8, 5, 8, 0, 0), strict=True))
-"""Bytes of a value by its type, if all of that type have as many; the others say how many follow."""
+"""Bytes of a value by its type, for types of a fixed size. Values of the other types begin with their size."""
 _Read = Callable[[bytes, int], tuple[Any, int]]
-_UNREADABLE = (
+_DECODE_ERRORS = (
     ValueError,
     OverflowError,
     OSError,
@@ -183,33 +183,33 @@ _FIELDS: tuple[tuple[int, str, _Read], ...] = (
 )
 
 
-def _behind(read_one: _Read, written: bytes, position: int) -> int:
-    """Where the next property begins; at the end where even that cannot be told."""
-    if position >= len(written):
-        return position
+def _end_of(read_one: _Read, data: bytes, offset: int) -> int:
+    """The offset after the property that begins here. It may be behind the end of the data."""
+    if offset >= len(data):
+        return offset
     if read_one is _time:
-        return position + 8
+        return offset + 8
     if read_one is _octet:
-        return position + 1
+        return offset + 1
     if read_one is _table:
-        return position + 4 + int.from_bytes(written[position : position + 4])
-    return position + 1 + written[position]
+        return offset + 4 + int.from_bytes(data[offset : offset + 4])
+    return offset + 1 + data[offset]
 
 
 PERSISTENT = 2
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KEY, CAUSATION, TOPIC = "outboxkit-key", "outboxkit-causation-id", "outboxkit-topic"
-COUNT = "x-delivery-count"
-BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", COUNT, "x-acquired-count")
-"""Headers that RabbitMQ itself adds on the way: they say something about the delivery, not about the message."""
-NEVER_TOO_LONG = 63
-"""Characters that are no more bytes in UTF-8 than AMQP carries."""
+DELIVERY_COUNT = "x-delivery-count"
+BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", DELIVERY_COUNT, "x-acquired-count")
+"""Prefixes of the headers that RabbitMQ adds: they are about the delivery, not about the message."""
+SAFE_LENGTH = 63
+"""Characters that fit into the 255 bytes of a short string, whatever they are."""
 _RESERVED = (OWN, *BROKERS_OWN)
 _NO_HEADERS: dict[str, Any] = {}
 
 
 def to_message(properties: Properties, body: bytes, topic: str) -> Message | Malformed:
-    """The message of a delivery from any client; what lacks an id or a type is not guessed at."""
+    """The message of a delivery from any client; `Malformed` if it has no id or no type, which are not guessed."""
     if properties.unreadable is not None:
         return _malformed(properties.unreadable, properties, body)
     id_, type_ = properties.message_id, properties.message_type
@@ -220,11 +220,12 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
     headers = properties.headers or _NO_HEADERS
     key, causation = _string(headers.get(KEY)), _string(headers.get(CAUSATION))
     texts = (key, topic, properties.correlation_id, causation, properties.content_encoding or None)
-    kept = {name: value for name, value in headers.items() if not name.startswith(_RESERVED)}
+    users_headers = {name: value for name, value in headers.items() if not name.startswith(_RESERVED)}
     content_type = properties.content_type or CONTENT_TYPE
-    fields = (*(id_, type_, body, texts[0], texts[1], kept), *texts[2:4], properties.timestamp, content_type, texts[4])
+    start = (id_, type_, body, key, topic, users_headers)
+    fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4])
     try:
-        # Everything but what came in a header is a short string: valid, and no longer than allowed.
+        # Only texts from headers can be invalid or too long. All others are short strings of AMQP.
         if "\0" not in "".join((id_, type_, content_type, *filter(None, texts))) and _is_short(key, topic, causation):
             return unchecked(*fields)
         return Message(*fields)
@@ -233,27 +234,27 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
 
 
 def topic_of(properties: Properties, routing_key: str, *, dropped: bool = False) -> str:
-    """The routing key that the message was first published with, also where it was sent to its queue directly since."""
+    """The routing key of the first publish, also if a copy was published to the queue directly since."""
     headers = properties.headers or _NO_HEADERS
-    found = headers.get(TOPIC)
-    if isinstance(found, str):
-        return found
+    topic = headers.get(TOPIC)
+    if isinstance(topic, str):
+        return topic
     return _first_of_death(headers.get("x-death"), routing_key) if dropped else routing_key
 
 
-def returned(properties: Properties, *, redelivered: bool) -> int:
-    """How often it came back: as a quorum queue counts, and at least once where it was delivered before."""
-    count = (properties.headers or _NO_HEADERS).get(COUNT)
+def redeliveries(properties: Properties, *, redelivered: bool) -> int:
+    """The number of redeliveries as a quorum queue counts them; at least 1 if the broker says `redelivered`."""
+    count = (properties.headers or _NO_HEADERS).get(DELIVERY_COUNT)
     return max(count if type(count) is int else 0, int(redelivered))
 
 
 def _first_of_death(deaths: object, routing_key: str) -> str:
-    """The routing key that the broker noted when it first moved the message to another queue."""
+    """The routing key of the oldest `x-death` entry: when the broker first dead-lettered the message."""
     try:
-        found = deaths[-1]["routing-keys"][0]  # type: ignore[index]
+        first_routing_key = deaths[-1]["routing-keys"][0]  # type: ignore[index]
     except (TypeError, LookupError):
         return routing_key
-    return found if isinstance(found, str) else routing_key
+    return first_routing_key if isinstance(first_routing_key, str) else routing_key
 
 
 def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
@@ -273,7 +274,7 @@ def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
 
 
 def _is_short(*texts: str | None) -> bool:
-    return all(text is None or len(text) <= NEVER_TOO_LONG for text in texts)
+    return all(text is None or len(text) <= SAFE_LENGTH for text in texts)
 
 
 def _string(value: object) -> str | None:

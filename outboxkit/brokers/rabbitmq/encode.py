@@ -1,7 +1,4 @@
-"""Messages as the bytes of AMQP 0-9-1, many in one buffer (sections 2.3.5 and 4.2). Pure.
-
-The properties of a delivery are written again for a copy of it.
-"""
+"""Encoder of messages as AMQP 0-9-1 frames, and of the properties of a delivery's copy (sections 2.3.5, 4.2). Pure."""
 
 from collections.abc import Mapping
 from struct import Struct, error
@@ -20,8 +17,8 @@ FRAME_OVERHEAD = 8
 HEADER_OVERHEAD = 14
 """Bytes of a content header beside its properties: class, weight, body size, flags."""
 BASIC, PUBLISH, MANDATORY = 60, 40, 1
-REMEMBERED = 1024
-"""Routes and header names that are remembered; where there are more, remembering starts anew."""
+CACHE_SIZE = 1024
+"""Limit of the cached routes and of the cached header names. A full cache is emptied."""
 
 _CONTENT_TYPE, _ENCODING, _HEADERS, _DELIVERY_MODE = 0x8000, 0x4000, 0x2000, 0x1000
 _CORRELATION, _ID, _TIMESTAMP, _TYPE, _APP = 0x0400, 0x0080, 0x0040, 0x0020, 0x0008
@@ -37,19 +34,19 @@ _RouteKey = tuple[str | None, str | None, str, str, str | None]
 
 
 class Unwritable(ValueError):
-    """A message that AMQP cannot carry; the text says why."""
+    """A message cannot be encoded as AMQP; the text says why."""
 
 
 class Encoder:
-    """Writes messages as mandatory, persistent publishes to one exchange, on one channel.
+    """An encoder of messages as mandatory, persistent publishes to one exchange on one channel.
 
-    One that is addressed to a queue is published to that alone, through the exchange that has no name.
+    A message that is addressed to a queue is published to that queue alone, through the default exchange.
 
     Args:
         exchange: its name.
         app_id: the property of that name.
         channel: the channel's number.
-        frame_max: bytes of the largest frame that the peer takes; larger bodies are split.
+        frame_max: bytes of the largest frame that the broker accepts. Larger bodies are split.
     """
 
     def __init__(self, exchange: str, *, app_id: str, channel: int, frame_max: int) -> None:
@@ -61,15 +58,15 @@ class Encoder:
         self._names: dict[str, bytes] = {}
 
     def write(self, message: Message, pieces: list[bytes]) -> int:
-        """Append the frames of a message, in pieces to be joined; returns their bytes, roughly.
+        """Append the frames of a message to `pieces`, which are to be joined. Returns roughly how many bytes they have.
 
         Raises:
-            Unwritable: AMQP cannot carry it; nothing was appended.
+            Unwritable: AMQP cannot carry the message. Nothing was appended.
         """
         try:
             queue = addressed_to(message.headers) if message.headers else None
             route = (queue, message.topic, message.type, message.content_type, message.content_encoding)
-            method, flags, before, after = self._routes.get(route) or self._remember(route)
+            method, flags, before, after = self._routes.get(route) or self._encode_route(route)
             properties = [before]
             if message.headers or message.key is not None or message.causation_id is not None:
                 flags |= _HEADERS
@@ -83,17 +80,19 @@ class Encoder:
                 flags |= _TIMESTAMP
                 properties.append(_TIME.pack(int(message.created_at.timestamp())))
             properties.append(after)
-            written = b"".join(properties)
+            properties_bytes = b"".join(properties)
         except (IndexError, ValueError, TypeError, OverflowError, error) as cause:
             raise Unwritable(_explain(cause)) from cause
-        size = len(written) + HEADER_OVERHEAD
+        size = len(properties_bytes) + HEADER_OVERHEAD
         if size > self._room:
-            raise Unwritable(f"its properties and headers are {len(written)} bytes long; a frame holds {self._room}")
+            raise Unwritable(
+                f"its properties and headers are {len(properties_bytes)} bytes long; a frame holds {self._room}"
+            )
         length = len(message.payload)
         content = _ENDED_AND_CONTENT.pack(END, HEADER, self._channel, size, BASIC, 0, length, flags)
-        pieces += (method, content, written)
+        pieces += (method, content, properties_bytes)
         self._write_body(message.payload, length, pieces)
-        return length + len(written) + len(method)
+        return length + len(properties_bytes) + len(method)
 
     def _write_body(self, payload: bytes, length: int, pieces: list[bytes]) -> None:
         if 0 < length <= self._room:
@@ -105,7 +104,7 @@ class Encoder:
         pieces.append(_END)
 
     def _write_table(self, message: Message, properties: list[bytes]) -> None:
-        """The headers: the user's, then ours (section 4.2.5.5)."""
+        """Append the table of headers, the user's before outboxkit's (section 4.2.5.5)."""
         fields: list[bytes] = []
         for name, value in message.headers.items():
             if name not in _NOT_THE_USERS:
@@ -120,25 +119,25 @@ class Encoder:
         properties += (_LONG.pack(len(table)), table)
 
     def _write_field(self, name: str, value: object, fields: list[bytes]) -> None:
-        written = self._names.get(name) or self._remember_name(name)
+        name_bytes = self._names.get(name) or self._encode_name(name)
         if type(value) is str:
             text = value.encode()
-            fields += (written, b"S", _LONG.pack(len(text)), text)
+            fields += (name_bytes, b"S", _LONG.pack(len(text)), text)
         elif value is None:
-            fields += (written, b"V")
+            fields += (name_bytes, b"V")
         elif type(value) is float:  # pamqp would round it to 32 bits
-            fields += (written, _DOUBLE.pack(ord("d"), value))
+            fields += (name_bytes, _DOUBLE.pack(ord("d"), value))
         else:
-            fields += (written, encode.encode_table_value(value))  # type: ignore[arg-type]
+            fields += (name_bytes, encode.encode_table_value(value))  # type: ignore[arg-type]
 
-    def _remember_name(self, name: str) -> bytes:
-        if len(self._names) >= REMEMBERED:
+    def _encode_name(self, name: str) -> bytes:
+        if len(self._names) >= CACHE_SIZE:
             self._names.clear()
-        written = self._names[name] = _short(name)
-        return written
+        name_bytes = self._names[name] = _short(name)
+        return name_bytes
 
-    def _remember(self, route: _RouteKey) -> _Route:
-        """What all messages of a route have in common: their first frame, without its end, and some properties."""
+    def _encode_route(self, route: _RouteKey) -> _Route:
+        """The bytes that all messages of a route have in common: the method frame without its end, some properties."""
         queue, topic, type_, content_type, encoding = route
         exchange, key = (self._exchange, topic) if queue is None else (_short(""), queue)
         routing_key = _short(type_ if key is None else key)
@@ -147,16 +146,16 @@ class Encoder:
         before, flags = _short(content_type), _ALWAYS
         if encoding is not None:
             before, flags = before + _short(encoding), flags | _ENCODING
-        if len(self._routes) >= REMEMBERED:
+        if len(self._routes) >= CACHE_SIZE:
             self._routes.clear()
-        made = self._routes[route] = (method, flags, before, _short(type_) + self._app_id)
-        return made
+        route_bytes = self._routes[route] = (method, flags, before, _short(type_) + self._app_id)
+        return route_bytes
 
 
 def _pair(text: str) -> tuple[bytes, bytes]:
-    """A short string (section 4.2.5.3) as its size and its bytes; IndexError where it is too long."""
-    written = text.encode()
-    return _SIZE[len(written)], written
+    """The size and the bytes of a short string (section 4.2.5.3). IndexError if it is too long."""
+    text_bytes = text.encode()
+    return _SIZE[len(text_bytes)], text_bytes
 
 
 def _short(text: str) -> bytes:
@@ -169,53 +168,56 @@ def _explain(cause: Exception) -> str:
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
-ROUTES_MORE = ("CC", "BCC")
-"""Headers by which a publisher sends to further queues: it has happened, and would again at each copy."""
+EXTRA_ROUTES = ("CC", "BCC")
+"""Headers with further routing keys. A copy must not have them: it would reach the other queues a second time."""
 _LEFT_OUT = ("expiration", "user_id", "cluster_id")
-"""The expiry was meant for the first queue: it would cut the wait in another one short, and the message be dropped. The
-user id is compared with ours by the broker, and AMQP 0-9-1 no longer has the cluster id."""
-_KEPT_LAST = (KEY, CAUSATION)
+"""Properties that a copy does not have.
+
+The expiration would end the wait in a retry queue early, and the message would be dropped. The broker compares the user
+id with the user of this connection. AMQP 0-9-1 no longer has the cluster id.
+"""
+_ESSENTIAL = (KEY, CAUSATION)
 _LONG = Struct(">I")
 
 
-def rewritten(
-    flags: int, written: bytes, marks: DeliveryHeaders, topic: str, *, room: int
+def copy_properties(
+    flags: int, properties_bytes: bytes, delivery_headers: DeliveryHeaders, topic: str, *, room: int
 ) -> tuple[int, bytes, list[str]]:
-    """The flags and the bytes of a copy's properties, and the names of headers that had to be left out.
+    """The flags and the bytes of a copy's properties, and the names of the headers that it does not have.
 
-    All is kept but what would lose the copy; the marks and the first topic are added. If that is more than `room`, the
-    most that a frame holds, the sender's largest headers are left out.
+    The copy has the properties of the delivery, without those that could lose the message, and the delivery headers and
+    the first topic. If they take more than `room`, the bytes of a frame, the sender's largest headers are left out.
 
     Raises:
-        Unwritable: it is too much without them.
+        Unwritable: even without those headers they do not fit.
     """
-    parts = decode.parts(flags, written)
-    kept = [
+    parts = decode.split(flags, properties_bytes)
+    headers = [
         (name, field)
         for name, field in decode.fields(parts.pop("headers", b""))
-        if name in _KEPT_LAST or not (name.startswith((OWN, *BROKERS_OWN)) or name in ROUTES_MORE)
+        if name in _ESSENTIAL or not (name.startswith((OWN, *BROKERS_OWN)) or name in EXTRA_ROUTES)
     ]
-    ours = _table({TOPIC: topic, **marks.headers()})
+    own_headers = _table({TOPIC: topic, **delivery_headers.headers()})
     parts = {name: part for name, part in parts.items() if name not in _LEFT_OUT}
     parts["delivery_mode"] = bytes((PERSISTENT,))
-    excess = HEADER_OVERHEAD + _LONG.size + len(ours) - room
-    excess += sum(map(len, parts.values())) + sum(len(field) for _, field in kept)
+    excess = HEADER_OVERHEAD + _LONG.size + len(own_headers) - room
+    excess += sum(map(len, parts.values())) + sum(len(field) for _, field in headers)
     left_out: dict[int, str] = {}
-    for index in sorted(range(len(kept)), key=lambda index: (kept[index][0] in _KEPT_LAST, -len(kept[index][1]))):
+    for index in sorted(range(len(headers)), key=lambda i: (headers[i][0] in _ESSENTIAL, -len(headers[i][1]))):
         if excess <= 0:
             break
-        excess -= len(kept[index][1])
-        left_out[index] = kept[index][0]
+        excess -= len(headers[index][1])
+        left_out[index] = headers[index][0]
     if excess > 0:
-        raise Unwritable(f"its properties and marks are {excess} bytes more than a frame holds")
-    table = b"".join(field for index, (_, field) in enumerate(kept) if index not in left_out) + ours
+        raise Unwritable(f"its properties and delivery headers are {excess} bytes more than a frame holds")
+    table = b"".join(field for index, (_, field) in enumerate(headers) if index not in left_out) + own_headers
     parts["headers"] = _LONG.pack(len(table)) + table
-    return *decode.joined(parts), list(left_out.values())
+    return *decode.join(parts), list(left_out.values())
 
 
 def _table(headers: Mapping[str, Any]) -> bytes:
-    """These headers as fields of a table, without its size."""
+    """These headers as the fields of a table, without its size."""
     try:
         return encode.field_table(dict(headers))[_LONG.size :]
     except (ValueError, TypeError, OverflowError, error) as cause:
-        raise Unwritable(f"its marks cannot be written: {' '.join(str(cause).split())}") from cause
+        raise Unwritable(f"its delivery headers cannot be encoded: {' '.join(str(cause).split())}") from cause

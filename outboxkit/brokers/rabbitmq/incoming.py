@@ -1,4 +1,4 @@
-"""A channel on which deliveries arrive: the part of the consumer's side that speaks to the client library."""
+"""A channel that receives deliveries: the subscriber's use of the client library."""
 
 import asyncio
 from collections import deque
@@ -10,137 +10,138 @@ from pamqp import commands, frame
 
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.acks import Acks
-from outboxkit.brokers.rabbitmq.taps import Arrived, DeliveryParser
+from outboxkit.brokers.rabbitmq.taps import DeliveryParser, RawDelivery
 from outboxkit.errors import BrokerUnavailable
 
-_Answer = asyncio.Future[Arrived | None]
+_Answer = asyncio.Future[RawDelivery | None]
 
-HELD_BYTES = 64 * 1024 * 1024
-"""Above so many bytes of unsettled deliveries no more is read: the prefetch counts messages, whatever their size. It is
-64 of the largest that an outbox takes unless told otherwise. A single larger one is read whole."""
+MAX_UNACKED_BYTES = 64 * 1024 * 1024
+"""Limit of the unacked deliveries above which reading is paused: the prefetch limits their number, not their size.
+
+It is 64 times the largest payload that the outbox accepts by default. A single larger delivery is read whole.
+"""
 HEADER_WEIGHT = 32
-"""A byte of headers weighs as many: a table of small fields takes up so much once it is decoded."""
+"""Factor by which bytes of headers count: a table of small fields takes about so much more memory once decoded."""
 
 
 class DeliveryChannel:
-    """One connection with one channel, from its opening to its end.
+    """One AMQP channel, on a connection of its own, on which deliveries arrive and are acked.
 
     Attributes:
-        lost: why it is of no use any more; None while it is.
-        over: set once it takes no more deliveries, since it was told so or is lost.
+        lost: why the channel no longer works; None as long as it does.
+        stopped: set once the channel takes no more deliveries, by `stop_receiving` or because it was lost.
+        parser: feeds this channel with what arrives on the connection.
     """
 
     def __init__(self, *, timeout: float) -> None:
         self.lost: str | None = None
-        self.deliveries = DeliveryParser(self)
+        self.parser = DeliveryParser(self)
         self._timeout = timeout
         self._channel = 0
         self._acks = Acks(0)
         self._writer: asyncio.StreamWriter | None = None
-        self._arrived: deque[Arrived] = deque()
-        self._asked: deque[tuple[_Answer, str]] = deque()
-        self._news = asyncio.Event()
-        self._flushing = self._paused = False
-        self._say_alive: Callable[[], None] | None = None
+        self._received: deque[RawDelivery] = deque()
+        self._gets: deque[tuple[_Answer, str]] = deque()
+        self._changed = asyncio.Event()
+        self._is_flush_scheduled = self._is_paused = False
+        self._report_heartbeat: Callable[[], None] | None = None
         self._answers_awaited = 0
-        self.over = asyncio.Event()
+        self.stopped = asyncio.Event()
 
     @property
-    def ceased(self) -> bool:
-        """Whether it takes no more deliveries."""
-        return self.over.is_set()
+    def unacked(self) -> int:
+        """The number of deliveries that `next` and `get` returned and that are neither acked nor requeued."""
+        return self._acks.unacked - len(self._received)
 
     @property
-    def unsettled(self) -> int:
-        """How many deliveries were received and are neither acked nor given back."""
-        return self._acks.unsettled - len(self._arrived)
+    def has_next(self) -> bool:
+        """Whether a pushed delivery waits for `next`."""
+        return bool(self._received)
 
     @property
-    def waiting(self) -> bool:
-        """Whether something has arrived that nobody has received yet."""
-        return bool(self._arrived)
+    def is_full(self) -> bool:
+        """Whether the unacked deliveries are over the limit, so that reading is paused."""
+        return self._acks.unacked_bytes > MAX_UNACKED_BYTES
 
-    @property
-    def full(self) -> bool:
-        """Whether it holds so much that no more is read until something is settled."""
-        return self._acks.held > HELD_BYTES
-
-    def writes_to(self, writer: asyncio.StreamWriter, say_alive: Callable[[], None] | None = None) -> None:
-        """Where its frames go, between those of the client, which can be told that the broker lives."""
-        self._writer, self._say_alive = writer, say_alive
+    def writes_to(self, writer: asyncio.StreamWriter, report_heartbeat: Callable[[], None] | None = None) -> None:
+        """Set the writer for this channel's own frames, and what makes the client library see a heartbeat."""
+        self._writer, self._report_heartbeat = writer, report_heartbeat
 
     def listen(self, *, channel: int) -> None:
-        """Take the deliveries of this channel, on which none has arrived yet."""
+        """Receive the deliveries of the AMQP channel of this number, on which none has arrived yet."""
         self._channel, self._acks = channel, Acks(channel)
-        self.deliveries.listen(channel=channel)
+        self.parser.listen(channel=channel)
 
     async def consume(self, channel: AbstractChannel, queue: str) -> None:
-        """Have messages of a queue pushed; the consumer's tag is the queue's name.
+        """Basic.Consume: have the messages of a queue pushed. The consumer's tag is the queue's name.
 
         Raises:
             BrokerUnavailable: the channel was lost, or there is no such queue.
         """
         try:
-            with connection.converted(f"cannot consume from {queue!r}"), self.reading():
-                await channel.basic_consume(queue, _never, consumer_tag=queue, timeout=self._timeout)
+            with connection.convert_errors(f"cannot consume from {queue!r}"), self.reading():
+                await channel.basic_consume(queue, _ignore, consumer_tag=queue, timeout=self._timeout)
         except BrokerUnavailable as error:
             self.lose(str(error))
             raise
 
-    async def next(self) -> Arrived:
-        """What was pushed next.
+    async def next(self) -> RawDelivery:
+        """The next pushed delivery; waits for one.
 
         Raises:
-            BrokerUnavailable: the channel was lost; what has arrived on it cannot be acked any more.
+            BrokerUnavailable: the channel was lost, and with it the deliveries that wait here.
         """
         while self.lost is None:
-            if self._arrived and not self.ceased:
-                return self._arrived.popleft()
-            self._news.clear()
-            await self._news.wait()
-        raise self._gone()
+            if self._received and not self.stopped.is_set():
+                return self._received.popleft()
+            self._changed.clear()
+            await self._changed.wait()
+        raise self._lost_error()
 
-    def next_present(self) -> Arrived | None:
-        """What was pushed next, if it has arrived already."""
+    def next_nowait(self) -> RawDelivery | None:
+        """The next pushed delivery; None if none waits."""
         self._raise_if_lost()
-        return self._arrived.popleft() if self._arrived else None
+        return self._received.popleft() if self._received else None
 
-    async def ask(self, queue: str) -> Arrived | None:
-        """The head of a queue, or what is pushed meanwhile; None where it is empty. It is bound by no prefetch."""
-        present = self.next_present()
-        if present is not None:
-            return present
+    async def get(self, queue: str) -> RawDelivery | None:
+        """Basic.Get: the first message of a queue, or a delivery that is pushed meanwhile. None if the queue is empty.
+
+        No prefetch limits it.
+        """
+        delivery = self.next_nowait()
+        if delivery is not None:
+            return delivery
         answer: _Answer = asyncio.get_running_loop().create_future()
-        self._asked.append((answer, queue))
+        self._gets.append((answer, queue))
         self._write(frame.marshal(commands.Basic.Get(queue=queue), self._channel))
         try:
             async with asyncio.timeout(self._timeout):
                 return await answer
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and (arrived := answer.result()) is not None:
-                self._arrived.appendleft(arrived)  # it came at the very moment
+            if answer.done() and not answer.cancelled() and (delivery := answer.result()) is not None:
+                self._received.appendleft(delivery)  # it arrived in the same turn of the event loop
             raise
         except TimeoutError as error:
             self.lose(f"the broker did not answer when {queue!r} was read")
-            raise self._gone() from error
+            raise self._lost_error() from error
 
     async def stop_receiving(self, channel: AbstractChannel, *queues: str) -> None:
-        """Have no more messages pushed from these queues, and give back what nobody has received.
+        """Basic.Cancel for these queues. Requeues the pushed deliveries that still wait.
 
         Raises:
             BrokerUnavailable: the channel was lost.
         """
         self._raise_if_lost()
-        self.over.set()
-        with connection.converted("cannot stop consuming"), self.reading():
+        self.stopped.set()
+        with connection.convert_errors("cannot stop consuming"), self.reading():
             for queue in queues:
                 await channel.basic_cancel(queue, timeout=self._timeout)
-        while (arrived := self.next_present()) is not None:
-            self.nack(arrived.tag)
+        while (delivery := self.next_nowait()) is not None:
+            self.nack(delivery.tag)
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While the broker is to answer, what arrives is read, however much is held: the answer stands behind it."""
+        """A block in which reading is never paused, for an answer of the broker that comes behind deliveries."""
         self._answers_awaited += 1
         self._read_or_pause()
         try:
@@ -150,73 +151,74 @@ class DeliveryChannel:
             self._read_or_pause()
 
     def ack(self, tag: int) -> None:
-        """Note it as done; the acks of one moment leave together.
+        """Ack the delivery with this tag. The acks of one turn of the event loop are sent together.
 
         Raises:
             BrokerUnavailable: the channel was lost.
         """
         self._raise_if_lost()
         self._acks.ack(tag)
-        if self._paused:
+        if self._is_paused:
             self._read_or_pause()
-        if not self._flushing:
-            self._flushing = True
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             asyncio.get_running_loop().call_soon(self.flush)
 
     def nack(self, tag: int) -> None:
-        """Give it back now.
+        """Requeue the delivery with this tag now.
 
         Raises:
             BrokerUnavailable: the channel was lost.
         """
         self._raise_if_lost()
         self._write(self._acks.nack(tag))
-        if self._paused:
+        if self._is_paused:
             self._read_or_pause()
 
     def flush(self) -> None:
-        """Send the acks that are noted, unless the channel was lost."""
-        self._flushing = False
+        """Send the acks that were not sent yet, unless the channel was lost."""
+        self._is_flush_scheduled = False
         if self.lost is None:
             with suppress(BrokerUnavailable):
-                self._write(self._acks.frames())
+                self._write(self._acks.take_frames())
 
     def lose(self, reason: str) -> None:
-        """From now on everything raises, for the first reason that was given."""
+        """Mark the channel as lost: every other method raises from now on. The first reason is kept."""
         self.lost = self.lost or reason
-        self.over.set()
-        self._news.set()
+        self.stopped.set()
+        self._changed.set()
         self._read_or_pause()
-        asked, self._asked = self._asked, deque()
-        for answer, _ in asked:
+        gets, self._gets = self._gets, deque()
+        for answer, _ in gets:
             if not answer.done():
-                answer.set_exception(self._gone())
+                answer.set_exception(self._lost_error())
 
-    def delivered(self, arrived: Arrived) -> None:
-        """A message has arrived; one that nobody waits for any more is kept for who asks next."""
+    def delivered(self, delivery: RawDelivery) -> None:
+        """A message has arrived. If the `get` that asked for it was cancelled, `next` returns it."""
         if self.lost is not None:
             return
-        self._acks.arrived(arrived.tag, len(arrived.body) + HEADER_WEIGHT * len(arrived.written))
-        if self.full:
+        size = len(delivery.body) + HEADER_WEIGHT * len(delivery.properties_bytes)
+        self._acks.record_delivery(delivery.tag, size)
+        if self.is_full:
             self._read_or_pause()
-        if not arrived.consumer:
-            answer, arrived.consumer = self._asked.popleft()
+        if not delivery.consumer:
+            answer, delivery.consumer = self._gets.popleft()
             if not answer.done():
-                answer.set_result(arrived)
+                answer.set_result(delivery)
                 return
-        elif (asking := next((answer for answer, _ in self._asked if not answer.done()), None)) is not None:
-            asking.set_result(arrived)  # the answer may stand behind more than may be held
+        elif (pending := next((answer for answer, _ in self._gets if not answer.done()), None)) is not None:
+            pending.set_result(delivery)  # the real answer may come behind more deliveries than may be unacked
             return
-        if self.ceased:
+        if self.stopped.is_set():
             with suppress(BrokerUnavailable):
-                self._write(self._acks.nack(arrived.tag))
+                self._write(self._acks.nack(delivery.tag))
             return
-        self._arrived.append(arrived)
-        self._news.set()
+        self._received.append(delivery)
+        self._changed.set()
 
     def empty(self) -> None:
-        """The queue that was asked is empty."""
-        answer, _ = self._asked.popleft()
+        """The queue of the oldest `get` is empty."""
+        answer, _ = self._gets.popleft()
         if not answer.done():
             answer.set_result(None)
 
@@ -225,11 +227,11 @@ class DeliveryChannel:
         self.lose(f"the broker closed the channel: {reason}")
 
     def _read_or_pause(self) -> None:
-        """Stop reading what the broker sends while too much is held, or begin again."""
-        pause = self.full and not self.ceased and not self._answers_awaited
-        if pause is self._paused or self._writer is None:
+        """Pause reading from the connection if too much is unacked, or resume it."""
+        pause = self.is_full and not self.stopped.is_set() and not self._answers_awaited
+        if pause is self._is_paused or self._writer is None:
             return
-        self._paused = pause
+        self._is_paused = pause
         if pause:
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
             asyncio.get_running_loop().call_later(connection.SIGN_OF_LIFE_SECONDS, self._stay_alive)
@@ -237,9 +239,9 @@ class DeliveryChannel:
             self._writer.transport.resume_reading()  # type: ignore[attr-defined]
 
     def _stay_alive(self) -> None:
-        """While nothing is read, the broker's heartbeats are not read either: the client is not to miss them."""
-        if self._paused and self._say_alive is not None:
-            self._say_alive()
+        """Report heartbeats to the client library while reading is paused: the broker's own are not read either."""
+        if self._is_paused and self._report_heartbeat is not None:
+            self._report_heartbeat()
             asyncio.get_running_loop().call_later(connection.SIGN_OF_LIFE_SECONDS, self._stay_alive)
 
     def _write(self, frames: bytes) -> None:
@@ -247,16 +249,16 @@ class DeliveryChannel:
             return
         if self._writer is None or self._writer.is_closing():
             self.lose("the connection was closed")
-            raise self._gone()
+            raise self._lost_error()
         self._writer.write(frames)
 
     def _raise_if_lost(self) -> None:
         if self.lost is not None:
-            raise self._gone()
+            raise self._lost_error()
 
-    def _gone(self) -> BrokerUnavailable:
+    def _lost_error(self) -> BrokerUnavailable:
         return BrokerUnavailable(f"the connection to the broker was lost: {self.lost}")
 
 
-async def _never(_: object) -> None:
-    """The client's consumer: it hears nothing, since deliveries are taken before they reach it."""
+async def _ignore(_: object) -> None:
+    """The client library's callback. It is never called: the parser takes deliveries before the library sees them."""

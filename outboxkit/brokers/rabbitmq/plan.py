@@ -1,300 +1,267 @@
-"""The plan of one batch: what leaves together, what waits, which message a closed channel is blamed on. Pure."""
+"""The publish plan of one batch: which messages may be unconfirmed together, and which one closed a channel. Pure."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq.confirms import NACKED, Loss, Receipts
-from outboxkit.brokers.rabbitmq.topology import Refusals
-from outboxkit.brokers.reserved import addressed_to
+from outboxkit.brokers.rabbitmq.routes import SerializedRoutes, route_name, route_of
 from outboxkit.message import Message
 
-CARE_SECONDS = 600.0
-"""How long a route's messages go one by one after a return, and all messages after a nack, which names no queue."""
-PROVEN_ROUTES = 10_000
-"""Routing keys that are remembered as reaching a queue; where there are more, each is proven anew."""
-
-
-def route(message: Message) -> str:
-    """What decides which queues a message reaches: its routing key, or the queue that it is addressed to."""
-    queue = addressed_to(message.headers) if message.headers else None
-    return message.routing_key if queue is None else f"\0{queue}"  # no routing key holds a NUL
-
-
-@dataclass(slots=True)
-class SerializedRoutes:
-    """Routes whose messages are sent one at a time within their key, because the broker may well refuse them.
-
-    They are those that no confirm on this connection has proven, those that reached no queue lately, and all after a
-    nack, which names no queue. `refusals` are the routes that were nacked last.
-    """
-
-    clock: Callable[[], float]
-    refusals: Refusals = field(init=False)
-    _until: float = float("-inf")
-    _unroutable: dict[str, float] = field(default_factory=dict)
-    _proven: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.refusals = Refusals(self.clock)
-
-    def unroutable(self, message: Message) -> None:
-        """The broker returned this message."""
-        self._unroutable[route(message)] = self.clock() + CARE_SECONDS
-        self._proven.discard(route(message))
-
-    def nacked(self) -> None:
-        """The broker nacked a message, whatever connection it came on."""
-        self._until = self.clock() + CARE_SECONDS
-
-    def proven(self, found: str) -> None:
-        """A message of this route has reached a queue."""
-        if len(self._proven) >= PROVEN_ROUTES:
-            self._proven.clear()
-        self._proven.add(found)
-
-    def has_proven(self, found: str) -> bool:
-        """Whether a message of this route has reached a queue on this connection."""
-        return found in self._proven
-
-    def connected(self) -> None:
-        """A connection is new: nothing is proven, since a broker that is back may lack its queues."""
-        self._proven.clear()
-
-    def doubts(self, routes: set[str]) -> set[str]:
-        """Those of the routes whose messages are handled with care now."""
-        now = self.clock()
-        if self._until > now:
-            return routes
-        if self._unroutable:
-            self._unroutable = {each: until for each, until in self._unroutable.items() if until > now}
-        return {each for each in routes if each not in self._proven or each in self._unroutable}
-
-
-CAREFUL_WAVES = 64
-"""How many messages of one key a batch publishes one by one, at most; the others come with a later batch."""
+MAX_GROUPS = 64
+"""Limit of the groups of a batch, and so of the messages that it publishes of a key with a serialized route."""
 INTERNAL_ERROR = 541
-BLAMED_ON_CONTENT = frozenset({311, 406, 501, 502, 503, 505, 540, INTERNAL_ERROR})
-"""With which the broker closes a channel or a connection because of what it was sent (section 1.2)."""
+CODES_ABOUT_CONTENT = frozenset({311, 406, 501, 502, 503, 505, 540, INTERNAL_ERROR})
+"""Reply codes with which the broker closes a channel or connection because of what it was sent (section 1.2)."""
 
 
 def blames_a_message(loss: Loss) -> bool:
-    """Whether the broker closed because of a message; access to a topic, unlike to an exchange, is about one."""
-    return loss.code in BLAMED_ON_CONTENT or (loss.code == 403 and "access to topic" in loss.reason)
+    """Whether the broker closed because of a message.
+
+    A refused access (403) is about one message if it is to a topic, and about all of them if it is to the exchange.
+    """
+    return loss.code in CODES_ABOUT_CONTENT or (loss.code == 403 and "access to topic" in loss.reason)
 
 
 @dataclass(frozen=True, slots=True)
-class Suspects:
-    """Ids at one of which the broker closed a channel or a connection, and whether other messages pass."""
+class Candidates:
+    """Messages of an earlier batch, one of which is poison: the broker closed a channel or connection because of it.
+
+    Attributes:
+        ids: their ids.
+        others_pass: the broker has confirmed other messages since. An internal error is then the fault of one of these.
+    """
 
     ids: frozenset[str] = frozenset()
     others_pass: bool = False
 
 
-NOBODY = Suspects()
+NO_CANDIDATES = Candidates()
 
 
 class PublishPlan:
-    """The messages of one `publish` and their receipts, so far.
+    """The messages of one `publish`, their receipts so far, and the groups in which they are sent.
 
-    A wave is what may be on its way at the same time: no id twice, because a returned message is told apart by its id
-    alone; nothing behind one of its key that is handled with care; and of one key only messages of one route, since a
-    queue may be unbound at any moment, and then the broker refuses all of a route, and takes those of another.
+    A group holds what may be unconfirmed at the same time. Three rules limit it:
+
+    * No id twice, because a returned message is recognized by its id alone.
+    * No message behind one of its key whose route is serialized.
+    * Only one route for each key. A queue may be unbound at any moment: the broker then returns all messages of one
+      route and accepts those of another.
 
     Args:
         messages: in order.
-        caution: of the publisher, for longer than one batch. If a route was nacked last, one message of it goes ahead,
-            or none.
-        suspects: what an earlier batch has found out and could not finish.
+        serialized: the publisher's memory of routes. Of a route that was nacked last one message goes ahead, or none
+            while the route is paused.
+        candidates: those that the batch before left.
+
+    Attributes:
+        messages: as given.
+        receipts: one for each message; None as long as there is none.
     """
 
-    def __init__(self, messages: Sequence[Message], caution: SerializedRoutes, suspects: Suspects = NOBODY) -> None:
+    def __init__(
+        self, messages: Sequence[Message], serialized: SerializedRoutes, candidates: Candidates = NO_CANDIDATES
+    ) -> None:
         self.messages = messages
         self.receipts: Receipts = [None] * len(messages)
-        self._caution = caution
-        self._refusals = caution.refusals
-        self._paused = set(self._refusals.paused()) if self._refusals else set()
+        self._serialized = serialized
+        self._back_pressure = serialized.nacked
+        self._paused = set(self._back_pressure.paused()) if self._back_pressure else set()
         self._nacked: set[str] = set()
-        self._suspects = suspects
-        self._failed: dict[str, int] = {}
-        self._routes = {route(message) for message in messages if message.key is not None}
-        self._careful, self._wave, self._waves = set[str](), list[int](), 0
+        self._candidates = candidates
+        self._failed_at: dict[str, int] = {}
+        self._routes = {route_of(message) for message in messages if message.key is not None}
+        self._serialized_now, self._group, self._group_count = set[str](), list[int](), 0
         every = range(len(messages))
-        known = [index for index in every if messages[index].id in suspects.ids] if suspects.ids else []
+        known = [index for index in every if messages[index].id in candidates.ids] if candidates.ids else []
         first, stop = (known[0], known[-1] + 1) if known else (0, 0)
-        # The last group is the next one. Parts of a batch that follow each other keep the order of every key.
-        self._groups: list[Sequence[int]] = (
+        # A stack: the last part is sent first. Contiguous parts keep the order of every key.
+        self._parts: list[Sequence[int]] = (
             [every[stop:], *_halves(every[first:stop]), every[:first]] if known else [every]
         )
 
-    def next_wave(self) -> list[int]:
-        """The indexes of what is to be sent now, in order; none where everything is decided."""
-        self._learn()
-        self._careful = self._caution.doubts(self._routes)
-        self._waves += 1
-        wave: list[int] = []
-        while self._groups and not wave:
-            wave, later = self._split(self._groups.pop())
+    def next_group(self) -> list[int]:
+        """The indexes of the messages to send now, in order. Empty if nothing is left to send."""
+        self._record_confirmed_routes()
+        self._serialized_now = self._serialized.among(self._routes)
+        self._group_count += 1
+        group: list[int] = []
+        while self._parts and not group:
+            group, later = self._split(self._parts.pop())
             if later:
-                self._groups.append(later)
-        self._wave = wave
-        return wave
+                self._parts.append(later)
+        self._group = group
+        return group
 
-    def refuse(self, index: int, receipt: Receipt) -> None:
-        """This message failed by itself: what is behind it, of its key, is held."""
+    def fail(self, index: int, receipt: Receipt) -> None:
+        """Record a failure of the message itself. Later messages of its key are not sent."""
         self.receipts[index] = receipt
         key = self.messages[index].key
         if key is not None:
-            self._failed[key] = min(index, self._failed.get(key, index))
+            self._failed_at[key] = min(index, self._failed_at.get(key, index))
 
-    def refused_by_broker(self, indexes: Sequence[int]) -> None:
-        """The broker returned or nacked these."""
+    def record_refused(self, indexes: Sequence[int]) -> None:
+        """Record which messages the broker has returned or nacked. They have their receipts already."""
         for index in indexes:
             receipt = self.receipts[index]
             if receipt is not None:
-                self.refuse(index, receipt)
+                self.fail(index, receipt)
                 if receipt is NACKED:
-                    self._nacked.add(route(self.messages[index]))
+                    self._nacked.add(route_of(self.messages[index]))
                 else:
-                    self._caution.unroutable(self.messages[index])
+                    self._serialized.record_return(route_of(self.messages[index]))
 
-    def is_held(self, index: int) -> bool:
-        """Whether an earlier message of its key has failed, or its route was nacked; it has its receipt then."""
+    def is_blocked(self, index: int) -> bool:
+        """Whether a message must not be sent: an earlier one of its key failed, or its route is nacked or paused.
+
+        If so, the message has its receipt afterwards.
+        """
         key = self.messages[index].key
-        if key is not None and index > self._failed.get(key, index):
+        if key is not None and index > self._failed_at.get(key, index):
             self.receipts[index] = Receipt(Verdict.NOT_SENT, f"an earlier message of key {key!r} has failed")
             return True
         if not (self._nacked or self._paused):
             return False
-        found = route(self.messages[index])
-        if found not in self._nacked and found not in self._paused:
+        route = route_of(self.messages[index])
+        if route not in self._nacked and route not in self._paused:
             return False
-        self.refuse(index, NACKED)
+        self.fail(index, NACKED)
         return True
 
-    def broke(self, loss: Loss, unanswered: Sequence[int], unsent: Sequence[int]) -> None:
-        """The broker ended the channel or connection because of one of these: find out of which."""
-        if unsent:
-            self._groups.append(unsent)
-        if len(unanswered) > 1:
-            self._suspects = Suspects(frozenset(self.messages[index].id for index in unanswered))
-            self._groups += _halves(unanswered)
-        elif unanswered and (loss.code != INTERNAL_ERROR or self._others_pass()):
-            self.refuse(unanswered[0], Receipt(Verdict.REJECTED, f"the broker closed: {loss.reason}"))
-        elif unanswered:
-            self.refuse(unanswered[0], Receipt(Verdict.UNKNOWN, f"the broker closed: {loss.reason}"))
+    def bisect(self, loss: Loss, unanswered: Sequence[int], unsent: Sequence[int]) -> None:
+        """Search the message because of which the broker closed: halve what was unanswered, or reject a single one.
 
-    def still_suspect(self) -> Suspects:
-        """What the next batch should know."""
-        unsettled = {
+        An internal error rejects a single message only if other messages pass; else the broker itself may be broken.
+        """
+        if unsent:
+            self._parts.append(unsent)
+        if len(unanswered) > 1:
+            self._candidates = Candidates(frozenset(self.messages[index].id for index in unanswered))
+            self._parts += _halves(unanswered)
+        elif unanswered and (loss.code != INTERNAL_ERROR or self._others_pass()):
+            self.fail(unanswered[0], Receipt(Verdict.REJECTED, f"the broker closed: {loss.reason}"))
+        elif unanswered:
+            self.fail(unanswered[0], Receipt(Verdict.UNKNOWN, f"the broker closed: {loss.reason}"))
+
+    def remaining_candidates(self) -> Candidates:
+        """The candidates without a definite receipt, for the next batch."""
+        undecided = {
             message.id
             for message, receipt in zip(self.messages, self.receipts, strict=True)
             if receipt is None or receipt.verdict is Verdict.UNKNOWN
         }
-        ids = self._suspects.ids & unsettled if self._suspects.ids else frozenset()
-        return Suspects(ids, others_pass=self._others_pass()) if ids else NOBODY
+        ids = self._candidates.ids & undecided if self._candidates.ids else frozenset()
+        return Candidates(ids, others_pass=self._others_pass()) if ids else NO_CANDIDATES
 
-    def _others_pass(self) -> bool:
-        return self._suspects.others_pass or CONFIRMED in self.receipts
-
-    def wants_new_connection(self, opened_at: float) -> bool:
-        """Whether it is to leave on a connection opened later than this, after nacks on this one."""
-        return bool(self._refusals) and self._refusals.want_new_connection(map(route, self.messages), opened_at)
+    def needs_new_connection(self, opened_at: float) -> bool:
+        """Whether nacks call for a connection that is younger than this one, which was opened at `opened_at`."""
+        routes = map(route_of, self.messages)
+        return bool(self._back_pressure) and self._back_pressure.need_new_connection(routes, opened_at)
 
     def finish(self, reason: str) -> list[Receipt]:
-        """All receipts; what has none is unknown, for this reason."""
-        self._learn()
+        """A receipt for every message; `UNKNOWN` with this reason for those without an answer."""
+        self._record_confirmed_routes()
         unknown = Receipt(Verdict.UNKNOWN, reason)
         if not (self._nacked or self._paused):
             return [unknown if receipt is None else receipt for receipt in self.receipts]
-        verdicts = self._judge_routes()
+        back_pressure = self._back_pressure_receipts()
         return [
-            verdicts[route(message)] if receipt is NACKED else receipt or unknown
+            back_pressure[route_of(message)] if receipt is NACKED else receipt or unknown
             for message, receipt in zip(self.messages, self.receipts, strict=True)
         ]
 
-    def _judge_routes(self) -> dict[str, Receipt]:
-        """What a nack means for each route: nobody knows at first; then the route waits, and no message is blamed."""
-        confirmed, paused = self._confirmed_routes(), self._refusals.paused()
-        verdicts = {}
-        for found in self._nacked:
-            name = shown(found)
-            if found in confirmed:
+    def _others_pass(self) -> bool:
+        return self._candidates.others_pass or CONFIRMED in self.receipts
+
+    def _back_pressure_receipts(self) -> dict[str, Receipt]:
+        """The receipt of the messages of each nacked or paused route. No nack is a message's fault.
+
+        The cause of the first nack is unclear: a full queue, or a connection that has lost sight of the queue's leader.
+        A nack beside a confirm, or on a new connection as well, is back-pressure.
+        """
+        confirmed, paused = self._confirmed_routes(), self._back_pressure.paused()
+        receipts = {}
+        for route in self._nacked:
+            name = route_name(route)
+            if route in confirmed:
                 reason = f"nacked by the broker, which takes some for {name}: a queue is full"
-            elif found in self._refusals:
+            elif route in self._back_pressure:
                 reason = f"nacked by the broker, on a new connection too: for {name} a queue is full, or has no leader"
             else:
-                self._refusals.refused(found, "", doubts_connection=True)
-                if self._caution.has_proven(found):
-                    self._caution.nacked()
-                verdicts[found] = Receipt(Verdict.UNKNOWN, f"the broker nacked all for {name} on this connection")
+                self._back_pressure.record_nack(route, "", retry_on_new_connection=True)
+                if self._serialized.is_confirmed(route):
+                    self._serialized.record_nack()
+                receipts[route] = Receipt(Verdict.UNKNOWN, f"the broker nacked all for {name} on this connection")
                 continue
-            self._refusals.refused(found, reason, doubts_connection=found not in confirmed)
-            self._caution.nacked()
-            verdicts[found] = Receipt(Verdict.POSTPONED, reason, after=self._wait(found))
-        for found in self._paused - self._nacked:
-            verdicts[found] = Receipt(Verdict.POSTPONED, paused.get(found) or str(NACKED.reason), self._wait(found))
-        return verdicts
+            self._back_pressure.record_nack(route, reason, retry_on_new_connection=route not in confirmed)
+            self._serialized.record_nack()
+            receipts[route] = Receipt(Verdict.POSTPONED, reason, after=self._pause_of(route))
+        for route in self._paused - self._nacked:
+            reason = paused.get(route) or str(NACKED.reason)
+            receipts[route] = Receipt(Verdict.POSTPONED, reason, after=self._pause_of(route))
+        return receipts
 
-    def _wait(self, found: str) -> timedelta:
-        return timedelta(seconds=self._refusals.seconds_left(found))
+    def _pause_of(self, route: str) -> timedelta:
+        return timedelta(seconds=self._back_pressure.seconds_left(route))
 
     def _confirmed_routes(self) -> set[str]:
-        answered = zip(self.messages, self.receipts, strict=True)
-        return {route(message) for message, receipt in answered if receipt is CONFIRMED}
+        pairs = zip(self.messages, self.receipts, strict=True)
+        return {route_of(message) for message, receipt in pairs if receipt is CONFIRMED}
 
-    def _learn(self) -> None:
-        """Every routing key of which the last wave has brought a message into a queue is proven."""
-        for index in self._wave if self._refusals else ():
-            if self.receipts[index] is CONFIRMED and (found := route(self.messages[index])) not in self._nacked:
-                self._refusals.accepted(found)
-        for index in self._wave if self._careful else ():
-            if self.receipts[index] is CONFIRMED and (found := route(self.messages[index])) in self._careful:
-                self._caution.proven(found)
+    def _record_confirmed_routes(self) -> None:
+        """Record the routes of which the broker has confirmed a message of the last group."""
+        for index in self._group if self._back_pressure else ():
+            if self.receipts[index] is CONFIRMED and (route := route_of(self.messages[index])) not in self._nacked:
+                self._back_pressure.record_confirm(route)
+        for index in self._group if self._serialized_now else ():
+            if self.receipts[index] is CONFIRMED and (route := route_of(self.messages[index])) in self._serialized_now:
+                self._serialized.record_confirm(route)
 
-    def _split(self, group: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _split(self, part: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Divide a part of the batch into the next group and the messages of later ones."""
         messages = self.messages
-        ids = {messages[index].id for index in group}
-        at_ease = not self._careful and not self._failed and not self._refusals
-        if at_ease and len(self._routes) <= 1 and len(ids) == len(group):
-            return list(group), []
-        wave, later = list[int](), list[int]()
-        waiting, seen, ahead = set[str](), set[str](), set[str]()
-        routes: dict[str, str] = {}
-        for index in group:
+        ids = {messages[index].id for index in part}
+        is_unrestricted = not self._serialized_now and not self._failed_at and not self._back_pressure
+        if is_unrestricted and len(self._routes) <= 1 and len(ids) == len(part):
+            return list(part), []
+        group: list[int] = []
+        later: list[int] = []
+        blocked_keys: set[str] = set()
+        group_ids: set[str] = set()
+        probed_routes: set[str] = set()
+        route_of_key: dict[str, str] = {}
+        for index in part:
             message = messages[index]
-            if self.receipts[index] is not None or self.is_held(index):
+            if self.receipts[index] is not None or self.is_blocked(index):
                 continue
-            found = route(message)
-            turns = message.key is not None and routes.setdefault(message.key, found) != found
-            if turns or message.id in seen or message.key in waiting or found in ahead:
+            route = route_of(message)
+            changes_route = message.key is not None and route_of_key.setdefault(message.key, route) != route
+            if changes_route or message.id in group_ids or message.key in blocked_keys or route in probed_routes:
                 if message.key is not None:
-                    waiting.add(message.key)
+                    blocked_keys.add(message.key)
                 later.append(index)
                 continue
-            seen.add(message.id)
-            wave.append(index)
-            if found in self._refusals:
-                ahead.add(found)
-            if message.key is not None and (found in ahead or found in self._careful):
-                waiting.add(message.key)
-        return wave, later if self._waves < CAREFUL_WAVES else self._put_off(later)
+            group_ids.add(message.id)
+            group.append(index)
+            if route in self._back_pressure:
+                probed_routes.add(route)
+            if message.key is not None and (route in probed_routes or route in self._serialized_now):
+                blocked_keys.add(message.key)
+        return group, later if self._group_count < MAX_GROUPS else self._without_keyed(later)
 
-    def _put_off(self, later: list[int]) -> list[int]:
-        """Leave the keys of these to a later batch; the rest of them."""
+    def _without_keyed(self, later: list[int]) -> list[int]:
+        """The messages without a key. Those with one are not sent in this batch, so that it ends."""
         for index in later:
             if self.messages[index].key is not None:
-                self.receipts[index] = Receipt(Verdict.NOT_SENT, "its key is published with care, and goes on later")
+                self.receipts[index] = Receipt(
+                    Verdict.NOT_SENT, "its key is published one message at a time, the next batch goes on with it"
+                )
         return [index for index in later if self.receipts[index] is None]
 
 
-def shown(found: str) -> str:
-    """A route, for people."""
-    return f"queue {found[1:]!r}" if found.startswith("\0") else f"routing key {found!r}"
-
-
-def _halves(group: Sequence[int]) -> list[Sequence[int]]:
-    """The second half and the first."""
-    middle = (len(group) + 1) // 2
-    return [group[middle:], group[:middle]]
+def _halves(indexes: Sequence[int]) -> list[Sequence[int]]:
+    """The second half and the first: of the parts, the last one is sent next."""
+    middle = (len(indexes) + 1) // 2
+    return [indexes[middle:], indexes[:middle]]

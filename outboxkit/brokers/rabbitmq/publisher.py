@@ -1,7 +1,4 @@
-"""The relay's side of RabbitMQ: persistent, mandatory, confirmed. None of the three can be turned off.
-
-A `QueuePublisher` publishes to one queue, past every binding, through the default exchange.
-"""
+"""Publishers for RabbitMQ: messages are persistent, mandatory and confirmed, and no option turns that off."""
 
 import asyncio
 import random
@@ -18,27 +15,28 @@ from outboxkit.brokers import Receipt
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_channel
 from outboxkit.brokers.rabbitmq.confirms import Loss
-from outboxkit.brokers.rabbitmq.plan import NOBODY, PublishPlan, SerializedRoutes, blames_a_message
+from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, blames_a_message
+from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser
 from outboxkit.brokers.reserved import QUEUE
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 
 HEARTBEAT_SECONDS = 5
-"""Shorter than a consumer's: no handler ever holds up a relay's event loop."""
+"""Shorter than a consumer's heartbeat, because no handler can block a relay's event loop."""
 
 
 class RabbitPublisher:
-    """Publishes to one durable topic exchange, which it declares.
+    """A publisher to one durable topic exchange, which it declares.
 
     Args:
-        url: `amqp://` or `amqps://`; several, separated by commas, are tried in an order of this publisher's own, and
-            the next one after each loss.
+        url: `amqp://` or `amqps://`. Several URLs, separated by commas, are tried in an order of this publisher's own.
+            When a connection is lost, the next one is tried.
         exchange: its name.
-        timeout: how long a batch may wait for its confirms, and a connection for its handshake.
+        timeout: the limit for a batch until it is confirmed, and for a connection until it is open.
         app_id: AMQP's `app_id` property of every message.
-        clock: seconds that only grow, for tests.
-        shuffle: what finds that order, for tests.
+        clock: seconds that only grow; a parameter for tests.
+        shuffle: puts the URLs into their order; a parameter for tests.
     """
 
     def __init__(
@@ -56,65 +54,65 @@ class RabbitPublisher:
         self._timeout = timeout.total_seconds()
         self._app_id = app_id
         self._connection: aio_pika.abc.AbstractConnection | None = None
-        self._answers = ConfirmParser()
+        self._parser = ConfirmParser()
         self._channel: ConfirmChannel | None = None
         self._clock, self._opened_at = clock, float("-inf")
-        self._caution = SerializedRoutes(clock)
-        self._suspects = NOBODY
+        self._serialized = SerializedRoutes(clock)
+        self._candidates = NO_CANDIDATES
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     @property
     def address(self) -> str:
-        """The broker's, without user and password."""
+        """The broker's URLs without user and password."""
         return urls.shown(",".join(self._addresses.urls))
 
     async def connect(self) -> None:
-        """Open the connection and declare the exchange, unless that is done.
+        """Open the connection and declare the exchange, if that is not done yet.
 
         Raises:
-            BrokerUnavailable: not reachable, or it takes no publishes now, for lack of memory or disk.
+            BrokerUnavailable: the broker is not reachable, or blocks publishers for lack of memory or disk.
         """
         if self._channel is not None and self._channel.is_open:
             self._raise_if_blocked(self._channel)
             return
-        await self._open_anew()
+        await self._reconnect()
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Publish a batch and await its confirms; after a timeout the connection is given up: its state is unknown."""
+        """Publish a batch and await its confirms. A timeout closes the connection, whose state is then unknown."""
         self._raise_if_blocked(self._working_channel())
-        plan = PublishPlan(batch, self._caution, self._suspects)
+        plan = PublishPlan(batch, self._serialized, self._candidates)
         try:
             async with asyncio.timeout(self._timeout):
-                if plan.wants_new_connection(self._opened_at) and self._caution.refusals.may_reconnect():
-                    await self._open_anew()
+                if plan.needs_new_connection(self._opened_at) and self._serialized.nacked.allow_reconnect():
+                    await self._reconnect()
                 reason = await self._send(plan)
         except BrokerUnavailable as error:
             reason = str(error)
         except TimeoutError:
-            reason = await self._out_of_time()
-        self._suspects = plan.still_suspect()
+            reason = await self._on_timeout()
+        self._candidates = plan.remaining_candidates()
         receipts = plan.finish(reason)
-        for news in self._caution.refusals.news():
-            self._log.warning("broker takes no messages of a route, they wait", reason=news)
+        for warning in self._serialized.nacked.take_warnings():
+            self._log.warning("broker takes no messages of a route, they wait", reason=warning)
         return receipts
 
     async def close(self) -> None:
-        """Disconnect; a later `connect` opens anew."""
-        gone, self._connection, self._channel = self._connection, None, None
-        await connection.close(gone)
+        """Disconnect. A later `connect` opens a new connection."""
+        amqp_connection, self._connection, self._channel = self._connection, None, None
+        await connection.close(amqp_connection)
 
     async def _send(self, plan: PublishPlan) -> str:
-        """Send wave after wave; returns why it ended before all was decided."""
-        while wave := plan.next_wave():
+        """Send group after group. Returns why it stopped early, or an empty text."""
+        while group := plan.next_group():
             channel = self._working_channel()
-            unsent = await channel.send(plan, wave)
+            unsent = await channel.send(plan, group)
             loss = channel.tracker.lost
             if loss is None:
                 continue
             if not (blames_a_message(loss) and channel.tracker.may_blame):
                 return loss.reason
-            plan.broke(loss, channel.tracker.unanswered(), unsent)
-            await self._replace(loss)
+            plan.bisect(loss, channel.tracker.take_unanswered(), unsent)
+            await self._reopen(loss)
         return ""
 
     def _working_channel(self) -> ConfirmChannel:
@@ -122,34 +120,34 @@ class RabbitPublisher:
             raise BrokerUnavailable("the connection to the broker is closed")
         return self._channel
 
-    async def _replace(self, lost: Loss) -> None:
-        """Open what the broker has closed because of a message."""
-        if lost.connection_too or self._connection is None:
-            await self._open_anew()
+    async def _reopen(self, loss: Loss) -> None:
+        """Open the channel again, and the connection if the broker has closed that as well."""
+        if loss.connection_too or self._connection is None:
+            await self._reconnect()
         else:
             self._channel = await self._open_channel(self._connection)
 
-    async def _open_anew(self) -> None:
+    async def _reconnect(self) -> None:
         await self.close()
-        self._answers = ConfirmParser()
+        self._parser = ConfirmParser()
         self._connection = await connection.connect(
             self._addresses,
             name="outboxkit relay",
             timeout=self._timeout,
-            tap=self._answers,
+            tap=self._parser,
             heartbeat=HEARTBEAT_SECONDS,
         )
         self._opened_at = self._clock()
         self._channel = await self._open_channel(self._connection)
-        self._caution.connected()
+        self._serialized.reset_confirmed()
 
-    async def _open_channel(self, on: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
+    async def _open_channel(self, amqp_connection: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
         return await open_channel(
-            on, self._answers, exchange=self._exchange, app_id=self._app_id, timeout=self._timeout
+            amqp_connection, self._parser, exchange=self._exchange, app_id=self._app_id, timeout=self._timeout
         )
 
-    async def _out_of_time(self) -> str:
-        """Leave the connection, unless the broker only holds it: it says when it goes on, and keeps what it has."""
+    async def _on_timeout(self) -> str:
+        """Close the connection, unless the broker has blocked it: it then unblocks it later and loses nothing."""
         channel = self._channel
         if channel is not None and channel.is_open and channel.tracker.blocked_by is not None:
             return _blocked(channel.tracker.blocked_by)
@@ -166,16 +164,18 @@ def _blocked(reason: str) -> str:
 
 
 DEFAULT_EXCHANGE = ""
-"""Every queue is bound to it by its own name, and it cannot be declared (AMQP 0-9-1, section 3.1.2)."""
+"""The exchange to which every queue is bound by its own name. It must not be declared (AMQP 0-9-1, section 3.1.2)."""
 
 
 class QueuePublisher:
-    """Publishes to a queue that exists, and whose consumer sees the messages as they were.
+    """A publisher to one existing queue, through the default exchange, whatever is bound to the topic exchange.
+
+    The queue's consumer sees the messages as if they came through the topic exchange.
 
     Args:
         url: as for `RabbitPublisher`.
         queue: its name.
-        timeout: how long a batch may wait for its confirms, and a connection for its handshake.
+        timeout: the limit for a batch until it is confirmed, and for a connection until it is open.
         app_id: AMQP's `app_id` property of every message.
     """
 
@@ -186,18 +186,18 @@ class QueuePublisher:
         self._publisher = RabbitPublisher(url, exchange=DEFAULT_EXCHANGE, timeout=timeout, app_id=app_id)
 
     async def connect(self) -> None:
-        """Open the connection, unless that is done."""
+        """Open the connection, if that is not done yet."""
         await self._publisher.connect()
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Publish a batch and await its confirms; a message is unroutable where there is no such queue."""
+        """Publish a batch and await its confirms. Every message is unroutable if there is no such queue."""
         return await self._publisher.publish([addressed(message, self._queue) for message in batch])
 
     async def close(self) -> None:
-        """Disconnect; a later `connect` opens anew."""
+        """Disconnect. A later `connect` opens a new connection."""
         await self._publisher.close()
 
 
 def addressed(message: Message, queue: str) -> Message:
-    """The message for this queue alone."""
+    """A copy of the message, addressed to this queue alone."""
     return replace(message, headers={**message.headers, QUEUE: queue})

@@ -12,8 +12,8 @@ from pamqp import commands, frame
 from pamqp.body import ContentBody
 
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.encode import BASIC, END, FRAME_OVERHEAD, HEADER, HEADER_OVERHEAD, rewritten
-from outboxkit.brokers.rabbitmq.taps import Arrived, ConfirmParser
+from outboxkit.brokers.rabbitmq.encode import BASIC, END, FRAME_OVERHEAD, HEADER, HEADER_OVERHEAD, copy_properties
+from outboxkit.brokers.rabbitmq.taps import ConfirmParser, RawDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable
 
@@ -47,7 +47,7 @@ class RetryPublisher:
         self._full: set[str] = set()
 
     async def put(
-        self, arrived: Arrived, queue: str, *, marks: DeliveryHeaders, topic: str, over: asyncio.Event
+        self, arrived: RawDelivery, queue: str, *, marks: DeliveryHeaders, topic: str, over: asyncio.Event
     ) -> None:
         """Put a copy with these marks into this queue; returns once the broker has it.
 
@@ -128,7 +128,7 @@ class RetryPublisher:
             _, wire_channel = await connection.open_channel(line.connection, on_lost=line.lose)
             line.channel = wire_channel.number
             line.room = (wire_channel.connection.connection_tune.frame_max or line.room) - FRAME_OVERHEAD
-            answers.hand_to(line, channel=line.channel)
+            answers.report_to(line, channel=line.channel)
             return line
 
 
@@ -170,7 +170,7 @@ class _Line:
     def writes_to(self, writer: asyncio.StreamWriter, _: object = None) -> None:
         self._writer = writer
 
-    async def put(self, arrived: Arrived, queue: str, marks: DeliveryHeaders, topic: str) -> str | None:
+    async def put(self, arrived: RawDelivery, queue: str, marks: DeliveryHeaders, topic: str) -> str | None:
         """Why the broker did not take it; None: it has it. A return is told by its id, so no id is there twice."""
         id_ = arrived.properties.message_id or ""
         while self.lost is None and (id_ in self._by_id or not self._clear.is_set()):
@@ -238,17 +238,17 @@ class _Line:
             if answer is not None and not answer.done():
                 answer.set_result(refusal)
 
-    def _frames(self, arrived: Arrived, queue: str, marks: DeliveryHeaders, topic: str) -> bytes:
+    def _frames(self, arrived: RawDelivery, queue: str, marks: DeliveryHeaders, topic: str) -> bytes:
         publish = commands.Basic.Publish(exchange="", routing_key=queue, mandatory=True)
         body = arrived.body
         parts = [ContentBody(body[start : start + self.room]) for start in range(0, len(body), self.room)]
         written = [frame.marshal(publish, self.channel), self._header(arrived, marks, topic)]
         return b"".join((*written, *(frame.marshal(part, self.channel) for part in parts)))
 
-    def _header(self, arrived: Arrived, marks: DeliveryHeaders, topic: str) -> bytes:
-        flags, written = arrived.flags, arrived.written
+    def _header(self, arrived: RawDelivery, marks: DeliveryHeaders, topic: str) -> bytes:
+        flags, written = arrived.flags, arrived.properties_bytes
         if arrived.properties.unreadable is None:  # else it is left as it is
-            flags, written, left_out = rewritten(flags, written, marks, topic, room=self.room)
+            flags, written, left_out = copy_properties(flags, written, marks, topic, room=self.room)
             if left_out:
                 told = {"message_id": arrived.properties.message_id, "left_out": len(left_out)}
                 self._log.warning("a retry copy has no room for all of its message's headers", **told)

@@ -1,4 +1,4 @@
-"""The consumer's side of RabbitMQ: a quorum queue, its retry queues, and deliveries with manual acks."""
+"""Subscriber for RabbitMQ: a quorum queue, its retry queues, and deliveries with manual acks."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from outboxkit.brokers import DEFAULT_LADDER, Malformed, reserved
 from outboxkit.brokers.rabbitmq import connection, decode
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
-from outboxkit.brokers.rabbitmq.taps import Arrived
+from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, retry_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable
@@ -23,77 +23,80 @@ from outboxkit.retry import delay_for
 
 
 class Source(Protocol):
-    """Where a delivery comes from, and may go again."""
+    """The subscriber of a delivery, as far as the delivery needs it."""
 
-    async def copy(self, delivery: "RabbitDelivery", marked: DeliveryHeaders, step: timedelta | None) -> None:
-        """Put a copy into a step of the ladder, or where there is none at the end of the delivery's own queue.
+    async def copy(
+        self, delivery: "RabbitDelivery", delivery_headers: DeliveryHeaders, delay: timedelta | None
+    ) -> None:
+        """Put a copy into the queue of a retry delay or, without a delay, at the end of the delivery's own queue.
 
         Raises:
-            BrokerUnavailable: the copy may be missing; the message is delivered again.
+            BrokerUnavailable: the copy may be missing. The broker delivers the message again.
         """
 
     @property
     def ladder(self) -> tuple[timedelta, ...]:
-        """The retry steps, ascending."""
+        """The retry delays, ascending."""
 
 
 class RabbitDelivery:
-    """One arrival, on the channel that it must be settled on."""
+    """A delivery, which must be acked on the channel on which it arrived."""
 
-    __slots__ = ("_source", "arrived", "dropped", "intake", "marks", "message", "returned", "topic")
+    __slots__ = ("_source", "channel", "delivery_headers", "dropped", "message", "raw", "redeliveries", "topic")
 
-    def __init__(self, arrived: Arrived, intake: DeliveryChannel, source: Source, *, dropped: bool) -> None:
-        found = arrived.properties
-        self.arrived = arrived
+    def __init__(self, raw: RawDelivery, channel: DeliveryChannel, source: Source, *, dropped: bool) -> None:
+        properties = raw.properties
+        self.raw = raw
         self.dropped = dropped
-        self.topic = decode.topic_of(found, arrived.routing_key, dropped=dropped)
-        self.message: Message | Malformed = decode.to_message(found, arrived.body, self.topic)
-        self.marks = reserved.read(found.headers) if found.headers else reserved.FRESH
-        self.returned = decode.returned(found, redelivered=arrived.redelivered)
-        self.intake = intake
+        self.topic = decode.topic_of(properties, raw.routing_key, dropped=dropped)
+        self.message: Message | Malformed = decode.to_message(properties, raw.body, self.topic)
+        self.delivery_headers = reserved.read(properties.headers) if properties.headers else reserved.FRESH
+        self.redeliveries = decode.redeliveries(properties, redelivered=raw.redelivered)
+        self.channel = channel
         self._source = source
 
     async def ack(self) -> None:
-        """Basic.Ack, together with the others of this moment."""
-        self.intake.ack(self.arrived.tag)
+        """Basic.Ack, sent together with other acks of the same turn of the event loop."""
+        self.channel.ack(self.raw.tag)
 
     async def requeue(self) -> None:
         """Basic.Nack with requeue."""
-        self.intake.nack(self.arrived.tag)
+        self.channel.nack(self.raw.tag)
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
-        """Publish a copy to a retry step, confirmed, and only then ack: a crash in between leaves two, never none."""
-        step = delay_for(self._source.ladder, self.marks.attempt, after)
-        await self._source.copy(self, self.marks.next_attempt(now=datetime.now(UTC), handlers=handlers), step)
+        """Publish a copy to a retry queue, await its confirm, then ack. A crash in between leaves two, never none."""
+        delay = delay_for(self._source.ladder, self.delivery_headers.attempt, after)
+        delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
+        await self._source.copy(self, delivery_headers, delay)
         await self.ack()
-        return step
+        return delay
 
     async def requeue_fresh(self) -> None:
-        """Publish a copy to the same queue, confirmed, and only then ack."""
-        await self._source.copy(self, self.marks, None)
+        """Publish a copy to the same queue, await its confirm, then ack."""
+        await self._source.copy(self, self.delivery_headers, None)
         await self.ack()
 
 
-LOOKS, LOOK_SECONDS = 2, 0.05
-"""How often a queue must be found empty, and how long after another: a pushed message may arrive behind the answer."""
+EMPTY_POLLS, POLL_SECONDS = 2, 0.05
+"""A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""
 
 
 class RabbitSubscriber:
-    """Receives from one durable quorum queue, bound to the exchange by message types.
+    """A subscriber to one durable quorum queue, bound to the exchange by message types.
 
     Beside queue `Q` it declares `Q.retry.<step>` for each step of the ladder, in which messages wait for their next
-    attempt, and `Q.dead`, which receives what the broker would drop by a limit of its own. That is delivered, too, as
-    `dropped`.
+    attempt, and `Q.dead`, which receives what the broker would drop by a limit of its own. Messages of `Q.dead` are
+    delivered as well, as `dropped`.
 
     Args:
         url: `amqp://` or `amqps://`.
         queue: its name.
-        exchange: the topic exchange, declared where it is missing.
+        exchange: the topic exchange, which is declared if it is missing.
         topics: routing keys to bind, usually the handled event types.
-        prefetch: how many deliveries may be unacked at once.
+        prefetch: the limit of unacked deliveries.
         ladder: the retry steps, ascending.
-        ordered: only one consumer of the queue gets messages at a time, the next one when it is gone.
-        timeout: how long the broker may take for each answer.
+        ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
+        timeout: the limit for each answer of the broker.
     """
 
     def __init__(
@@ -115,176 +118,175 @@ class RabbitSubscriber:
         self._prefetch = prefetch
         self._timeout = timeout.total_seconds()
         self._connection: aio_pika.abc.AbstractConnection | None = None
-        self._channel: aiormq.abc.AbstractChannel | None = None
-        self._intake: DeliveryChannel | None = None
+        self._wire: aiormq.abc.AbstractChannel | None = None
+        self._channel: DeliveryChannel | None = None
         self._consuming: asyncio.Task[None] | None = None
         self._consumed: DeliveryChannel | None = None
         self._copies = RetryPublisher(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
 
     @property
     def address(self) -> str:
-        """The broker's, without user and password."""
+        """The broker's URLs without user and password."""
         return urls.shown(self._url)
 
     async def connect(self) -> None:
-        """Open the connection and declare everything, unless that is done.
+        """Open the connection and declare the queues, if that is not done yet.
 
         Raises:
-            BrokerUnavailable: not reachable.
+            BrokerUnavailable: the broker is not reachable.
             ConfigurationError: a queue exists and is of another kind.
         """
-        if self._intake is not None and self._intake.lost is None:
+        if self._channel is not None and self._channel.lost is None:
             return
-        await self._leave()
-        intake = DeliveryChannel(timeout=self._timeout)
+        await self._disconnect()
+        channel = DeliveryChannel(timeout=self._timeout)
 
         async def on_cancelled(_: object) -> None:
-            intake.lose("the broker cancelled the consumer: was the queue deleted?")
+            channel.lose("the broker cancelled the consumer: was the queue deleted?")
 
         try:
             self._connection = await connection.connect(
                 self._addresses,
                 name=f"outboxkit consumer {self._queue}",
                 timeout=self._timeout,
-                on_lost=intake.lose,
-                tap=intake.deliveries,
-                on_writer=intake.writes_to,
+                on_lost=channel.lose,
+                tap=channel.parser,
+                on_writer=channel.writes_to,
             )
-            channel, self._channel = await connection.open_channel(self._connection, on_lost=intake.lose)
-            self._channel.on_consumer_cancel_callbacks.add(on_cancelled)
-            await self._queues.declare(channel, self._timeout)
-            with connection.converted("cannot bound what is pushed ahead"):
-                await channel.set_qos(prefetch_count=self._prefetch, timeout=self._timeout)
-            intake.listen(channel=self._channel.number)
-            self._intake = intake
+            amqp_channel, self._wire = await connection.open_channel(self._connection, on_lost=channel.lose)
+            self._wire.on_consumer_cancel_callbacks.add(on_cancelled)
+            await self._queues.declare(amqp_channel, self._timeout)
+            with connection.convert_errors("cannot set the prefetch"):
+                await amqp_channel.set_qos(prefetch_count=self._prefetch, timeout=self._timeout)
+            channel.listen(channel=self._wire.number)
+            self._channel = channel
         except BaseException:
-            await self._leave()
+            await self._disconnect()
             raise
 
     async def receive(self, *, wait: bool = True) -> RabbitDelivery | None:
-        """The next delivery, pushed by the broker; with `wait=False` None where the queue has proved empty.
+        """The next delivery, pushed by the broker. With `wait=False` None if the queue is empty.
 
-        None may also mean that so much is unsettled that nothing more is pushed.
+        None may also mean that so many deliveries are unacked that the broker pushes no more.
         """
-        intake = self._open_intake()
-        if intake.ceased and not wait:
+        channel = self._open_channel()
+        is_stopped = channel.stopped.is_set()
+        if is_stopped and not wait:
             return None
-        if not intake.ceased:
-            await self._consume(intake)
-        arrived = await (intake.next() if wait else self._next_or_none(intake))
-        return None if arrived is None else self._delivery(arrived, intake)
+        if not is_stopped:
+            await self._consume(channel)
+        raw = await (channel.next() if wait else self._next_or_none(channel))
+        return None if raw is None else RabbitDelivery(raw, channel, self, dropped=raw.consumer == self._dead)
 
     async def postponed(self) -> int:
-        """The number of messages in all retry steps."""
+        """The number of messages in all retry queues."""
         return sum([await self._depth(retry_queue(self._queue, step)) for step in self.ladder])
 
-    async def copy(self, delivery: RabbitDelivery, marked: DeliveryHeaders, step: timedelta | None) -> None:
-        """Put a copy of a delivery into a retry step, or at the end of its queue.
+    async def copy(self, delivery: RabbitDelivery, delivery_headers: DeliveryHeaders, delay: timedelta | None) -> None:
+        """Put a copy of a delivery into the queue of a retry delay or, without a delay, at the end of its queue.
 
-        Without a confirm everything comes again: the connection is given up, and `connect` declares what is missing.
-        One that ceased is left as it is: what else runs on it can still be settled.
+        If the copy is not confirmed, the channel is given up: the broker delivers its messages again, and `connect`
+        declares the queues that are missing. A stopped channel is kept, so that its other deliveries can be acked.
         """
-        over = delivery.intake.over
-        queue = delivery.arrived.consumer if step is None else retry_queue(self._queue, step)
+        stopped = delivery.channel.stopped
+        queue = delivery.raw.consumer if delay is None else retry_queue(self._queue, delay)
         try:
-            await self._copies.put(delivery.arrived, queue, marks=marked, topic=delivery.topic, over=over)
+            await self._copies.put(delivery.raw, queue, marks=delivery_headers, topic=delivery.topic, over=stopped)
         except BrokerUnavailable as error:
-            if not over.is_set():
-                delivery.intake.lose(str(error))
+            if not stopped.is_set():
+                delivery.channel.lose(str(error))
             raise
 
     async def stop_receiving(self) -> None:
-        """Basic.Cancel; what was pushed and not received goes back."""
-        intake, channel = self._open_intake(), self._channel
+        """Basic.Cancel. Pushed messages that `receive` has not returned are requeued."""
+        channel, wire = self._open_channel(), self._wire
         if self._consuming is not None:
             await asyncio.wait((self._consuming,))
-        if channel is not None:
-            await intake.stop_receiving(channel, *((self._queue, self._dead) if self._consumed is intake else ()))
+        if wire is not None:
+            queues = (self._queue, self._dead) if self._consumed is channel else ()
+            await channel.stop_receiving(wire, *queues)
 
     async def close(self) -> None:
-        """Disconnect; the broker takes back what was not acked."""
-        await self._leave()
+        """Disconnect. The broker requeues the unacked messages."""
+        await self._disconnect()
         await self._copies.close()
 
-    async def _leave(self) -> None:
-        gone, intake = self._connection, self._intake
-        self._connection = self._channel = self._intake = None
+    async def _disconnect(self) -> None:
+        amqp_connection, channel = self._connection, self._channel
+        self._connection = self._wire = self._channel = None
         if self._consuming is not None:
             self._consuming.cancel()
             self._consuming = None
-        if intake is not None:
-            intake.flush()
-            intake.lose("closed")
-        await connection.close(gone)
+        if channel is not None:
+            channel.flush()
+            channel.lose("closed")
+        await connection.close(amqp_connection)
 
-    async def _consume(self, intake: DeliveryChannel) -> None:
-        """Have both queues pushed, once; whoever is cancelled meanwhile leaves it to go on."""
-        if self._consumed is intake:
+    async def _consume(self, channel: DeliveryChannel) -> None:
+        """Start consuming from both queues, once. It goes on if the caller is cancelled."""
+        if self._consumed is channel:
             return
         if self._consuming is None:
-            self._consuming = asyncio.create_task(self._begin_consuming(intake))
-            self._consuming.add_done_callback(self._begun)
-        with connection.converted("cannot consume"):
+            self._consuming = asyncio.create_task(self._start_consuming(channel))
+            self._consuming.add_done_callback(self._on_consuming)
+        with connection.convert_errors("cannot consume"):
             await asyncio.shield(self._consuming)
 
-    async def _begin_consuming(self, intake: DeliveryChannel) -> None:
-        if self._channel is not None:
-            with intake.reading():
-                for queue in (self._dead, self._queue):  # no answer is to stand behind what the larger one pushes
-                    await intake.consume(self._channel, queue)
-            self._consumed = intake
+    async def _start_consuming(self, channel: DeliveryChannel) -> None:
+        if self._wire is not None:
+            with channel.reading():
+                for queue in (self._dead, self._queue):  # the larger one last: no answer comes behind its messages
+                    await channel.consume(self._wire, queue)
+            self._consumed = channel
 
-    def _begun(self, task: "asyncio.Task[None]") -> None:
+    def _on_consuming(self, task: "asyncio.Task[None]") -> None:
         self._consuming = None if self._consuming is task else self._consuming
         if not task.cancelled():
-            task.exception()  # looked at here too, in case everybody who waited for it was cancelled
+            task.exception()  # marks it as retrieved, in case every caller that waited for it was cancelled
 
-    async def _next_or_none(self, intake: DeliveryChannel) -> Arrived | None:
-        """What has arrived or is still in a queue; None where both were found empty twice with nothing in between."""
-        looks = 0
-        while (arrived := intake.next_present()) is None and looks < LOOKS and not self._is_used_up(intake):
+    async def _next_or_none(self, channel: DeliveryChannel) -> RawDelivery | None:
+        """The next delivery; None if both queues were empty in two polls in a row."""
+        polls = 0
+        while (raw := channel.next_nowait()) is None and polls < EMPTY_POLLS and not self._is_exhausted(channel):
             if self._queues.ordered:
-                await asyncio.sleep(LOOK_SECONDS)
-                if intake.waiting:
+                await asyncio.sleep(POLL_SECONDS)
+                if channel.has_next:
                     continue
-                looks = looks + 1 if await self._is_empty(self._queue) and await self._is_empty(self._dead) else 0
-            elif (arrived := await intake.ask(self._queue) or await intake.ask(self._dead)) is not None:
+                polls = polls + 1 if await self._is_empty(self._queue) and await self._is_empty(self._dead) else 0
+            elif (raw := await channel.get(self._queue) or await channel.get(self._dead)) is not None:
                 break
             else:
-                looks += 1
-                await asyncio.sleep(LOOK_SECONDS)
-        return arrived
+                polls += 1
+                await asyncio.sleep(POLL_SECONDS)
+        return raw
 
-    def _is_used_up(self, intake: DeliveryChannel) -> bool:
-        """Whether nothing more comes before something is settled; an ordered queue gives nothing but what it pushes."""
-        return intake.full or (self._queues.ordered and intake.unsettled >= self._prefetch)
+    def _is_exhausted(self, channel: DeliveryChannel) -> bool:
+        """Whether no delivery can come before one is acked. With a single active consumer there is no Basic.Get."""
+        return channel.is_full or (self._queues.ordered and channel.unacked >= self._prefetch)
 
     async def _is_empty(self, queue: str) -> bool:
-        """Whether a queue that cannot be asked for a message has none that is ready.
+        """Whether a queue with a single active consumer has no ready message.
 
-        A broker that has lost the queue's leader says that there is neither a message nor a consumer; there is one.
+        A broker that has lost the queue's leader reports neither messages nor consumers. There is a consumer: this one.
         """
-        found = await self._declared(queue)
-        return not found.message_count and bool(found.consumer_count)
+        declared = await self._declare_passively(queue)
+        return not declared.message_count and bool(declared.consumer_count)
 
     async def _depth(self, queue: str) -> int:
-        return (await self._declared(queue)).message_count or 0
+        return (await self._declare_passively(queue)).message_count or 0
 
-    async def _declared(self, queue: str) -> commands.Queue.DeclareOk:
-        intake, channel = self._open_intake(), self._channel
-        assert channel is not None  # noqa: S101 - they are set together
+    async def _declare_passively(self, queue: str) -> commands.Queue.DeclareOk:
+        channel, wire = self._open_channel(), self._wire
+        assert wire is not None  # noqa: S101 - they are set together
         try:
-            with connection.converted(f"cannot ask for the length of {queue!r}"), intake.reading():
-                return await channel.queue_declare(queue, passive=True, timeout=self._timeout)
+            with connection.convert_errors(f"cannot ask for the length of {queue!r}"), channel.reading():
+                return await wire.queue_declare(queue, passive=True, timeout=self._timeout)
         except BrokerUnavailable as error:
-            intake.lose(str(error))
+            channel.lose(str(error))
             raise
 
-    def _open_intake(self) -> DeliveryChannel:
-        if self._intake is None or self._intake.lost is not None:
-            reason = "not connected" if self._intake is None else self._intake.lost
+    def _open_channel(self) -> DeliveryChannel:
+        if self._channel is None or self._channel.lost is not None:
+            reason = "not connected" if self._channel is None else self._channel.lost
             raise BrokerUnavailable(f"the connection to the broker is closed: {reason}")
-        return self._intake
-
-    def _delivery(self, arrived: Arrived, intake: DeliveryChannel) -> RabbitDelivery:
-        return RabbitDelivery(arrived, intake, self, dropped=arrived.consumer == self._dead)
+        return self._channel

@@ -1,7 +1,7 @@
 """Parsers of the bytes that arrive on a connection (AMQP 0-9-1, section 4.2.3). Pure.
 
-They take the answers to publishes and the deliveries of one channel, and hand them to a listener. Everything else is
-passed on to the client library. Decisions 13 and 20 say why they do not take the library's own way.
+They take publisher confirms and deliveries out of the bytes and report them to a listener. All other frames go on to
+the client library. Decisions 13 and 20 have the reasons.
 """
 
 from collections.abc import Callable
@@ -17,166 +17,168 @@ from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import BODY, END, FRAME_OVERHEAD, HEADER, METHOD
 
 PAYLOAD = 7
-"""Where in a frame its payload begins."""
+"""Offset of the payload in a frame."""
 HEARTBEAT = bytes((8, 0, 0, 0, 0, 0, 0, END))
 FRAME_TYPES = (METHOD, HEADER, BODY, HEARTBEAT[0])
-_FRAME = Struct(">BHI")
+_FRAME, _METHOD = Struct(">BHI"), Struct(">I")
 
-Take = Callable[[int, int, int, bytes, int], bool]
-"""Whether a frame is taken: by its kind, its channel, the size of its payload, some bytes and where in them it is."""
+FrameHandler = Callable[[int, int, int, bytes, int], bool]
+"""Takes a frame and returns True, or returns False to leave it to the client library.
+
+Its arguments are the frame's type, its channel, the size of its payload, a buffer, and the frame's offset in it.
+"""
 
 
 class FrameSplitter:
-    """Shows whole frames to `take`; those that it does not want are for the client library."""
+    """A splitter of the byte stream into frames, each of which it offers to a handler."""
 
-    def __init__(self, take: Take) -> None:
-        self._take = take
-        self._rest = b""
+    def __init__(self, handler: FrameHandler) -> None:
+        self._handler = handler
+        self._incomplete = b""
 
-    def feed(self, arrived: bytes) -> bytes:
-        """What of the bytes is for others, whole frames only; the beginning of one is kept until its end arrives."""
-        data = self._rest + arrived if self._rest else arrived
-        take, frame = self._take, _FRAME.unpack_from
-        position, passed, kept, end = 0, 0, [], len(data)
-        while end - position >= FRAME_OVERHEAD:
-            kind, channel, size = frame(data, position)
-            if kind not in FRAME_TYPES:  # no AMQP: the client will say so
-                position = end
+    def feed(self, data: bytes) -> bytes:
+        """The frames for the client library. An incomplete frame is kept until the rest of it arrives."""
+        buffer = self._incomplete + data if self._incomplete else data
+        handler, unpack = self._handler, _FRAME.unpack_from
+        offset, copied, pieces, stop = 0, 0, [], len(buffer)
+        while stop - offset >= FRAME_OVERHEAD:
+            kind, channel, size = unpack(buffer, offset)
+            if kind not in FRAME_TYPES:  # not AMQP: the client library reports it
+                offset = stop
                 break
-            after = position + size + FRAME_OVERHEAD
-            if after > end:
+            end = offset + size + FRAME_OVERHEAD
+            if end > stop:
                 break
-            if take(kind, channel, size, data, position):
-                kept.append(data[passed:position])
-                passed = after
-            position = after
-        kept.append(data[passed:position])
-        self._rest = data[position:]
-        return b"".join(kept)
+            if handler(kind, channel, size, buffer, offset):
+                pieces.append(buffer[copied:offset])
+                copied = end
+            offset = end
+        pieces.append(buffer[copied:offset])
+        self._incomplete = buffer[offset:]
+        return b"".join(pieces)
 
 
 CONFIRM_SIZE = 13
 """Bytes of an ack's or a nack's payload (section 1.8.3.13): class, method, delivery tag, bits."""
-_CONFIRM, _METHOD = Struct(">HHQB"), Struct(">I")
+_CONFIRM = Struct(">HHQB")
 _ACK, _NACK, _RETURN = (60, 80), (60, 120), 60 << 16 | 50
 _CHANNEL_CLOSE, _CONNECTION_CLOSE = 20 << 16 | 40, 10 << 16 | 50
 _BLOCKED, _UNBLOCKED = 10 << 16 | 60, 10 << 16 | 61
 
 
 class ConfirmListener(Protocol):
-    """Who hears what the broker says of the messages of a channel."""
+    """The receiver of the broker's answers to the publishes on one channel."""
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """It has the message of this delivery tag; with `multiple` also all earlier ones."""
+        """The broker has the message of this delivery tag; with `multiple` all earlier ones as well."""
 
     def nack(self, tag: int, *, multiple: bool) -> None:
-        """It does not take it."""
+        """The broker does not accept the message; with `multiple` none of the earlier ones without an answer."""
 
     def returned(self, message_id: str, reason: str) -> None:
-        """No queue wants it; its ack follows."""
+        """The message is unroutable. Its ack follows."""
 
     def closed(self, code: int, text: str, *, connection_too: bool) -> None:
         """The broker closes the channel or the whole connection."""
 
     def blocked(self, reason: str | None) -> None:
-        """The broker takes no publishes of this connection now; None: it does again."""
+        """The broker blocks publishes on this connection for this reason; None: it has unblocked them."""
 
 
 class ConfirmParser:
-    """What arrives on one connection."""
+    """A parser of the publisher confirms on one channel of a connection."""
 
     def __init__(self) -> None:
         self._listener: ConfirmListener | None = None
         self._channel = 0
-        self._cutter = FrameSplitter(self._take)
-        self._returned: commands.Basic.Return | None = None
-        self._returned_id = ""
-        self._returned_body = 0
+        self._splitter = FrameSplitter(self._take)
+        self._return: commands.Basic.Return | None = None
+        self._return_id = ""
+        self._return_bytes = 0
 
-    def hand_to(self, listener: ConfirmListener, *, channel: int) -> None:
-        """From now on `listener` hears of the publishes on this channel."""
-        self._listener, self._channel, self._returned = listener, channel, None
+    def report_to(self, listener: ConfirmListener, *, channel: int) -> None:
+        """Report the confirms on this channel to `listener` from now on."""
+        self._listener, self._channel, self._return = listener, channel, None
 
-    def feed(self, arrived: bytes) -> bytes:
-        """What of the bytes is for others, whole frames only; the beginning of one is kept until its end arrives."""
-        return self._cutter.feed(arrived)
+    def feed(self, data: bytes) -> bytes:
+        """The frames for the client library. An incomplete frame is kept until the rest of it arrives."""
+        return self._splitter.feed(data)
 
-    def _take(self, kind: int, channel: int, size: int, data: bytes, start: int) -> bool:
-        """Whether the frame is an answer to a publish; the listener has heard of it then."""
+    def _take(self, kind: int, channel: int, size: int, buffer: bytes, offset: int) -> bool:
+        """The frame handler: it takes acks, nacks and returned messages, and only looks at closes and blocks."""
         listener = self._listener
         if listener is None:
             return False
         if kind == METHOD:
             if channel == self._channel and size == CONFIRM_SIZE:
-                class_, method, tag, bits = _CONFIRM.unpack_from(data, start + PAYLOAD)
+                class_, method, tag, bits = _CONFIRM.unpack_from(buffer, offset + PAYLOAD)
                 if (class_, method) == _ACK:
                     listener.ack(tag, multiple=bool(bits & 1))
                     return True
                 if (class_, method) == _NACK:
                     listener.nack(tag, multiple=bool(bits & 1))
                     return True
-            ours = channel in (0, self._channel)
-            return ours and self._take_method(listener, data[start : start + size + FRAME_OVERHEAD])
-        if channel != self._channel or self._returned is None:
+            is_ours = channel in (0, self._channel)
+            return is_ours and self._take_method(listener, buffer[offset : offset + size + FRAME_OVERHEAD])
+        if channel != self._channel or self._return is None:
             return False
         if kind == HEADER:
-            self._open_return(data[start : start + size + FRAME_OVERHEAD])
+            self._begin_return(buffer[offset : offset + size + FRAME_OVERHEAD])
         else:
-            self._returned_body -= size
-        if self._returned_body <= 0:
+            self._return_bytes -= size
+        if self._return_bytes <= 0:
             self._end_return(listener)
         return True
 
     def _take_method(self, listener: ConfirmListener, data: bytes) -> bool:
-        (method,) = _METHOD.unpack_from(data, PAYLOAD)
-        if method not in (_RETURN, _CHANNEL_CLOSE, _CONNECTION_CLOSE, _BLOCKED, _UNBLOCKED):
+        (number,) = _METHOD.unpack_from(data, PAYLOAD)
+        if number not in (_RETURN, _CHANNEL_CLOSE, _CONNECTION_CLOSE, _BLOCKED, _UNBLOCKED):
             return False
-        found = frame.unmarshal(data)[2]
-        match found:
+        method = frame.unmarshal(data)[2]
+        match method:
             case commands.Basic.Return():
-                self._returned = found
+                self._return = method
                 return True
             case commands.Channel.Close():
-                listener.closed(found.reply_code or 0, found.reply_text or "", connection_too=False)
+                listener.closed(method.reply_code or 0, method.reply_text or "", connection_too=False)
             case commands.Connection.Close():
-                listener.closed(found.reply_code or 0, found.reply_text or "", connection_too=True)
+                listener.closed(method.reply_code or 0, method.reply_text or "", connection_too=True)
             case commands.Connection.Blocked():
-                listener.blocked(found.reason or "")
+                listener.blocked(method.reason or "")
             case commands.Connection.Unblocked():
                 listener.blocked(None)
         return False
 
-    def _open_return(self, data: bytes) -> None:
+    def _begin_return(self, data: bytes) -> None:
         header = frame.unmarshal(data)[2]
         if isinstance(header, ContentHeader):
-            self._returned_body, self._returned_id = header.body_size, header.properties.message_id or ""
+            self._return_bytes, self._return_id = header.body_size, header.properties.message_id or ""
 
     def _end_return(self, listener: ConfirmListener) -> None:
-        found, self._returned = self._returned, None
-        if found is not None:
-            bound = f"no queue is bound to exchange {found.exchange!r} for routing key {found.routing_key!r}"
-            gone = f"there is no queue {found.routing_key!r}"
-            listener.returned(self._returned_id, f"{found.reply_text}: {bound}" if found.exchange else gone)
+        method, self._return = self._return, None
+        if method is not None:
+            unbound = f"no queue is bound to exchange {method.exchange!r} for routing key {method.routing_key!r}"
+            missing = f"there is no queue {method.routing_key!r}"
+            listener.returned(self._return_id, f"{method.reply_text}: {unbound}" if method.exchange else missing)
 
 
-_METHOD, _TAG, _CONTENT = Struct(">I"), Struct(">QB"), Struct(">HHQH")
+_TAG, _CONTENT = Struct(">QB"), Struct(">HHQH")
 _DELIVER, _GET_OK, _GET_EMPTY = 60 << 16 | 60, 60 << 16 | 71, 60 << 16 | 72
-_CHANNEL_CLOSE, _CONNECTION_CLOSE = 20 << 16 | 40, 10 << 16 | 50
 
 
 @dataclass(slots=True)
-class Arrived:
-    """One delivery as it came.
+class RawDelivery:
+    """A delivery as it is on the wire.
 
     Attributes:
         tag: its delivery tag.
-        redelivered: whether it was delivered before, to anybody.
-        consumer: the tag of the consumer that it was pushed to; empty where it was asked for.
-        routing_key: with which it came into the queue.
-        flags: which properties it has, as on the wire.
-        written: those properties, as on the wire.
-        properties: the same, decoded.
-        body: all of it.
+        redelivered: whether the broker has delivered the message before, to any consumer.
+        consumer: the tag of the consumer that it was pushed to; empty for the answer to a Basic.Get.
+        routing_key: the one with which the message came into the queue.
+        flags: which properties it has.
+        properties_bytes: the properties, encoded.
+        properties: the properties, decoded.
+        body: the whole body.
     """
 
     tag: int
@@ -184,97 +186,97 @@ class Arrived:
     consumer: str
     routing_key: str
     flags: int = 0
-    written: bytes = b""
+    properties_bytes: bytes = b""
     properties: Properties = field(default_factory=Properties)
     body: bytes = b""
 
 
 class DeliveryListener(Protocol):
-    """Who hears what arrives on a channel. What it raises ends the connection."""
+    """The receiver of the deliveries on one channel. An exception that it raises ends the connection."""
 
-    def delivered(self, arrived: Arrived) -> None:
-        """A message has arrived, pushed or asked for."""
+    def delivered(self, delivery: RawDelivery) -> None:
+        """Basic.Deliver or Basic.GetOk: a message, pushed or as the answer to a Basic.Get."""
 
     def empty(self) -> None:
-        """The queue that was asked has no message."""
+        """Basic.GetEmpty: the queue has no message that is ready."""
 
     def closed(self, reason: str) -> None:
         """The broker closes the channel or the whole connection."""
 
 
 class DeliveryParser:
-    """What arrives on one connection."""
+    """A parser of the deliveries on one channel of a connection."""
 
     def __init__(self, listener: DeliveryListener) -> None:
         self._listener = listener
         self._channel = -1
-        self._open: Arrived | None = None
-        self._missing = 0
-        self._parts: list[bytes] = []
+        self._incomplete: RawDelivery | None = None
+        self._missing_bytes = 0
+        self._body_parts: list[bytes] = []
         self.feed = FrameSplitter(self._take).feed
 
     def listen(self, *, channel: int) -> None:
-        """From now on the listener hears of this channel."""
+        """Report the deliveries on this channel from now on."""
         self._channel = channel
 
-    def _take(self, kind: int, channel: int, size: int, data: bytes, start: int) -> bool:
-        """Whether the frame is of a delivery."""
+    def _take(self, kind: int, channel: int, size: int, buffer: bytes, offset: int) -> bool:
+        """The frame handler: it takes deliveries, and only looks at closes."""
         if channel != self._channel:
             if channel == 0 and kind == METHOD:
-                self._notice_close(data, start, size)
+                self._notice_close(buffer, offset, size)
             return False
-        payload = start + PAYLOAD
+        payload = offset + PAYLOAD
         if kind == METHOD:
-            return self._take_method(data, start, size)
-        if self._open is None:
+            return self._take_method(buffer, offset, size)
+        if self._incomplete is None:
             return False
         if kind == HEADER:
-            self._take_header(self._open, data[payload : payload + size])
+            self._take_header(self._incomplete, buffer[payload : payload + size])
         else:
-            self._parts.append(data[payload : payload + size])
-            self._missing -= size
-        if self._missing <= 0:
-            self._end(self._open)
+            self._body_parts.append(buffer[payload : payload + size])
+            self._missing_bytes -= size
+        if self._missing_bytes <= 0:
+            self._end(self._incomplete)
         return True
 
-    def _take_method(self, data: bytes, start: int, size: int) -> bool:
-        payload = start + PAYLOAD
-        (method,) = _METHOD.unpack_from(data, payload)
-        if method == _DELIVER:
-            place = payload + 5
-            behind = place + data[payload + 4]
-            self._begin(data[place:behind].decode(), data, behind)
-        elif method == _GET_OK:
-            self._begin("", data, payload + 4)
-        elif method == _GET_EMPTY:
+    def _take_method(self, buffer: bytes, offset: int, size: int) -> bool:
+        payload = offset + PAYLOAD
+        (number,) = _METHOD.unpack_from(buffer, payload)
+        if number == _DELIVER:
+            start = payload + 5
+            end = start + buffer[payload + 4]
+            self._begin(buffer[start:end].decode(), buffer, end)
+        elif number == _GET_OK:
+            self._begin("", buffer, payload + 4)
+        elif number == _GET_EMPTY:
             self._listener.empty()
         else:
-            self._notice_close(data, start, size)
+            self._notice_close(buffer, offset, size)
             return False
         return True
 
-    def _begin(self, consumer: str, data: bytes, position: int) -> None:
-        """A message follows: its tag, whether it was redelivered, the exchange and the routing key are here."""
-        tag, redelivered = _TAG.unpack_from(data, position)
-        place = position + 9
-        place += data[place] + 1
-        routing_key = data[place + 1 : place + 1 + data[place]].decode(errors="backslashreplace")
-        self._open = Arrived(tag, bool(redelivered & 1), consumer, routing_key)
-        self._missing, self._parts = 1, []  # until its header says more
+    def _begin(self, consumer: str, buffer: bytes, offset: int) -> None:
+        """Read what both methods have from this offset on: delivery tag, redelivered, exchange, routing key."""
+        tag, redelivered = _TAG.unpack_from(buffer, offset)
+        size_at = offset + 9
+        size_at += buffer[size_at] + 1  # past the exchange
+        routing_key = buffer[size_at + 1 : size_at + 1 + buffer[size_at]].decode(errors="backslashreplace")
+        self._incomplete = RawDelivery(tag, bool(redelivered & 1), consumer, routing_key)
+        self._missing_bytes, self._body_parts = 1, []  # the header, which comes next, has the real size
 
-    def _take_header(self, arrived: Arrived, payload: bytes) -> None:
-        _, _, self._missing, arrived.flags = _CONTENT.unpack_from(payload)
-        arrived.written = payload[_CONTENT.size :]
-        arrived.properties = decode.read(arrived.flags, arrived.written)
+    def _take_header(self, delivery: RawDelivery, payload: bytes) -> None:
+        _, _, self._missing_bytes, delivery.flags = _CONTENT.unpack_from(payload)
+        delivery.properties_bytes = payload[_CONTENT.size :]
+        delivery.properties = decode.read(delivery.flags, delivery.properties_bytes)
 
-    def _end(self, arrived: Arrived) -> None:
-        arrived.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._open, self._parts = None, []
-        self._listener.delivered(arrived)
+    def _end(self, delivery: RawDelivery) -> None:
+        delivery.body = self._body_parts[0] if len(self._body_parts) == 1 else b"".join(self._body_parts)
+        self._incomplete, self._body_parts = None, []
+        self._listener.delivered(delivery)
 
-    def _notice_close(self, data: bytes, start: int, size: int) -> None:
-        (method,) = _METHOD.unpack_from(data, start + PAYLOAD)
-        if method in (_CHANNEL_CLOSE, _CONNECTION_CLOSE):
-            found = frame.unmarshal(data[start : start + size + FRAME_OVERHEAD])[2]
-            assert isinstance(found, commands.Channel.Close | commands.Connection.Close)  # noqa: S101 - by its number
-            self._listener.closed(f"{found.reply_code} {found.reply_text}")
+    def _notice_close(self, buffer: bytes, offset: int, size: int) -> None:
+        (number,) = _METHOD.unpack_from(buffer, offset + PAYLOAD)
+        if number in (_CHANNEL_CLOSE, _CONNECTION_CLOSE):
+            method = frame.unmarshal(buffer[offset : offset + size + FRAME_OVERHEAD])[2]
+            assert isinstance(method, commands.Channel.Close | commands.Connection.Close)  # noqa: S101 - by its number
+            self._listener.closed(f"{method.reply_code} {method.reply_text}")

@@ -29,7 +29,7 @@ async def a_confirmed_message_arrives_as_it_was(broker: BrokerUnderTest) -> None
             assert getattr(found, name) == getattr(sent, name), f"{name} was changed on the way"
         assert found.content_type == "application/json"
         assert found.routing_key == sent.routing_key
-        assert delivery.marks.attempt == 1
+        assert delivery.delivery_headers.attempt == 1
         await delivery.ack()
 
 

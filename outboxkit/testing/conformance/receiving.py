@@ -23,7 +23,7 @@ async def a_released_message_comes_again_as_the_same_attempt(broker: BrokerUnder
         await route.send(route.message())
         await (await route.next()).requeue()
         again = await route.next()
-        assert again.marks.attempt == 1
+        assert again.delivery_headers.attempt == 1
         await again.ack()
 
 
@@ -54,11 +54,11 @@ async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderT
         assert await first.retry() == LADDER[0]
         assert await route.subscriber.postponed() == 1
         second = await route.next()
-        assert second.marks.attempt == 2
+        assert second.delivery_headers.attempt == 2
         assert second.message == first.message
         assert await second.retry(after=LADDER[1] * 2) == LADDER[1], "the step nearest to what was asked for"
         third = await route.next()
-        assert third.marks.attempt == 3
+        assert third.delivery_headers.attempt == 3
         await third.ack()
         assert await route.subscriber.postponed() == 0
 
@@ -70,19 +70,19 @@ async def what_is_noted_on_a_message_travels_with_its_retries(broker: BrokerUnde
         given = DeliveryHeaders(handlers=("One", "Two"), accepted_at=accepted)
         await route.send(route.message(headers={**given.headers(), "tenant": "acme"}))
         first = await route.next()
-        assert first.marks == given
+        assert first.delivery_headers == given
         assert dict(first.message.headers) == {"tenant": "acme"}, "what is reserved is not the message's"
         await first.retry(handlers=("Two",))
         second = await route.next()
-        failed = second.marks.first_failed_at
+        failed = second.delivery_headers.first_failed_at
         assert failed is not None, "it has failed, so it says when"
-        assert second.marks == DeliveryHeaders(2, failed, ("Two",), accepted)
+        assert second.delivery_headers == DeliveryHeaders(2, failed, ("Two",), accepted)
         await second.requeue_fresh()
         third = await route.next()
-        assert third.marks == second.marks
+        assert third.delivery_headers == second.delivery_headers
         await third.retry()
         fourth = await route.next()
-        assert fourth.marks == DeliveryHeaders(3, failed, ("Two",), accepted), (
+        assert fourth.delivery_headers == DeliveryHeaders(3, failed, ("Two",), accepted), (
             "the first failure, and who is still to run, stay"
         )
         assert fourth.message == first.message
@@ -100,12 +100,12 @@ async def the_broker_counts_how_often_a_message_came_back(broker: BrokerUnderTes
             await subscriber.connect()
             route.subscriber = subscriber
             delivery = await route.next()
-            counts.append(delivery.returned)
+            counts.append(delivery.redeliveries)
         assert counts[0] == 0
         assert 0 < counts[1] <= counts[2]
         await delivery.retry()
         again = await route.next()
-        assert (again.returned, again.dropped) == (0, False)
+        assert (again.redeliveries, again.dropped) == (0, False)
         await again.ack()
 
 
@@ -118,7 +118,7 @@ async def a_renewed_message_comes_again_behind_the_others(broker: BrokerUnderTes
         await route.subscriber.close()
         await route.subscriber.connect()
         first = await route.next()
-        assert first.returned > 0
+        assert first.redeliveries > 0
         await first.requeue_fresh()
         second = await route.next()
         third = await route.next()
@@ -128,7 +128,7 @@ async def a_renewed_message_comes_again_behind_the_others(broker: BrokerUnderTes
             sent[0].id,
         ]
         assert third.message == first.message
-        assert (third.returned, third.marks) == (0, first.marks)
+        assert (third.redeliveries, third.delivery_headers) == (0, first.delivery_headers)
         await second.ack()
         await third.ack()
         assert await route.subscriber.receive(wait=False) is None

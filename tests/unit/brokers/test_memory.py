@@ -102,7 +102,7 @@ async def test_an_acked_delivery_is_gone(subscriber: MemorySubscriber):
     for _ in range(2):
         delivery = await subscriber.receive(wait=False)
         assert delivery is not None
-        assert delivery.marks.attempt == 1
+        assert delivery.delivery_headers.attempt == 1
         await delivery.ack()
     await subscriber.close()
     assert await subscriber.receive(wait=False) is None
@@ -112,7 +112,7 @@ async def test_a_released_delivery_comes_first_and_as_the_same_attempt(subscribe
     delivery = await subscriber.receive()
     await delivery.requeue()
     again = await subscriber.receive()
-    assert (again.message.id, again.marks.attempt) == ("a", 1)
+    assert (again.message.id, again.delivery_headers.attempt) == ("a", 1)
 
 
 async def test_what_is_not_acked_comes_back_after_the_subscriber(subscriber: MemorySubscriber):
@@ -127,11 +127,11 @@ async def test_a_retried_delivery_waits_and_then_is_the_next_attempt(subscriber:
     await (await subscriber.receive()).ack()
     for attempt, delay in ((1, AT_ONCE[0]), (2, AT_ONCE[1]), (3, AT_ONCE[1])):
         delivery = await subscriber.receive()
-        assert delivery.marks.attempt == attempt
+        assert delivery.delivery_headers.attempt == attempt
         assert await subscriber.postponed() == 0
         assert await delivery.retry() == delay
         assert await subscriber.postponed() == 1
-    assert (await subscriber.receive()).marks.attempt == 4
+    assert (await subscriber.receive()).delivery_headers.attempt == 4
     assert await subscriber.postponed() == 0
 
 
@@ -185,13 +185,13 @@ async def test_what_is_behind_a_failed_message_of_its_key_is_held():
     assert [receipt.verdict for receipt in await MemoryPublisher(broker).publish(batch[2:3])] == ["confirmed"]
 
 
-async def test_marks_are_read_off_what_is_published_and_are_no_headers(subscriber: MemorySubscriber):
+async def test_delivery_headers_are_read_off_what_is_published(subscriber: MemorySubscriber):
     broker = MemoryBroker()
     queue = broker.queue("billing", ["#"])
     headers = {"outboxkit-handlers": ["One"], "outboxkit-accepted-at": 1000, "a": 1}
     await MemoryPublisher(broker).publish([message(headers=headers)])
     assert dict(queue.ready[0].message.headers) == {"a": 1}
-    assert queue.ready[0].marks.handlers == ("One",)
+    assert queue.ready[0].delivery_headers.handlers == ("One",)
 
 
 async def test_an_addressed_message_goes_to_its_queue_alone():
@@ -226,7 +226,7 @@ async def test_a_renewed_delivery_is_behind_the_others_as_if_it_had_never_come(s
     for _ in range(2):
         await (await subscriber.receive()).requeue()
     first = await subscriber.receive()
-    assert (first.message.id, first.returned, first.dropped) == ("a", 2, False)
+    assert (first.message.id, first.redeliveries, first.dropped) == ("a", 2, False)
     await first.requeue_fresh()
     found = [await subscriber.receive(wait=False) for _ in range(3)]
-    assert [each and (each.message.id, each.returned) for each in found] == [("b", 0), ("a", 0), None]
+    assert [each and (each.message.id, each.redeliveries) for each in found] == [("b", 0), ("a", 0), None]

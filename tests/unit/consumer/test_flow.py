@@ -22,7 +22,7 @@ def order(number: int, **more: Any):
 def put_suspect(bench: Bench, number: int) -> None:
     """As if it had been with a consumer that died."""
     bench.put(order(number))
-    bench.subscriber.queue.put_back(bench.subscriber.queue.ready.pop())
+    bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
 
 
 class Trace:
@@ -106,8 +106,8 @@ async def test_what_came_back_too_often_without_a_fault_is_renewed(bench: Bench,
     put_suspect(bench, 1)
     queue = bench.subscriber.queue
     for _ in range(9):
-        queue.put_back(queue.ready.pop())
-    assert queue.ready[0].returned == 10
+        queue.requeue(queue.ready.pop())
+    assert queue.ready[0].redeliveries == 10
     assert (await bench.drain(trace.handler)).outcomes == {Outcome.PROCESSED: 1}
     assert rows(database_url, tables.attempt) == []
 

@@ -35,12 +35,14 @@ def routing(*functions: object, ordered: bool = False) -> Routing:
     return Routing([handler_of(function) for function in functions], policy=POLICY, ordered=ordered)
 
 
-def delivery(found: Message | Malformed, *, marks: DeliveryHeaders = FRESH, returned: int = 0) -> MemoryDelivery:
+def delivery(
+    found: Message | Malformed, *, delivery_headers: DeliveryHeaders = FRESH, redeliveries: int = 0
+) -> MemoryDelivery:
     subscriber = MemorySubscriber(MemoryBroker(), "billing", [])
-    subscriber.queue.put(found, marks)
+    subscriber.queue.put(found, delivery_headers)
     kept = subscriber.queue.ready.pop()
-    for _ in range(returned):
-        subscriber.queue.put_back(kept)
+    for _ in range(redeliveries):
+        subscriber.queue.requeue(kept)
         kept = subscriber.queue.ready.pop()
     return MemoryDelivery(kept, subscriber)
 
@@ -58,8 +60,8 @@ def test_a_delivery_is_handled_together_only_where_all_its_handlers_allow_it():
 
 
 def test_what_came_back_is_handled_alone():
-    assert routing(count_orders).arrival(delivery(message(), returned=1)).way is Mode.ISOLATED
-    assert routing(count_orders).arrival(delivery(Malformed("no id", b""), returned=1)).way is Mode.SINGLE
+    assert routing(count_orders).arrival(delivery(message(), redeliveries=1)).way is Mode.ISOLATED
+    assert routing(count_orders).arrival(delivery(Malformed("no id", b""), redeliveries=1)).way is Mode.SINGLE
 
 
 def test_the_key_counts_only_in_order():
@@ -70,14 +72,14 @@ def test_the_key_counts_only_in_order():
 def test_every_handler_of_the_type_runs_or_those_that_are_named():
     both, plain = routing(bill, count_orders), delivery(message())
     assert names(both.handlers(Arrival(plain, Mode.SINGLE), NOW)) == ["Bill", "Count"]
-    marked = delivery(message(), marks=DeliveryHeaders(handlers=("Count", "Gone")))
+    marked = delivery(message(), delivery_headers=DeliveryHeaders(handlers=("Count", "Gone")))
     assert names(both.handlers(Arrival(marked, Mode.SINGLE), NOW)) == ["Count"]
     again = Arrival(plain, Mode.SINGLE, handlers=("Bill",))
     assert names(both.handlers(again, NOW)) == ["Bill"]
 
 
 @pytest.mark.parametrize(
-    ("found", "marks", "reason"),
+    ("found", "delivery_headers", "reason"),
     [
         (Malformed("the message has no id", b""), FRESH, "malformed"),
         (message(type="Unknown"), FRESH, "no handler"),
@@ -85,8 +87,8 @@ def test_every_handler_of_the_type_runs_or_those_that_are_named():
         (message(created_at=NOW - timedelta(days=14)), FRESH, "stale"),
     ],
 )
-def test_what_none_may_handle(found: Message | Malformed, marks: DeliveryHeaders, reason: str):
-    decision = routing(bill).handlers(Arrival(delivery(found, marks=marks), Mode.SINGLE), NOW)
+def test_what_none_may_handle(found: Message | Malformed, delivery_headers: DeliveryHeaders, reason: str):
+    decision = routing(bill).handlers(Arrival(delivery(found, delivery_headers=delivery_headers), Mode.SINGLE), NOW)
     assert isinstance(decision, Decision)
     assert decision.reason == reason
 
@@ -100,5 +102,5 @@ def test_staleness_is_judged_by_the_id_and_on_the_safe_side():
     decision = routing(bill).handlers(Arrival(delivery(old), Mode.SINGLE), NOW)
     assert isinstance(decision, Decision)
     assert decision.outcome is Outcome.STALE
-    accepted = delivery(old, marks=DeliveryHeaders(accepted_at=NOW - timedelta(days=1)))
+    accepted = delivery(old, delivery_headers=DeliveryHeaders(accepted_at=NOW - timedelta(days=1)))
     assert names(routing(bill).handlers(Arrival(accepted, Mode.SINGLE), NOW)) == ["Bill"]

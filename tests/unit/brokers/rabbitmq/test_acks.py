@@ -46,11 +46,11 @@ def test_the_broker_hears_of_exactly_what_was_settled(steps: list[tuple[str, int
     for step, choice in steps:
         if step == "arrive":
             last += 1
-            acks.arrived(last, 10)
+            acks.record_delivery(last, 10)
             broker.unacked.append(last)
             held.append(last)
         elif step == "flush":
-            broker.hear(acks.frames())
+            broker.hear(acks.take_frames())
             assert broker.acked == acked
         elif held:
             tag = held.pop(choice % len(held))
@@ -62,19 +62,19 @@ def test_the_broker_hears_of_exactly_what_was_settled(steps: list[tuple[str, int
                 nacked.add(tag)
         assert broker.acked <= acked, "an ack of what nobody has acked"
         assert broker.nacked == nacked
-        assert acks.unsettled == len(held)
-    broker.hear(acks.frames())
+        assert acks.unacked == len(held)
+    broker.hear(acks.take_frames())
     assert (broker.acked, broker.unacked) == (acked, held)
-    assert acks.frames() == b""
+    assert acks.take_frames() == b""
 
 
 def settled(count: int, *tags: int) -> list[tuple[int, bool]]:
     acks = Acks(CHANNEL)
     for tag in range(1, count + 1):
-        acks.arrived(tag, 10)
+        acks.record_delivery(tag, 10)
     for tag in tags:
         acks.ack(tag)
-    written, found = acks.frames(), []
+    written, found = acks.take_frames(), []
     while written:
         size, _, method = frame.unmarshal(written)
         written = written[size:]
@@ -95,22 +95,22 @@ def test_what_is_still_handled_is_not_skipped_over():
 
 def test_what_is_settled_is_not_settled_again():
     acks = Acks(CHANNEL)
-    acks.arrived(1, 10)
+    acks.record_delivery(1, 10)
     acks.ack(1)
     acks.ack(1)
     assert acks.nack(1) == b""
-    assert len(acks.frames()) == len(frame.marshal(commands.Basic.Ack(1), CHANNEL))
+    assert len(acks.take_frames()) == len(frame.marshal(commands.Basic.Ack(1), CHANNEL))
     acks.ack(1)
-    assert acks.frames() + acks.nack(1) == b""
+    assert acks.take_frames() + acks.nack(1) == b""
 
 
 def test_what_was_given_back_is_not_acked_by_what_is_behind_it():
     acks, broker = Acks(CHANNEL), Broker()
     for tag in (1, 2, 3):
-        acks.arrived(tag, 10)
+        acks.record_delivery(tag, 10)
         broker.unacked.append(tag)
     acks.ack(1)
     acks.ack(3)
     broker.hear(acks.nack(2))
-    broker.hear(acks.frames())
+    broker.hear(acks.take_frames())
     assert (broker.acked, broker.nacked, broker.frames) == ({1, 3}, {2}, 2)

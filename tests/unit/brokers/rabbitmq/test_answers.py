@@ -89,7 +89,7 @@ PASSED_ON = st.sampled_from(
 
 def listening() -> tuple[ConfirmParser, Log]:
     answers, log = ConfirmParser(), Log()
-    answers.hand_to(log, channel=CHANNEL)
+    answers.report_to(log, channel=CHANNEL)
     return answers, log
 
 

@@ -12,7 +12,8 @@ from outboxkit import Message
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import plan
 from outboxkit.brokers.rabbitmq.confirms import Loss
-from outboxkit.brokers.rabbitmq.plan import NOBODY, PublishPlan, SerializedRoutes, Suspects, blames_a_message
+from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, Candidates, PublishPlan, blames_a_message
+from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
 from tests.unit.shop import message
 
 TOO_LARGE = Loss(406, "PRECONDITION_FAILED - too large", connection_too=False)
@@ -43,9 +44,9 @@ class Broker:
     chance: random.Random = field(default_factory=lambda: random.Random(1))
     accepted: list[str] = field(default_factory=list)
 
-    def take(self, plan: PublishPlan, wave: Sequence[int]) -> None:
-        cut = next((n for n, index in enumerate(wave) if plan.messages[index].id in self.poison), None)
-        arrived = wave if cut is None else wave[:cut]
+    def take(self, plan: PublishPlan, group: Sequence[int]) -> None:
+        cut = next((n for n, index in enumerate(group) if plan.messages[index].id in self.poison), None)
+        arrived = group if cut is None else group[:cut]
         for index in arrived:
             if plan.messages[index].id not in self.refused:
                 self.accepted.append(plan.messages[index].id)
@@ -53,31 +54,31 @@ class Broker:
         for index in answered:
             if plan.messages[index].id in self.refused:
                 plan.receipts[index] = Receipt(Verdict.UNROUTABLE)
-                plan.refused_by_broker([index])
+                plan.record_refused([index])
             else:
                 plan.receipts[index] = CONFIRMED
         if cut is not None:
-            plan.broke(self.loss, [index for index in wave if plan.receipts[index] is None], [])
+            plan.bisect(self.loss, [index for index in group if plan.receipts[index] is None], [])
 
-    def play(self, plan: PublishPlan, *, waves: int = 1000) -> list[Receipt]:
-        for _ in range(waves):
-            if not (wave := plan.next_wave()):
+    def play(self, plan: PublishPlan, *, groups: int = 1000) -> list[Receipt]:
+        for _ in range(groups):
+            if not (group := plan.next_group()):
                 break
-            self.take(plan, wave)
+            self.take(plan, group)
         return plan.finish("out of time")
 
 
-def cautious(*, probing: bool = False) -> SerializedRoutes:
+def serialized_routes(*, probing: bool = False) -> SerializedRoutes:
     made = SerializedRoutes(Clock())
     if not probing:
         prove(made)
     return made
 
 
-def prove(caution: SerializedRoutes) -> None:
+def prove(serialized: SerializedRoutes) -> None:
     """Every routing key of these tests has reached a queue before."""
     for route in (message().routing_key, "good", "lost"):
-        caution.proven(route)
+        serialized.record_confirm(route)
 
 
 KEYS = st.sampled_from([None, "a", "b", "c"])
@@ -102,7 +103,7 @@ def first_arrivals(broker: Broker) -> list[str]:
 @example([(None, "fine"), (None, "fine"), ("a", "fine"), ("a", "refused"), (None, "poison")], False)
 def test_every_message_gets_the_verdict_that_it_deserves(kinds: list[tuple[str | None, str]], probing: bool):
     messages, broker = messages_of(kinds)
-    receipts = broker.play(PublishPlan(messages, cautious(probing=probing)))
+    receipts = broker.play(PublishPlan(messages, serialized_routes(probing=probing)))
     deserved = {"fine": Verdict.CONFIRMED, "poison": Verdict.REJECTED, "refused": Verdict.UNROUTABLE}
     failed: set[str | None] = set()
     for (key, kind), receipt in zip(kinds, receipts, strict=True):
@@ -117,7 +118,7 @@ def test_every_message_gets_the_verdict_that_it_deserves(kinds: list[tuple[str |
 @given(MESSAGES)
 def test_what_is_accepted_of_a_key_is_accepted_in_order(kinds: list[tuple[str | None, str]]):
     messages, broker = messages_of(kinds)
-    broker.play(PublishPlan(messages, cautious()))
+    broker.play(PublishPlan(messages, serialized_routes()))
     for key in ("a", "b", "c"):
         arrived = [int(id_) for id_ in first_arrivals(broker) if kinds[int(id_)][0] == key]
         assert arrived == sorted(arrived)
@@ -126,9 +127,9 @@ def test_what_is_accepted_of_a_key_is_accepted_in_order(kinds: list[tuple[str | 
 @given(MESSAGES)
 def test_with_care_nothing_of_a_key_is_accepted_behind_what_failed(kinds: list[tuple[str | None, str]]):
     messages, broker = messages_of(kinds)
-    caution = cautious()
-    caution.nacked()  # a nack: care with everything
-    broker.play(PublishPlan(messages, caution))
+    serialized = serialized_routes()
+    serialized.record_nack()  # serializes all routes
+    broker.play(PublishPlan(messages, serialized))
     failed: set[str | None] = set()
     for number, (key, kind) in enumerate(kinds):
         assert key not in failed or str(number) not in broker.accepted
@@ -137,14 +138,14 @@ def test_with_care_nothing_of_a_key_is_accepted_behind_what_failed(kinds: list[t
 
 
 @given(MESSAGES, st.integers(1, 3))
-def test_calls_that_run_out_of_time_find_the_poison_together(kinds: list[tuple[str | None, str]], waves: int):
+def test_calls_that_run_out_of_time_find_the_poison_together(kinds: list[tuple[str | None, str]], groups: int):
     kinds = [(None, kind) for _, kind in kinds]
     todo, broker = messages_of(kinds)
-    caution, suspects = cautious(), NOBODY
+    serialized, candidates = serialized_routes(), NO_CANDIDATES
     verdicts: dict[str, Verdict] = {}
     for _ in range(200):
-        plan = PublishPlan(todo, caution, suspects)
-        receipts, suspects = broker.play(plan, waves=waves), plan.still_suspect()
+        plan = PublishPlan(todo, serialized, candidates)
+        receipts, candidates = broker.play(plan, groups=groups), plan.remaining_candidates()
         verdicts |= {sent.id: receipt.verdict for sent, receipt in zip(todo, receipts, strict=True)}
         todo = [sent for sent in todo if verdicts[sent.id] is Verdict.UNKNOWN]
     assert not todo, "it never ends"
@@ -153,32 +154,32 @@ def test_calls_that_run_out_of_time_find_the_poison_together(kinds: list[tuple[s
 
 def test_one_poisonous_message_costs_a_few_channels_only():
     messages, broker = [message(id=str(number)) for number in range(1024)], Broker({"777"})
-    plan, waves = PublishPlan(messages, cautious()), 0
-    while wave := plan.next_wave():
-        broker.take(plan, wave)
-        waves += 1
-    assert waves <= 2 * 10 + 1
+    plan, groups = PublishPlan(messages, serialized_routes()), 0
+    while group := plan.next_group():
+        broker.take(plan, group)
+        groups += 1
+    assert groups <= 2 * 10 + 1
     assert [number for number, receipt in enumerate(plan.receipts) if receipt is not CONFIRMED] == [777]
 
 
 def test_a_crash_of_the_broker_is_blamed_on_a_message_only_if_others_pass():
     broker = Broker({"bad"}, loss=CRASH)
-    alone = PublishPlan([message(id="bad")], cautious())
+    alone = PublishPlan([message(id="bad")], serialized_routes())
     assert [receipt.verdict for receipt in broker.play(alone)] == [Verdict.UNKNOWN]
-    assert alone.still_suspect() == NOBODY, (
+    assert alone.remaining_candidates() == NO_CANDIDATES, (
         "one message alone is no suspicion: it is the first of the next batch anyway"
     )
-    among = PublishPlan([message(id="good"), message(id="bad"), message(id="fine")], cautious())
+    among = PublishPlan([message(id="good"), message(id="bad"), message(id="fine")], serialized_routes())
     assert [receipt.verdict for receipt in broker.play(among)] == ["confirmed", "rejected", "confirmed"]
 
 
 def test_a_crash_at_the_head_of_a_batch_is_decided_by_the_next():
-    broker, caution = Broker({"bad"}, loss=CRASH), cautious()
+    broker, serialized = Broker({"bad"}, loss=CRASH), serialized_routes()
     messages = [message(id="bad"), message(id="fine")]
-    first = PublishPlan(messages, caution)
+    first = PublishPlan(messages, serialized)
     assert [receipt.verdict for receipt in broker.play(first)] == ["unknown", "confirmed"]
-    assert first.still_suspect() == Suspects(frozenset({"bad"}), others_pass=True)
-    second = PublishPlan(messages[:1], caution, first.still_suspect())
+    assert first.remaining_candidates() == Candidates(frozenset({"bad"}), others_pass=True)
+    second = PublishPlan(messages[:1], serialized, first.remaining_candidates())
     assert [receipt.verdict for receipt in broker.play(second)] == ["rejected"]
 
 
@@ -201,80 +202,82 @@ def test_who_is_to_blame(loss: Loss, blamed: bool):
 
 @given(IDS)
 def test_no_wave_has_an_id_twice_and_the_waves_keep_the_order_of_an_id(ids: list[str]):
-    plan, waves = PublishPlan([message(id=id_) for id_ in ids], cautious()), []
-    while wave := plan.next_wave():
-        waves.append(wave)
-        for index in wave:
+    plan, groups = PublishPlan([message(id=id_) for id_ in ids], serialized_routes()), []
+    while group := plan.next_group():
+        groups.append(group)
+        for index in group:
             plan.receipts[index] = CONFIRMED
-    assert sorted(index for wave in waves for index in wave) == list(range(len(ids)))
-    assert len(waves) == max(map(ids.count, ids), default=0)
-    for wave in waves:
-        assert len({ids[index] for index in wave}) == len(wave)
-        assert wave == sorted(wave)
+    assert sorted(index for group in groups for index in group) == list(range(len(ids)))
+    assert len(groups) == max(map(ids.count, ids), default=0)
+    for group in groups:
+        assert len({ids[index] for index in group}) == len(group)
+        assert group == sorted(group)
     for id_ in set(ids):
-        order = [index for wave in waves for index in wave if ids[index] == id_]
+        order = [index for group in groups for index in group if ids[index] == id_]
         assert order == sorted(order)
 
 
 def test_without_a_reason_for_care_a_batch_is_one_wave():
     keyed = [message(id=str(number), key="one") for number in range(10)]
-    assert PublishPlan(keyed, cautious()).next_wave() == list(range(10))
+    assert PublishPlan(keyed, serialized_routes()).next_group() == list(range(10))
 
 
 def test_of_one_key_only_messages_of_one_route_are_on_their_way_together():
     routes = ["good", "good", "lost", "good", "good"]
-    plan = PublishPlan([message(id=str(n), key="one", topic=route) for n, route in enumerate(routes)], cautious())
-    waves = []
-    while wave := plan.next_wave():
-        waves.append(wave)
-        for index in wave:
+    plan = PublishPlan(
+        [message(id=str(n), key="one", topic=route) for n, route in enumerate(routes)], serialized_routes()
+    )
+    groups = []
+    while group := plan.next_group():
+        groups.append(group)
+        for index in group:
             plan.receipts[index] = CONFIRMED
-    assert waves == [[0, 1], [2], [3, 4]]
+    assert groups == [[0, 1], [2], [3, 4]]
 
 
 def test_the_first_wave_of_a_connection_is_a_probe():
     keyed = [message(id=str(number), key="one" if number % 2 else None) for number in range(10)]
-    plan = PublishPlan(keyed, cautious(probing=True))
-    first = plan.next_wave()
+    plan = PublishPlan(keyed, serialized_routes(probing=True))
+    first = plan.next_group()
     assert first == [0, 1, 2, 4, 6, 8]
     for index in first:
         plan.receipts[index] = CONFIRMED
-    assert plan.next_wave() == [3, 5, 7, 9]
+    assert plan.next_group() == [3, 5, 7, 9]
 
 
 def test_care_with_a_single_key_is_limited():
     clock = Clock()
-    caution = SerializedRoutes(clock)
-    prove(caution)
-    caution.nacked()
+    serialized = SerializedRoutes(clock)
+    prove(serialized)
+    serialized.record_nack()
     messages = [message(id=str(n), key="one") for n in range(500)]
     broker = Broker()
-    receipts = broker.play(PublishPlan([*messages, message(id="other")], caution))
+    receipts = broker.play(PublishPlan([*messages, message(id="other")], serialized))
     assert [receipt.verdict for receipt in receipts] == [
-        *[Verdict.CONFIRMED] * plan.CAREFUL_WAVES, *[Verdict.NOT_SENT] * (500 - plan.CAREFUL_WAVES), Verdict.CONFIRMED
+        *[Verdict.CONFIRMED] * plan.MAX_GROUPS, *[Verdict.NOT_SENT] * (500 - plan.MAX_GROUPS), Verdict.CONFIRMED
     ]  # fmt: skip
 
 
 def test_what_became_known_meanwhile_holds_back_what_has_not_left():
     messages = [message(id=str(n), key=key) for n, key in enumerate(["one", "one", "two", None])]
-    plan = PublishPlan(messages, cautious())
-    plan.next_wave()
-    plan.refuse(0, Receipt(Verdict.REJECTED, "cannot be written"))
-    assert [plan.is_held(index) for index in range(1, 4)] == [True, False, False]
+    plan = PublishPlan(messages, serialized_routes())
+    plan.next_group()
+    plan.fail(0, Receipt(Verdict.REJECTED, "cannot be written"))
+    assert [plan.is_blocked(index) for index in range(1, 4)] == [True, False, False]
     assert plan.receipts[1] == Receipt(Verdict.NOT_SENT, "an earlier message of key 'one' has failed")
 
 
 def test_what_was_not_written_is_sent_after_the_suspects():
     messages = [message(id=str(number)) for number in range(8)]
-    plan = PublishPlan(messages, cautious())
-    plan.next_wave()
-    plan.broke(TOO_LARGE, [0, 1, 2], [3, 4, 5, 6, 7])
-    assert [plan.next_wave() for _ in range(4)] == [[0, 1], [2], [3, 4, 5, 6, 7], []]
+    plan = PublishPlan(messages, serialized_routes())
+    plan.next_group()
+    plan.bisect(TOO_LARGE, [0, 1, 2], [3, 4, 5, 6, 7])
+    assert [plan.next_group() for _ in range(4)] == [[0, 1], [2], [3, 4, 5, 6, 7], []]
 
 
 def test_a_batch_learns_which_routing_keys_reach_a_queue():
-    caution = SerializedRoutes(Clock())
+    serialized = SerializedRoutes(Clock())
     broker = Broker(refused={"lost"})
     batch_ = [message(id=id_, key="one", topic=id_) for id_ in ("good", "lost")]
-    broker.play(PublishPlan(batch_, caution))
-    assert caution.doubts({"good", "lost"}) == {"lost"}
+    broker.play(PublishPlan(batch_, serialized))
+    assert serialized.among({"good", "lost"}) == {"lost"}

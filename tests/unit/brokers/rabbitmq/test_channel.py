@@ -1,4 +1,4 @@
-"""How a wave is written: windows, room, and what stops it; against a wire that is a queue."""
+"""How a group is written: windows, room, and what stops it; against a wire that is a queue."""
 
 import asyncio
 import dataclasses
@@ -14,7 +14,8 @@ from pamqp import commands, frame
 from outboxkit.brokers import CONFIRMED
 from outboxkit.brokers.rabbitmq import channel
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
-from outboxkit.brokers.rabbitmq.plan import PublishPlan, SerializedRoutes
+from outboxkit.brokers.rabbitmq.plan import PublishPlan
+from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
 from tests.unit.shop import message
 
 
@@ -68,7 +69,7 @@ async def settled(task: asyncio.Task[Any]) -> None:
 
 async def test_a_wave_is_one_buffer_and_ends_with_the_last_answer(wire: Wire, opened: ConfirmChannel):
     batch = batch_of(1, 2, 3)
-    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     assert await wire.next_ids() == ["0", "1", "2"]
     opened.tracker.ack(2, multiple=True)
     await settled(sending)
@@ -83,7 +84,7 @@ async def test_the_next_window_waits_until_the_socket_has_taken_the_last(
 ):
     monkeypatch.setattr(channel, "WINDOW_MESSAGES", 2)
     batch = batch_of(1, 1, 1)
-    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     await settled(sending)
     assert wire.write_queue.qsize() == 1
     assert await wire.next_ids() == ["0", "1"]
@@ -99,7 +100,7 @@ async def test_no_more_than_so_much_is_on_its_way(
     monkeypatch.setattr(channel, *limit)
     monkeypatch.setattr(channel, "WINDOW_MESSAGES", 1)
     batch = batch_of(*[100_000] * 5)
-    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     for tag in range(1, 4):
         assert await wire.next_ids() == [str(tag - 1)]
         if tag >= 2:
@@ -115,7 +116,7 @@ async def test_no_more_than_so_much_is_on_its_way(
 
 async def test_a_message_larger_than_all_limits_goes_alone(wire: Wire, opened: ConfirmChannel):
     batch = batch_of(5_000_000, 10)
-    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     assert await wire.next_ids() == ["0"]
     await settled(sending)
     opened.tracker.ack(1, multiple=False)
@@ -127,7 +128,7 @@ async def test_a_message_larger_than_all_limits_goes_alone(wire: Wire, opened: C
 async def test_nothing_is_written_while_the_broker_blocks(wire: Wire, opened: ConfirmChannel):
     opened.tracker.blocked("low on disk")
     batch = batch_of(1)
-    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     await settled(sending)
     assert wire.write_queue.empty()
     opened.tracker.blocked(None)
@@ -141,20 +142,20 @@ async def test_a_lost_channel_ends_it_and_says_what_has_not_left(
 ):
     monkeypatch.setattr(channel, "WINDOW_MESSAGES", 2)
     batch = batch_of(1, 1, 1, 1)
-    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     await settled(sending)
     opened.tracker.closed(0, "the socket is gone", connection_too=True)
     assert await sending == [2, 3]
-    assert opened.tracker.unanswered() == [0, 1]
+    assert opened.tracker.take_unanswered() == [0, 1]
     assert not opened.is_open
 
 
 async def test_what_cannot_be_written_is_rejected_and_takes_no_tag(wire: Wire, opened: ConfirmChannel):
     messages = [message(id="0", headers={"a": object()}, key="k"), message(id="1", key="k"), message(id="2")]
-    caution = SerializedRoutes(lambda: 0.0)
-    caution.proven(messages[0].routing_key)
-    batch = PublishPlan(messages, caution)
-    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    serialized = SerializedRoutes(lambda: 0.0)
+    serialized.record_confirm(messages[0].routing_key)
+    batch = PublishPlan(messages, serialized)
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     assert await wire.next_ids() == ["2"]
     opened.tracker.ack(1, multiple=False)
     assert await sending == []
@@ -165,12 +166,12 @@ async def test_a_cancelled_wait_for_the_writer_counts_no_tag(wire: Wire, opened:
     while not wire.write_queue.full():
         wire.write_queue.put_nowait(ChannelFrame(payload=b"", should_close=False))
     batch = batch_of(1)
-    sending = asyncio.create_task(opened.send(batch, batch.next_wave()))
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     await settled(sending)
     sending.cancel()
     with pytest.raises(asyncio.CancelledError):
         await sending
-    assert opened.tracker.waiting == 0
+    assert opened.tracker.unconfirmed == 0
 
 
 def test_the_client_library_still_has_what_is_built_upon():

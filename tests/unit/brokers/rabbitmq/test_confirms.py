@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import CONFIRMED, Verdict
-from outboxkit.brokers.rabbitmq.confirms import Loss, Receipts, Tracker
+from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker, Loss, Receipts
 
 EVENTS = st.lists(
     st.one_of(
@@ -45,7 +45,7 @@ class Model:
                 self.verdicts[tag] = verdict
 
 
-def play(tracker: Tracker, event: tuple[Any, ...], sent: int) -> None:
+def play(tracker: ConfirmTracker, event: tuple[Any, ...], sent: int) -> None:
     match event:
         case ("send", count):
             tracker.sent([f"m-{sent + n}" for n in range(count)], [sent + n for n in range(count)])
@@ -60,7 +60,7 @@ def play(tracker: Tracker, event: tuple[Any, ...], sent: int) -> None:
 @given(EVENTS)
 def test_the_tracker_agrees_with_the_model(events: list[tuple[Any, ...]]):
     model, news = Model(), []
-    tracker = Tracker(lambda: news.append(1))
+    tracker = ConfirmTracker(lambda: news.append(1))
     receipts: Receipts = [None] * 300
     tracker.begin(receipts)
     refused: list[int] = []
@@ -69,17 +69,17 @@ def test_the_tracker_agrees_with_the_model(events: list[tuple[Any, ...]]):
             continue  # no broker acks no message
         play(tracker, event, model.sent)
         model.play(event)
-        refused += tracker.refused()
+        refused += tracker.take_refused()
         found = [receipt.verdict if receipt else None for receipt in receipts[: model.sent]]
         assert found == list(model.verdicts.values())
-        assert tracker.waiting == found.count(None)
+        assert tracker.unconfirmed == found.count(None)
     assert sorted(refused) == [n for n, v in enumerate(model.verdicts.values()) if v not in (None, Verdict.CONFIRMED)]
-    assert tracker.unanswered() == [n for n, v in enumerate(model.verdicts.values()) if v is None]
-    assert tracker.waiting == 0
+    assert tracker.take_unanswered() == [n for n, v in enumerate(model.verdicts.values()) if v is None]
+    assert tracker.unconfirmed == 0
 
 
-def tracking(count: int) -> tuple[Tracker, Receipts]:
-    tracker, receipts = Tracker(lambda: None), [None] * count
+def tracking(count: int) -> tuple[ConfirmTracker, Receipts]:
+    tracker, receipts = ConfirmTracker(lambda: None), [None] * count
     tracker.begin(receipts)  # type: ignore[arg-type]
     tracker.sent([f"m-{n}" for n in range(count)], range(count))
     return tracker, receipts  # type: ignore[return-value]
@@ -138,7 +138,7 @@ def test_the_first_reason_of_a_loss_is_kept():
 
 def test_whoever_waits_hears_of_everything():
     news: list[int] = []
-    tracker = Tracker(lambda: news.append(1))
+    tracker = ConfirmTracker(lambda: news.append(1))
     tracker.begin([None, None])
     tracker.sent(["a", "b"], [0, 1])
     tracker.ack(1, multiple=False)

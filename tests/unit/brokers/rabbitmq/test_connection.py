@@ -14,7 +14,7 @@ from yarl import URL
 
 from outboxkit import BrokerUnavailable, ConfigurationError
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.confirms import Tracker
+from outboxkit.brokers.rabbitmq.confirms import ConfirmTracker
 from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, ConfirmParser
 from tests.servers.ports import free_ports
 
@@ -85,13 +85,13 @@ async def test_something_else_is_refused_in_one_line_without_the_password(url: s
     ids=lambda error: type(error).__name__,
 )
 def test_every_way_of_being_away_is_one_error(error: Exception):
-    with pytest.raises(BrokerUnavailable, match="cannot ack: ") as raised, connection.converted("cannot ack"):
+    with pytest.raises(BrokerUnavailable, match="cannot ack: ") as raised, connection.convert_errors("cannot ack"):
         raise error
     assert raised.value.__cause__ is error
 
 
 def test_other_errors_are_passed_on():
-    with pytest.raises(ZeroDivisionError), connection.converted("cannot ack"):
+    with pytest.raises(ZeroDivisionError), connection.convert_errors("cannot ack"):
         raise ZeroDivisionError
 
 
@@ -163,12 +163,12 @@ class Silent(TransportFactory):
         return asyncio.StreamReader(), None  # type: ignore[return-value]
 
 
-async def tapped() -> tuple[asyncio.StreamReader, Tracker]:
-    answers, tracker = ConfirmParser(), Tracker(lambda: None)
+async def tapped() -> tuple[asyncio.StreamReader, ConfirmTracker]:
+    answers, tracker = ConfirmParser(), ConfirmTracker(lambda: None)
     tracker.begin([None] * 9)
     tracker.sent([str(n) for n in range(9)], range(9))
-    answers.hand_to(tracker, channel=1)
-    factory = connection.Tapped("amqp", answers)
+    answers.report_to(tracker, channel=1)
+    factory = connection.TappedTransports("amqp", answers)
     factory._transports = Silent()
     reader, _ = await factory.create(URL("amqp://mq/"))
     return reader, tracker

@@ -13,16 +13,16 @@ from pamqp.header import ContentHeader
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.retries import NACKED, RetryPublisher, _Line
-from outboxkit.brokers.rabbitmq.taps import Arrived
+from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
 from tests.servers.ports import free_ports
 from tests.unit.brokers.rabbitmq.written import Written
 
 
-def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> Arrived:
+def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> RawDelivery:
     written = commands.Basic.Properties(message_id=id_, message_type="T", **given).marshal()
     flags, rest = int.from_bytes(written[:2]), written[2:]
-    return Arrived(1, False, "billing", "orders.eu", flags, rest, decode.read(flags, rest), body)
+    return RawDelivery(1, False, "billing", "orders.eu", flags, rest, decode.read(flags, rest), body)
 
 
 def line(room: int = 1000) -> tuple[_Line, Written]:
@@ -32,7 +32,7 @@ def line(room: int = 1000) -> tuple[_Line, Written]:
     return made, written
 
 
-def put(to: _Line, copied: Arrived) -> "asyncio.Task[str | None]":
+def put(to: _Line, copied: RawDelivery) -> "asyncio.Task[str | None]":
     return asyncio.create_task(to.put(copied, "billing.retry.1s", DeliveryHeaders(attempt=2), "orders.eu"))
 
 
@@ -54,12 +54,12 @@ async def test_a_copy_goes_to_its_queue_with_its_marks_and_its_whole_body():
 async def test_what_cannot_be_read_is_copied_as_it_is():
     made, written = line()
     broken = arrived()
-    broken.flags, broken.written = 0x00C0, b"\x03m-1" + struct.pack(">Q", 2**62)
-    broken.properties = decode.read(broken.flags, broken.written)
+    broken.flags, broken.properties_bytes = 0x00C0, b"\x03m-1" + struct.pack(">Q", 2**62)
+    broken.properties = decode.read(broken.flags, broken.properties_bytes)
     assert broken.properties.unreadable is not None
     put(made, broken)
     await asyncio.sleep(0)
-    assert broken.written + b"\xce" in written.bytes
+    assert broken.properties_bytes + b"\xce" in written.bytes
     assert struct.pack(">HHQH", 60, 0, len(broken.body), broken.flags) in written.bytes
 
 

@@ -10,7 +10,7 @@ from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 from pamqp.heartbeat import Heartbeat
 
-from outboxkit.brokers.rabbitmq.taps import Arrived, DeliveryParser
+from outboxkit.brokers.rabbitmq.taps import DeliveryParser, RawDelivery
 
 CHANNEL, OTHER = 3, 4
 PROPERTIES = commands.Basic.Properties(message_id="m-1", message_type="T", headers={"a": 1})
@@ -22,7 +22,7 @@ class Log:
     def __init__(self) -> None:
         self.heard: list[Any] = []
 
-    def delivered(self, arrived: Arrived) -> None:
+    def delivered(self, arrived: RawDelivery) -> None:
         self.heard.append(arrived)
 
     def empty(self) -> None:
@@ -139,7 +139,7 @@ def test_a_message_that_cannot_be_read_is_delivered_with_the_reason_and_its_byte
     (arrived,) = log.heard
     assert arrived.properties.unreadable.startswith("its message_id cannot be read")
     assert (arrived.properties.message_type, arrived.body) == ("T", b"body")
-    assert b"\xff\xff\xff" in arrived.written
+    assert b"\xff\xff\xff" in arrived.properties_bytes
 
 
 def test_a_routing_key_that_is_no_utf8_is_no_end_of_the_connection():

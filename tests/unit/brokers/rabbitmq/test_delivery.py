@@ -34,16 +34,16 @@ class Source:
 def delivery(
     source: Source, *, redelivered: bool = False, dropped: bool = False, **given: Any
 ) -> tuple[RabbitDelivery, Written]:
-    intake, written = DeliveryChannel(timeout=5), Written()
-    intake.writes_to(written)  # type: ignore[arg-type]
-    intake.listen(channel=CHANNEL)
+    channel, written = DeliveryChannel(timeout=5), Written()
+    channel.writes_to(written)  # type: ignore[arg-type]
+    channel.listen(channel=CHANNEL)
     method = commands.Basic.Deliver("billing", 1, redelivered, "shop", "orders.eu").marshal()
     frame_ = b"\x01" + CHANNEL.to_bytes(2) + (len(method) + 4).to_bytes(4) + (60 << 16 | 60).to_bytes(4) + method
     properties = commands.Basic.Properties(**({"message_id": "m-1", "message_type": "T"} | given))
-    intake.deliveries.feed(frame_ + b"\xce" + b"".join(content(b"body", 100, properties)))
-    arrived = intake.next_present()
+    channel.parser.feed(frame_ + b"\xce" + b"".join(content(b"body", 100, properties)))
+    arrived = channel.next_nowait()
     assert arrived is not None
-    return RabbitDelivery(arrived, intake, source, dropped=dropped), written
+    return RabbitDelivery(arrived, channel, source, dropped=dropped), written
 
 
 async def test_everything_is_read_off_what_arrived():
@@ -51,13 +51,13 @@ async def test_everything_is_read_off_what_arrived():
     found, _ = delivery(Source(), redelivered=True, dropped=True, headers=headers)
     assert isinstance(found.message, Message)
     assert (found.message.id, found.message.topic, dict(found.message.headers)) == ("m-1", "orders.eu", {"a": 1})
-    assert (found.marks, found.returned, found.dropped) == (DeliveryHeaders(3, None, ("One",)), 2, True)
+    assert (found.delivery_headers, found.redeliveries, found.dropped) == (DeliveryHeaders(3, None, ("One",)), 2, True)
 
 
 async def test_an_ack_leaves_with_the_others_and_a_release_at_once():
     found, written = delivery(Source())
     await found.ack()
-    found.intake.flush()
+    found.channel.flush()
     assert [type(each) for each in written.take()] == [commands.Basic.Ack]
     found, written = delivery(Source())
     await found.requeue()
@@ -72,7 +72,7 @@ async def test_a_retry_is_a_copy_one_attempt_older_and_then_an_ack():
     ((marked, step),) = source.copies
     assert (marked.attempt, marked.handlers, step) == (3, ("Two",), STEPS[1])
     assert marked.first_failed_at is not None
-    found.intake.flush()
+    found.channel.flush()
     assert [type(each) for each in written.take()] == [commands.Basic.Ack]
     assert await delivery(source)[0].retry(timedelta(seconds=2)) == STEPS[0]
 
@@ -82,7 +82,7 @@ async def test_a_renewal_is_a_copy_as_it_is_and_then_an_ack():
     found, written = delivery(source, headers={"outboxkit-attempt": 2})
     await found.requeue_fresh()
     assert source.copies == [(DeliveryHeaders(2), None)]
-    found.intake.flush()
+    found.channel.flush()
     assert [type(each) for each in written.take()] == [commands.Basic.Ack]
 
 
@@ -91,5 +91,5 @@ async def test_without_a_copy_there_is_no_ack():
     for settle in (found.retry, found.requeue_fresh):
         with pytest.raises(BrokerUnavailable):
             await settle()
-    found.intake.flush()
+    found.channel.flush()
     assert written.bytes == b""

@@ -184,7 +184,7 @@ def test_a_key_may_be_longer_than_a_name():
 
 
 def test_more_routes_than_are_remembered_are_still_right(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(encode, "REMEMBERED", 3)
+    monkeypatch.setattr(encode, "CACHE_SIZE", 3)
     writer = encoder()
     batch = [message(topic=f"orders.{n % 5}", headers={f"h{n % 7}": n}) for n in range(50)]
     found = read(write(*batch, by=writer))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pamqp.commands import Basic
 
 from outboxkit.brokers.rabbitmq import decode
-from outboxkit.brokers.rabbitmq.decode import DEEPEST, Properties
+from outboxkit.brokers.rabbitmq.decode import MAX_DEPTH, Properties
 
 SHORT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60)
 VALUES = st.recursive(
@@ -122,7 +122,7 @@ def test_a_broken_table_leaves_the_rest_readable(field: bytes):
     assert (found.headers, found.message_id, found.message_type) == (None, "m-1", "T")
 
 
-@pytest.mark.parametrize(("levels", "readable"), [(DEEPEST, True), (DEEPEST + 1, False)])
+@pytest.mark.parametrize(("levels", "readable"), [(MAX_DEPTH, True), (MAX_DEPTH + 1, False)])
 def test_headers_may_be_nested_but_not_without_end(levels: int, readable: bool):
     value: Any = 1
     for _ in range(levels):

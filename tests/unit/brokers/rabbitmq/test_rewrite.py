@@ -1,4 +1,4 @@
-"""The properties of a copy: those of its message, byte by byte, with our marks."""
+"""The properties of a copy: those of its message, byte by byte, with our delivery headers."""
 
 import struct
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from outboxkit import Message
 from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
-from outboxkit.brokers.rabbitmq.encode import Unwritable, rewritten
+from outboxkit.brokers.rabbitmq.encode import Unwritable, copy_properties
 from outboxkit.brokers.reserved import DeliveryHeaders
 from tests.unit.brokers.rabbitmq.test_wire import MESSAGES, over_the_wire, published, read
 from tests.unit.shop import NOW
@@ -35,12 +35,12 @@ def copied(
     flags: int, written: bytes, marked: DeliveryHeaders = TWICE, topic: str = "t", room: int = ROOM
 ) -> Properties:
     assert decode.read(flags, written).unreadable is None
-    again, rest, _ = rewritten(flags, written, marked, topic, room=room)
+    again, rest, _ = copy_properties(flags, written, marked, topic, room=room)
     return decode.read(again, rest)
 
 
 @given(MESSAGES)
-def test_a_copy_is_the_same_message_with_other_marks(sent: Message):
+def test_a_copy_is_the_same_message_with_other_delivery_headers(sent: Message):
     assume(not {"CC", "BCC"} & sent.headers.keys())
     written = published(sent).marshal()
     flags, rest, topic, marked = int.from_bytes(written[:2]), written[2:], sent.routing_key, DeliveryHeaders()
@@ -50,7 +50,7 @@ def test_a_copy_is_the_same_message_with_other_marks(sent: Message):
         assert marked.attempt == attempt
         assert read(found, sent.payload, topic) == sent
         marked = marked.next_attempt(now=NOW, handlers=("One", "Two"))
-        flags, rest, _ = rewritten(flags, rest, marked, decode.topic_of(found, topic), room=ROOM)
+        flags, rest, _ = copy_properties(flags, rest, marked, decode.topic_of(found, topic), room=ROOM)
         topic = "billing.retry.1s"
 
 
@@ -91,7 +91,7 @@ def test_what_others_wrote_for_themselves_is_not_copied():
 )
 def test_a_header_of_any_type_and_name_stays_what_it_was(field: bytes, caplog: pytest.LogCaptureFixture):
     flags, written = table(field)
-    _, rest, left_out = rewritten(flags, written, TWICE, "t", room=ROOM)
+    _, rest, left_out = copy_properties(flags, written, TWICE, "t", room=ROOM)
     assert rest[4 : 4 + len(field)] == field
     assert not left_out
     assert not caplog.records, "no library says anything, least of all with a foreign name in it"
@@ -100,23 +100,23 @@ def test_a_header_of_any_type_and_name_stays_what_it_was(field: bytes, caplog: p
 def test_if_all_does_not_fit_the_largest_of_the_senders_headers_are_left_out():
     headers = {"small": 1, "large": "x" * 600, "larger": "x" * 700, "outboxkit-key": "k" * 255}
     flags, written = marshalled(headers=headers)
-    again, rest, left_out = rewritten(flags, written, TWICE, "t", room=1100)
+    again, rest, left_out = copy_properties(flags, written, TWICE, "t", room=1100)
     assert left_out == ["larger"]
     assert (decode.read(again, rest).headers or {}).keys() == {
         *("small", "large", "outboxkit-key", "outboxkit-attempt", "outboxkit-topic")
     }
     assert len(rest) + 14 <= 1100
     for size in range(len(rest) + 13, 420, -7):
-        again, rest, left_out = rewritten(flags, written, TWICE, "t", room=size)
+        again, rest, left_out = copy_properties(flags, written, TWICE, "t", room=size)
         assert len(rest) + 14 <= size
         assert "outboxkit-key" not in left_out
     with pytest.raises(Unwritable, match="bytes more than a frame holds"):
-        rewritten(flags, written, DeliveryHeaders(attempt=2, handlers=("h" * 255,) * 5), "t", room=1100)
+        copy_properties(flags, written, DeliveryHeaders(attempt=2, handlers=("h" * 255,) * 5), "t", room=1100)
 
 
-def test_marks_that_cannot_be_written_are_told():
-    with pytest.raises(Unwritable, match="its marks cannot be written"):
-        rewritten(*marshalled(), DeliveryHeaders(attempt=2**70), "t", room=ROOM)
+def test_delivery_headers_that_cannot_be_encoded_are_told():
+    with pytest.raises(Unwritable, match="its delivery headers cannot be encoded"):
+        copy_properties(*marshalled(), DeliveryHeaders(attempt=2**70), "t", room=ROOM)
 
 
 def test_a_moment_is_copied_as_it_was():

@@ -44,20 +44,20 @@ class Scripted(RabbitSubscriber):
 
     depths: list[tuple[int, int]]
 
-    async def _declared(self, queue: str) -> commands.Queue.DeclareOk:
+    async def _declare_passively(self, queue: str) -> commands.Queue.DeclareOk:
         messages, consumers = self.depths.pop(0)
         return commands.Queue.DeclareOk(queue, messages, consumers)
 
 
 class Pushed:
-    """An intake on which these are found, one each time that somebody looks."""
+    """An channel on which these are found, one each time that somebody looks."""
 
-    unsettled, full, waiting = 0, False, False
+    unacked, is_full, has_next = 0, False, False
 
     def __init__(self, *found: object) -> None:
         self.found = list(found)
 
-    def next_present(self) -> object:
+    def next_nowait(self) -> object:
         return self.found.pop(0)
 
 
@@ -80,7 +80,7 @@ EMPTY, LEADERLESS, ONE = (0, 1), (0, 0), (1, 1)
 async def test_an_ordered_queue_is_empty_when_it_was_found_so_twice(
     found: list[object], depths: list[tuple[int, int]], expected: object, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(subscriber_module, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(subscriber_module, "POLL_SECONDS", 0)
     ordered = Scripted("amqp://mq/", "billing", exchange="outboxkit", topics=[], ordered=True)
     ordered.depths = depths[:]
     assert await ordered._next_or_none(Pushed(*found)) == expected  # type: ignore[comparison-overlap,arg-type]

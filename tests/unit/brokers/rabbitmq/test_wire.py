@@ -152,7 +152,7 @@ def test_it_came_back_as_often_as_the_broker_counts_and_once_if_it_was_there_bef
     count: object, redelivered: bool, returned: int
 ):
     headers = {} if count is None else {"x-delivery-count": count}
-    assert decode.returned(foreign(headers=headers), redelivered=redelivered) == returned
+    assert decode.redeliveries(foreign(headers=headers), redelivered=redelivered) == returned
 
 
 DEATHS = [{"queue": "q.retry.1s", "routing-keys": ["q.retry.1s"]}, {"queue": "q", "routing-keys": ["orders.eu", "cc"]}]

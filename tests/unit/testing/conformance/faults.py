@@ -84,7 +84,9 @@ class CountsAReleaseAsAnAttempt(MemorySubscriber):
     async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
         delivery = await super().receive(wait=wait)
         if delivery is not None:
-            delivery._kept = replace(delivery._kept, marks=DeliveryHeaders(attempt=delivery.marks.attempt + 1))
+            delivery._entry = replace(
+                delivery._entry, delivery_headers=DeliveryHeaders(attempt=delivery.delivery_headers.attempt + 1)
+            )
         return delivery
 
 
@@ -95,7 +97,7 @@ class Faulty(MemorySubscriber):
 
     async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
         delivery = await super().receive(wait=wait)
-        return None if delivery is None else self.delivery(delivery._kept, self)
+        return None if delivery is None else self.delivery(delivery._entry, self)
 
 
 class ForgetsHandlers(Faulty):
@@ -107,7 +109,7 @@ class ForgetsHandlers(Faulty):
 class DoesNotCount(Faulty):
     class delivery(MemoryDelivery):  # noqa: N801
         @property
-        def returned(self) -> int:
+        def redeliveries(self) -> int:
             return 0
 
 

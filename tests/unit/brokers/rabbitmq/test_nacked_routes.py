@@ -3,10 +3,10 @@
 import pytest
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.brokers.rabbitmq import topology
+from outboxkit.brokers.rabbitmq import routes
 from outboxkit.brokers.rabbitmq.confirms import NACKED
-from outboxkit.brokers.rabbitmq.plan import PublishPlan, SerializedRoutes
-from outboxkit.brokers.rabbitmq.topology import PAUSES, Refusals
+from outboxkit.brokers.rabbitmq.plan import PublishPlan
+from outboxkit.brokers.rabbitmq.routes import PAUSES, NackedRoutes, SerializedRoutes
 from tests.unit.shop import message
 
 
@@ -22,24 +22,24 @@ class Publishing:
 
     def __init__(self, *routes: str) -> None:
         self.clock = Clock()
-        self.caution = SerializedRoutes(self.clock)
+        self.serialized = SerializedRoutes(self.clock)
         for route in routes:
-            self.caution.proven(route)
+            self.serialized.record_confirm(route)
 
     def publish(self, *topics: str, full: tuple[str, ...] = (), room: int = 0, key: str | None = None) -> "Publishing":
         """A batch with these topics; those in `full` are nacked but for as many as there is room for."""
         messages = [message(id=str(number), topic=topic, key=key) for number, topic in enumerate(topics)]
-        plan = PublishPlan(messages, self.caution)
-        self.waves = []
-        self.wants_connection = plan.wants_new_connection(self.clock.now - 0.01)
-        while wave := plan.next_wave():
-            sent = [index for index in wave if not plan.is_held(index)]
-            self.waves.append([messages[index].topic for index in sent])
+        plan = PublishPlan(messages, self.serialized)
+        self.groups = []
+        self.wants_connection = plan.needs_new_connection(self.clock.now - 0.01)
+        while group := plan.next_group():
+            sent = [index for index in group if not plan.is_blocked(index)]
+            self.groups.append([messages[index].topic for index in sent])
             for index in sent:
                 takes = messages[index].topic not in full or room > 0
                 room -= messages[index].topic in full
                 plan.receipts[index] = CONFIRMED if takes else NACKED
-            plan.refused_by_broker([index for index in sent if plan.receipts[index] is NACKED])
+            plan.record_refused([index for index in sent if plan.receipts[index] is NACKED])
         self.receipts: list[Receipt] = plan.finish("out of time")
         return self
 
@@ -60,9 +60,9 @@ def test_nacks_of_all_that_goes_to_a_route_say_nothing_at_first_and_others_go_on
     publishing.publish("a", "b", "a")
     assert publishing.wants_connection
     assert publishing.verdicts == ["confirmed"] * 3
-    assert publishing.waves == [["a", "b"], ["a"]], "one goes ahead"
+    assert publishing.groups == [["a", "b"], ["a"]], "one goes ahead"
     assert not publishing.publish("a", "a").wants_connection
-    assert publishing.waves == [["a", "a"]]
+    assert publishing.groups == [["a", "a"]]
 
 
 def test_what_a_new_connection_nacks_too_waits_longer_each_time_and_is_never_blamed():
@@ -72,15 +72,15 @@ def test_what_a_new_connection_nacks_too_waits_longer_each_time_and_is_never_bla
         publishing.wait().publish("a", "a", "b", full=("a",))
         assert publishing.wants_connection, "another node may know the queue's leader"
         assert publishing.verdicts == ["postponed", "postponed", "confirmed"]
-        assert publishing.waves == [["a", "b"]], "one goes ahead, and alone"
+        assert publishing.groups == [["a", "b"]], "one goes ahead, and alone"
         waited.append(publishing.receipts[0].after.total_seconds())
     assert waited == [*PAUSES[1:], *PAUSES[-1:] * 2]
     assert "on a new connection too: for routing key 'a' a queue is full, or has no leader" in str(
         publishing.receipts[1].reason
     )
-    assert len(publishing.caution.refusals.news()) == 1, "told once a minute"
+    assert len(publishing.serialized.nacked.take_warnings()) == 1, "told once a minute"
     publishing.publish("a", "b")
-    assert (publishing.verdicts, publishing.waves) == (["postponed", "confirmed"], [["b"]]), "its pause is not over"
+    assert (publishing.verdicts, publishing.groups) == (["postponed", "confirmed"], [["b"]]), "its pause is not over"
     assert publishing.wait().publish("a", "a").verdicts == ["confirmed"] * 2
 
 
@@ -107,31 +107,31 @@ def test_a_key_stays_in_order_behind_what_waits_for_its_route():
 
 def test_new_connections_are_far_apart_where_nacks_go_on():
     clock = Clock()
-    refused = Refusals(clock)
+    nacked = NackedRoutes(clock)
     opened = 0
     for _ in range(6000):
         clock.now += 0.01
-        opened += refused.may_reconnect()
+        opened += nacked.allow_reconnect()
     assert 10 < opened < 25
-    clock.now += topology.QUIET_SECONDS + 1
-    assert refused.may_reconnect()
-    clock.now += topology.RECONNECT_SECONDS * 1.01
-    assert refused.may_reconnect()
+    clock.now += routes.QUIET_SECONDS + 1
+    assert nacked.allow_reconnect()
+    clock.now += routes.RECONNECT_SECONDS * 1.01
+    assert nacked.allow_reconnect()
 
 
 def test_no_more_routes_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(topology, "ROUTES", 2)
-    refused = Refusals(Clock())
+    monkeypatch.setattr(routes, "MAX_ROUTES", 2)
+    nacked = NackedRoutes(Clock())
     for route in "abc":
-        refused.refused(route, "full", doubts_connection=True)
-    assert [route in refused for route in "abc"] == [False, False, True]
+        nacked.record_nack(route, "full", retry_on_new_connection=True)
+    assert [route in nacked for route in "abc"] == [False, False, True]
 
 
 def test_what_no_answer_came_for_stays_unknown_beside_a_nack():
-    caution = SerializedRoutes(Clock())
-    caution.proven("a")
-    plan = PublishPlan([message(id=str(number), topic="a") for number in range(2)], caution)
-    plan.next_wave()
+    serialized = SerializedRoutes(Clock())
+    serialized.record_confirm("a")
+    plan = PublishPlan([message(id=str(number), topic="a") for number in range(2)], serialized)
+    plan.next_group()
     plan.receipts[0] = NACKED
-    plan.refused_by_broker([0])
+    plan.record_refused([0])
     assert [receipt.verdict for receipt in plan.finish("lost")] == [Verdict.UNKNOWN, Verdict.UNKNOWN]

@@ -1,0 +1,178 @@
+"""The publisher's memory of routes, longer than one batch: confirmed, unroutable and nacked ones. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from outboxkit.brokers.reserved import addressed_to
+from outboxkit.message import Message
+
+SERIALIZED_SECONDS = 600.0
+"""The time for which a return serializes its route, and a nack, which names no queue, all routes."""
+MAX_ROUTES = 10_000
+"""Limit of the remembered routes of each kind; when it is reached, all of that kind are forgotten."""
+PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Seconds for which a route is paused after its first nack, its second, …, until a message of it is confirmed."""
+EARLY_SECONDS = 0.05
+"""Tolerance between two clocks: a row may be due slightly before the pause of its route ends."""
+RECONNECT_SECONDS, MAX_RECONNECT_SECONDS, QUIET_SECONDS = 0.05, 5.0, 60.0
+"""The interval between connections opened because of nacks: doubled each time, reset after a minute without one."""
+REMIND_SECONDS = 60.0
+"""The interval between two warnings about one paused route."""
+
+
+def route_of(message: Message) -> str:
+    """The route of a message: its routing key or, with a NUL in front, the one queue that it is addressed to.
+
+    It decides which queues the message reaches. No routing key holds a NUL.
+    """
+    queue = addressed_to(message.headers) if message.headers else None
+    return message.routing_key if queue is None else f"\0{queue}"
+
+
+def route_name(route: str) -> str:
+    """The route as errors and logs name it."""
+    return f"queue {route[1:]!r}" if route.startswith("\0") else f"routing key {route!r}"
+
+
+@dataclass(slots=True)
+class _NackedRoute:
+    nacks: int = 0
+    paused_until: float = float("-inf")
+    reason: str = ""
+    retry_on_new_connection: bool = True
+
+
+@dataclass(slots=True)
+class NackedRoutes:
+    """Back-pressure: the routes whose last answer was a nack, and until when each of them is paused."""
+
+    clock: Callable[[], float]
+    _routes: dict[str, _NackedRoute] = field(default_factory=dict)
+    _warned_at: dict[str, float] = field(default_factory=dict)
+    _warnings: list[str] = field(default_factory=list)
+    _reconnected_at: float = float("-inf")
+    _reconnect_interval: float = RECONNECT_SECONDS
+
+    def __bool__(self) -> bool:
+        return bool(self._routes)
+
+    def __contains__(self, route: str) -> bool:
+        return route in self._routes
+
+    def paused(self) -> Mapping[str, str]:
+        """The routes of which nothing may be sent now, with their reasons."""
+        now = self.clock() + EARLY_SECONDS
+        return {route: nacked.reason for route, nacked in self._routes.items() if nacked.paused_until > now}
+
+    def seconds_left(self, route: str) -> float:
+        """The remaining pause of the route."""
+        nacked = self._routes.get(route)
+        return max(nacked.paused_until - self.clock(), 0.0) if nacked is not None else 0.0
+
+    def record_confirm(self, route: str) -> None:
+        """Forget the nacks of this route: the broker has confirmed a message of it."""
+        self._routes.pop(route, None)
+
+    def record_nack(self, route: str, reason: str, *, retry_on_new_connection: bool) -> None:
+        """Pause this route.
+
+        Args:
+            route: that of the nacked message.
+            reason: for receipts, and from the second nack on for the log.
+            retry_on_new_connection: this one may have lost sight of the queue's leader. False if it has confirmed other
+                messages of the route.
+        """
+        if len(self._routes) >= MAX_ROUTES:
+            self._routes.clear()
+        nacked = self._routes.setdefault(route, _NackedRoute())
+        if not retry_on_new_connection:
+            nacked.nacks = 1
+        nacked.paused_until = self.clock() + PAUSES[min(nacked.nacks, len(PAUSES) - 1)]
+        nacked.nacks += 1
+        nacked.reason, nacked.retry_on_new_connection = reason, retry_on_new_connection
+        if nacked.nacks > 1:
+            self._warn(route, reason)
+
+    def need_new_connection(self, routes: Iterable[str], opened_at: float) -> bool:
+        """Whether the pause of one of these routes is over and this connection is older than the end of that pause."""
+        now = self.clock() + EARLY_SECONDS
+        all_nacked = (self._routes[route] for route in routes if route in self._routes)
+        return any(each.retry_on_new_connection and opened_at < each.paused_until <= now for each in all_nacked)
+
+    def allow_reconnect(self) -> bool:
+        """Whether a connection may be opened because of nacks now. True starts the next interval."""
+        now = self.clock()
+        elapsed = now - self._reconnected_at
+        if elapsed < self._reconnect_interval:
+            return False
+        doubled = min(self._reconnect_interval * 2, MAX_RECONNECT_SECONDS)
+        self._reconnect_interval = RECONNECT_SECONDS if elapsed > QUIET_SECONDS else doubled
+        self._reconnected_at = now
+        return True
+
+    def take_warnings(self) -> list[str]:
+        """The reasons to log now, at most one a minute for each paused route. Each is returned once."""
+        warnings, self._warnings = self._warnings, []
+        return warnings
+
+    def _warn(self, route: str, reason: str) -> None:
+        now = self.clock()
+        if now - self._warned_at.get(route, float("-inf")) >= REMIND_SECONDS:
+            if len(self._warned_at) >= MAX_ROUTES:
+                self._warned_at.clear()
+            self._warned_at[route] = now
+            self._warnings.append(reason)
+
+
+@dataclass(slots=True)
+class SerializedRoutes:
+    """Routes whose messages are sent one at a time per key, because the broker may refuse them.
+
+    A route is serialized until this connection has confirmed a message of it, and for ten minutes after a return. A
+    nack serializes all routes for ten minutes, because it names no queue.
+
+    Attributes:
+        clock: seconds that only grow.
+        nacked: the routes under back-pressure.
+    """
+
+    clock: Callable[[], float]
+    nacked: NackedRoutes = field(init=False)
+    _all_until: float = float("-inf")
+    _unroutable_until: dict[str, float] = field(default_factory=dict)
+    _confirmed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.nacked = NackedRoutes(self.clock)
+
+    def among(self, routes: set[str]) -> set[str]:
+        """Those of the given routes that are serialized now."""
+        now = self.clock()
+        if self._all_until > now:
+            return routes
+        if self._unroutable_until:
+            self._unroutable_until = {each: until for each, until in self._unroutable_until.items() if until > now}
+        return {each for each in routes if each not in self._confirmed or each in self._unroutable_until}
+
+    def is_confirmed(self, route: str) -> bool:
+        """Whether this connection has confirmed a message of the route."""
+        return route in self._confirmed
+
+    def record_confirm(self, route: str) -> None:
+        """A message of this route was confirmed."""
+        if len(self._confirmed) >= MAX_ROUTES:
+            self._confirmed.clear()
+        self._confirmed.add(route)
+
+    def record_return(self, route: str) -> None:
+        """A message of this route was returned as unroutable."""
+        self._unroutable_until[route] = self.clock() + SERIALIZED_SECONDS
+        self._confirmed.discard(route)
+
+    def record_nack(self) -> None:
+        """A message was nacked."""
+        self._all_until = self.clock() + SERIALIZED_SECONDS
+
+    def reset_confirmed(self) -> None:
+        """Forget the confirmed routes after a reconnect: a broker that is back may lack its queues."""
+        self._confirmed.clear()

@@ -1,0 +1,93 @@
+"""Serialized routes, and for how long they are: by what the next group of a batch may hold."""
+
+import pytest
+
+from outboxkit.brokers.rabbitmq import routes
+from outboxkit.brokers.rabbitmq.plan import PublishPlan
+from outboxkit.brokers.rabbitmq.routes import SerializedRoutes, route_of
+from tests.unit.shop import message
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def prove(serialized: SerializedRoutes) -> None:
+    """Every routing key of these tests has reached a queue before."""
+    for route in (message().routing_key, "good", "lost"):
+        serialized.record_confirm(route)
+
+
+def test_after_a_nack_there_is_care_with_everything_for_a_while():
+    clock = Clock()
+    serialized = SerializedRoutes(clock)
+    prove(serialized)
+    serialized.record_nack()
+    assert serialized.among({"good", "lost"}) == {"good", "lost"}
+    clock.now += routes.SERIALIZED_SECONDS + 1
+    assert serialized.among({"good", "lost"}) == set()
+
+
+def test_a_routing_key_that_the_probe_did_not_have_is_probed_itself():
+    serialized = SerializedRoutes(Clock())
+    serialized.record_confirm("good")
+    keyed = [message(id=str(n), key=topic, topic=topic) for n, topic in enumerate(["good", "lost", "good", "lost"])]
+    assert PublishPlan(keyed, serialized).next_group() == [0, 1, 2]
+
+
+def test_a_new_connection_has_proven_nothing():
+    serialized = SerializedRoutes(Clock())
+    prove(serialized)
+    serialized.reset_confirmed()
+    assert PublishPlan([message(id=str(n), key="one") for n in range(3)], serialized).next_group() == [0]
+
+
+def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while():
+    clock = Clock()
+    serialized = SerializedRoutes(clock)
+    prove(serialized)
+    serialized.record_return(route_of(message(topic="lost")))
+    batch_ = [message(id=str(n), key=topic, topic=topic) for n, topic in enumerate(["good", "good", "lost", "lost"])]
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2]
+    clock.now += routes.SERIALIZED_SECONDS - 1
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2]
+    clock.now += 2
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2], "it has not been seen to arrive since"
+    serialized.record_confirm("lost")
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2, 3]
+
+
+def test_even_a_routing_key_that_arrives_again_is_handled_with_care_for_a_while():
+    clock = Clock()
+    serialized = SerializedRoutes(clock)
+    prove(serialized)
+    serialized.record_return(route_of(message(topic="lost")))
+    serialized.record_confirm("lost")
+    batch_ = [message(id=str(n), key="one", topic="lost") for n in range(3)]
+    clock.now += routes.SERIALIZED_SECONDS - 1
+    assert PublishPlan(batch_, serialized).next_group() == [0]
+    clock.now += 2
+    assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2]
+
+
+def test_more_routing_keys_than_are_remembered_are_proven_anew(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(routes, "MAX_ROUTES", 2)
+    serialized = SerializedRoutes(Clock())
+    for route in "abc":
+        serialized.record_confirm(route)
+    assert serialized.among(set("abc")) == {"a", "b"}
+
+
+def test_a_queue_is_a_route_of_its_own():
+    serialized = SerializedRoutes(Clock())
+    serialized.record_confirm("OrderConfirmed")
+    to_queue = [message(id=str(n), key="one", headers={"outboxkit-queue": "OrderConfirmed"}) for n in range(3)]
+    assert PublishPlan(to_queue, serialized).next_group() == [0]
+    serialized.record_return(route_of(to_queue[0]))
+    assert PublishPlan([message(id=str(n), key="one") for n in range(3)], serialized).next_group() == [0, 1, 2]
+    serialized = SerializedRoutes(Clock())
+    serialized.record_confirm(route_of(to_queue[0]))
+    assert PublishPlan(to_queue, serialized).next_group() == [0, 1, 2]
