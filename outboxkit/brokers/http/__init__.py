@@ -1,8 +1,11 @@
-"""An HTTP destination through httpx: each message is one POST to one URL, and its answer is the receipt.
+"""HTTP destination through httpx: each message is one POST to one URL, and the response becomes its receipt.
 
-`publisher` sends. What is decided is decided without I/O: `target` (where to, and what is secret), `request` (a
-message's headers), `signature` (Standard Webhooks), `lanes` (what may go when, and what nobody answered for), `verdict`
-(what a response means). `call` is one request.
+`publisher` sends batches and `call` sends one request. The other modules decide without I/O:
+
+* `target`: the URL, the credentials and what is secret of them.
+* `request`: the headers, the idempotency key and the signature of a request.
+* `order`: which message is sent next, and the receipts of those without an answer.
+* `verdict`: the receipt for a response.
 """
 
 from outboxkit.brokers.http.publisher import HttpPublisher

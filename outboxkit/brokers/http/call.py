@@ -1,4 +1,4 @@
-"""One request, how far it came, and the error text of it without secrets."""
+"""Call: one HTTP request with its time limit, and the redaction of secrets in texts about it."""
 
 import asyncio
 import base64
@@ -16,56 +16,57 @@ from outboxkit.brokers.http.verdict import Response
 
 HIDDEN = "***"
 RUN = 8
-"""So many characters in a row of a secret are hidden wherever they are: an echo may be cut at either end."""
+"""Any so many consecutive characters of a secret are hidden, because an echo of it may be cut at either end."""
 SHORTEST = 4
-"""A shorter part of a URL, such as `v1` or `7`, is hidden within its path or query only."""
+"""Parts of a URL that are shorter, such as `v1` or `7`, are hidden only as a piece of its path or query."""
 ROUNDS = 3
-"""How often a character may be escaped: `&amp;#x2F;` is a slash, escaped twice."""
+"""The number of escapes that are undone: `&amp;#x2F;` is a slash, escaped twice."""
 LONGEST = 8 * 1024
-"""Bytes of a text that are looked at. What is behind them is dropped."""
+"""Bytes of a text that are examined. The rest is cut off."""
 _TAIL = 12 * RUN
-"""A secret that begins so close to the end of these bytes may have been cut beyond recognition."""
+"""The last bytes of a cut text, which are cut off as well: a secret that begins there might not be recognized."""
 
 _ESCAPE = re.compile(rb"%(?:25)*[0-9a-f]{2}|&#?[0-9a-z]{1,31};|\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\.|\+", re.IGNORECASE)
 _BLANKS = b"abfnrtv"
 
 
 class Redaction:
-    """Hides secrets in texts, also where they are percent-encoded or escaped as in HTML, JSON or source code.
+    """A filter that hides secrets in texts, even if percent-encoded or escaped as in HTML, JSON or source code.
 
-    Case makes no difference. A secret of fewer than `RUN` characters is hidden where it is a word of its own.
+    It ignores case. A secret of fewer than `RUN` characters is hidden only as a whole word.
 
     Args:
         secrets: as they are sent.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        sent = {secret.encode(errors="surrogatepass") for secret in secrets if secret}
-        plain = {_unescaped(each)[0] for each in sent}
-        decoded = {unquote_to_bytes(each) for each in sent}  # a + in it is a plus sign, not a space
-        long = [each for each in sent | plain | decoded if len(each) >= SHORTEST]
-        coded = {code(each).rstrip(b"=") for each in long for code in (base64.b64encode, base64.urlsafe_b64encode)}
-        coded = {_unescaped(each)[0] for each in coded}  # as what is looked at will be: a + may stand for a space
-        folded = {each.lower() for each in plain | coded}
+        encoded = {secret.encode(errors="surrogatepass") for secret in secrets if secret}
+        plain = {_unescape(each)[0] for each in encoded}
+        decoded = {unquote_to_bytes(each) for each in encoded}  # a + in it is a plus sign, not a space
+        long = [each for each in encoded | plain | decoded if len(each) >= SHORTEST]
+        encoders = (base64.b64encode, base64.urlsafe_b64encode)
+        base64s = {encode(each).rstrip(b"=") for each in long for encode in encoders}
+        base64s = {_unescape(each)[0] for each in base64s}  # like the texts, in which a + may stand for a space
+        folded = {each.lower() for each in plain | base64s}
         self._words = [each for each in folded if len(each) < RUN]
-        self._runs = {each[at : at + RUN] for each in folded for at in range(len(each) - RUN + 1)}
+        self._runs = {each[start : start + RUN] for each in folded for start in range(len(each) - RUN + 1)}
 
     def __call__(self, text: str) -> str:
         """The beginning of the text without the secrets."""
-        whole = text.encode(errors="replace")
-        shown = whole[:LONGEST]
-        plain, origins = _unescaped(shown)
-        secret = bytearray(len(shown) + 1)  # 1 for each byte that is part of a secret
-        for start, end in self._places(plain.lower()):
-            secret[origins[start] : origins[end]] = b"\1" * (origins[end] - origins[start])
-        end = len(shown) if shown == whole else LONGEST - _TAIL
-        pieces = re.finditer(rb"\x01+|\x00+", secret[:end])
+        text_bytes = text.encode(errors="replace")
+        excerpt = text_bytes[:LONGEST]
+        plain, origins = _unescape(excerpt)
+        mask = bytearray(len(excerpt) + 1)  # 1 for each byte that is part of a secret
+        for start, end in self._secrets_in(plain.lower()):
+            mask[origins[start] : origins[end]] = b"\1" * (origins[end] - origins[start])
+        end = len(excerpt) if excerpt == text_bytes else LONGEST - _TAIL
+        pieces = re.finditer(rb"\x01+|\x00+", mask[:end])
         return "".join(
-            HIDDEN if each[0][0] else shown[each.start() : each.end()].decode(errors="replace") for each in pieces
+            HIDDEN if each[0][0] else excerpt[each.start() : each.end()].decode(errors="replace") for each in pieces
         )
 
-    def _places(self, plain: bytes) -> Iterator[tuple[int, int]]:
-        """Where secrets are: begin and end."""
+    def _secrets_in(self, plain: bytes) -> Iterator[tuple[int, int]]:
+        """The start and the end of each secret in an unescaped text."""
         for start in range(len(plain) - RUN + 1) if self._runs else ():
             if plain[start : start + RUN] in self._runs:
                 yield start, start + RUN
@@ -79,23 +80,23 @@ class Redaction:
 
 
 def parts_of(path: str, query: str) -> list[str]:
-    """What is secret of a URL: path and query, and every part of them that may be a secret by itself."""
-    named = [text for pair in re.split("[&;]", query) for text in pair.partition("=")[::2]]
-    found = [path, query, f"{path}?{query}", *path.split("/"), *named]
-    return [each for each in found if len(each) >= SHORTEST]
+    """The secret parts of a URL: path and query, and every part of them that may be a secret by itself."""
+    names_and_values = [text for pair in re.split("[&;]", query) for text in pair.partition("=")[::2]]
+    parts = [path, query, f"{path}?{query}", *path.split("/"), *names_and_values]
+    return [each for each in parts if len(each) >= SHORTEST]
 
 
-def _unescaped(text: bytes) -> tuple[bytes, list[int]]:
-    """The text without escapes, and where each of its bytes comes from; one more for the end."""
+def _unescape(text: bytes) -> tuple[bytes, list[int]]:
+    """The text without escapes, and the original offset of each of its bytes, with one more for the end."""
     origins = list(range(len(text) + 1))
     for _ in range(ROUNDS):
-        made, sources, done = bytearray(), list[int](), 0
-        for found in _ESCAPE.finditer(text):
-            meaning = _meaning(found[0].lower())
-            made += text[done : found.start()] + meaning
-            sources += origins[done : found.start()] + [origins[found.start()]] * len(meaning)
-            done = found.end()
-        text, origins = bytes(made + text[done:]), sources + origins[done:]
+        plain, sources, done = bytearray(), list[int](), 0
+        for escape in _ESCAPE.finditer(text):
+            meaning = _meaning(escape[0].lower())
+            plain += text[done : escape.start()] + meaning
+            sources += origins[done : escape.start()] + [origins[escape.start()]] * len(meaning)
+            done = escape.end()
+        text, origins = bytes(plain + text[done:]), sources + origins[done:]
     return text, origins
 
 
@@ -114,33 +115,38 @@ def _meaning(escape: bytes) -> bytes:
 
 
 READ_OF_ERRORS = 64 * 1024
-"""Bytes of an error's body that are read, so that the connection can be used again; fewer are shown."""
+"""Bytes of an error response's body that are read, so that the connection can be reused. Fewer are shown."""
 _GONE = (httpx.NetworkError, httpx.RemoteProtocolError)
 
 
-class Course:
-    """How far a request came, as the connection pool tells while it happens."""
+class Progress:
+    """The progress of a request, as the connection pool reports it.
+
+    Attributes:
+        is_new_connection: a connection is opened for the request.
+        has_left: the first bytes of the request may have been sent.
+    """
 
     def __init__(self) -> None:
-        self.is_anew = False
+        self.is_new_connection = False
         self.has_left = False
 
-    async def note(self, event: str, _: object) -> None:
-        """Hear of one event: httpcore's `trace` extension."""
+    async def trace(self, event: str, _: object) -> None:
+        """Receive one event of httpcore's `trace` extension."""
         if event == "connection.connect_tcp.started":
-            self.is_anew = True
+            self.is_new_connection = True
         elif event == "http11.send_request_headers.started":
             self.has_left = True
 
 
 class Call:
-    """One message's request.
+    """The request of one message and its response.
 
     Args:
-        transport: has the connections.
-        request: what is sent.
-        seconds: for everything, from looking up the host to the end of the answer.
-        limit: bytes of a 2xx answer.
+        transport: the connection pool.
+        request: the request to send.
+        seconds: the limit for everything, from looking up the host to the end of the response.
+        limit: bytes of a 2xx response's body.
     """
 
     def __init__(
@@ -150,67 +156,67 @@ class Call:
         self._request = request
         self._seconds = seconds
         self._limit = limit
-        self._course = Course()
+        self._progress = Progress()
         self._response: httpx.Response | None = None
         self._body = bytearray()
         self._is_cut = False
-        # Opening is two steps, TCP and TLS. httpx must end each by itself: cancelled from outside it leaves a socket.
+        # Opening takes two steps, TCP and TLS. httpx must end each by itself: if cancelled, it leaks a socket.
         request.extensions = {"timeout": httpx.Timeout(seconds, connect=seconds / 2).as_dict()}
         self._trace()
 
     async def outcome(self) -> Response | Lost | Unreached:
-        """Send it, and hear the response to its end or to the limit.
+        """Send the request and read the response, to its end or to the limit.
 
         Raises:
-            httpx.LocalProtocolError: it cannot be written.
+            httpx.LocalProtocolError: the request cannot be written.
         """
-        trouble, may_be_the_messages = None, False
+        trouble, may_be_the_messages_fault = None, False
         try:
             async with asyncio.timeout(self._seconds):
                 await self._read(await self._send())
         except (TimeoutError, httpx.TimeoutException):
-            trouble = f"time was up after {self._seconds / (1 if self._course.has_left else 2):g} s"
+            trouble = f"time was up after {self._seconds / (1 if self._progress.has_left else 2):g} s"
         except httpx.LocalProtocolError:
             raise
         except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
-            if is_for_us(error):
+            if must_propagate(error):
                 raise
             trouble = self._trouble(error)
-            may_be_the_messages = not isinstance(error, httpx.TransportError | OSError)
+            may_be_the_messages_fault = not isinstance(error, httpx.TransportError | OSError)
         finally:
             await self._close()
         if self._response is not None:
             headers = {name.lower(): value for name, value in self._response.headers.items()}
             return Response(self._response.status_code, headers, bytes(self._body), self._is_cut, trouble)
-        if self._course.has_left or may_be_the_messages:
+        if self._progress.has_left or may_be_the_messages_fault:
             return Lost(f"no answer came: {trouble}")
         return Unreached(trouble or "there is no connection")
 
     def _trouble(self, error: BaseException) -> str:
         if not isinstance(error, httpx.TransportError | OSError):
             return f"the client failed ({type(error).__name__}: {reason_of(error)})"
-        return f"the connection was lost ({reason_of(error)})" if self._course.has_left else reason_of(error)
+        return f"the connection was lost ({reason_of(error)})" if self._progress.has_left else reason_of(error)
 
     async def _close(self) -> None:
         if self._response is not None:
             try:
                 await self._response.aclose()
             except (Exception, BaseExceptionGroup, asyncio.CancelledError) as error:
-                if is_for_us(error):
+                if must_propagate(error):
                     raise
 
     async def _send(self) -> httpx.Response:
-        """Send, and once more where a connection that was kept open turns out to have ended meanwhile.
+        """Send the request. Send it again if a kept-alive connection turns out to be closed.
 
-        The server may close it at the moment at which the request leaves. Nothing tells that from a request that was
-        handled, so this is a repeated one: harmless, for it has the same idempotency key.
+        The server may close it just when the request is sent, which looks the same as after a request that it handled.
+        The second request is harmless either way, because it has the same idempotency key.
         """
         try:
             self._response = await self._transport.handle_async_request(self._request)
         except _GONE:
-            if self._course.is_anew or not self._course.has_left:
+            if self._progress.is_new_connection or not self._progress.has_left:
                 raise
-            self._course = Course()
+            self._progress = Progress()
             self._trace()
             self._response = await self._transport.handle_async_request(self._request)
         return self._response
@@ -227,11 +233,11 @@ class Call:
                     return
 
     def _trace(self) -> None:
-        self._request.extensions["trace"] = self._course.note
+        self._request.extensions["trace"] = self._progress.trace
 
 
-def is_for_us(error: BaseException) -> bool:
-    """Whether somebody cancels this task or ends the process. A client library may also be cancelled by itself."""
+def must_propagate(error: BaseException) -> bool:
+    """Whether the error cancels this task or ends the process. The client library may also cancel itself."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
     task = asyncio.current_task()
@@ -239,18 +245,18 @@ def is_for_us(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """What the operating system has said, if an error of httpx comes from that; else the error, in a few words."""
-    found, below, seen = error, _below(error), {id(error)}
+    """One line about an error of httpx: that of the operating system if there is one below it."""
+    deepest, below, seen = error, _below(error), {id(error)}
     while below is not None and id(below) not in seen:
         seen.add(id(below))
         if isinstance(below, OSError):
-            found = below
+            deepest = below
         below = _below(below)
     try:
-        text = " ".join(str(found).split())
-    except Exception:  # noqa: BLE001 - an exception may fail at its own text
+        text = " ".join(str(deepest).split())
+    except Exception:  # noqa: BLE001 - the `__str__` of an exception may fail
         text = ""
-    return text or type(found).__name__
+    return text or type(deepest).__name__
 
 
 def _below(error: BaseException) -> BaseException | None:

@@ -1,4 +1,4 @@
-"""The relay's side of an HTTP destination: one POST for each message, some at a time."""
+"""Publisher to an HTTP destination: one POST for each message, several at a time."""
 
 import asyncio
 import ssl
@@ -19,32 +19,31 @@ from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
 
 KEEPALIVE_SECONDS = 30.0
-"""For how long a connection that nobody uses is kept open."""
+"""The time after which an idle connection is closed."""
 MAX_ANSWER = 1024 * 1024
 REMIND_SECONDS = 60.0
-"""How often it is said again that the destination refuses the sender."""
+"""The interval between two log lines about a destination that refuses the sender."""
 
 
 class HttpPublisher:
-    """Posts messages to one URL. Which one, and who asks, comes from these arguments alone, never from a message.
+    """A publisher that posts messages to one URL. URL and credentials come from its arguments, never from a message.
 
-    Redirects are not followed, cookies not kept, proxies and passwords not taken from the environment. Certificates are
-    verified against the system's store, or what `SSL_CERT_FILE` names.
+    It follows no redirects, keeps no cookies, and takes no proxies or passwords from the environment. Certificates are
+    verified against the system's store, or the one that `SSL_CERT_FILE` names.
 
     Args:
-        url: `http://` or `https://`; a user and a password in it are sent as Basic authorization.
-        timeout: how long one request may take in all. No request is begun later than that after `publish` was called,
-            so that it returns within twice as long.
-        concurrency: requests, and connections, that are open at once.
+        url: `http://` or `https://`. A user and a password in it are sent as Basic authorization.
+        timeout: the limit for one request. `publish` starts none after this time and so returns within twice as long.
+        concurrency: the limit of open requests and of connections.
         authorization: the value of the `Authorization` header.
-        secret: requests are signed with it (Standard Webhooks): `whsec_` and the base64 of 24 to 64 bytes.
+        secret: the key for signatures (Standard Webhooks): `whsec_` and the base64 of 24 to 64 bytes.
         cloudevents: send the attributes of CloudEvents 1.0 as headers (binary mode).
-        source: their `source`.
+        source: the `source` among these attributes.
         max_answer: bytes of an answer that are kept. The receipt of a longer one is a confirm with a reason and
             without an answer.
 
     Raises:
-        ConfigurationError: one of them cannot be used. The text shows no secret.
+        ConfigurationError: an argument is invalid. The text shows no secret.
     """
 
     slow = True
@@ -72,9 +71,9 @@ class HttpPublisher:
         self._max_answer = max_answer
         self._fixed = _fixed_headers(self._target)
         self._transport: httpx.AsyncHTTPTransport | None = None
-        self._suspects: frozenset[str] = frozenset()
+        self._unclear: frozenset[str] = frozenset()
         self._is_refused = False
-        self._told_at: float | None = None
+        self._warned_at: float | None = None
         self._log = structlog.get_logger("outboxkit").bind(destination=self._target.origin)
 
     def __repr__(self) -> str:
@@ -86,74 +85,75 @@ class HttpPublisher:
         return self._target.origin
 
     async def connect(self) -> None:
-        """Be ready; nothing is opened before there is a message to send."""
+        """Make the publisher ready. A connection is opened when there is a message to send."""
         if self._transport is None:
             self._transport = _transport(self._target, self._concurrency)
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Send every message, in its order among those of its key, and judge each by its response.
+        """Send every message, those of one key in order, and return the receipts for the responses.
 
-        Once the destination has refused the sender (401, 403, 407), one message goes ahead of the others. While that
-        is refused as well, the destination is away.
+        After a refusal of the sender (401, 403, 407), one message of the next batch is sent ahead of the others. If it
+        is refused as well, the destination counts as away.
 
         Raises:
-            BrokerUnavailable: it is closed, or there was no connection: no request has left. Or it refuses the sender.
+            BrokerUnavailable: no request was sent, because the publisher is closed or there is no connection. Or the
+                destination refuses the sender.
         """
         transport = self._transport
         if transport is None:
             raise BrokerUnavailable(f"not connected to {self._target.origin}")
-        lanes = SendOrder(batch, self._suspects)
+        order = SendOrder(batch, self._unclear)
         until = time.monotonic() + self._timeout
 
-        async def work(most: int) -> None:
-            while most and time.monotonic() < until and (index := lanes.next()) is not None:
-                lanes.put(index, await self._outcome(transport, batch[index]))
-                most -= 1
+        async def work(limit: int) -> None:
+            while limit and time.monotonic() < until and (index := order.next()) is not None:
+                order.put(index, await self._outcome(transport, batch[index]))
+                limit -= 1
 
         if self._is_refused:
             await work(1)
-            if lanes.refusal is not None:
-                self._suspects = lanes.still_suspect()
-                self._tell(lanes.refusal)
-                raise BrokerUnavailable(lanes.refusal)
+            if order.refusal is not None:
+                self._unclear = order.unclear()
+                self._warn(order.refusal)
+                raise BrokerUnavailable(order.refusal)
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(self._concurrency, len(batch))):
                 workers.create_task(work(len(batch)))
-        self._suspects = lanes.still_suspect()
-        self._is_refused = lanes.refusal is not None
-        if lanes.refusal is not None:
-            self._tell(lanes.refusal)
-        return lanes.receipts()
+        self._unclear = order.unclear()
+        self._is_refused = order.refusal is not None
+        if order.refusal is not None:
+            self._warn(order.refusal)
+        return order.receipts()
 
-    def _tell(self, refusal: str) -> None:
-        """Log it, once a minute at most."""
+    def _warn(self, refusal: str) -> None:
+        """Log the refusal, at most once a minute."""
         now = time.monotonic()
-        if self._told_at is None or now - self._told_at >= REMIND_SECONDS:
-            self._told_at = now
+        if self._warned_at is None or now - self._warned_at >= REMIND_SECONDS:
+            self._warned_at = now
             self._log.error("the destination refuses the sender: look at its credentials", error=refusal)
 
     async def close(self) -> None:
-        """Close the connections; a later `connect` begins anew."""
-        gone, self._transport = self._transport, None
-        if gone is not None:
-            await gone.aclose()
+        """Close the connections. After a later `connect` new ones are opened."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            await transport.aclose()
 
     async def _outcome(self, transport: httpx.AsyncBaseTransport, message: Message) -> Outcome:
-        """What came of one message, whatever happened: nothing here ends the others or the process."""
+        """The outcome of one message. No error of one message ends the others or the process."""
         try:
             if (refusal := request.refusal(message)) is not None:
-                return Answered(Receipt(Verdict.UNROUTABLE, refusal), heard=False)
+                return Answered(Receipt(Verdict.UNROUTABLE, refusal), responded=False)
             call = Call(transport, self._request(message), seconds=self._timeout, limit=self._max_answer)
-        except Exception as error:  # noqa: BLE001 - it is the message that cannot be written
+        except Exception as error:  # noqa: BLE001 - the message cannot be written as a request
             return self._unsendable(error)
         try:
             return self._judged(await call.outcome())
         except httpx.LocalProtocolError as error:
             return self._unsendable(error)
 
-    def _judged(self, found: Response | Lost | Unreached) -> Outcome:
+    def _judged(self, result: Response | Lost | Unreached) -> Outcome:
         hide = self._target.hide
-        match found:
+        match result:
             case Lost(reason):
                 return Lost(verdict.shown(reason, hide))
             case Unreached(reason):
@@ -164,7 +164,8 @@ class HttpPublisher:
 
     def _unsendable(self, error: Exception) -> Answered:
         reason = verdict.shown(reason_of(error), self._target.hide)
-        return Answered(Receipt(Verdict.REJECTED, f"it is no HTTP request: {reason}", final=True), heard=False)
+        receipt = Receipt(Verdict.REJECTED, f"it cannot be written as an HTTP request: {reason}", final=True)
+        return Answered(receipt, responded=False)
 
     def _request(self, message: Message) -> httpx.Request:
         headers = request.headers_of(message, source=self._source) | self._fixed
@@ -174,19 +175,21 @@ class HttpPublisher:
         return httpx.Request("POST", self._target.url, headers=headers, content=message.payload)
 
 
-def _fixed_headers(of: target.Target) -> dict[str, str]:
+def _fixed_headers(destination: target.Target) -> dict[str, str]:
     try:
         agent = f"outboxkit/{version('outboxkit')}"
     except PackageNotFoundError:  # run from its sources
         agent = "outboxkit"
     headers = {"user-agent": agent, "accept": "*/*", "accept-encoding": "identity"}
-    return headers if of.authorization is None else headers | {"authorization": of.authorization}
+    if destination.authorization is not None:
+        headers["authorization"] = destination.authorization
+    return headers
 
 
-def _transport(to: target.Target, concurrency: int) -> httpx.AsyncHTTPTransport:
-    """The connections of httpx without its client, whose redirects, cookies, proxies and log of URLs nobody wants."""
+def _transport(destination: target.Target, concurrency: int) -> httpx.AsyncHTTPTransport:
+    """The connection pool of httpx, without the client's redirects, cookies, proxies and log of URLs."""
     return httpx.AsyncHTTPTransport(
-        verify=ssl.create_default_context() if to.url.scheme == "https" else False,
+        verify=ssl.create_default_context() if destination.url.scheme == "https" else False,
         trust_env=False,
         http1=True,
         http2=False,

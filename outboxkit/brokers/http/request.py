@@ -1,4 +1,4 @@
-"""A message as a request: its headers, its idempotency key and its signature. Pure.
+"""HTTP request of a message: its headers, its idempotency key and its signature. Pure.
 
 Signatures follow https://www.standardwebhooks.com (version 1.0.0, the symmetric scheme).
 """
@@ -19,35 +19,35 @@ from outboxkit.message import Message
 
 PREFIX = "whsec_"
 SHORTEST, LONGEST = 24, 64
-"""Bytes of a secret."""
+"""Limits of the bytes of a secret."""
 
 
 def signing_key(secret: str) -> bytes:
-    """The bytes of a secret that is written as `whsec_` and base64.
+    """The bytes of a secret that is given as `whsec_` and base64.
 
     Raises:
-        ConfigurationError: it is none. The text does not show it.
+        ConfigurationError: it is not such a secret. The text does not show it.
     """
     accepted = f"{PREFIX} followed by the base64 of {SHORTEST} to {LONGEST} random bytes is accepted"
     if not secret.startswith(PREFIX):
-        raise ConfigurationError(f"the secret of the HTTP destination has no {PREFIX} in front; {accepted}")
+        raise ConfigurationError(f"the secret of the HTTP destination does not begin with {PREFIX}; {accepted}")
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigurationError(f"the secret of the HTTP destination is no base64; {accepted}") from None
+        raise ConfigurationError(f"the secret of the HTTP destination is not base64; {accepted}") from None
     if not SHORTEST <= len(key) <= LONGEST:
         raise ConfigurationError(f"the secret of the HTTP destination has {len(key)} bytes; {accepted}")
     return key
 
 
 def signed(key: bytes, *, id: str, body: bytes, now: datetime) -> dict[str, str]:  # noqa: A002 - the standard's word
-    """The three headers by which the receiver knows who sent this body, and when.
+    """The three headers that prove to the receiver by which sender and at what time this body was sent.
 
     Args:
         key: the secret's bytes.
-        id: the same on every attempt. A full stop in it is sent as `%2E`: id, time and body are signed with full stops
-            between them, and nobody may move one.
-        body: what is sent.
+        id: the same on every attempt. A full stop in it is sent as `%2E`, because full stops separate id, time and body
+            in the signed text.
+        body: the body of the request.
         now: the time of this attempt.
     """
     unambiguous, seconds = id.replace(".", "%2E"), str(int(now.timestamp()))
@@ -57,12 +57,12 @@ def signed(key: bytes, *, id: str, body: bytes, now: datetime) -> dict[str, str]
 
 
 KEY_LIMIT = 255
-"""Characters of an idempotency key that receivers can be expected to take; outboxkit's own door takes no more."""
+"""Characters of an idempotency key that receivers, such as outboxkit itself, can be expected to accept."""
 
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 """A token (RFC 9110, section 5.6.2)."""
-_KEPT = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-"""What is not percent-encoded (CloudEvents 1.0.2, HTTP binding, section 3.1.3.2)."""
+_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+"""Characters that are not percent-encoded (CloudEvents 1.0.2, HTTP binding, section 3.1.3.2)."""
 
 RESERVED = frozenset(
     (
@@ -72,7 +72,7 @@ RESERVED = frozenset(
         *("idempotency-key", "x-http-method", "x-method-override", "x-original-url", "x-rewrite-url", "x-real-ip"),
     )
 )
-"""Names that no message sets: they say where a request goes, who sends it, how it is framed, or what it means."""
+"""Headers that no message may set: they are about the request's destination, sender, framing or meaning."""
 RESERVED_PREFIXES = (
     *(
         "content-",
@@ -90,18 +90,18 @@ RESERVED_PREFIXES = (
 
 
 class Unsendable(Exception):
-    """The message cannot be written as a request, now or ever; the text says why."""
+    """A message cannot be written as a request, now or ever; the text says why."""
 
 
 def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
     """The headers that come from a message.
 
     Args:
-        message: what is sent.
-        source: the `source` of CloudEvents' attributes; None: they are not asked for.
+        message: the message to send.
+        source: the `source` among the attributes of CloudEvents; None: without these attributes.
 
     Raises:
-        Unsendable: its content type or encoding is no header's value.
+        Unsendable: its content type or encoding is not a valid header value.
     """
     headers = {
         "content-type": _field("content type", message.content_type),
@@ -120,50 +120,50 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
     headers |= {name: encoded(value) for name, value in optional.items() if value is not None}
     if source is not None:
         headers |= _cloud_event(message, source)
-    return headers | users_own(message.headers)
+    return headers | users_headers(message.headers)
 
 
 def key_of(message: Message) -> str:
-    """The message's id as an idempotency key: other ids, other keys, on every attempt.
+    """The idempotency key that belongs to the message's id: the same on every attempt, and never that of another id.
 
-    Visible ASCII but `%` is kept; every other character is percent-encoded as UTF-8, spaces too, since receivers refuse
-    them. A result over 255 characters is replaced by a UUID that is derived from the id.
+    Visible ASCII except `%` is unchanged. Every other character is percent-encoded as UTF-8, also a space, since
+    receivers refuse it. A key over 255 characters is replaced by a UUID that is derived from the id.
     """
-    key = quote(message.id, safe=_KEPT + '"')
+    key = quote(message.id, safe=_SAFE + '"')
     return key if len(key) <= KEY_LIMIT else ids.derive("idempotency-key", message.id)
 
 
 def encoded(text: str) -> str:
-    """Any text as a header's value: percent-encoded outside visible ASCII, and `"` and `%` as well.
+    """The text as a header value: `"`, `%` and all characters outside visible ASCII are percent-encoded.
 
-    The rule of the HTTP binding of CloudEvents 1.0.2, section 3.1.3.2.
+    This is the rule of the HTTP binding of CloudEvents 1.0.2, section 3.1.3.2.
     """
-    return quote(text, safe=_KEPT)
+    return quote(text, safe=_SAFE)
 
 
-def users_own(given: Mapping[str, object]) -> dict[str, str]:
-    """The user's own headers that a request may carry. Names of no token, reserved ones and None are left out.
+def users_headers(headers: Mapping[str, object]) -> dict[str, str]:
+    """The user's own headers that a request may have, without None, reserved names and names that are not tokens.
 
     A value that is not printable ASCII, or begins or ends with a space, is percent-encoded.
     """
-    headers: dict[str, str] = {}
-    for name, value in given.items():
+    allowed: dict[str, str] = {}
+    for name, value in headers.items():
         lowered = name.lower()
         if value is None or not _NAME.fullmatch(name) or _is_reserved(lowered):
             continue
-        headers.setdefault(lowered, _as_text(value))
-    return headers
+        allowed.setdefault(lowered, _as_text(value))
+    return allowed
 
 
 def refusal(message: Message) -> str | None:
-    """Why a message is not for an HTTP destination at all; None: it is."""
+    """The reason why no HTTP destination can take this message; None if one can."""
     queue = addressed_to(message.headers)
     return None if queue is None else f"it is for the queue {queue!r}, and an HTTP destination has no queues"
 
 
 def _is_reserved(name: str) -> bool:
-    alike = name.replace("_", "-")  # CGI and WSGI give an application both under one name
-    return alike in RESERVED or alike.startswith(RESERVED_PREFIXES)
+    dashed = name.replace("_", "-")  # CGI and WSGI do not tell them apart
+    return dashed in RESERVED or dashed.startswith(RESERVED_PREFIXES)
 
 
 def _as_text(value: object) -> str:
@@ -174,18 +174,18 @@ def _as_text(value: object) -> str:
 
 
 def _is_plain(value: str) -> bool:
-    """Whether it is a field's value without doubt: visible ASCII, with spaces in between (RFC 9110, section 5.5)."""
+    """Whether every receiver accepts it as a field value: visible ASCII, spaces in between (RFC 9110, section 5.5)."""
     return value != "" and value.isascii() and value.isprintable() and value[0] != " " and value[-1] != " "
 
 
-def _field(what: str, value: str) -> str:
+def _field(name: str, value: str) -> str:
     if not _is_plain(value):
-        raise Unsendable(f"its {what} {value!r} cannot be a header: printable ASCII without spaces around it can")
+        raise Unsendable(f"its {name} {value!r} cannot be a header: printable ASCII without spaces around it can")
     return value
 
 
 def _escaped(key: str) -> str:
-    """Inside the quotes of a structured field's string (RFC 9651, section 4.1.6)."""
+    """The key as it stands between the quotes of a structured field's string (RFC 9651, section 4.1.6)."""
     return key.replace("\\", "\\\\").replace('"', '\\"')
 
 

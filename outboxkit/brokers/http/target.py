@@ -1,4 +1,4 @@
-"""Where an HTTP destination is, who is asking, and what nobody may read of it. Pure."""
+"""Target of an HTTP destination: its URL, its credentials, and the secrets among them. Pure."""
 
 import base64
 import re
@@ -17,14 +17,14 @@ _FIELD = re.compile(r"[!-~]+(?: +[!-~]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One URL and what is sent to it with every request.
+    """One URL and the credentials that are sent to it with every request.
 
     Attributes:
         url: without user and password.
-        origin: scheme, host and port: what may be shown of the URL. Paths and queries of webhooks hold secrets.
-        authorization: the value of the header.
-        key: the bytes that requests are signed with.
-        hide: takes out of a text what is secret here: path and query, user and password, authorization, key.
+        origin: scheme, host and port, which may be shown. Paths and queries of webhooks hold secrets.
+        authorization: the value of the `Authorization` header.
+        key: the bytes with which requests are signed.
+        hide: removes from a text the secrets: path and query, user and password, authorization, key.
     """
 
     url: httpx.URL = field(repr=False)
@@ -35,49 +35,49 @@ class Target:
 
 
 def parse(url: str, *, authorization: str | None = None, secret: str | None = None) -> Target:
-    """The target of these settings.
+    """The target that these settings describe.
 
     Raises:
-        ConfigurationError: one of them cannot be used. The text does not show what is secret.
+        ConfigurationError: one of them is invalid. The text shows no secret.
     """
     try:
         parsed = httpx.URL(url)
-        parsed.raw_host.decode("ascii").encode("idna")  # as it will be looked up
+        parsed.raw_host.decode("ascii").encode("idna")  # as for the look-up of the host
     except (httpx.InvalidURL, UnicodeError, ValueError):
-        raise ConfigurationError(f"the URL of the HTTP destination is no URL; {ACCEPTED}") from None
+        raise ConfigurationError(f"the URL of the HTTP destination is not a URL; {ACCEPTED}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigurationError(f"the URL of the HTTP destination has no host, or another scheme; {ACCEPTED}")
     if parsed.port is not None and not 0 < parsed.port < 65_536:
-        raise ConfigurationError("the URL of the HTTP destination has a port that does not exist: 1 to 65535 do")
+        raise ConfigurationError("the URL of the HTTP destination has an invalid port: 1 to 65535 are accepted")
     if parsed.fragment:
-        raise ConfigurationError("the URL of the HTTP destination has a fragment (#…), which no server gets to see")
+        raise ConfigurationError("the URL of the HTTP destination has a fragment (#…), which is never sent to a server")
     if parsed.userinfo and authorization is not None:
         raise ConfigurationError(
-            "the URL of the HTTP destination has a user and a password, and an Authorization is given as well: give one"
+            "the URL of the HTTP destination has a user and a password, and an Authorization is set too: set only one"
         )
     if authorization is not None and not _FIELD.fullmatch(authorization):
         raise ConfigurationError(
-            "the Authorization of the HTTP destination is empty, or no printable ASCII on one line"
+            "the Authorization of the HTTP destination is empty, or is not one line of printable ASCII"
         )
-    given = _basic(parsed) if parsed.userinfo else authorization
+    credentials = _basic(parsed) if parsed.userinfo else authorization
     bare = parsed.copy_with(userinfo=b"")
     return Target(
         url=bare,
         origin=f"{bare.scheme}://{bare.netloc.decode('ascii')}",
-        authorization=given,
+        authorization=credentials,
         key=request.signing_key(secret) if secret is not None else None,
-        hide=Redaction(_secrets(parsed, given, secret)),
+        hide=Redaction(_secrets(parsed, credentials, secret)),
     )
 
 
 def _basic(url: httpx.URL) -> str:
-    """User and password as RFC 7617 sends them."""
+    """The credentials of Basic authorization (RFC 7617) for user and password of the URL."""
     pair = f"{url.username}:{url.password}".encode()
     return f"Basic {base64.b64encode(pair).decode()}"
 
 
 def _secrets(url: httpx.URL, authorization: str | None, secret: str | None) -> Iterator[str]:
-    """Without the words that are the same for everybody: the scheme of an authorization, the prefix of a secret."""
+    """The secret texts, without the scheme of an authorization and the prefix of a secret, which are public."""
     path, _, query = url.raw_path.decode("ascii", "replace").partition("?")
     yield from call.parts_of(path, query)
     user, _, password = url.userinfo.decode("ascii", "replace").partition(":")

@@ -1,4 +1,4 @@
-"""What a response means for the message that it answers. Pure."""
+"""Verdict on a message from the response to its request. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,31 +9,33 @@ from http import HTTPStatus
 from outboxkit.brokers import CONFIRMED, Answer, Receipt, Verdict
 
 LONGEST_WAIT = timedelta(hours=1)
-"""No `Retry-After` holds a message for longer."""
+"""The longest wait that a `Retry-After` can ask for."""
 SHOWN_BYTES = 1024
-"""How much of an error's body goes into the reason."""
+"""Bytes of an error response's body that are put into the reason."""
 BUSY = (429, 503)
-"""The destination itself says "not now": no attempt of the message."""
+"""Status codes for "not now". They do not count as an attempt."""
 UNAUTHORIZED = (401, 403, 407)
-"""The sender is refused, not the message: its credentials are missing, wrong, expired, or not enough."""
+"""Status codes about the sender, not the message: its credentials are missing, wrong, expired or insufficient."""
 TRANSIENT = (408, 409, 421, 425)
-"""Other answers below 500 after which the same request may succeed: it took too long, the first one is in progress, it
-came over a connection that is for others, or it came too early (RFC 9110, sections 15.5.9, 15.5.10 and 15.5.20)."""
+"""Other status codes below 500 after which the same request may succeed (RFC 9110, sections 15.5.9, 15.5.10, 15.5.20).
+
+The request took too long, is in progress already, used a connection for other hosts, or came too early.
+"""
 
 Hide = Callable[[str], str]
-"""Takes secrets out of a text."""
+"""Removes the secrets from a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What was heard of a response.
+    """A response, as far as it was read.
 
     Attributes:
         status: its code.
-        headers: under lower-case names.
-        body: as much as was wanted of it.
-        is_cut: whether there was more.
-        trouble: why the body ended before its end, if it did.
+        headers: by their names in lower case.
+        body: up to the limit.
+        is_cut: whether the body is longer than the limit.
+        trouble: why the body is incomplete; None if it is not.
     """
 
     status: int
@@ -44,13 +46,13 @@ class Response:
 
 
 def judge(response: Response, *, limit: int, now: datetime, hide: Hide = str) -> Receipt:
-    """The receipt for one message.
+    """The receipt for the message of a request with this response.
 
     Args:
-        response: what was heard.
-        limit: bytes of an answer that are kept, for the reason of one that is longer.
-        now: for a `Retry-After` that is a date.
-        hide: what the reason is passed through.
+        response: as far as it was read.
+        limit: bytes of an answer that are kept, named in the reason if it is longer.
+        now: the present time, for a `Retry-After` that is a date.
+        hide: removes the secrets from the reason.
     """
     status = response.status
     if 200 <= status < 300:
@@ -67,14 +69,14 @@ def judge(response: Response, *, limit: int, now: datetime, hide: Hide = str) ->
 
 
 def _is_full_for_now(status: int, after: timedelta | None) -> bool:
-    """A 413 with a `Retry-After` says that the condition is temporary (RFC 9110, section 15.5.14)."""
+    """Whether a 413 has a `Retry-After`, which means that it is temporary (RFC 9110, section 15.5.14)."""
     return status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and after is not None
 
 
 def retry_after(value: str | None, *, now: datetime) -> timedelta | None:
-    """How long `Retry-After` (RFC 9110, section 10.2.3) asks to wait: seconds or a date, one hour at most.
+    """The wait that `Retry-After` (RFC 9110, section 10.2.3) asks for, in seconds or as a date; at most one hour.
 
-    None where it asks for nothing: it is missing, zero, past or garbage.
+    None if the header is missing or garbage, or the wait is over.
     """
     text = (value or "").strip()
     if text.isascii() and text.isdecimal():
@@ -91,13 +93,13 @@ def retry_after(value: str | None, *, now: datetime) -> timedelta | None:
 
 
 def shown(text: str, hide: Hide = str) -> str:
-    """The beginning of a text from outside in one line, whatever is in it, without secrets."""
+    """The beginning of an untrusted text, as one printable line without secrets."""
     cut = hide(text).strip().encode(errors="replace")[:SHOWN_BYTES].decode(errors="ignore")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
 def _confirmed(response: Response, limit: int, hide: Hide) -> Receipt:
-    """A 2xx. The call was made, also if its answer cannot be kept: the reason says so, for who wants the answer."""
+    """The receipt for a 2xx. If the answer cannot be kept, the receipt has the reason: the call itself succeeded."""
     if response.trouble is not None:
         trouble = shown(response.trouble, hide)
         return Receipt(Verdict.REJECTED, f"{_name(response.status)}, but {trouble} in the middle of its answer")
@@ -107,9 +109,9 @@ def _confirmed(response: Response, limit: int, hide: Hide) -> Receipt:
         return CONFIRMED
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        coded = shown(encoding, hide)[:40]
+        name = shown(encoding, hide)[:40]
         return Receipt(
-            Verdict.CONFIRMED, f"its answer is encoded as {coded!r}, which nobody asked for; it was not kept"
+            Verdict.CONFIRMED, f"its answer is encoded as {name!r}, which was not asked for; it was not kept"
         )
     content_type = response.headers.get("content-type", "").strip()
     answer = Answer(response.body, content_type) if content_type else Answer(response.body)

@@ -62,7 +62,7 @@ def test_an_authorization_that_is_no_header_is_refused(authorization: str):
 
 
 def test_one_authorization_is_enough():
-    with pytest.raises(ConfigurationError, match="give one"):
+    with pytest.raises(ConfigurationError, match="set only one"):
         target.parse("http://user:x@api.example/", authorization="Bearer x")
 
 

@@ -267,7 +267,7 @@ def test_what_became_known_meanwhile_holds_back_what_has_not_left():
     assert plan.receipts[1] == Receipt(Verdict.NOT_SENT, "an earlier message of key 'one' has failed")
 
 
-def test_what_was_not_written_is_sent_after_the_suspects():
+def test_what_was_not_written_is_sent_after_the_candidates():
     messages = [message(id=str(number)) for number in range(8)]
     plan = PublishPlan(messages, serialized_routes())
     plan.next_group()
