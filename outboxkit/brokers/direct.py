@@ -1,7 +1,7 @@
-"""No broker at all: the relay hands each message to its handlers, in its own process.
+"""Publisher without a broker: the relay runs the handlers of each message in its own process.
 
-For tests, and for services whose only consumer is the service itself. Unlike `memory://`, whose queues end with the
-process, nothing can get lost: a message stays in the outbox until all of its handlers have committed.
+It is for tests, and for services whose only consumer is the service itself. Unlike with `memory://`, whose queues end
+with the process, no message is lost: it stays in the outbox until all of its handlers have committed.
 """
 
 import asyncio
@@ -23,34 +23,36 @@ from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
 
 LONGEST_WAIT = timedelta(hours=1)
-"""No `Retry` of a handler holds a message for longer."""
+"""The longest wait that a handler's `Retry` can ask for."""
 _NO_TIME = Receipt(Verdict.NOT_SENT, "there was no time left for it")
 
 
 class _Escaped(Exception):
-    """A handler was left by its `__cause__`, such as a SystemExit, which would end the relay's process."""
+    """A handler raised its `__cause__`, such as a SystemExit, which would otherwise end the relay's process."""
 
 
 class DirectPublisher:
-    """Publishes to handlers in this process: each runs through `inbox.run_once`, in a transaction of its own.
+    """A publisher that runs handlers in this process, each through `inbox.run_once` in a transaction of its own.
 
-    A message is confirmed once every handler of its type has committed. When one fails, the others run all the same.
-    The relay publishes the message again, as its policy says: handlers that have committed see a duplicate then.
+    A message is confirmed once all handlers of its type have committed. If one fails, the others run nevertheless. The
+    relay publishes the message again, as its policy says. Handlers that have committed then skip it as a duplicate.
 
-    `Reject`, `DecodeError` and what a handler's `Retries` names in `never` are not tried again, and neither is a
-    handler of `max_attempts=1`. The rest of its `Retries` has no effect. `Retry` counts as an attempt.
+    `Reject`, `DecodeError` and the errors in `never` of a handler's `Retries` are final: the message is not tried again.
+    So is every failure of a handler with `max_attempts=1`. The rest of its `Retries` has no effect. A `Retry` counts as
+    an attempt.
 
     Messages are handled one after the other. The relay needs an engine that allows for twice the timeout:
     `process.relay_engine(url, publish_timeout=2 * timeout)`.
 
     Args:
-        engine: for the handlers' transactions, one at a time. Not the relay's own, whose sessions plan otherwise.
-        handlers: those that `inbox.handlers_in` finds; several may take one type.
-        timeout: how long the handlers of one message may run in all: each has an equal share. No message is begun later
-            than that after `publish` was called, so that `publish` returns within twice as long.
-        retention: how long the inbox remembers; an older message is refused, since it may have been handled.
-        skew: how far clocks may be apart: a message is too old so much earlier.
-        clock: for tests.
+        engine: for the handlers' transactions, one at a time. It must not be the relay's, whose sessions have other
+            planner settings.
+        handlers: those that `inbox.handlers_in` finds. Several may have one type.
+        timeout: the limit for all handlers of a message, of which each has an equal share. `publish` starts no message
+            after this time and so returns within twice as long.
+        retention: that of the inbox. An older message is rejected, since it may have been handled.
+        skew: the possible difference between clocks, by which a message is too old earlier.
+        clock: the present time; a parameter for tests.
 
     Raises:
         ConfigurationError: the timeout is not more than 0.
@@ -71,28 +73,28 @@ class DirectPublisher:
     ) -> None:
         if timeout <= timedelta(0):
             raise ConfigurationError(f"a direct publisher needs a timeout of more than 0, found {timeout}")
-        # A task that a handler has left behind cannot use its session any more: it would take a connection for good.
+        # A task that outlives its handler cannot use the session any more: it would keep a connection forever.
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(handler.message_type, []).append(handler)
-        for type_, takers in self._by_type.items():
-            share = timeout / len(takers)
-            self._by_type[type_] = [replace(each, timeout=min(each.timeout or share, share)) for each in takers]
+        for type_, same_type in self._by_type.items():
+            share = timeout / len(same_type)
+            self._by_type[type_] = [replace(each, timeout=min(each.timeout or share, share)) for each in same_type]
         self._timeout, self._retention, self._skew, self._clock = timeout, retention, skew, clock
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
-        """It is always connected."""
+        """Do nothing: it is always connected."""
 
     async def close(self) -> None:
-        """There is nothing to close: the engine is yours."""
+        """Do nothing: the engine is the caller's."""
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Handle each message. Behind one that failed, those of its key are held.
+        """Handle each message. After a failure, later messages of its key are not sent.
 
-        A type that no handler takes is unroutable. Where the database is away, the verdict is unknown and the rest is
-        held.
+        A message is unroutable if its type has no handler. If the database is away, the verdict is unknown and the
+        other messages are not sent.
         """
         until = time.monotonic() + self._timeout.total_seconds()
         failed: set[str] = set()
@@ -110,32 +112,35 @@ class DirectPublisher:
         return receipts
 
     async def _receipt(self, message: Message) -> Receipt:
-        """What became of one message: all of its handlers run, in their order."""
-        marked = reserved.read(message.headers)
-        takers = [
+        """Run all handlers of one message, in their order, and return its receipt."""
+        delivery_headers = reserved.read(message.headers)
+        handlers = [
             handler
             for handler in self._by_type.get(message.type, ())
-            if not marked.handlers or handler.name in marked.handlers
+            if not delivery_headers.handlers or handler.name in delivery_headers.handlers
         ]
-        if (refusal := self._refusal(message, takers, marked)) is not None:
+        if (refusal := self._refusal(message, handlers, delivery_headers)) is not None:
             return refusal
         sent = replace(message, headers=reserved.without(message.headers))
         failures: list[Receipt] = []
-        for handler in takers:
-            failure = await self._failure(handler, sent, marked.accepted_at)
+        for handler in handlers:
+            failure = await self._failure(handler, sent, delivery_headers.accepted_at)
             if failure is not None and failure.verdict is Verdict.UNKNOWN:
                 return failure
             failures += [failure] if failure is not None else []
-        return _together(failures)
+        return _combined(failures)
 
-    def _refusal(self, message: Message, takers: Sequence[Handler], marked: reserved.DeliveryHeaders) -> Receipt | None:
-        """Why no handler may run for it; None if they may."""
-        missing = set(marked.handlers) - {handler.name for handler in takers}
-        if missing or not takers:
-            named = f" and is named {', '.join(sorted(missing))}" if missing else ""
-            return Receipt(Verdict.UNROUTABLE, printable(f"no handler here takes {message.type!r}{named}"))
+    def _refusal(
+        self, message: Message, handlers: Sequence[Handler], delivery_headers: reserved.DeliveryHeaders
+    ) -> Receipt | None:
+        """The receipt of a message for which no handler may run; None if they may."""
+        missing = set(delivery_headers.handlers) - {handler.name for handler in handlers}
+        if missing or not handlers:
+            names = f" and is named {', '.join(sorted(missing))}" if missing else ""
+            return Receipt(Verdict.UNROUTABLE, printable(f"no handler here takes {message.type!r}{names}"))
+        accepted_at = delivery_headers.accepted_at
         if inbox.is_stale(
-            message, now=self._clock(), retention=self._retention, skew=self._skew, accepted_at=marked.accepted_at
+            message, now=self._clock(), retention=self._retention, skew=self._skew, accepted_at=accepted_at
         ):
             days = self._retention / timedelta(days=1)
             reason = (
@@ -146,9 +151,9 @@ class DirectPublisher:
         return None
 
     async def _failure(self, handler: Handler, message: Message, accepted_at: datetime | None) -> Receipt | None:
-        """Run one handler; None if it has committed, now or before."""
+        """Run one handler. Returns its failure as a receipt; None if it has committed, now or before."""
         task = asyncio.current_task()
-        try:  # in a task of its own: a handler may cancel the one that it runs in
+        try:  # in a task of its own, because a handler may cancel its current task
             await asyncio.create_task(self._run(handler, message, accepted_at))
         except asyncio.CancelledError as error:
             if task is not None and task.cancelling():
@@ -156,13 +161,13 @@ class DirectPublisher:
             cause: BaseException = error
         except _Escaped as error:
             cause = error.__cause__ or error
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
+        except Exception as error:  # noqa: BLE001 - any error of a handler is a failure of its message
             cause = error
         else:
             return None
         if what_is_away(cause) == "database":
             return Receipt(Verdict.UNKNOWN, first_line(cause))
-        return self._told(handler, message, cause)
+        return self._logged_failure(handler, message, cause)
 
     async def _run(self, handler: Handler, message: Message, accepted_at: datetime | None) -> None:
         def contained(session: Session) -> None:
@@ -170,20 +175,20 @@ class DirectPublisher:
                 inbox.run_once(session, message, handler, accepted_at=accepted_at)
             except (Exception, asyncio.CancelledError):
                 raise
-            except BaseException as error:  # tasks and greenlets treat some of them in ways of their own
+            except BaseException as error:  # tasks and greenlets do not pass all of them on unchanged
                 raise _Escaped from error
 
         async with self._sessions() as session, session.begin():
             await session.run_sync(contained)
 
-    def _told(self, handler: Handler, message: Message, error: BaseException) -> Receipt:
-        """The receipt for what a handler raised, which is logged as well."""
-        told = {"handler": handler.name, "message_id": message.id, "type": message.type}
+    def _logged_failure(self, handler: Handler, message: Message, error: BaseException) -> Receipt:
+        """Log the error that a handler raised, and return its receipt."""
+        fields = {"handler": handler.name, "message_id": message.id, "type": message.type}
         if isinstance(error, Retry | Reject):
             text = first_line_of(error.reason)
         else:
-            text, told["exception"] = first_line(error), traceback_of(error)
-        self._log.warning("handler failed", error=text, **told)
+            text, fields["exception"] = first_line(error), traceback_of(error)
+        self._log.warning("handler failed", error=text, **fields)
         after = error.after if isinstance(error, Retry) else None
         return Receipt(
             Verdict.REJECTED,
@@ -200,8 +205,8 @@ def _is_final(handler: Handler, error: BaseException) -> bool:
     return excluded or isinstance(error, Reject | DecodeError)
 
 
-def _together(failures: Sequence[Receipt]) -> Receipt:
-    """One receipt for a message whose handlers failed with these; a confirm if there are none."""
+def _combined(failures: Sequence[Receipt]) -> Receipt:
+    """The receipt of a message whose handlers had these failures; a confirm if there are none."""
     if len(failures) < 2:
         return failures[0] if failures else CONFIRMED
     return Receipt(

@@ -1,4 +1,4 @@
-"""What outboxkit notes on a message on its way: reserved headers, which every broker reads and writes alike. Pure."""
+"""Reserved headers about a delivery, which every broker reads and writes alike. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,33 +8,33 @@ from typing import Any
 from outboxkit.message import is_storable_name
 
 OWN = "outboxkit-"
-"""How the name of every reserved header begins; no user's header does."""
+"""The prefix of the reserved headers. A user's header cannot have it."""
 ATTEMPT, FIRST_FAILED = "outboxkit-attempt", "outboxkit-first-failed-at"
 HANDLERS, ACCEPTED = "outboxkit-handlers", "outboxkit-accepted-at"
 QUEUE = "outboxkit-queue"
-"""On a message that is to be published to this queue alone, past every binding. It is not sent."""
+"""The header of a message for this queue alone, whatever is bound. It is not sent."""
 
 MOST_ATTEMPTS = 1_000_000
-"""A message that claims more of them has had that many: it must fit into a column, with those still to come."""
+"""The most that is read from a header: the number must fit into a column, with those that are still to come."""
 MOST_HANDLERS = 1_000
-"""Names that are read; a consumer has not so many handlers of one type."""
+"""The most handler names that are read. No consumer has so many handlers of one type."""
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
-"""The last moment that is read as one: a later one cannot be shown in every time zone."""
+"""The latest time that is read. A later one cannot be represented in every time zone."""
 
-_MARKS = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED))
+_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED))
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryHeaders:
-    """What is noted on one message.
+    """The reserved headers of one delivery.
 
     Attributes:
-        attempt: 1 at first, one more after each retry.
+        attempt: 1 for the first delivery, and one more after each retry.
         first_failed_at: when its first attempt failed.
-        handlers: the names of those that are still to run; all where it is empty.
-        accepted_at: when an operator said that it is to be handled although it is stale.
+        handlers: the names of the handlers to run; if empty, all of them.
+        accepted_at: when an operator accepted it although it is stale.
     """
 
     attempt: int = 1
@@ -43,7 +43,7 @@ class DeliveryHeaders:
     accepted_at: datetime | None = None
 
     def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "DeliveryHeaders":
-        """The same with one attempt more, for these handlers; all that it was for where there are none."""
+        """The headers of the next attempt, for these handlers; if none are given, for the same ones."""
         return replace(
             self,
             attempt=self.attempt + 1,
@@ -52,25 +52,25 @@ class DeliveryHeaders:
         )
 
     def headers(self) -> dict[str, Any]:
-        """As reserved headers; nothing for what is as at the beginning."""
-        written: dict[str, Any] = {}
+        """The headers to write; an attribute with its default value has none."""
+        headers: dict[str, Any] = {}
         if self.attempt > 1:
-            written[ATTEMPT] = self.attempt
+            headers[ATTEMPT] = self.attempt
         if self.first_failed_at is not None:
-            written[FIRST_FAILED] = _milliseconds(self.first_failed_at)
+            headers[FIRST_FAILED] = _milliseconds(self.first_failed_at)
         if self.handlers:
-            written[HANDLERS] = list(self.handlers)
+            headers[HANDLERS] = list(self.handlers)
         if self.accepted_at is not None:
-            written[ACCEPTED] = _milliseconds(self.accepted_at)
-        return written
+            headers[ACCEPTED] = _milliseconds(self.accepted_at)
+        return headers
 
 
 FRESH = DeliveryHeaders()
 
 
 def read(headers: Mapping[str, Any]) -> DeliveryHeaders:
-    """The marks among these headers. Whatever a foreign client has written there, it is no error: it is not a mark."""
-    if _MARKS.isdisjoint(headers):
+    """The delivery headers among these headers. An invalid value, from a foreign client, is ignored."""
+    if _NAMES.isdisjoint(headers):
         return FRESH
     return DeliveryHeaders(
         attempt=_attempt(headers.get(ATTEMPT)),
@@ -81,13 +81,13 @@ def read(headers: Mapping[str, Any]) -> DeliveryHeaders:
 
 
 def addressed_to(headers: Mapping[str, Any]) -> str | None:
-    """The queue that a message with these headers is for, past every binding; None: for whoever is bound."""
+    """The one queue that a message with these headers is addressed to; None: all queues that are bound."""
     queue = headers.get(QUEUE)
     return queue if isinstance(queue, str) else None
 
 
 def without(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that are not reserved."""
+    """These headers without the reserved ones."""
     return {name: value for name, value in headers.items() if not name.startswith(OWN)}
 
 
@@ -100,7 +100,7 @@ def _attempt(value: object) -> int:
 
 
 def _names(value: object) -> tuple[str, ...]:
-    """Those that can be a handler's name, each once."""
+    """The values that can be the name of a handler, each once."""
     if not isinstance(value, list):
         return ()
     names = dict.fromkeys(name for name in value if isinstance(name, str) and is_storable_name(name))
