@@ -37,9 +37,9 @@ class DirectPublisher:
     A message is confirmed once all handlers of its type have committed. If one fails, the others run nevertheless. The
     relay publishes the message again, as its policy says. Handlers that have committed then skip it as a duplicate.
 
-    `Reject`, `DecodeError` and the errors in `never` of a handler's `Retries` are final: the message is not tried again.
-    So is every failure of a handler with `max_attempts=1`. The rest of its `Retries` has no effect. A `Retry` counts as
-    an attempt.
+    `Reject`, `DecodeError` and the errors in `never` of a handler's `Retries` are final: the message is not tried
+    again. So is every failure of a handler with `max_attempts=1`. The rest of its `Retries` has no effect. A `Retry`
+    counts as an attempt.
 
     Messages are handled one after the other. The relay needs an engine that allows for twice the timeout:
     `process.relay_engine(url, publish_timeout=2 * timeout)`.
