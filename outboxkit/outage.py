@@ -23,7 +23,7 @@ __all__ = [
     "Clock",
     "Outage",
     "Sleep",
-    "is_surprise",
+    "is_unexpected",
     "jittered",
     "pause",
     "utc_now",
@@ -75,7 +75,7 @@ def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
     return type(error.orig).__module__.startswith("psycopg")
 
 
-def is_surprise(error: BaseException) -> bool:
+def is_unexpected(error: BaseException) -> bool:
     """Whether the error may be that of one row, of a library or of our own code, so that a worker had better go on.
 
     It is not where the error says what to do before anything can go on: a setting, a missing table, a missing right.

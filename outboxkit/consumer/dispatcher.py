@@ -16,7 +16,7 @@ from outboxkit.message import Message
 from outboxkit.outage import pause
 
 LINGER_SECONDS = 0.02
-"""How long the first message of a batch waits for others."""
+"""The time for which the first message of a batch waits for others."""
 GIVE_BACK_SECONDS = 5.0
 """The delay before a delivery is requeued that can neither be handled nor become a dead letter."""
 BATCH_BYTES = 8 * 1024 * 1024

@@ -16,9 +16,9 @@ from outboxkit.outage import Outage, jittered, pause, what_is_away
 T = TypeVar("T")
 
 LOST_CONNECTIONS = 5
-"""How often one message may lose a database connection while the database is up, before the message is blamed."""
+"""The number of database connections that one message may lose while the database is up, before it is blamed."""
 CONFLICTS = 5
-"""How often a transaction is run again at once after a conflict with another one, before that counts as a failure."""
+"""The number of times a transaction is run again at once after a conflict, before that counts as a failure."""
 PROBE_SECONDS, SOON_SECONDS = 15.0, 2.0
 """A database that does not answer for so long is away. The shorter limit follows a handler's own timeout."""
 CONFLICT_SQLSTATES = ("40001", "40P01")

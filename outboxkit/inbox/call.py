@@ -138,9 +138,7 @@ def _status(connection: Connection) -> int | None:
     driver_connection: Any = connection.connection.driver_connection
     status = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
     if status is None:
-        connection.execute(
-            select(1)
-        )  # the database raises an error if the transaction is aborted
+        connection.execute(select(1))  # the database raises an error if the transaction is aborted
     return status
 
 
@@ -159,7 +157,7 @@ def call(
     Raises:
         TimeoutError: it took longer than its timeout.
         TransactionRequired: it ended the transaction.
-        ConfigurationError: it is async and the session is not; or it is sync and returned an awaitable; or it did not
+        ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable, or it did not
             await a call of its session.
     """
     started = perf_counter()

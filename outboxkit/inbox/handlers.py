@@ -72,8 +72,8 @@ def inbox_handler(
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
-    The event type is the annotation of the second parameter. The name is durable: it is stored with each handled
-    message, so renaming the function is free and renaming the handler makes every message new to it. The function
+    The event type is the annotation of the second parameter. The name is durable, because it is stored with each
+    handled message. Renaming the function is free; renaming the handler makes every message new to it. The function
     is returned unchanged and registered nowhere: a consumer gets its handlers as an argument.
 
     Args:
@@ -94,8 +94,8 @@ def inbox_handler(
         )
     if not isinstance(name, str) or not is_storable_name(name):
         raise ConfigurationError(
-            f"@inbox_handler takes a name of 1 to {NAME_LIMIT} bytes that a table can hold (no NUL character, no lone "
-            f'surrogate), as in @inbox_handler("HandleOrder"); found {printable(repr(name), 300)}'
+            f"@inbox_handler takes a name of 1 to {NAME_LIMIT} bytes without NUL characters and lone surrogates, "
+            f'as in @inbox_handler("HandleOrder"); found {printable(repr(name), 300)}'
         )
     if not isinstance(batch, bool):
         raise ConfigurationError(f"@inbox_handler({name!r}): batch is {batch!r}; True or False is accepted")

@@ -58,7 +58,7 @@ class Entry:
 class BatchEntryFailed(Exception):
     """A batch failed while this entry's handler ran; its `__cause__` is the handler's error.
 
-    The entry is the first suspect, not proven guilty: rows that an earlier handler added are flushed before a later
+    Look at this entry first; another one may be to blame. Rows that an earlier handler added are flushed before a later
     handler's query, and may fail there.
 
     Args:
