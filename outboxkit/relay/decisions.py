@@ -81,7 +81,7 @@ TOO_LATE = "its expires_at had passed before it could be published"
 BACKOFFS: Mapping[Verdict, Backoff] = {
     Verdict.UNROUTABLE: Backoff(),
     Verdict.REJECTED: Backoff(base=timedelta(milliseconds=500)),
-    Verdict.POSTPONED: Backoff(base=timedelta(seconds=10), floor=timedelta(seconds=1)),
+    Verdict.POSTPONED: Backoff(base=timedelta(seconds=10), minimum=timedelta(seconds=1)),
 }
 """The delay after each kind of failure: a person has to bind a queue, a full one empties by itself.
 

@@ -155,7 +155,7 @@ async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
     consumer = await bench.run_until_settled(check, work, max_attempts=1)
     assert consumer.outcomes == {Outcome.PROCESSED: 5, Outcome.DEAD: 5}
     told = {row["message_id"]: (row["reason"], row["error"]) for row in rows(database_url, tables.dead_letter)}
-    assert told["c-0"] == ("undecodable", "the payload is no Checked: KeyError: 'Mars/Olympus'")
+    assert told["c-0"] == ("undecodable", "the payload is not a valid Checked: KeyError: 'Mars/Olympus'")
     assert told["c-3"] == ("failed", "SystemExit: 3")
 
 

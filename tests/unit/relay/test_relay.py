@@ -185,7 +185,7 @@ async def test_an_error_of_the_publisher_takes_everything_back_and_the_relay_wai
 
 
 async def test_no_error_around_a_turn_ends_a_relay_and_each_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("outboxkit.relay.relay.UNEXPECTED", Backoff(base=SECOND / 1000, floor=SECOND / 1000))
+    monkeypatch.setattr("outboxkit.relay.relay.UNEXPECTED", Backoff(base=SECOND / 1000, minimum=SECOND / 1000))
     bench.add("a")
     relay = bench.relay()
     troubles: list[BaseException] = [ZeroDivisionError("odd"), asyncio.CancelledError(), KeyError("odd")] * 2
