@@ -10,8 +10,8 @@
     │   ├── EncodeError         an event cannot become a message.
     │   └── DecodeError         a message cannot become an event.
     └── BrokerError
-        └── BrokerUnavailable   away, refusing or gone in the middle: wait and try again
-.
+        └── BrokerUnavailable   away, refusing or gone in the middle: wait and try again.
+
 A message that the broker refuses is not an error: it is a receipt with a verdict (`outboxkit.brokers`), and ends in the
 dead letters.
 
