@@ -36,7 +36,7 @@ def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
         ConfigurationError: no instance of the class could be decoded.
     """
     cls: Any = type(event)
-    needs_check = models.is_tried(cls)
+    needs_check = models.needs_check(cls)
     payload = encode_value(event, limit=limit)
     if needs_check:
         models.check_read_back(event, payload)
