@@ -1,4 +1,4 @@
-"""Events to bytes and back: JSON through msgspec, with pydantic models where pydantic is installed."""
+"""Events to bytes and back: JSON through msgspec, with pydantic models if pydantic is installed."""
 
 import math
 from collections.abc import Mapping
@@ -15,15 +15,15 @@ T = TypeVar("T")
 
 CONTENT_TYPE = "application/json"
 READABLE_ENCODINGS = ("", "identity", "utf-8", "utf8", "us-ascii")
-"""Content encodings that change nothing. Some clients write the text's character set there."""
+"""Content encodings that leave the payload as it is. Some clients write the text's character set there."""
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """The default for `OUTBOXKIT_MAX_PAYLOAD_BYTES`: 1 MiB."""
 
 RESERVED_HEADERS = "outboxkit-"
 HEADER_NAME_LIMIT = 128
-"""Bytes of a header's name, which may have 128 characters (AMQP 0-9-1, section 4.2.5.5): drivers cut off the rest."""
+"""The maximum bytes of a header's name: drivers cut it off at 128 characters (AMQP 0-9-1, section 4.2.5.5)."""
 HEADERS_LIMIT = 120_000
-"""Bytes of all headers: with the other properties they must fit into one frame, which RabbitMQ limits to 131 072."""
+"""The maximum bytes of all headers. With the other properties they must fit into one frame, 131 072 bytes."""
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -31,20 +31,20 @@ def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """The event as JSON. Decimal, datetime, date, time, UUID and enum values keep their exact value.
 
     Raises:
-        EncodeError: a value has no JSON form, it would not be read back as it is, or the payload is larger than `limit`
-            bytes.
-        ConfigurationError: no instance of the class could be read back.
+        EncodeError: a value has no JSON form, it would be decoded to another value, or the payload is larger than
+            `limit` bytes.
+        ConfigurationError: no instance of the class could be decoded.
     """
     cls: Any = type(event)
-    is_tried = models.is_tried(cls)
+    needs_check = models.needs_check(cls)
     payload = encode_value(event, limit=limit)
-    if is_tried:
+    if needs_check:
         models.check_read_back(event, payload)
     return payload
 
 
 def encode_value(value: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
-    """Any value as JSON, written as in an event; what is read back is plain JSON, not an instance of a class.
+    """Any value as JSON, written as in an event. It is decoded as plain JSON, not as an instance of a class.
 
     Raises:
         EncodeError: it has no JSON form, or is larger than `limit` bytes.
@@ -61,17 +61,17 @@ def encode_value(value: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     if b"null" in payload and _has_non_finite(models.plain(value)):
         raise EncodeError(
             f"{type(value).__qualname__} holds a float that is NaN or infinite, which JSON has no form for; "
-            "use Decimal, or None for what is not known"
+            "use Decimal, or None for an unknown value"
         )
     return payload
 
 
 def decode(event_type: type[T], payload: bytes, encoding: str | None = None) -> T:
-    """The event in these bytes. Fields that the class does not know are ignored, so producers may add some.
+    """The event that these bytes encode. Fields that the class does not know are ignored, so producers may add some.
 
     Raises:
-        DecodeError: not JSON, a field is missing or of the wrong type; the text names the field. Or the class refuses
-            it with any other exception, or the message's content encoding says that the bytes are compressed.
+        DecodeError: it is not JSON, or a field is missing or of the wrong type; the text names the field. Or the class
+            raises any other exception, or the message has a content encoding, such as a compression.
     """
     if encoding is not None and encoding.strip().lower() not in READABLE_ENCODINGS:
         raise DecodeError(
@@ -81,22 +81,22 @@ def decode(event_type: type[T], payload: bytes, encoding: str | None = None) -> 
     try:
         return cast("T", models.read(event_type, payload))
     except Exception as error:  # whatever a validator of the class raises
-        raise DecodeError(f"the payload is no {event_type.__qualname__}: {_explain(error)}") from error
+        raise DecodeError(f"the payload is not a valid {event_type.__qualname__}: {_explain(error)}") from error
 
 
 def encode_headers(headers: Mapping[str, object]) -> bytes:
     """Headers as JSON for the outbox row.
 
     Raises:
-        EncodeError: a name is reserved, empty or over 128 bytes; a value is no str, int, bool or None; or all together
-            are over 120 000 bytes.
+        EncodeError: a name is reserved, empty or over 128 bytes, or a value is not a str, int, bool or None. Or all
+            together are over 120 000 bytes.
     """
     for name, value in headers.items():
         if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= HEADER_NAME_LIMIT:
             raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {HEADER_NAME_LIMIT} bytes is")
         if name.startswith(RESERVED_HEADERS):
             raise EncodeError(
-                f"header {name!r} is reserved: names that start with {RESERVED_HEADERS!r} are outboxkit's own"
+                f"header {name!r} is reserved: names that start with {RESERVED_HEADERS!r} belong to outboxkit"
             )
         if not isinstance(value, str | int | bool | None):  # no float: on the wire it would be rounded to 32 bits
             raise EncodeError(
@@ -114,15 +114,15 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
 
 
 def decode_headers(stored: bytes) -> dict[str, object]:
-    """Headers as they were given to `encode_headers`."""
+    """The headers that `encode_headers` stored."""
     return _HEADERS.decode(stored)
 
 
 def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:
-    """Headers of any client as JSON, to be read by people: values that JSON does not know become text."""
+    """Headers of any client as JSON for people to read: values that JSON does not know become text."""
     try:
         return msgspec.json.encode(dict(headers), enc_hook=repr)
-    except Exception:  # noqa: BLE001 - a repr of anybody's
+    except Exception:  # noqa: BLE001 - a repr may raise anything
         return msgspec.json.encode({_legible(name): _legible(value) for name, value in headers.items()})
 
 
@@ -132,7 +132,7 @@ def _legible(value: object) -> str:
         return text.encode(errors="backslashreplace").decode()
     except RecursionError:
         return "nested too deeply to be shown"
-    except Exception as error:  # noqa: BLE001 - a repr of anybody's
+    except Exception as error:  # noqa: BLE001 - a repr may raise anything
         return f"cannot be shown: {type(error).__name__}"
 
 
@@ -140,7 +140,7 @@ _HEADERS = msgspec.json.Decoder(dict[str, object])
 
 
 def _has_non_finite(value: Any) -> bool:
-    """Whether there is a NaN or an infinity: JSON writers put null for it, and a reader gets another value."""
+    """Whether it has a NaN or an infinity. JSON encoders write null for it, so that it is decoded to another value."""
     if isinstance(value, dict):
         return any(map(_has_non_finite, value.values()))
     if isinstance(value, list | tuple | set | frozenset):
@@ -149,11 +149,11 @@ def _has_non_finite(value: Any) -> bool:
 
 
 def _explain(error: Exception) -> str:
-    listed = getattr(error, "errors", None)  # pydantic's own text runs over several lines and quotes the whole input
-    if callable(listed):
+    errors = getattr(error, "errors", None)  # pydantic's own text has several lines and quotes the whole input
+    if callable(errors):
         with suppress(Exception):
             return printable(
-                "; ".join(f"{'.'.join(map(str, e['loc'])) or 'payload'}: {e['msg']}" for e in listed(include_url=False))
+                "; ".join(f"{'.'.join(map(str, e['loc'])) or 'payload'}: {e['msg']}" for e in errors(include_url=False))
             )
     if isinstance(error, msgspec.MsgspecError | ValueError | TypeError):
         return printable(text_of(error))

@@ -107,21 +107,23 @@ async def consumer(
     name, ladder = queue_name(chosen), chosen.retry_ladder
     policy = Policy(chosen.max_attempts, chosen.inbox_retention, chosen.clock_skew, chosen.max_crashes, ladder)
     policy.check(handlers)
-    pace = Concurrency(chosen.concurrency, chosen.consume_batch, chosen.ordered)
+    concurrency = Concurrency(chosen.concurrency, chosen.consume_batch, chosen.ordered)
     if subscriber is None:
         subscriber = process.subscriber(
             broker_url(chosen),
             name,
             exchange=chosen.exchange,
             topics=sorted({handler.message_type for handler in handlers}),
-            prefetch=pace.prefetch(handlers, chosen.prefetch),
+            prefetch=concurrency.prefetch(handlers, chosen.prefetch),
             ladder=ladder,
-            ordered=pace.ordered,
+            ordered=concurrency.ordered,
         )
     if engine is None:
-        engine = database(chosen, name=f"outboxkit consumer {name}"[:63], pool_size=pace.concurrency + 1)
+        engine = database(chosen, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
     try:
-        yield Consumer(engine, subscriber, handlers, queue=name, pace=pace, policy=policy, patience=patience)
+        yield Consumer(
+            engine, subscriber, handlers, queue=name, concurrency=concurrency, policy=policy, patience=patience
+        )
     finally:
         await subscriber.close()
         await engine.dispose()

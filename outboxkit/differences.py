@@ -1,4 +1,4 @@
-"""What an event has lost when it is read back: the first field that another value has come back for."""
+"""The first difference between an event and its decoded payload."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -9,66 +9,65 @@ import msgspec
 from outboxkit.events import is_pydantic
 
 _PLAIN = (str, int, float, list, tuple, dict)
-"""What JSON has a form of its own for."""
+"""Types that JSON has a form of its own for."""
 
 
-def first_difference(given: Any, found: Any, place: str = "") -> str | None:
-    """The first field of an event that is another one now, such as `lines[...].price`; None: nothing is lost.
+def first_difference(original: Any, decoded: Any, path: str = "") -> str | None:
+    """The path of the first field whose value differs, such as `lines[...].price`; None if nothing is lost.
 
-    A plain value whose type is not what its annotation says (text for a UUID, an int for a Decimal) may come back as
-    what the annotation says. The other way round, an instance or a UUID in a field of type Any would come back as a
-    plain value: that is a difference.
+    A plain value may be decoded to its annotation's type, such as text to a UUID, or an int to a Decimal. The other way
+    round is a difference: an instance or a UUID in a field of type Any would be decoded to a plain value.
 
     Args:
-        given: what was written.
-        found: what was read.
-        place: where it stands in the event.
+        original: the value that was encoded.
+        decoded: the value that was decoded.
+        path: the value's path in the event.
     """
-    before, after = _fields(given), _fields(found)
+    before, after = _fields(original), _fields(decoded)
     if before is not None and after is not None:
-        return _of_instances(before, after, place)
-    if isinstance(given, dict) and (isinstance(found, dict) or after is not None):
-        return _of_mappings(given, found if after is None else after, f"{place}[...]")
-    if isinstance(given, list | tuple) and isinstance(found, list | tuple):
-        if len(given) != len(found):
-            return place
-        return _first((*pair, f"{place}[...]") for pair in zip(given, found, strict=True))
-    return None if _is_alike(given, found) else place
+        return _of_instances(before, after, path)
+    if isinstance(original, dict) and (isinstance(decoded, dict) or after is not None):
+        return _of_mappings(original, decoded if after is None else after, f"{path}[...]")
+    if isinstance(original, list | tuple) and isinstance(decoded, list | tuple):
+        if len(original) != len(decoded):
+            return path
+        return _first((*pair, f"{path}[...]") for pair in zip(original, decoded, strict=True))
+    return None if _is_alike(original, decoded) else path
 
 
-def _of_instances(given: dict[str, Any], found: dict[str, Any], place: str) -> str | None:
-    lost = next((name for name in given if name not in found), None)
+def _of_instances(original: dict[str, Any], decoded: dict[str, Any], path: str) -> str | None:
+    lost = next((name for name in original if name not in decoded), None)
     if lost is not None:
-        return _within(place, lost)
-    return _first((value, found[name], _within(place, name)) for name, value in given.items())
+        return _within(path, lost)
+    return _first((value, decoded[name], _within(path, name)) for name, value in original.items())
 
 
-def _of_mappings(given: dict[Any, Any], found: dict[Any, Any], place: str) -> str | None:
-    if given.keys() != found.keys():  # keys of other types have become text, or some are gone
-        return None if len(given) <= len(found) else place
-    return _first((value, found[key], place) for key, value in given.items())
+def _of_mappings(original: dict[Any, Any], decoded: dict[Any, Any], path: str) -> str | None:
+    if original.keys() != decoded.keys():  # keys of other types have become text, or some are lost
+        return None if len(original) <= len(decoded) else path
+    return _first((value, decoded[key], path) for key, value in original.items())
 
 
-def _is_alike(given: Any, found: Any) -> bool:
-    if given is None or found is None:
-        return given is found
-    if type(given) is not type(found):
-        return isinstance(given, _PLAIN) or not isinstance(found, _PLAIN)
-    if getattr(type(given), "__eq__", None) is vars(object)["__eq__"]:  # its class does not say what is equal
+def _is_alike(original: Any, decoded: Any) -> bool:
+    if original is None or decoded is None:
+        return original is decoded
+    if type(original) is not type(decoded):
+        return isinstance(original, _PLAIN) or not isinstance(decoded, _PLAIN)
+    if getattr(type(original), "__eq__", None) is vars(object)["__eq__"]:  # its class does not define equality
         return True
-    return bool(given == found or (given != given and found != found))  # noqa: PLR0124 - not a number
+    return bool(original == decoded or (original != original and decoded != decoded))  # noqa: PLR0124 - NaN
 
 
 def _first(pairs: Iterable[tuple[Any, Any, str]]) -> str | None:
-    return next((place for place in (first_difference(*pair) for pair in pairs) if place is not None), None)
+    return next((path for path in (first_difference(*pair) for pair in pairs) if path is not None), None)
 
 
-def _within(place: str, name: str) -> str:
-    return f"{place}.{name}" if place else name
+def _within(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _fields(value: Any) -> dict[str, Any] | None:
-    """The fields of an instance of one of the classes that events are made of; None for any other value."""
+    """The fields of an instance of an event class, or of a class nested in one; None for any other value."""
     cls = type(value)
     if is_pydantic(cls) and not dataclasses.is_dataclass(cls):
         return {**{name: getattr(value, name) for name in cls.model_fields}, **(value.__pydantic_extra__ or {})}

@@ -1,18 +1,18 @@
 """Every error that outboxkit raises, in one tree.
 
     OutboxkitError
-    ├── ConfigurationError      a setting, a handler or an event class cannot be used as it is
-    ├── SchemaError             the tables are missing or old; the text says what to run
-    ├── TransactionRequired     outbox, inbox or ledger were used where nothing could be rolled back
-    ├── LeaseLost               another run has taken over the request, or the effect, that this one was busy with
-    ├── InProgressElsewhere     another run is busy with the effect at this moment
+    ├── ConfigurationError      a setting, a handler or an event class cannot be used as it is.
+    ├── SchemaError             the tables are missing or old; the text says what to run.
+    ├── TransactionRequired     outbox, inbox or ledger were used outside a transaction.
+    ├── LeaseLost               another run has taken over this run's request or effect.
+    ├── InProgressElsewhere     another run holds the lease of the effect at this moment.
     ├── CodecError
-    │   ├── EncodeError         an event cannot become a message
-    │   └── DecodeError         a message cannot become an event
+    │   ├── EncodeError         an event cannot become a message.
+    │   └── DecodeError         a message cannot become an event.
     └── BrokerError
-        └── BrokerUnavailable   away, refusing or gone in the middle: wait and try again
+        └── BrokerUnavailable   away, refusing or gone in the middle: wait and try again.
 
-A message that the broker refuses is no error: it is a receipt with a verdict (`outboxkit.brokers`), and ends in the
+A message that the broker refuses is not an error: it is a receipt with a verdict (`outboxkit.brokers`), and ends in the
 dead letters.
 
 Errors of SQLAlchemy are never wrapped: the session is the caller's. `Retry` and `Reject` are not errors but
@@ -37,15 +37,15 @@ class SchemaError(OutboxkitError):
 
 
 class TransactionRequired(OutboxkitError):
-    """The session has no transaction that could take a row of outboxkit back together with the caller's work."""
+    """The session has no transaction in which outboxkit's row and the caller's work roll back together."""
 
 
 class LeaseLost(OutboxkitError):
-    """A lease ended under a slow run, and another run has taken over: this one may write nothing any more."""
+    """The lease of a slow run ended, and another run has taken over: this one must not write any more."""
 
 
 class InProgressElsewhere(OutboxkitError):
-    """Another run is busy with the same effect at this moment; `after` is when its lease ends at the latest."""
+    """Another run holds the lease of the same effect; `after` is the time until it ends at the latest."""
 
     def __init__(self, text: str, *, after: timedelta) -> None:
         super().__init__(text)
@@ -53,11 +53,11 @@ class InProgressElsewhere(OutboxkitError):
 
 
 class CodecError(OutboxkitError):
-    """Bytes and events could not be turned into each other."""
+    """The root of the errors of encoding and decoding."""
 
 
 class EncodeError(CodecError):
-    """An event, or one of its message's properties, cannot be stored and sent; raised in the caller's stack."""
+    """An event, or a property of its message, cannot be stored and sent; raised in the caller's stack."""
 
 
 class DecodeError(CodecError):
@@ -65,7 +65,7 @@ class DecodeError(CodecError):
 
 
 class BrokerError(OutboxkitError):
-    """The broker could not do what was asked."""
+    """The root of the broker's errors."""
 
 
 class BrokerUnavailable(BrokerError):
@@ -73,15 +73,15 @@ class BrokerUnavailable(BrokerError):
 
 
 class Retry(Exception):
-    """Raised by a handler: roll back, and bring the message back after `after` instead of the usual backoff.
+    """A signal that a handler raises: roll back, and bring the message back after `after`.
 
     Args:
-        reason: why, for the log.
+        reason: the text for the log.
         after: the delay, as a timedelta or a number of seconds; less than 0 counts as 0. The broker rounds it to one of
-            its steps, and takes the longest for more than that.
+            its retry delays, at most the longest one. None means the usual delay.
 
     Raises:
-        TypeError: `after` is something else.
+        TypeError: `after` has another type.
         ValueError: `after` is not a number (NaN).
     """
 
@@ -95,10 +95,10 @@ class Retry(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: roll back, and put the message among the dead letters at once, with this reason.
+    """A signal that a handler raises: roll back, and make the message a dead letter at once.
 
     Args:
-        reason: a text, or an error, whose type and text are the reason.
+        reason: a text; or an error, whose type and text become the reason.
     """
 
     reason = "the handler rejected it"

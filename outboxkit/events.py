@@ -1,4 +1,4 @@
-"""`@event("OrderConfirmed")`: the durable name of a user's class."""
+"""`@event("OrderConfirmed")`: the durable name of a user's class, and the options of its messages."""
 
 import dataclasses
 import sys
@@ -15,19 +15,19 @@ T = TypeVar("T")
 
 _MARK = "__outboxkit_event__"
 _MAPPED = ("__mapper__", "__table__")
-"""What SQLAlchemy and SQLModel write on a class that stands for a table."""
+"""Attributes that SQLAlchemy and SQLModel set on a mapped class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What `@event` says of a class.
+    """The options that `@event` set on a class.
 
     Attributes:
         name: the message's type, and its default routing key.
         strict_order: transactions that add one key wait for each other, so that positions follow commits.
-        discard_unroutable: a message that reaches no queue has done its duty.
-        destination: where its messages go: what a relay of this destination publishes to.
-        reply: the name of the event that the destination's answer becomes; None: the answer is dropped.
+        discard_unroutable: a message that reaches no queue counts as published.
+        destination: the destination of its messages.
+        reply: the name of the event that the destination's answer becomes; None drops the answer.
     """
 
     name: str
@@ -47,34 +47,34 @@ def event(
 ) -> Callable[[type[T]], type[T]]:
     """Give a class the name under which its instances travel: the message's type, and its default routing key.
 
-    The class is a dataclass, an attrs class, a `msgspec.Struct` or a pydantic model; `@event` stands above the
-    decorator that makes it one. The name is part of the wire format: renaming the class is free, renaming
-    the event is not. It is written on the class itself: nothing is registered anywhere.
+    The class is a dataclass, an attrs class, a `msgspec.Struct` or a pydantic model. `@event` stands above the
+    decorator that makes it one. The name is part of the wire format: renaming the class is free, renaming the event is
+    not. It is stored on the class itself: there is no global registry.
 
     Args:
         name: 1 to 255 bytes.
         strict_order: on PostgreSQL, transactions that add events of one key wait for each other from the flush to the
-            commit, so that the order of positions is the order of commits. Every event then needs a key.
-        unroutable: "discard" for events that may go to nobody: one that reaches no queue counts as published. None
-            leaves it to `OUTBOXKIT_UNROUTABLE`.
-        destination: who publishes it: `outboxkit relay --destination NAME`. 1 to 255 bytes.
-        reply: the name of another event: what the destination answers (the body of a 2xx response) is added to the
-            outbox as that event, in the transaction that settles this one. For HTTP destinations.
+            commit. So the order of positions is the order of commits. Every event then needs a key.
+        unroutable: "discard" if an event that reaches no queue counts as published. None leaves it to
+            `OUTBOXKIT_UNROUTABLE`.
+        destination: the destination whose relay publishes it, `outboxkit relay --destination NAME`. 1 to 255 bytes.
+        reply: the name of another event, for HTTP destinations. The body of a 2xx response is added to the outbox as
+            that event, in the transaction that settles this one.
 
     Raises:
-        ConfigurationError: a name is empty, too long for AMQP (255 bytes) or cannot be stored, `unroutable` is
-            something else, or the class is of no such kind.
+        ConfigurationError: a name is empty, too long for AMQP (255 bytes) or cannot be stored. Or `unroutable` has
+            another value, or the class is of no such kind.
     """
     if not _is_name(name):
         raise ConfigurationError(
             f'@event takes a name of 1 to 255 bytes, as in @event("OrderConfirmed"); found {name!r}'
         )
-    for option, given in (("destination", destination), ("reply", reply if reply is not None else name)):
-        if not _is_name(given):
-            raise ConfigurationError(f"@event({name!r}) takes a {option} of 1 to 255 bytes; found {given!r}")
+    for option, value in (("destination", destination), ("reply", reply if reply is not None else name)):
+        if not _is_name(value):
+            raise ConfigurationError(f"@event({name!r}) takes a {option} of 1 to 255 bytes; found {value!r}")
     if reply is not None and destination == DEFAULT_DESTINATION:
         raise ConfigurationError(
-            f"@event({name!r}) asks for a reply, which a broker does not give: name an HTTP destination as well, as in "
+            f"@event({name!r}) has a reply, which a broker does not give: add an HTTP destination, as in "
             f'@event({name!r}, destination="payments", reply={reply!r})'
         )
     if unroutable not in (None, "discard"):
@@ -85,11 +85,11 @@ def event(
         if any(hasattr(cls, name) for name in _MAPPED):
             raise ConfigurationError(
                 f"@event({name!r}) found {cls.__qualname__}, whose instances are rows of a table. Give the event a "
-                "class of its own, with the fields that others are to know"
+                "class of its own, with the fields that its consumers need"
             )
         if not is_model(cls):
             raise ConfigurationError(
-                f"@event({name!r}) found {cls!r}, which is no dataclass, attrs class, msgspec.Struct or pydantic "
+                f"@event({name!r}) found {cls!r}, which is not a dataclass, attrs class, msgspec.Struct or pydantic "
                 "model. Write @event above the decorator that makes it one"
             )
         setattr(cls, _MARK, declaration)
@@ -98,37 +98,37 @@ def event(
     return mark
 
 
-def _is_name(given: object) -> bool:
-    return isinstance(given, str) and is_storable_name(given)
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and is_storable_name(name)
 
 
 def declaration_of(cls: type) -> Declaration:
-    """What `@event` said of this very class; a subclass needs a declaration of its own.
+    """The declaration of this very class; a subclass needs one of its own.
 
     Raises:
         ConfigurationError: the class is not an event.
     """
-    found = cls.__dict__.get(_MARK)
-    if found is None:
+    declaration = cls.__dict__.get(_MARK)
+    if declaration is None:
         raise ConfigurationError(_no_event(cls))
-    return cast("Declaration", found)
+    return cast("Declaration", declaration)
 
 
 def _no_event(cls: type) -> str:
     if cls.__module__ == "builtins":
         article = "an" if cls.__name__[0] in "aeiou" else "a"
-        found = "None" if cls is type(None) else f"{article} {cls.__name__}"
+        value = "None" if cls is type(None) else f"{article} {cls.__name__}"
         return (
-            f'{found} is not an event; make a class for it, such as a dataclass with @event("…") above it, and add an '
+            f'{value} is not an event; make a class for it, such as a dataclass with @event("…") above it, and add an '
             "instance"
         )
     parent = next((base for base in cls.__mro__[1:] if _MARK in base.__dict__), None)
-    above = f", of its own, for that of {parent.__qualname__} is not inherited" if parent is not None else ""
-    return f'{cls.__qualname__} is not an event: decorate it with @event("{cls.__name__}"){above}'
+    hint = f"; the @event of {parent.__qualname__} is not inherited" if parent is not None else ""
+    return f'{cls.__qualname__} is not an event: decorate it with @event("{cls.__name__}"){hint}'
 
 
 def declaration_of_instance(event: object) -> Declaration:
-    """What `@event` said of an event's class.
+    """The declaration of an event's class.
 
     Raises:
         ConfigurationError: it is not an instance of an event class.
@@ -153,7 +153,7 @@ def is_event(cls: object) -> bool:
 
 
 def is_model(cls: type) -> bool:
-    """Whether the class is of a kind that the codec can write and read."""
+    """Whether the class is of a kind that the codec can encode and decode."""
     return (
         dataclasses.is_dataclass(cls)
         or hasattr(cls, "__attrs_attrs__")
@@ -174,6 +174,6 @@ def is_pydantic(cls: object) -> bool:
 
 
 def is_called_outside(cls: type) -> bool:
-    """Whether `@event` says of this very class that its messages go to a destination of their own."""
+    """Whether this very class is an event with a destination of its own."""
     declaration = vars(cls).get(_MARK)
     return declaration is not None and declaration.destination != DEFAULT_DESTINATION

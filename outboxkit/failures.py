@@ -1,6 +1,6 @@
-"""What an exception says to people: a line, or a traceback. Bounded, and without what a database was given. Pure.
+"""Exceptions as text for people: one line, or a traceback. Bounded, and without SQL and its parameters. Pure.
 
-Whatever the exception is, nothing here raises: one whose `__str__` raises is told like any other.
+Nothing here raises, whatever the exception is, even if its `__str__` does.
 """
 
 import re
@@ -12,26 +12,26 @@ from pathlib import Path
 from types import TracebackType
 
 TEXT_LIMIT = 64_000
-"""Characters of an error's text that are looked at."""
+"""The maximum characters of an error's text that are read."""
 LINE_LIMIT = 1_000
-"""Characters of an error in one line."""
+"""The maximum characters of an error in one line."""
 TRACEBACK_LIMIT = 16_000
-"""Characters of a traceback; the middle of a longer one is left out."""
+"""The maximum characters of a traceback; the middle of a longer one is left out."""
 FRAMES, CHAINED, GROUPED, ERRORS, TEXT_LINES = 40, 8, 5, 40, 20
-"""The last frames of a traceback, the errors of a chain, of a group and of all, the lines of a text that are shown."""
+"""The limits of a traceback: its last frames, the errors of a chain, of a group and in total, the lines of a text."""
 
 _OF_A_STATEMENT = re.compile(
     r"\[SQL: |\[parameters: |\(Background on this error |\n(?:DETAIL|CONTEXT|QUERY|LINE \d{1,9}): "
 )
-"""What SQLAlchemy and PostgreSQL add to an error: the statement, its parameters and values of rows."""
+"""The beginnings of what SQLAlchemy and PostgreSQL add to an error: the statement, its parameters, a row's values."""
 _BAD_VALUE = "22"
-"""Class of the SQLSTATEs whose first line ends with the value itself (PostgreSQL, appendix A: data exception)."""
+"""The class of SQLSTATEs whose first line ends with the value itself (PostgreSQL, appendix A: data exception)."""
 _CALL = (str(Path(__file__).parent / "inbox" / "call.py"), "_invoke")
-"""Where a handler is called: frames above it say nothing about the failure."""
+"""The function that calls a handler: frames above it say nothing about the failure."""
 
 
 def printable(text: str, limit: int = LINE_LIMIT) -> str:
-    """A text in one line: what is not a visible character or a blank as an escape, what is over the limit cut off."""
+    """A text in one line: invisible characters are escaped, and a text over the limit is cut off."""
     shown = text[:limit]
     if not shown.isprintable():
         shown = "".join(each if each.isprintable() else _escaped(each) for each in shown)
@@ -39,9 +39,9 @@ def printable(text: str, limit: int = LINE_LIMIT) -> str:
 
 
 def text_of(value: object) -> str:
-    """Its text as far as it has one, without the statement and the values that a database error repeats."""
+    """The value's text, if it has one, without the statement and the values that a database error repeats."""
     try:
-        text = str(value)[:TEXT_LIMIT]  # before anything else looks at it: it may be as long as a message
+        text = str(value)[:TEXT_LIMIT]  # cut first: it may be as long as a message
     except BaseException as error:  # noqa: BLE001 - nothing is awaited here, so it is the text's own
         return f"(its text cannot be read: {type(error).__name__})"
     state = _attribute(value, "sqlstate")
@@ -53,14 +53,14 @@ def text_of(value: object) -> str:
 
 
 def first_line(error: BaseException | None) -> str:
-    """An error in one line, without the SQL and its parameters, which may hold what a log must not."""
+    """An error in one line, without the SQL and its parameters, which must not reach a log."""
     cause = _original(error)
     text, name = text_of(cause), type(cause).__name__
     return printable(f"{name}: {text.splitlines()[0]}" if text else name)
 
 
 def first_line_of(reason: object) -> str:
-    """The reason that somebody gave, whatever it is, in one line; an error with its type."""
+    """A reason of any type in one line; an error with its type."""
     if isinstance(reason, BaseException):
         return first_line(reason)
     return printable(text_of(reason))
@@ -70,7 +70,7 @@ def traceback_of(error: BaseException) -> str:
     """The traceback with source lines, causes and groups; no local variables. The last line is the error's own."""
     try:
         text = "\n".join(_lines(error, set()))
-    except Exception as other:  # noqa: BLE001 - what it is made of is the handler's: anything may be in there
+    except Exception as other:  # noqa: BLE001 - attributes of a handler's error may raise anything
         return f"{first_line(error)} (the traceback cannot be shown: {type(other).__name__})"
     head = 2_000
     if len(text) <= TRACEBACK_LIMIT:
@@ -79,7 +79,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def forget_values(error: BaseException) -> None:
-    """Take the parameters of statements out of SQLAlchemy's text, before the error is handed on."""
+    """Remove the parameters of statements from SQLAlchemy's text, before the error is handed on."""
     for each, _ in _chain(error, set()):
         if hasattr(type(each), "hide_parameters") or isinstance(_attribute(each, "hide_parameters"), bool):
             with suppress(Exception):
@@ -93,7 +93,7 @@ def _escaped(character: str) -> str:
 def _attribute(value: object, name: str) -> object:
     try:
         return getattr(value, name, None)
-    except BaseException:  # noqa: BLE001 - a property of anybody's
+    except BaseException:  # noqa: BLE001 - a property may raise anything
         return None
 
 
@@ -103,13 +103,13 @@ def _original(error: BaseException | None) -> BaseException | None:
     return original if isinstance(original, BaseException) else error
 
 
-def _chain(error: BaseException, seen: set[int]) -> Iterator[tuple[BaseException, str]]:
-    """The error, what it came from, and so on, each with what it is to the one before it; none that was seen."""
+def _chain(error: BaseException, visited: set[int]) -> Iterator[tuple[BaseException, str]]:
+    """The error and its causes, each with the text of its link to the previous one; without those already visited."""
     link, each = "", error
     for _ in range(CHAINED):
-        if id(each) in seen or len(seen) == ERRORS:
+        if id(each) in visited or len(visited) == ERRORS:
             return
-        seen.add(id(each))
+        visited.add(id(each))
         yield each, link
         cause, context = _attribute(each, "__cause__"), _attribute(each, "__context__")
         following = cause if cause is not None or _attribute(each, "__suppress_context__") is True else context
@@ -123,8 +123,8 @@ def _chain(error: BaseException, seen: set[int]) -> Iterator[tuple[BaseException
         each = following
 
 
-def _lines(error: BaseException, seen: set[int], depth: int = 0) -> Iterator[str]:
-    chain = list(_chain(error, seen))
+def _lines(error: BaseException, visited: set[int], depth: int = 0) -> Iterator[str]:
+    chain = list(_chain(error, visited))
     for number, (each, _) in enumerate(reversed(chain)):
         if number:
             yield from ("", chain[len(chain) - number][1], "")
@@ -140,7 +140,7 @@ def _lines(error: BaseException, seen: set[int], depth: int = 0) -> Iterator[str
         inner_ones = _attribute(each, "exceptions") if issubclass(type(each), BaseExceptionGroup) else None
         if isinstance(inner_ones, tuple) and depth < GROUPED:
             for inner in islice(inner_ones, GROUPED):
-                yield from (f"    {line}" for line in _lines(inner, seen, depth + 1))
+                yield from (f"    {line}" for line in _lines(inner, visited, depth + 1))
 
 
 def _notes(error: BaseException) -> list[str]:
@@ -152,8 +152,8 @@ def _notes(error: BaseException) -> list[str]:
 
 def _from_handler(raised: object) -> TracebackType | None:
     """The part of a traceback that begins in the handler; all of it if no handler was called."""
-    found = raised if isinstance(raised, TracebackType) else None
-    inner, each = found, found
+    whole = raised if isinstance(raised, TracebackType) else None
+    inner, each = whole, whole
     while each is not None:
         code = each.tb_frame.f_code
         if (code.co_filename, code.co_name) == _CALL:
@@ -161,4 +161,4 @@ def _from_handler(raised: object) -> TracebackType | None:
         each = each.tb_next
     while inner is not None and inner.tb_next is not None and "sqlalchemy" in inner.tb_frame.f_code.co_filename:
         inner = inner.tb_next
-    return inner or found
+    return inner or whole

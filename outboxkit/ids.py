@@ -1,4 +1,4 @@
-"""Message ids: time-ordered new ones, and ones derived from what they stand for."""
+"""Message ids: time-ordered new ones, and ones derived from the parts that identify an event."""
 
 import os
 import re
@@ -14,42 +14,42 @@ Part = str | int | UUID | bytes
 _USUAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _NAMESPACE = UUID("6a1ffb8e-8f0c-5d8c-9a7b-0f6a2f6f7d11")
 
-if hasattr(os, "register_at_fork"):  # a forked worker goes on from its parent's random state, and so would its siblings
+if hasattr(os, "register_at_fork"):  # a forked worker and its siblings inherit the same random state
     os.register_at_fork(after_in_child=uuid_utils.reseed_rng)
 
 
 def new(*, at: datetime | None = None) -> str:
-    """A new id: a UUIDv7 (RFC 9562, section 5.7), so ids sort by the time at which they were made, or by `at`.
+    """A new id: a UUIDv7 (RFC 9562, section 5.7), so ids sort by their time, which is now or `at`.
 
-    Processes that were forked from one another make different ids.
-    A message that is to be delivered later carries its due time, so that it is not old when it arrives.
+    Forked processes make different ids. A message that is to be delivered later carries its due time, so that it is not
+    old when it arrives.
     """
-    fresh = uuid_utils.uuid7()
+    random_id = uuid_utils.uuid7()
     if at is None:
-        return str(fresh)
+        return str(random_id)
     milliseconds = max(int(at.timestamp() * 1000), 0)
-    return str(UUID(int=milliseconds << 80 | fresh.int & (1 << 80) - 1))
+    return str(UUID(int=milliseconds << 80 | random_id.int & (1 << 80) - 1))
 
 
 def time_of(id_: str) -> datetime | None:
     """The moment in a UUIDv7, to the millisecond; None for any other id."""
     try:
-        if _USUAL.fullmatch(id_):  # a third of the time that it takes to parse one
+        if _USUAL.fullmatch(id_):  # takes a third of the time of parsing
             return datetime.fromtimestamp(int(id_[:8] + id_[9:13], 16) / 1000, UTC)
         parsed = UUID(id_)
         return datetime.fromtimestamp((parsed.int >> 80) / 1000, UTC) if parsed.version == 7 else None
-    except (ValueError, OverflowError, OSError):  # no UUID, or a year that no calendar here knows
+    except (ValueError, OverflowError, OSError):  # not a UUID, or a year that Python does not know
         return None
 
 
 def derive(*parts: Part) -> str:
     """The same id for the same parts, on every machine and in every version: a UUIDv5 (RFC 9562, section 5.5).
 
-    For a producer that may run twice: both runs give their message one id, and inboxes see a duplicate.
-    Parts are kept apart and typed: ("ab", "c"), ("a", "bc"), (1,) and ("1",) all differ.
+    For a producer that may run twice: both runs give their message one id, and inboxes see a duplicate. Parts are kept
+    apart and typed: ("ab", "c"), ("a", "bc"), (1,) and ("1",) all differ.
 
     Raises:
-        TypeError: no part at all, or one whose text could differ between runs, such as a float or a datetime.
+        TypeError: there is no part, or one whose text could differ between runs, such as a float or a datetime.
     """
     if not parts:
         raise TypeError("ids.derive needs at least one part, such as ids.derive('order', order_id, 'confirmed')")

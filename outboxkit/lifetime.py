@@ -1,4 +1,4 @@
-"""The life of a process: its event loop, its signals, a deadline for stopping, and an end that nothing holds up."""
+"""The life of a process: its event loop, its signals, a deadline for stopping, and an end that nothing can delay."""
 
 import asyncio
 import gc
@@ -15,19 +15,19 @@ from datetime import timedelta
 from outboxkit import logs
 
 LEFT_SECONDS = 1.0
-"""How long the process waits for tasks and threads that handlers have left behind when all else has ended."""
+"""The time that the process gives to tasks and threads that handlers left behind, once all else has ended."""
 CANCEL_AGAIN_SECONDS = 5.0
-"""How long a service that was cancelled may take to give back what it holds, before it is cancelled once more."""
+"""The time that a cancelled service gets to give back its work, before it is cancelled again."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
     """Run a service until it ends, or until SIGTERM or SIGINT; returns its exit code.
 
-    The first signal sets the event that the service gets: it finishes what is in flight. What is not finished after
-    `shutdown_timeout`, or at a second signal, is cancelled: its transaction is rolled back and its messages are given
-    back. Either way that is a clean stop, with code 0. It is meant to be a process's last act: later signals, which
-    would spoil the exit code, are ignored.
+    The first signal sets the service's `stop` event, and the service finishes the work in flight. After
+    `shutdown_timeout`, or at a second signal, the rest is cancelled: its transaction is rolled back and its messages
+    are given back. Either way that is a clean stop, with code 0. Call it as the process's last act: later signals,
+    which would spoil the exit code, are ignored.
     """
     loop, signals = asyncio.new_event_loop(), _Signals()
     threads = ThreadPoolExecutor(thread_name_prefix="outboxkit")
@@ -37,7 +37,7 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
     for number in SIGNALS:
         loop.add_signal_handler(number, signals.arrived)
     gc.collect()
-    gc.freeze()  # what is imported stays as long as the process: no collection has to look at it again
+    gc.freeze()  # imported modules stay for ever, so no collection has to look at them again
     try:
         return _run_to_end(loop, loop.create_task(_supervise(service, signals, shutdown_timeout.total_seconds())))
     finally:
@@ -48,11 +48,11 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
 
 
 def leave(code: int) -> int:
-    """Give back the exit code; or end the process with it, if a thread that a handler has left behind would not."""
-    ours = (threading.main_thread(), threading.current_thread())
+    """Return the exit code; or end the process with it, if a thread that a handler left behind does not end."""
+    own_threads = (threading.main_thread(), threading.current_thread())
     deadline = time.monotonic() + LEFT_SECONDS
     for thread in threading.enumerate():
-        if thread not in ours and not thread.daemon:
+        if thread not in own_threads and not thread.daemon:
             thread.join(max(deadline - time.monotonic(), 0))
             if thread.is_alive():
                 logs.logger().warning(
@@ -65,7 +65,7 @@ def leave(code: int) -> int:
 
 
 class _Signals:
-    """What has been asked of the process: to stop, and then to stop at once."""
+    """The events that signals set: stop, and then stop at once."""
 
     def __init__(self) -> None:
         self.stop, self.at_once = asyncio.Event(), asyncio.Event()
@@ -75,10 +75,10 @@ class _Signals:
 
 
 def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int:
-    """Run the loop until this task has ended, whatever else is done to the loop.
+    """Run the loop until this task has ended, even if a handler stops the loop.
 
-    A task that a handler has started may raise SystemExit, which asyncio raises out of the loop, or stop the loop. The
-    other deliveries are not to pay for it. A signal raises nothing here.
+    A task that a handler started may stop the loop, or raise SystemExit, which asyncio raises out of it. The other
+    deliveries must not suffer for that. A signal raises nothing here.
     """
     main.add_done_callback(lambda _: loop.stop())
     while not main.done():
@@ -88,18 +88,18 @@ def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int
         except (SystemExit, KeyboardInterrupt) as error:
             ending = error
         if not main.done():
-            logs.logger().error("a task that a handler has started wanted to end the process", exc_info=ending)
+            logs.logger().error("a task of a handler tried to end the process", exc_info=ending)
     return main.result()
 
 
 def _close(loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None:
-    """End what was left behind, as far as that ends soon."""
-    left = asyncio.all_tasks(loop)
-    for task in left:
+    """Cancel the tasks and threads that were left behind, and wait for them for a moment."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
         task.cancel()
     with suppress(Exception, SystemExit, KeyboardInterrupt):
-        if left:
-            loop.run_until_complete(asyncio.wait(left, timeout=LEFT_SECONDS))
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=LEFT_SECONDS))
         loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), LEFT_SECONDS))
     threads.shutdown(wait=False, cancel_futures=True)
     asyncio.set_event_loop(None)
@@ -114,7 +114,7 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals
     while not (main.done() or signals.at_once.is_set()) and (left := deadline - time.monotonic()) > 0:
         await _first_of(main, signals.at_once, left)
     if main.cancelled():
-        raise RuntimeError("the service was cancelled: does a handler cancel tasks that it has not started?")
+        raise RuntimeError("the service was cancelled: does a handler cancel tasks that it did not start?")
     if main.done():
         return main.result()
     while not main.done():
@@ -126,12 +126,12 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals
 
 
 async def _first_of(main: asyncio.Future[int], event: asyncio.Event, seconds: float | None) -> None:
-    """Wait for the service's end or the event; also if a handler has cancelled every task there is."""
-    asked = asyncio.ensure_future(event.wait())
+    """Wait for the service's end or the event, even if a handler cancels every task there is."""
+    signalled = asyncio.ensure_future(event.wait())
     try:
-        await asyncio.wait((main, asked), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((main, signalled), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is not None:
             task.uncancel()
     finally:
-        asked.cancel()
+        signalled.cancel()

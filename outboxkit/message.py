@@ -1,4 +1,4 @@
-"""The envelope that travels: `Message`, and the message that is being handled right now."""
+"""The message that travels, `Message`, and the message that is being handled in this context."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,35 +10,36 @@ from types import MappingProxyType
 from outboxkit.errors import EncodeError
 
 NAME_LIMIT = 255
-"""Bytes that an AMQP 0-9-1 short string holds (section 4.2.5.3): ids, types and routing keys are such strings."""
+"""The maximum bytes of an AMQP 0-9-1 short string (section 4.2.5.3), which ids, types and routing keys are."""
 
 EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""The moments that a message can carry: a day inside of what Python's calendar can show in every time zone."""
+"""The moments that a message can carry: a day inside the range that Python can show in every time zone."""
 
 DEFAULT_DESTINATION = "default"
-"""Where a message goes whose event names no destination: the broker of the relays that name none either."""
+"""The destination of an event that declares none: the broker of the relays that name none either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. Frozen: what was added is what is sent, and what arrived is what is handled.
+    """One message. It is frozen: the message that was added is the one that is sent and handled.
 
     Attributes:
-        id: the same on every publish of the message, for ever; what an inbox recognises a duplicate by.
+        id: the same on every publish of the message, for ever; an inbox recognises a duplicate by it.
         type: the event's registered name, such as `OrderConfirmed`.
         payload: the encoded event and nothing else.
         key: the ordering key, usually the aggregate's id.
-        topic: the routing key; the type where it is None.
+        topic: the routing key; None means the type.
         headers: the user's own headers, and `traceparent`/`tracestate`.
         correlation_id: shared by every message of one story.
         causation_id: the id of the message whose handler added this one.
-        created_at: when it was added, or is due where that is later (UTC); None where a foreign publisher did not say.
+        created_at: the time (UTC) at which it was added, or is due if that is later. None if a foreign publisher sent
+            no timestamp.
         content_type: MIME type of the payload.
-        content_encoding: the payload's encoding, where it has one.
+        content_encoding: the payload's encoding, if it has one.
 
     Raises:
-        EncodeError: an id or a type is empty, a text holds what AMQP and PostgreSQL cannot carry, or the moment has no
-            time zone or is near the end of the calendar.
+        EncodeError: an id or a type is empty, or a text has characters that AMQP or PostgreSQL cannot carry. Or the
+            moment has no time zone or is near the end of the calendar.
     """
 
     id: str
@@ -82,7 +83,7 @@ class Message:
 
     @property
     def routing_key(self) -> str:
-        """What the exchange routes by: the topic, or else the type."""
+        """The exchange's routing key: the topic, or else the type."""
         return self.type if self.topic is None else self.topic
 
 
@@ -106,36 +107,36 @@ _Fields = tuple[
 
 
 def unchecked(*values: *_Fields) -> Message:
-    """A message from a row that was checked when it was written: all fields in their order, none looked at again.
+    """A message from a row that was checked when it was written: all fields in their order, without validation.
 
-    For the relay, which makes one for every row; anybody else writes `Message(...)`. It takes a third of the time.
-    The headers are not copied: the dict must be the message's own.
+    For the relay, which makes one for every row; it takes a third of the time of `Message(...)`. The headers are not
+    copied: the dict must be the message's own.
     """
     id_, type_, payload, key, topic, headers, correlation_id, causation_id, created_at, content_type, encoding = values
-    made = object.__new__(Message)
-    _set_id(made, id_)
-    _set_type(made, type_)
-    _set_payload(made, payload)
-    _set_key(made, key)
-    _set_topic(made, topic)
-    _set_headers(made, MappingProxyType(headers))
-    _set_correlation_id(made, correlation_id)
-    _set_causation_id(made, causation_id)
-    _set_created_at(made, created_at)
-    _set_content_type(made, content_type)
-    _set_content_encoding(made, encoding)
-    return made
+    message = object.__new__(Message)
+    _set_id(message, id_)
+    _set_type(message, type_)
+    _set_payload(message, payload)
+    _set_key(message, key)
+    _set_topic(message, topic)
+    _set_headers(message, MappingProxyType(headers))
+    _set_correlation_id(message, correlation_id)
+    _set_causation_id(message, causation_id)
+    _set_created_at(message, created_at)
+    _set_content_type(message, content_type)
+    _set_content_encoding(message, encoding)
+    return message
 
 
 def check_moment(name: str, moment: object) -> None:
-    """Refuse what is no moment, and one that no clock, table and broker agree about.
+    """Refuse a value that is not a moment, or not one that every clock, table and broker can hold.
 
     Args:
-        name: what the error calls it.
+        name: the value's name in the error.
         moment: an aware datetime from `EARLIEST` to `LATEST`, or None.
 
     Raises:
-        EncodeError: it is another kind of value, has no time zone, or is outside of these bounds.
+        EncodeError: it is another kind of value, has no time zone, or is outside these bounds.
     """
     if moment is None or (type(moment) is datetime and moment.tzinfo is UTC and EARLIEST <= moment <= LATEST):
         return
@@ -166,7 +167,7 @@ def _check_text(name: str, text: str | None) -> None:
 
 
 def storable(text: str) -> str:
-    """Any text as one that PostgreSQL can store: what it cannot hold is written as an escape."""
+    """The text with escapes for the characters that PostgreSQL cannot store."""
     return text.encode(errors="backslashreplace").decode().replace("\0", "\\0")
 
 
@@ -180,12 +181,12 @@ def is_storable_name(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """What is being handled, and by whom.
+    """The message that is being handled, and its handler.
 
     Attributes:
         message: the message.
-        handler: the handler's durable name; None where nobody said.
-        database: the file that holds the handler's transaction, on SQLite, which has one writer at a time.
+        handler: the handler's durable name; None if it has none.
+        database: the file of the handler's transaction, if it is SQLite, which has one writer at a time.
     """
 
     message: Message
@@ -197,19 +198,19 @@ _handling: ContextVar[Handling | None] = ContextVar("outboxkit_handling", defaul
 
 
 def being_handled() -> Message | None:
-    """The message whose handler is running in this context, if any: what a message added now was caused by."""
+    """The message whose handler is running in this context, if any: the cause of a message that is added now."""
     current = _handling.get()
     return current.message if current is not None else None
 
 
 def current_handling() -> Handling | None:
-    """What is being handled in this context, and by whom, if anything is."""
+    """The message and the handler that is running in this context, if any."""
     return _handling.get()
 
 
 @contextmanager
 def handling(message: Message, *, handler: str | None = None, database: str | None = None) -> Iterator[None]:
-    """Mark `message` as the cause of every message that is added inside the block."""
+    """Make `message` the cause of every message that is added inside the block."""
     token = _handling.set(Handling(message, handler, database))
     try:
         yield

@@ -1,4 +1,4 @@
-"""Classes of events: how each kind is written as JSON and read back, and which of them never could be."""
+"""Event classes: encoded to JSON and decoded, and the check for classes that cannot be."""
 
 from functools import cache
 from typing import Any
@@ -26,38 +26,38 @@ def plain(event: Any) -> Any:
 
 
 def read(cls: Any, payload: bytes) -> Any:
-    """The event in these bytes; whatever the class raises is raised."""
+    """The event in these bytes; errors of the class pass unchanged."""
     return pydantic_models.read(cls, payload) if is_pydantic(cls) else _decoder(cls).decode(payload)
 
 
 @cache
 def check(cls: Any) -> None:
-    """Refuse a class whose instances can be written and never read as they were; asked once for each class.
+    """Refuse a class whose instances can be encoded but never decoded to equal ones; checked once for each class.
 
-    Its annotations must be resolved by now, so this is asked at the first `add` and at a consumer's start.
+    Its annotations must be resolvable by now, so it runs at the first `add` and at a consumer's start.
 
     Raises:
-        ConfigurationError: a field cannot travel; the text names it, and says what can.
+        ConfigurationError: a field cannot travel; the text names it, and a type that can.
     """
     _check_written(cls)
     if is_pydantic(cls):
         pydantic_models.check_read(cls)
         return
-    for known in _types_within(cls):
-        if isinstance(known, msgspec.inspect.CustomType):
-            if not is_pydantic(known.cls):
+    for info in _types_within(cls):
+        if isinstance(info, msgspec.inspect.CustomType):
+            if not is_pydantic(info.cls):
                 raise ConfigurationError(
-                    f"{cls.__qualname__} has a field of type {known.cls.__qualname__}, which has no JSON form. Use a "
+                    f"{cls.__qualname__} has a field of type {info.cls.__qualname__}, which has no JSON form. Use a "
                     "type that has one, such as str, or a nested dataclass"
                 )
-            check(known.cls)
+            check(info.cls)
 
 
 @cache
-def is_tried(cls: Any) -> bool:
-    """Whether events of a class are read back when they are added; not those of plain fields without code of their own.
+def needs_check(cls: Any) -> bool:
+    """Whether an event of this class is decoded again when it is added. Not needed for plain fields without code.
 
-    Nor those of a class that declares a destination: they are for an outside system, which reads what it gets.
+    Nor for a class with a destination of its own: an outside system reads the payload as it is.
 
     Raises:
         ConfigurationError: as `check`.
@@ -68,36 +68,36 @@ def is_tried(cls: Any) -> bool:
     check(cls)
     if is_pydantic(cls) or any(hasattr(cls, hook) for hook in _HOOKS):
         return True
-    known, *within = _types_within(cls)
+    info, *nested = _types_within(cls)
     attributes = getattr(cls, "__attrs_attrs__", ())
     return (
         any(attribute.converter or attribute.validator for attribute in attributes)
-        or any(hasattr(found, "fields") or isinstance(found, _OPEN) for found in within)
-        or any(getattr(found, name, None) is not None for found in (known, *within) for name in _CONSTRAINTS)
+        or any(hasattr(each, "fields") or isinstance(each, _OPEN) for each in nested)
+        or any(getattr(each, name, None) is not None for each in (info, *nested) for name in _CONSTRAINTS)
     )
 
 
 def check_read_back(event: Any, payload: bytes) -> None:
-    """Refuse an event that does not come back from its payload as it is.
+    """Refuse an event that is not decoded to an equal one.
 
     Raises:
-        EncodeError: the class refuses what was written, or a field comes back with another value.
+        EncodeError: the class refuses its own payload, or a field gets another value.
     """
     cls: Any = type(event)
     try:
-        found = read(cls, payload)
-        if found == event:
+        decoded = read(cls, payload)
+        if decoded == event:
             return
-        place = first_difference(event, found)
+        path = first_difference(event, decoded)
     except Exception as error:
         raise EncodeError(
             f"{cls.__qualname__} was encoded, and cannot be decoded again: {' '.join(str(error).split())}"
         ) from error
-    if place is not None:
+    if path is not None:
         raise EncodeError(
-            f"{cls.__qualname__} would not come back as it is: {place or 'its value'} would be lost or changed. A "
-            "field takes instances of the very class that it names, and one of type Any what JSON has a form for. What "
-            "a class does with its values must come out the same when it is done again"
+            f"{cls.__qualname__} would not come back as it is: {path or 'its value'} would be lost or changed. A "
+            "field takes instances of exactly the class that it names; one of type Any takes JSON values. Code of the "
+            "class that changes values must give the same result when it runs again"
         )
 
 
@@ -105,21 +105,21 @@ def _check_written(cls: Any) -> None:
     if is_pydantic(cls):
         pydantic_models.check_written(cls)
         return
-    for known in _types_within(cls):
-        for attribute in getattr(getattr(known, "cls", None), "__attrs_attrs__", ()):
+    for info in _types_within(cls):
+        for attribute in getattr(getattr(info, "cls", None), "__attrs_attrs__", ()):
             if attribute.name.startswith("_"):
                 raise ConfigurationError(
-                    f"{known.cls.__qualname__}.{attribute.name} is a private field of an attrs class, which is not "
+                    f"{info.cls.__qualname__}.{attribute.name} is a private field of an attrs class, which is not "
                     f"written: call it {attribute.name.strip('_')}, or leave it out of the event"
                 )
 
 
 @cache
 def _types_within(cls: Any) -> list[Any]:
-    """What msgspec knows of the class, and of every type that its fields name at any depth.
+    """The msgspec types of the class, and of every type that its fields name at any depth.
 
     Raises:
-        ConfigurationError: msgspec cannot read such a class.
+        ConfigurationError: msgspec cannot decode such a class.
     """
     try:
         _decoder(cls)
@@ -127,26 +127,26 @@ def _types_within(cls: Any) -> list[Any]:
     except Exception as error:
         reason = " ".join(str(error).split())
         if isinstance(error, NameError):
-            reason = f"its annotations cannot be resolved, {reason}. Names that stand there must be importable"
+            reason = f"its annotations cannot be resolved, {reason}. The names in them must be importable"
         elif "more than one dataclass" in reason:
             reason += (
                 ". Make the alternatives msgspec.Struct with tag=True, or use a pydantic model and a discriminator"
             )
         elif "union" in reason:
-            reason += ". Name one of these types alone"
-        raise ConfigurationError(f"{cls.__qualname__} can be written, and never be read: {reason}") from error
-    seen: list[Any] = []
+            reason += ". Use only one of these types"
+        raise ConfigurationError(f"{cls.__qualname__} can be encoded, but never decoded: {reason}") from error
+    types: list[Any] = []
     while waiting:
-        known = waiting.pop(0)
-        if any(known is other for other in seen):
+        info = waiting.pop(0)
+        if any(info is other for other in types):
             continue
-        seen.append(known)
-        waiting += [field.type for field in getattr(known, "fields", ())]
-        waiting += [getattr(known, name) for name in ("item_type", "key_type", "value_type") if hasattr(known, name)]
-        waiting += [*getattr(known, "types", ()), *getattr(known, "item_types", ())]
-        if hasattr(known, "type"):
-            waiting.append(known.type)
-    return seen
+        types.append(info)
+        waiting += [field.type for field in getattr(info, "fields", ())]
+        waiting += [getattr(info, name) for name in ("item_type", "key_type", "value_type") if hasattr(info, name)]
+        waiting += [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
+        if hasattr(info, "type"):
+            waiting.append(info.type)
+    return types
 
 
 def _dump(value: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Moments as the database has them: always read in UTC, and never a reason why a row cannot be read.
+"""A loader for PostgreSQL's timestamps: always in UTC, and bounded, so that every row can be read.
 
-PostgreSQL has years before 1 and after 9999, and infinity; Python has not. Where the session's time zone is east of
-UTC, even the last hours of 9999 cannot be read. Such a moment is read as the nearest one that Python knows.
+PostgreSQL has years before 1 and after 9999, and infinity; Python does not. If the session's time zone is east of UTC,
+even the last hours of 9999 cannot be read. Such a moment becomes the nearest one that Python knows.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -47,7 +47,7 @@ class BoundedTextLoader(TimestamptzLoader):
 
 
 def read_bounded(driver: Any) -> None:
-    """Have a connection of psycopg read moments in this way. To do it again costs next to nothing."""
+    """Make a psycopg connection load timestamps this way. A repeated call costs next to nothing."""
     adapters = driver.adapters
     if adapters.get_loader(_TIMESTAMPTZ, Format.BINARY) is not BoundedBinaryLoader:
         adapters.register_loader(_TIMESTAMPTZ, BoundedBinaryLoader)

@@ -1,4 +1,4 @@
-"""Outages: telling them from failures, and waiting them out. An outage counts against no message."""
+"""Outages: told apart from failures, and waited out. An outage counts against no message."""
 
 import asyncio
 import random
@@ -23,7 +23,7 @@ __all__ = [
     "Clock",
     "Outage",
     "Sleep",
-    "is_surprise",
+    "is_unexpected",
     "jittered",
     "pause",
     "utc_now",
@@ -36,20 +36,22 @@ Clock = Callable[[], datetime]
 Sleep = Callable[[float], Awaitable[None]]
 
 REMIND_SECONDS = 60.0
-"""How often an outage is mentioned again: its first error is often not its cause."""
+"""The interval at which an outage is logged again: its first error is often not its cause."""
 
 _AWAY_SQLSTATES = ("08", "57P01", "57P02", "57P03", "53300", "25006")
 """Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
 its promotion (PostgreSQL, appendix A)."""
 PASSING_SQLSTATES = ("57014", "25P03", "40P01", "40001", "55P03", "53", "58")
-"""Cancelled, idle for too long, deadlock, serialization, lock not available, out of resources, system trouble: for
-statements of our own they say nothing about the work. In a handler's transaction they may be the handler's doing."""
+"""Cancelled, idle for too long, deadlock, serialization, lock not available, out of resources, system error.
+
+For outboxkit's own statements they say nothing about the work. In a handler's transaction the handler may cause them.
+"""
 _AWAY_SQLITE = frozenset({5, 6, 10, 14})
 """SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
 
 
 def what_is_away(error: BaseException | None, *, passing: tuple[str, ...] = ()) -> str | None:
-    """Whether the error says that the `broker` or the `database` cannot be reached now; None for every other error.
+    """The peer that cannot be reached according to the error, `broker` or `database`; None for other errors.
 
     Errors whose SQLSTATE begins with one of `passing` count as the database being away, too.
     """
@@ -71,15 +73,15 @@ def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
     sqlite_code = getattr(error.orig, "sqlite_errorcode", None)
     if sqlite_code is not None:
         return sqlite_code & 0xFF in _AWAY_SQLITE
-    # the driver never got an answer that has a state: refused, reset, no such host
+    # the driver got no answer with a state: refused, reset, no such host
     return type(error.orig).__module__.startswith("psycopg")
 
 
-def is_surprise(error: BaseException) -> bool:
-    """Whether the error may be that of one row, of a library or of our own code, so that a worker had better go on.
+def is_unexpected(error: BaseException) -> bool:
+    """Whether the error may come from one row, a library or our own code, so that a worker should go on.
 
-    It is not where the error says what to do before anything can go on: a setting, a missing table, a missing right.
-    Nor is a cancellation that somebody asked for.
+    It is not if the error names a precondition: a setting, a missing table, a missing grant. Nor is a cancellation that
+    was requested.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
@@ -88,23 +90,22 @@ def is_surprise(error: BaseException) -> bool:
 
 
 class Outage:
-    """Runs steps that need the broker and the database; where one is away, waits with backoff and runs the step again.
+    """Runs steps that need the broker and the database. If one is away, it waits with backoff and runs the step again.
 
-    One line is logged when something goes away, one for each minute that it stays away, with what is heard by then, and
-    one when work goes on.
+    It logs one line when a peer goes away, one for each minute of the outage with the latest error, and one at its end.
 
     Args:
-        who: the name for the log, such as `relay`.
+        process: the process's name in the log, such as `relay`.
         patience: give up after this many seconds of one outage and raise its error; None waits for ever.
         passing: SQLSTATEs that are waited out as well, such as `PASSING_SQLSTATES`.
         wait: the backoff, as a tenacity wait.
         sleep: for tests.
-        monotonic: seconds, for tests.
+        monotonic: a monotonic clock in seconds, for tests.
     """
 
     def __init__(
         self,
-        who: str,
+        process: str,
         *,
         patience: float | None = None,
         passing: tuple[str, ...] = (),
@@ -112,7 +113,7 @@ class Outage:
         sleep: Sleep = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._log = structlog.get_logger("outboxkit").bind(process=who)
+        self._log = structlog.get_logger("outboxkit").bind(process=process)
         self._patience = patience
         self._passing = passing
         self._wait = wait or wait_random_exponential(multiplier=0.2, max=5)
@@ -121,7 +122,7 @@ class Outage:
         self._away: dict[str, tuple[float, int]] = {}
 
     async def ride_out(self, step: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
-        """The step's result, once it can be had; None where `stop` was set while something was away.
+        """The step's result, after any outage; None if `stop` was set during one.
 
         Raises:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: the outage outlasted the patience.
@@ -137,7 +138,7 @@ class Outage:
             reraise=True,
         )
 
-        async def attempt() -> T:  # tenacity awaits only what is declared async
+        async def attempt() -> T:  # tenacity awaits only functions that are declared async
             return await step()
 
         try:
@@ -153,13 +154,13 @@ class Outage:
         return what_is_away(error, passing=self._passing)
 
     def is_over(self) -> None:
-        """Note that everything is there, and say so of what was not."""
+        """Note that everything can be reached, and log the end of an outage."""
         for away in self._away:
             self._log.info(f"{away} is back, work goes on")
         self._away.clear()
 
     def begins(self, error: BaseException | None) -> None:
-        """Note that the error says that something is away, and say so unless that was just said."""
+        """Note an error that shows an outage, and log it unless it was logged lately."""
         away, now = self._what(error), self._monotonic()
         if away is None:
             return
@@ -175,7 +176,7 @@ class Outage:
 
 
 async def pause(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.sleep) -> None:
-    """Sleep, but not longer than until `stop` is set."""
+    """Sleep for so many seconds, or until `stop` is set."""
     sleeping = asyncio.ensure_future(sleep(seconds))
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -194,8 +195,8 @@ class _Stopped(stop_base):
 
 
 def jittered(seconds: float) -> float:
-    """Between half and one and a half times as long, so that many processes do not move in step."""
-    return seconds * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
+    """A random delay of 50 % to 150 %, so that many processes do not run in step."""
+    return seconds * random.uniform(0.5, 1.5)  # noqa: S311 - not a secret
 
 
 def utc_now() -> datetime:

@@ -1,7 +1,7 @@
-"""pydantic's classes: the names under which their fields travel, and which fields cannot.
+"""pydantic classes: the names of their fields in a payload, and the check for fields that cannot travel.
 
-pydantic writes a field under its `serialization_alias` and reads it under its `validation_alias`. A payload must be
-readable by the class that wrote it, also one that was written by an earlier version, under the fields' own names.
+pydantic writes a field under its `serialization_alias` and reads it under its `validation_alias`. The class must read
+every payload that it wrote, also one that an earlier version wrote under the fields' own names.
 """
 
 import sys
@@ -16,11 +16,12 @@ from outboxkit.events import is_called_outside, is_pydantic
 
 
 class Names(NamedTuple):
-    """How a class writes and reads the names of its fields, and of its nested classes' fields.
+    """The names under which a class, and its nested classes, write and read their fields.
 
     Attributes:
-        by_alias: fields are written under their aliases; None: none has one, and the class's own settings count.
-        or_name: what has an alias is also read under the field's own name.
+        by_alias: whether fields are written under their aliases; None if none has one, and the class's own settings
+            count.
+        or_name: whether a field with an alias is also read under its own name.
     """
 
     by_alias: bool | None
@@ -28,7 +29,7 @@ class Names(NamedTuple):
 
 
 def write(event: Any) -> bytes:
-    """The event as JSON. A `model_dump_json` of the user's own is called as it is."""
+    """The event as JSON. A user's own `model_dump_json` is called as it is."""
     cls: Any = type(event)
     names = names_of(cls)
     if not hasattr(cls, "model_dump_json"):
@@ -39,7 +40,7 @@ def write(event: Any) -> bytes:
 
 
 def plain(event: Any, **options: Any) -> Any:
-    """The event as `write` has it, in plain Python objects."""
+    """The event in plain Python objects, with the same names as `write`."""
     cls: Any = type(event)
     names = names_of(cls)
     if not hasattr(cls, "model_dump"):
@@ -59,9 +60,9 @@ def read(cls: Any, payload: bytes) -> Any:
 
 @cache
 def names_of(cls: type) -> Names:
-    """The names of a class's fields on the wire: the aliases, if that is what the class reads as well.
+    """The names of a class's fields in payloads: the aliases, if the class reads them as well.
 
-    A class whose events go to an outside system by its own declaration uses its aliases in any case.
+    A class with a destination of its own always writes its aliases.
     """
     fields = [(model, name, field) for model in _models(cls) for name, field in _fields(model).items()]
     aliases = {(model, name): _aliases(field.validation_alias) for model, name, field in fields}
@@ -79,7 +80,7 @@ def names_of(cls: type) -> Names:
 
 
 def check_written(cls: Any) -> None:
-    """Refuse a class that writes something else than what its instances hold.
+    """Refuse a class that writes another value than its instances hold.
 
     Raises:
         ConfigurationError: a field is a secret, which pydantic writes as stars.
@@ -90,12 +91,12 @@ def check_written(cls: Any) -> None:
             if _has_secret(field.annotation) and not _has_serializer(model, name, field):
                 raise ConfigurationError(
                     f"{model.__qualname__}.{name} is a secret, which pydantic writes as stars. Leave it out of the "
-                    "event, or give it a serializer of its own that tells the value"
+                    "event, or give it a serializer of its own that writes the value"
                 )
 
 
 def check_read(cls: Any) -> None:
-    """Refuse a class that can be written, and never read.
+    """Refuse a class that can be encoded but never decoded.
 
     Raises:
         ConfigurationError: a field is required and never written, or a written one is forbidden.
@@ -139,21 +140,21 @@ def _fields(cls: Any) -> dict[str, Any]:
 
 
 def _models(cls: Any) -> list[Any]:
-    """The class, and every class of pydantic's that its fields name at any depth."""
-    seen: dict[Any, None] = {}
+    """The class, and every pydantic class that its fields name at any depth."""
+    classes: dict[Any, None] = {}
     waiting = [cls]
     while waiting:
         annotation = waiting.pop()
-        if isinstance(annotation, type) and annotation not in seen:
+        if isinstance(annotation, type) and annotation not in classes:
             if is_pydantic(annotation):
-                seen[annotation] = None
+                classes[annotation] = None
                 waiting += [field.annotation for field in _fields(annotation).values()]
             elif _is_record(annotation):
-                seen[annotation] = None
+                classes[annotation] = None
                 waiting += _hints(annotation)
         else:
             waiting += _inside(annotation)
-    return list(filter(is_pydantic, seen))
+    return list(filter(is_pydantic, classes))
 
 
 def _is_record(cls: type) -> bool:
@@ -163,19 +164,19 @@ def _is_record(cls: type) -> bool:
 def _hints(cls: type) -> list[Any]:
     try:
         return list(typing.get_type_hints(cls).values())
-    except Exception:  # noqa: BLE001 - an annotation of anybody's; pydantic says what is wrong with it
+    except Exception:  # noqa: BLE001 - pydantic itself reports a wrong annotation
         return []
 
 
 def _inside(annotation: Any) -> Iterator[Any]:
-    """What an annotation is made of: `list[X]`, `X | None`, `Annotated[X, ...]`, `type Y = X`."""
+    """The parts of an annotation: `list[X]`, `X | None`, `Annotated[X, ...]`, `type Y = X`."""
     if hasattr(annotation, "__value__"):
         yield annotation.__value__
     yield from typing.get_args(annotation)
 
 
 def _aliases(alias: Any) -> set[str]:
-    """The names that a validation alias accepts; a path into another value is none."""
+    """The names that a validation alias accepts, without paths into other values."""
     choices = getattr(alias, "choices", [alias])
     return {choice for choice in choices if isinstance(choice, str)} if alias is not None else set()
 
@@ -193,7 +194,7 @@ def _has_serializer(model: Any, name: str, field: Any) -> bool:
     declared = getattr(model, "__pydantic_decorators__", None)
     if declared is not None and (
         declared.model_serializers
-        or any({name, "*"} & set(found.info.fields) for found in declared.field_serializers.values())
+        or any({name, "*"} & set(each.info.fields) for each in declared.field_serializers.values())
     ):
         return True
-    return any(type(found).__name__.endswith("Serializer") for found in field.metadata)
+    return any(type(each).__name__.endswith("Serializer") for each in field.metadata)

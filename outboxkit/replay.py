@@ -1,4 +1,4 @@
-"""Replay: messages that were kept when they were published are published again, to rebuild what a queue feeds."""
+"""Replay: kept messages are published again, to rebuild the state of one queue's consumers."""
 
 import asyncio
 import time
@@ -19,23 +19,23 @@ from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.outage import Outage, Sleep, pause
 
 PAGE = 500
-"""Messages that are read and published at once."""
+"""The number of messages that are read and published at once."""
 LOOK_EVERY = 0.05
-"""Seconds between two looks at what is being settled."""
+"""Seconds between two looks at the relays that are settling."""
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which kept messages: each one that is given must hold.
+    """The kept messages to replay: those that match every field that is set.
 
     Attributes:
         type: the message type.
         key: the ordering key.
-        since: published at this moment or later.
-        until: published before this moment; what is published after the start of a replay is no part of it.
-        destination: where it went.
-        handlers: the handlers that are to run for them; all that the queue's consumer has if it is empty.
+        since: published at this time or later.
+        until: published before this time; messages published after the start of a replay are never part of it.
+        destination: the destination that they were published to.
+        handlers: the handlers that run for them; if empty, all that the queue's consumer has.
     """
 
     type: str | None = None
@@ -48,7 +48,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """How many messages a selection has, and when the first and the last of them were published: before `until`."""
+    """The number of messages in a selection, and the times of the first and the last one; all are before `until`."""
 
     count: int
     first: datetime | None
@@ -58,13 +58,13 @@ class Found:
 
 @dataclass(slots=True)
 class Replayed:
-    """How far a replay is.
+    """The progress of a replay.
 
     Attributes:
         count: messages that the broker has confirmed.
-        upto: when the last of them was first published: a replay that goes on begins there.
-        complete: whether that is all of the selection.
-        refused: why the broker did not take the message behind the last one; None where it has.
+        upto: the time at which the last of them was first published: the start of a continued replay.
+        complete: whether the whole selection is confirmed.
+        refused: the reason for which the broker did not take the next message; None if it did.
     """
 
     count: int = 0
@@ -78,17 +78,16 @@ def _quiet(_: Replayed) -> None:
 
 
 class Replay:
-    """Publishes kept messages again, with the same ids, in the order in which they were published.
+    """Publishes kept messages again, with the same ids and in the same order.
 
     It reads a page at a time, so it takes little memory, and holds no transaction while it publishes. Messages of one
-    key keep their order. What had been published, but not confirmed, when it was ended is published twice where it
-    goes on.
+    key keep their order. After an interruption, messages that were published and not confirmed are published twice.
 
     Args:
         engine: for its own connections.
         publisher: publishes to the queue alone.
-        selection: which messages.
-        rate: messages a second, at most; None for no limit.
+        selection: the messages.
+        rate: the maximum number of messages a second; None for no limit.
         patience: how long the database or the broker may be away.
         monotonic, sleep: for tests.
     """
@@ -116,57 +115,59 @@ class Replay:
         self._range: dict[str, Any] = {}
 
     async def find(self) -> Found:
-        """Count the messages; what is published from now on is no part of the replay.
+        """Count the messages; those published from now on are not part of the replay.
 
         Raises:
             SchemaError: the tables are missing or old.
-            OutboxkitError: a relay does not end what it is settling.
+            OutboxkitError: a relay's transaction does not end.
         """
         async with self._engine.connect() as connection:
             await connection.run_sync(schema.check)
             now = await partitions.clock(connection)
-            chosen = self._selection
-            until = now if chosen.until is None else min(chosen.until, now)
-            since = chosen.since or BEGINNING
-            self._range = {"destination": chosen.destination, "since": since, "until": until}
+            selection = self._selection
+            until = now if selection.until is None else min(selection.until, now)
+            since = selection.since or BEGINNING
+            self._range = {"destination": selection.destination, "since": since, "until": until}
             await self._settled(connection)
-            counting = statements.published.count_kept(type_=chosen.type, key=chosen.key)
-            count, first, last = (await connection.execute(counting, self._range)).one()
+            statement = statements.published.count_kept(type_=selection.type, key=selection.key)
+            count, first, last = (await connection.execute(statement, self._range)).one()
             return Found(count, first, last, until)
 
     async def run(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None] = _quiet) -> None:
         """Publish them until all are confirmed, the broker refuses one, or `stop` is set.
 
-        `done` tells how far it is, however it ends; `progress` is called with it after each page.
+        `done` holds the progress, however the run ends; `progress` is called with it after each page.
 
         Raises:
             SchemaError: the tables are missing or old.
-            BrokerUnavailable, sqlalchemy.exc.DBAPIError: away for longer than `patience`.
+            BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage lasted longer than `patience`.
         """
         if not self._range:
             await self.find()
-        chosen = self._selection
-        place, started = (self._range["since"], -1), self._monotonic()
+        selection = self._selection
+        cursor, started = (self._range["since"], -1), self._monotonic()
         while not stop.is_set():
-            rows = await self._outage.ride_out(partial(self._read, place), stop)
+            rows = await self._outage.ride_out(partial(self._read, cursor), stop)
             if not rows:
                 done.complete = rows is not None
                 break
             receipts = await self._outage.ride_out(
-                partial(self._publish, [_message(row, chosen.handlers) for row in rows]), stop
+                partial(self._publish, [_message(row, selection.handlers) for row in rows]), stop
             )
-            taken = _taken(receipts or ())
-            if taken:
-                place = (rows[taken - 1].published_at, rows[taken - 1].position)
-                done.count, done.upto = done.count + taken, place[0]
-            if taken < len(rows):
-                done.refused = f"message {rows[taken].message_id}: {receipts[taken].reason}" if receipts else None
+            confirmed = _confirmed(receipts or ())
+            if confirmed:
+                cursor = (rows[confirmed - 1].published_at, rows[confirmed - 1].position)
+                done.count, done.upto = done.count + confirmed, cursor[0]
+            if confirmed < len(rows):
+                done.refused = (
+                    f"message {rows[confirmed].message_id}: {receipts[confirmed].reason}" if receipts else None
+                )
                 break
             progress(done)
-            await self._slow_down(done.count, started, stop)
+            await self._throttle(done.count, started, stop)
 
     async def _settled(self, connection: AsyncConnection) -> None:
-        """Wait until what relays are settling at this moment is there: it is dated before its commit.
+        """Wait for the relays that are settling at this moment: their rows are dated before their commits.
 
         Raises:
             OutboxkitError: it takes longer than `patience`.
@@ -177,28 +178,28 @@ class Replay:
         end = self._monotonic() + self._patience.total_seconds()
         while before is None or before:
             now = set((await connection.execute(statements.published.settling())).scalars())
-            await connection.rollback()  # what is read next sees what they have committed
+            await connection.rollback()  # so that the next read sees their commits
             before = now if before is None else before & now
             if before and self._monotonic() > end:
                 raise OutboxkitError(
-                    f"a relay is settling messages for longer than {self._patience.total_seconds():.0f} s: they would "
+                    f"a relay has been settling messages for {self._patience.total_seconds():.0f} s: they would "
                     "be missing from the replay. Try again once its transaction has ended"
                 )
             if before:
                 await self._sleep(LOOK_EVERY)
 
-    async def _read(self, place: tuple[datetime, int]) -> Sequence[Row[Any]]:
-        chosen = self._selection
-        page = statements.published.kept_page(type_=chosen.type, key=chosen.key)
-        given = {"after_at": place[0], "after_position": place[1], "limit": self._page}
+    async def _read(self, cursor: tuple[datetime, int]) -> Sequence[Row[Any]]:
+        selection = self._selection
+        page = statements.published.kept_page(type_=selection.type, key=selection.key)
+        parameters = {"after_at": cursor[0], "after_position": cursor[1], "limit": self._page}
         async with self._engine.connect() as connection:
             if connection.dialect.name == "postgresql":
                 await connection.execute(statements.published.be_reading())
-            rows: Sequence[Row[Any]] = (await connection.execute(page, self._range | given)).all()
+            rows: Sequence[Row[Any]] = (await connection.execute(page, self._range | parameters)).all()
             return rows
 
     async def _publish(self, messages: Sequence[Message]) -> Sequence[Receipt]:
-        """Publish a page; all of it again where an outage interrupts it, so that no key is out of order."""
+        """Publish a page. An outage repeats the whole page, so that each key stays in order."""
         await self._publisher.connect()
         receipts = await self._publisher.publish(messages)
         for receipt in receipts:
@@ -206,21 +207,21 @@ class Replay:
                 raise BrokerUnavailable(receipt.reason or "the broker did not answer")
         return receipts
 
-    async def _slow_down(self, count: int, started: float, stop: asyncio.Event) -> None:
+    async def _throttle(self, count: int, started: float, stop: asyncio.Event) -> None:
         if self._rate is not None:
             early = started + count / self._rate - self._monotonic()
             if early > 0:
                 await pause(stop, early, self._sleep)
 
 
-def _taken(receipts: Sequence[Receipt]) -> int:
-    """How many messages the broker took before the first that it did not."""
+def _confirmed(receipts: Sequence[Receipt]) -> int:
+    """The number of messages that the broker confirmed before the first that it did not."""
     verdicts = [receipt.verdict for receipt in receipts]
     return next((index for index, verdict in enumerate(verdicts) if verdict is not Verdict.CONFIRMED), len(verdicts))
 
 
 def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
-    headers = reserved.without(codec.decode_headers(row.headers))  # a replayed dead letter was for one queue
+    headers = reserved.without(codec.decode_headers(row.headers))  # a replayed dead letter is addressed to one queue
     return Message(
         id=row.message_id,
         type=row.type,

@@ -1,4 +1,4 @@
-"""Retention: what is old enough is forgotten, in small batches and whole days, so that nothing else has to wait."""
+"""Retention: deletes rows that are old enough, in small batches and whole days, so that nothing has to wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,31 +17,31 @@ from outboxkit.outage import Clock, Outage, Sleep, pause
 
 BATCH_SIZE = 1000
 PAUSE = timedelta(milliseconds=20)
-"""Between two batches, for everybody else."""
+"""The pause between two batches, in which other transactions proceed."""
 UNPLACED_BEHIND, UNPLACED_AHEAD = timedelta(days=2), timedelta(days=31)
-"""How far beyond what is kept, and beyond today, the inbox's default partition is looked through for days."""
+"""The range of days that the inbox's default partition is searched for: behind the retention, and ahead of today."""
 
 
 @dataclass(slots=True)
 class Pruned:
-    """What a round of pruning did.
+    """The result of one round of pruning.
 
     Attributes:
-        alone: False where somebody else prunes at this moment; then nothing was done.
-        inbox: inbox rows that were forgotten one by one, because their ids are in no day's partition.
+        alone: False if another process prunes at this moment; then nothing was done.
+        inbox: inbox rows that were deleted one by one, because their ids belong to no day's partition.
         inbox_days_made: days that have a partition of `outboxkit_inbox` now.
-        inbox_days_dropped: days whose inbox rows were forgotten, all at once.
-        attempts: messages whose counted starts and failures were forgotten.
-        dead: dead letters that were forgotten.
-        dead_open: how many of them were neither replayed nor discarded.
-        idempotency: requests whose idempotency keys have expired, which were forgotten.
-        effects: effects that were forgotten.
-        days_made: days to come that have a partition of `outboxkit_published` now.
+        inbox_days_dropped: days whose inbox rows were deleted, all at once.
+        attempts: messages whose counted starts and failures were deleted.
+        dead: dead letters that were deleted.
+        dead_open: the number of these that were neither replayed nor discarded.
+        idempotency: requests that were deleted, because their idempotency keys have expired.
+        effects: effects that were deleted.
+        days_made: days ahead that have a partition of `outboxkit_published` now.
         days_dropped: days that were dropped with all their messages.
-        published: kept messages that were forgotten one by one, because their day had no partition.
-        untouched: messages are kept, and nothing says for how long.
-        problems: what could not be done.
-        busy: whether all of the problems are locks, which somebody holds for now.
+        published: kept messages that were deleted one by one, because their day had no partition.
+        untouched: whether there are kept messages, and no retention for them is set.
+        problems: errors that kept a partition from being changed.
+        busy: whether all of the problems are locks, which end by themselves.
     """
 
     alone: bool = True
@@ -61,7 +61,7 @@ class Pruned:
     busy: bool = True
 
     def note(self, changed: partitions.Changed) -> list[date]:
-        """Add what could not be done to the problems; returns the days for which it was."""
+        """Add the problem, if there is one; returns the days that were changed."""
         if changed.problem is not None:
             self.problems.append(changed.problem)
             self.busy = self.busy and changed.busy
@@ -69,18 +69,18 @@ class Pruned:
 
 
 Show = Callable[[Pruned], None]
-"""Is called after each step of a round, for a bar on a terminal."""
+"""A callback after each step of a round, for a progress bar on a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """How long what is kept, at least.
+    """The minimum time for which each kind of row is kept.
 
     Attributes:
         inbox: inbox rows, and effects since their start.
-        skew: how far clocks may be apart: inbox rows and effects are kept so much longer.
-        published: kept published messages; where None they are left alone.
-        dead: dead letters that park no key; where None they stay.
+        skew: how far clocks may differ: inbox rows and effects are kept so much longer.
+        published: kept published messages; None leaves them alone.
+        dead: dead letters that park no key; None keeps them for ever.
     """
 
     inbox: timedelta
@@ -90,18 +90,18 @@ class Periods:
 
 
 class Retention:
-    """Forgets what is older than its retention: inbox rows, effects, requests, kept messages and dead letters.
+    """Deletes rows older than their retention: inbox rows, effects, requests, kept messages and dead letters.
 
-    One at a time does so on PostgreSQL. A message whose inbox row is gone is stale to every consumer of the same
-    retention and skew, so neither the row nor its effects will be asked for again. Requests say themselves when their
-    idempotency keys expire.
+    On PostgreSQL one process does so at a time. A message whose inbox row is gone is stale to every consumer of the
+    same retention and skew. So neither the row nor its effects are needed any more. Requests carry the expiry of their
+    own idempotency keys.
 
     Args:
         engine: for its own connections, two at once.
-        periods: how long what is kept.
+        periods: the minimum times.
         batch_size: rows deleted in one transaction.
-        pause: between two of them.
-        clock: for tests; the database's own where None.
+        pause: the time between two of them.
+        clock: for tests; None means the database's own clock.
         sleep: for tests.
     """
 
@@ -124,7 +124,7 @@ class Retention:
         self._log = structlog.get_logger("outboxkit").bind(process="retention")
 
     async def prune(self, show: Show = lambda _: None) -> Pruned:
-        """Forget what is old enough, and on PostgreSQL make the partitions of the days to come.
+        """Delete rows that are old enough, and on PostgreSQL create the partitions of the days ahead.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -154,7 +154,7 @@ class Retention:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[bool]:
-        """Whether nobody else prunes. The connection is in no transaction, so it holds back no vacuum."""
+        """Whether no other process prunes. Its connection is in no transaction, so it holds back no vacuum."""
         if self._engine.dialect.name != "postgresql":
             yield True
             return
@@ -168,7 +168,7 @@ class Retention:
                     await connection.execute(statements.published.release_prune_lock())
 
     async def _prune_inbox(self, done: Pruned, now: datetime, show: Show) -> None:
-        """Days are made after those that are over went, and only for what may not go yet."""
+        """Expired days are dropped first; partitions are then created only for rows that must stay."""
         dialect, periods = self._engine.dialect.name, self._periods
         before = window.forget_before(now, retention=periods.inbox, skew=periods.skew)
         async with self._engine.connect() as connection:
@@ -194,12 +194,12 @@ class Retention:
         while deleted == self._batch_size:
             async with self._engine.begin() as connection:
                 statement: ReturningDelete[Any] = statements.published.prune_dead(before, self._batch_size)
-                found = (await connection.execute(statement)).scalars().all()
-            deleted = len(found)
+                resolutions = (await connection.execute(statement)).scalars().all()
+            deleted = len(resolutions)
             done.dead += deleted
-            done.dead_open += sum(resolution is None for resolution in found)
+            done.dead_open += sum(resolution is None for resolution in resolutions)
             show(done)
-            await self._breathe(deleted)
+            await self._pause_after(deleted)
 
     async def _prune_handlers(self, now: datetime) -> None:
         before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
@@ -207,7 +207,7 @@ class Retention:
             await connection.execute(statements.activity.prune_handlers(before))
 
     async def _prune_requests(self, done: Pruned, now: datetime, show: Show) -> None:
-        """What was answered at the HTTP door, and the calls that were made behind it."""
+        """Delete answered HTTP requests, and the effects that outlived the inbox's retention."""
         dialect = self._engine.dialect.name
         async for deleted in self._in_batches(
             lambda limit: statements.published.prune_idempotency(dialect, now, limit)
@@ -241,15 +241,15 @@ class Retention:
             async with self._engine.begin() as connection:
                 deleted = (await connection.execute(statement(self._batch_size))).rowcount
             yield deleted
-            await self._breathe(deleted)
+            await self._pause_after(deleted)
 
-    async def _breathe(self, deleted: int) -> None:
+    async def _pause_after(self, deleted: int) -> None:
         if deleted == self._batch_size:
             await self._sleep(self._pause)
 
     def _report(self, done: Pruned) -> None:
         if not done.alone:
-            self._log.info("somebody else prunes")
+            self._log.info("another process prunes")
             return
         self._log.info("inbox pruned", rows=done.inbox, **_days(done.inbox_days_dropped, done.inbox_days_made))
         if self._periods.dead is not None:
@@ -259,8 +259,8 @@ class Retention:
         if self._periods.published is not None:
             self._log.info("published pruned", rows=done.published, **_days(done.days_dropped, done.days_made))
         for problem in done.problems:
-            self._log.warning("a partition stays as it is", problem=problem)
+            self._log.warning("a partition was left as it is", problem=problem)
 
 
-def _days(dropped: list[date], made: list[date]) -> dict[str, list[str]]:
-    return {"days_dropped": [str(day) for day in dropped], "days_made": [str(day) for day in made]}
+def _days(dropped: list[date], created: list[date]) -> dict[str, list[str]]:
+    return {"days_dropped": [str(day) for day in dropped], "days_made": [str(day) for day in created]}

@@ -1,4 +1,4 @@
-"""When to try again: pure arithmetic from the number of failures to a delay."""
+"""Retry delays: arithmetic from the number of failures to a delay. Pure."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,26 +13,26 @@ Jitter = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential delays with full jitter: a random share of `base * 2 ** (failures - 1)`, which `cap` bounds.
+    """Exponential delays with full jitter: a random share of `base * 2 ** (failures - 1)`, at most `cap`.
 
     Full jitter spreads clients best (M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
-    `floor` is the least delay, so that a message which just failed never comes straight back.
+    `minimum` is the shortest delay, so that a message which just failed never comes straight back.
     """
 
     base: timedelta = timedelta(seconds=1)
     cap: timedelta = timedelta(minutes=1)
-    floor: timedelta = timedelta(milliseconds=100)
+    minimum: timedelta = timedelta(milliseconds=100)
     jitter: Jitter = random.random
 
     def after(self, failures: int) -> timedelta:
         """The delay after this many failures, counted from 1."""
         doubled = self.base.total_seconds() * 2.0 ** min(max(failures, 1) - 1, 62)
         ceiling = min(doubled, self.cap.total_seconds())
-        return max(timedelta(seconds=ceiling * self.jitter()), self.floor)
+        return max(timedelta(seconds=ceiling * self.jitter()), self.minimum)
 
 
 ATTEMPTS_LIMIT = 100_000
-"""More would be a retry without an end."""
+"""The maximum of `Retries.max_attempts`: more would be a retry without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +54,19 @@ class Retries:
     never: tuple[type[Exception], ...] = ()
 
     def __post_init__(self) -> None:
-        most = self.max_attempts
-        is_number = isinstance(most, int) and not isinstance(most, bool)
-        if most is not None and not (is_number and 1 <= most <= ATTEMPTS_LIMIT):
+        limit = self.max_attempts
+        is_number = isinstance(limit, int) and not isinstance(limit, bool)
+        if limit is not None and not (is_number and 1 <= limit <= ATTEMPTS_LIMIT):
             accepted = f"a whole number from 1 to {ATTEMPTS_LIMIT}, or None, is accepted"
-            raise ConfigurationError(f"Retries: max_attempts is {most!r}; {accepted}")
+            raise ConfigurationError(f"Retries: max_attempts is {limit!r}; {accepted}")
         for name, is_right, accepted in (
             ("delays", _is_delay, "timedeltas of 0 or more are accepted, as in (timedelta(seconds=1),)"),
             ("never", _is_exception, "classes of exceptions are accepted, as in (ValueError,)"),
         ):
-            given = getattr(self, name)
-            if not isinstance(given, tuple | list) or not all(map(is_right, given)):
-                raise ConfigurationError(f"Retries: {name} is {given!r}; a tuple or list of {accepted}")
-            object.__setattr__(self, name, tuple(given))
+            values = getattr(self, name)
+            if not isinstance(values, tuple | list) or not all(map(is_right, values)):
+                raise ConfigurationError(f"Retries: {name} is {values!r}; a tuple or list of {accepted}")
+            object.__setattr__(self, name, tuple(values))
 
     def delay(self, failures: int) -> timedelta | None:
         """How long to wait after this many failures, counted from 1; None: as the ladder says."""
@@ -84,9 +84,9 @@ def delay_for(ladder: Sequence[timedelta], failures: int, wanted: timedelta | No
     return ladder[min(max(failures, 1), len(ladder)) - 1]
 
 
-def _is_delay(given: object) -> bool:
-    return isinstance(given, timedelta) and given >= timedelta(0)
+def _is_delay(value: object) -> bool:
+    return isinstance(value, timedelta) and value >= timedelta(0)
 
 
-def _is_exception(given: object) -> bool:
-    return isinstance(given, type) and issubclass(given, Exception)
+def _is_exception(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)

@@ -1,4 +1,4 @@
-"""The version of the tables: what a database has, and whether this code can work with it."""
+"""The version of the tables in a database, and the check that this code can work with it."""
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -8,14 +8,14 @@ from outboxkit.errors import SchemaError
 
 _CURE = "run `outboxkit migrate`, or add migrations.upgrade(op, {since}to={to}) to your Alembic history"
 NEEDED = tables.SCHEMA_VERSION
-"""The version that this code works with; newer ones are fine."""
+"""The version that this code works with; newer ones are accepted."""
 
 
 def installed(connection: Connection) -> int:
-    """The version of the tables that this connection sees; 0 where there are none.
+    """The version of the tables that this connection sees; 0 if there are none.
 
     Raises:
-        SchemaError: the version table is there and says nothing.
+        SchemaError: the version table exists and is empty.
     """
     if not inspect(connection).has_table(tables.schema_version.name):
         return 0
@@ -24,15 +24,15 @@ def installed(connection: Connection) -> int:
         raise SchemaError(
             f"{tables.schema_version.name} is empty, so the version of the tables is unknown. If Alembic's "
             "autogenerate made them from outboxkit.metadata, replace that part of the revision by "
-            f"migrations.upgrade(op, to={NEEDED}); otherwise insert the version that the tables have"
+            f"migrations.upgrade(op, to={NEEDED}). Otherwise insert the version that the tables have"
         )
     return version
 
 
 def check(connection: Connection) -> None:
-    """Make sure that the tables are there and new enough, and that nothing is missing that all work needs.
+    """Make sure that the tables exist, are new enough, and lack no part that every statement needs.
 
-    Newer tables are accepted: during a rollout they are migrated first, and old processes go on until replaced.
+    Newer tables are accepted: in a rollout they are migrated first, and old processes go on until they are replaced.
 
     Raises:
         SchemaError: they are missing or old, or a part of them is missing; the text says what to run.

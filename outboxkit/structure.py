@@ -1,6 +1,6 @@
-"""Whether the tables have all their parts: something may have dropped a partition, a column or the trigger.
+"""A check that the tables have all their parts: a partition, a column or the trigger may have been dropped.
 
-The version says which steps were run, and not what was done to the tables since then.
+The version tells which migrations ran, and nothing about later changes to the tables.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ class Part:
     Attributes:
         kind: `table`, `column`, `partition` (the one called `default`), `index` or `trigger`.
         table: the table's name.
-        name: the part's own.
+        name: the part's own name.
     """
 
     kind: str
@@ -29,7 +29,7 @@ class Part:
     name: str
 
     def __str__(self) -> str:
-        """As an error names it."""
+        """The part's name in an error."""
         return {
             "table": f"table {self.table}",
             "column": f"column {self.table}.{self.name}",
@@ -38,43 +38,43 @@ class Part:
 
 
 NEEDED = ("table", "column", "partition")
-"""Without these kinds of parts nothing works; without an index or the trigger it is slower."""
+"""The kinds of parts without which nothing works; without an index or the trigger it is slower."""
 ALL = (*NEEDED, "index", "trigger")
-_MADE_AGAIN = ("partition", "index", "trigger")
-"""Kinds that `repair` makes again: no row was in them that another one could hold."""
+_REPAIRABLE = ("partition", "index", "trigger")
+"""Kinds that `repair` creates again: they hold no rows of their own."""
 
 
 def missing(connection: Connection) -> list[Part]:
-    """What the tables of this version should have and have not, in the connection's own search path."""
-    there = {Part(*row) for row in connection.execute(statements.activity.parts(connection.dialect.name))}
-    tables = {part.table for part in there}
+    """The parts that tables of this version should have and do not, in the connection's own search path."""
+    existing = {Part(*row) for row in connection.execute(statements.activity.parts(connection.dialect.name))}
+    tables = {part.table for part in existing}
     expected = _expected(postgresql=connection.dialect.name == "postgresql")
-    return [part for part in expected if part not in there and (part.kind == "table" or part.table in tables)]
+    return [part for part in expected if part not in existing and (part.kind == "table" or part.table in tables)]
 
 
 def check(connection: Connection, kinds: Collection[str] = ALL) -> None:
     """Make sure that no part of these kinds is missing.
 
     Raises:
-        SchemaError: one is; the text says which, and what to do.
+        SchemaError: one is; the text names it, and the cure.
     """
-    gone = [part for part in missing(connection) if part.kind in kinds]
-    if not gone:
+    parts = [part for part in missing(connection) if part.kind in kinds]
+    if not parts:
         return
-    lost = [part for part in gone if part.kind not in _MADE_AGAIN]
+    lost = [part for part in parts if part.kind not in _REPAIRABLE]
     cure = (
         "undo what dropped it, a revision of your Alembic history for example, or restore it from a backup"
         if lost
-        else "run `outboxkit migrate`, which makes it again; rows that were in it are lost"
-        if gone[0].kind == "partition"
-        else "run `outboxkit migrate`, which makes it again"
+        else "run `outboxkit migrate`, which creates it again; rows that were in it are lost"
+        if parts[0].kind == "partition"
+        else "run `outboxkit migrate`, which creates it again"
     )
-    names = ", ".join(str(part) for part in (lost or gone))
+    names = ", ".join(str(part) for part in (lost or parts))
     raise SchemaError(f"a part of the outboxkit tables is missing: {names}: {cure}")
 
 
 def repair(connection: Connection) -> list[Part]:
-    """Make default partitions, indexes and the trigger again, in the connection's transaction; returns what was made.
+    """Create missing default partitions, indexes and the trigger, in the connection's transaction; returns them.
 
     A default partition that was only detached is attached again, with its rows.
 
@@ -82,13 +82,13 @@ def repair(connection: Connection) -> list[Part]:
         SchemaError: a table or a column is missing.
     """
     check(connection, ("table", "column"))
-    made: list[Part] = []
-    # A partition first: one of its indexes is missing with it.
-    while gone := [part for part in missing(connection) if part not in made]:
-        part = next((part for part in gone if part.kind == "partition"), gone[0])
+    repaired: list[Part] = []
+    # Partitions first: the indexes of a missing one are missing with it.
+    while parts := [part for part in missing(connection) if part not in repaired]:
+        part = next((part for part in parts if part.kind == "partition"), parts[0])
         _make(connection, part)
-        made.append(part)
-    return made
+        repaired.append(part)
+    return repaired
 
 
 def _make(connection: Connection, part: Part) -> None:

@@ -1,4 +1,4 @@
-"""URLs of databases and brokers: which are accepted, and what may be shown of them."""
+"""URLs of databases and brokers: which are accepted, and which parts may be printed."""
 
 import re
 from urllib.parse import urlsplit
@@ -11,14 +11,14 @@ ESCAPED = "an @ in a user or a password is written %40, a / %2F, a ? %3F and a #
 _OF_DATABASES, _HTTP = ("postgresql", "postgres", "sqlite"), ("http", "https")
 _VISIBLE, _ANOTHER_URL = re.compile(r"[!-~]+"), re.compile(r",\s*\w+://")
 _OF_ASYNCPG = {"ssl": "sslmode=require", "timeout": "connect_timeout=10", "server_settings": "options=-cname%3Dvalue"}
-"""Options in a URL's query, and what says the same to psycopg."""
+"""Query options of asyncpg, with psycopg's equivalents."""
 
 
 def check_database(text: str) -> None:
-    """Accept the URL of a database.
+    """Validate the URL of a database.
 
     Raises:
-        ValueError: it cannot be used; the text shows nothing that may be secret.
+        ValueError: it cannot be used; the text has no part that may be secret.
     """
     if is_ambiguous(text):
         raise ValueError(f"{DATABASES} is accepted; {ESCAPED}")
@@ -28,9 +28,7 @@ def check_database(text: str) -> None:
         raise ValueError(f"{DATABASES} is accepted") from None
     backend = url.get_backend_name()
     if backend == "postgres":
-        raise ValueError(
-            "postgresql+psycopg://… is accepted; write that in the place of postgres://, and keep the rest"
-        )
+        raise ValueError("postgresql+psycopg://… is accepted; write that instead of postgres://, and keep the rest")
     if backend not in ("postgresql", "sqlite"):
         raise ValueError(f"{DATABASES} is accepted; the scheme is {backend[:20]!r}")
     if backend == "postgresql" and url.query:
@@ -38,25 +36,25 @@ def check_database(text: str) -> None:
 
 
 def _check_query(url: URL) -> None:
-    """Whatever driver the URL names, its query is for psycopg, and so for libpq."""
-    from psycopg import pq  # noqa: PLC0415 - only where there is a query
+    """Refuse query options that libpq does not know: psycopg gets them, whatever driver the URL names."""
+    from psycopg import pq  # noqa: PLC0415 - only if there is a query
 
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
+    options = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}
     for name in url.query:
-        if name not in known:
-            found = repr(name) if re.fullmatch("[a-z_]{1,40}", name) else "one option"
+        if name not in options:
+            option = repr(name) if re.fullmatch("[a-z_]{1,40}", name) else "one option"
             instead = f": write {_OF_ASYNCPG[name]}" if name in _OF_ASYNCPG else ""
             raise ValueError(
-                "options of libpq are accepted behind the ?, such as sslmode=require or options=-csearch_path%3Dshop; "
-                f"psycopg, which is used whatever driver the URL names, does not know {found}{instead}"
+                "options of libpq are accepted behind the ?, such as sslmode=require or options=-csearch_path%3Dshop. "
+                f"psycopg, which is used whatever driver the URL names, does not know {option}{instead}"
             )
 
 
 def check_broker(text: str) -> None:
-    """Accept the URL of a broker, several with commas between them, or the URL of an HTTP destination.
+    """Validate the URL of a broker, several with commas between them, or the URL of an HTTP destination.
 
     Raises:
-        ValueError: it cannot be used; the text shows nothing that may be secret.
+        ValueError: it cannot be used; the text has no part that may be secret.
     """
     each = [url.strip() for url in text.split(",")]
     scheme, separator, _ = each[0].partition("://")
@@ -69,15 +67,15 @@ def check_broker(text: str) -> None:
             + (
                 f"the scheme is {scheme[:20]!r}"
                 if separator and scheme.isalnum()
-                else "it begins otherwise"
+                else "it has another beginning"
                 if text.strip()
                 else "it is empty"
             )
         )
     if len(each) > 1 and not all(url.startswith(("amqp://", "amqps://")) for url in each):
         raise ValueError(
-            "several amqp:// or amqps:// URLs with commas between them is accepted; "
-            "one of these is something else. A comma in a password is written %2C"
+            "several amqp:// or amqps:// URLs with commas between them are accepted; "
+            "one of these is not such a URL. A comma in a password is written %2C"
         )
     if any(is_ambiguous(url) for url in each):
         raise ValueError(f"amqp://user:password@host:5672/vhost is accepted; {ESCAPED}")
@@ -86,7 +84,7 @@ def check_broker(text: str) -> None:
 def _check_http(url: str) -> None:
     accepted = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
     if not _VISIBLE.fullmatch(url) or _ANOTHER_URL.search(url):
-        raise ValueError(f"{accepted}; this is something else, or more than that")
+        raise ValueError(f"{accepted}; this is not such a URL")
     if is_ambiguous(url):
         raise ValueError(f"{accepted}; {ESCAPED}")
     try:
@@ -101,8 +99,8 @@ def _check_http(url: str) -> None:
 def shown(url: str | URL) -> str:
     """Scheme, host and port, and the database, vhost or file. Of several URLs with commas between them, each.
 
-    User, password, query and the path of an HTTP URL are left out. A URL that can be read in two ways shows its scheme
-    alone, because a part of the password may stand where the host is looked for.
+    User, password, query and the path of an HTTP URL are left out. Of an ambiguous URL only the scheme is printed,
+    because a part of the password may be mistaken for the host.
     """
     if isinstance(url, URL):
         return _database(url)
@@ -125,8 +123,8 @@ def _is_ambiguous_database(url: str) -> bool:
     except (ArgumentError, ValueError):
         return url.count("@") > 1
     names = [pair.partition("=")[0] for pair in url.partition("?")[2].split("&")]
-    places = (parsed.host, *names) if parsed.get_backend_name() == "sqlite" else (parsed.host, parsed.database, *names)
-    return any("@" in place for place in places if place)
+    parts = (parsed.host, *names) if parsed.get_backend_name() == "sqlite" else (parsed.host, parsed.database, *names)
+    return any("@" in part for part in parts if part)
 
 
 def _is_database(scheme: str) -> bool:
@@ -150,7 +148,7 @@ def _server(url: str) -> str:
     if not parts.hostname:
         return f"{parts.scheme}://"
     path = "" if parts.scheme in _HTTP else parts.path
-    return f"{parts.scheme}://{_place(parts.hostname, parts.port)}{path}"
+    return f"{parts.scheme}://{_address(parts.hostname, parts.port)}{path}"
 
 
 def _database(url: URL) -> str:
@@ -158,11 +156,11 @@ def _database(url: URL) -> str:
     if scheme == "sqlite":
         return f"sqlite:///{url.database}" if url.database else "sqlite:// in memory"
     hosts = url.query.get("host", ())
-    named = (hosts,) if isinstance(hosts, str) else hosts
-    place = _place(url.host, url.port) if url.host else ",".join(named)
-    return f"{scheme}://{place}/{url.database or ''}"
+    names = (hosts,) if isinstance(hosts, str) else hosts
+    address = _address(url.host, url.port) if url.host else ",".join(names)
+    return f"{scheme}://{address}/{url.database or ''}"
 
 
-def _place(host: str, port: int | None) -> str:
+def _address(host: str, port: int | None) -> str:
     bracketed = f"[{host}]" if ":" in host else host
     return bracketed if port is None else f"{bracketed}:{port}"

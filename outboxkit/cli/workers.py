@@ -52,10 +52,10 @@ def _summary(done: Drained) -> str:
     lines = [f"published {done.published}"]
     if done.later:
         lines.append(f"{done.later} wait for a later time")
-    if done.held is None:
+    if done.blocked is None:
         lines.append("stopped while the database was away: what is left could not be counted")
-    if done.held:
-        lines.append(f"{done.held} due, but not published: another relay holds them, or the drain was stopped")
+    if done.blocked:
+        lines.append(f"{done.blocked} due, but not published: another relay holds them, or the drain was stopped")
     if done.expired:
         lines.append(f"{done.expired} had expired and were set aside as dead letters")
     if done.discarded:

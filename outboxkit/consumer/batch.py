@@ -1,4 +1,4 @@
-"""Many deliveries in one transaction: what fails there is found by halves, and handled singly."""
+"""Many deliveries in one transaction. A batch that fails is bisected, and the failed delivery is handled alone."""
 
 import asyncio
 from collections import Counter
@@ -22,57 +22,57 @@ from outboxkit.outage import Clock
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A part of a batch, in the order of arrival; `searched` where a part of it is known to fail."""
+    """A part of a batch, in order of arrival. If `searched`, a part of it is known to fail."""
 
     arrivals: Sequence[Arrival]
     searched: bool = False
 
 
 class BatchRunner:
-    """Handles deliveries whose handlers say that they may be run again, many in a transaction."""
+    """Handles deliveries whose handlers have `batch=True`, many in a transaction."""
 
     def __init__(
         self,
         *,
         routing: Routing,
         transactions: Transactions,
-        handling: HandlerRunner,
+        handlers: HandlerRunner,
         now: Clock,
         outcomes: Counter[Outcome],
     ) -> None:
         self._routing = routing
         self._transactions = transactions
-        self._handling = handling
+        self._handlers = handlers
         self._now = now
         self._outcomes = outcomes
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
     async def handle(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> list[Arrival]:
-        """Run them in the order of arrival, in one transaction if it can be, and settle them.
+        """Handle deliveries in order of arrival, in one transaction if possible.
 
-        Returns those that are not settled: they wait in their lanes, or stand behind one that does.
+        Returns those that are not settled: they wait in their key queues, or behind one that does.
         """
-        pieces, blocked, left = [_Piece(arrivals)], set[str | None](), list[Arrival]()
+        pieces, blocked, unsettled = [_Piece(arrivals)], set[str | None](), list[Arrival]()
         while pieces:
             piece = pieces.pop()
             free = [arrival for arrival in piece.arrivals if arrival.key not in blocked]
-            left += [arrival for arrival in piece.arrivals if arrival.key in blocked]
+            unsettled += [arrival for arrival in piece.arrivals if arrival.key in blocked]
             if not free:
                 continue
             entries, alone = self._entries(free)
             if alone is not None and len(free) > 1:
                 pieces += reversed(_around(free, alone, searched=piece.searched))
             elif alone is not None or len(free) == 1:
-                await self._handling.handle(free[0], stop)
+                await self._handlers.handle(free[0], stop)
                 if free[0].waits is not None:
-                    left.append(free[0])
+                    unsettled.append(free[0])
                     blocked.add(free[0].key)
             else:
                 pieces += reversed(await self._run(free, entries, piece, stop))
-        return left
+        return unsettled
 
     def _entries(self, arrivals: Sequence[Arrival]) -> tuple[list[tuple[int, Entry]], int | None]:
-        """What is to run, each with the index of its arrival; or the first arrival that no transaction can be for."""
+        """The inbox entries, each with the index of its arrival; or the index of an arrival that must run alone."""
         entries: list[tuple[int, Entry]] = []
         now = self._now()
         for index, arrival in enumerate(arrivals):
@@ -89,18 +89,18 @@ class BatchRunner:
                         accepted_at=delivery_headers.accepted_at,
                     )
                     entries.append((index, entry))
-            except BaseException:  # noqa: BLE001 - nothing is awaited here; it is raised again where it stands alone
+            except BaseException:  # noqa: BLE001 - nothing is awaited here; raised again when it is handled alone
                 return entries, index
         return entries, None
 
     async def _run(
         self, arrivals: Sequence[Arrival], entries: Sequence[tuple[int, Entry]], piece: _Piece, stop: asyncio.Event
     ) -> list[_Piece]:
-        """One transaction for all; the pieces to run instead where it fails."""
+        """Run all entries in one transaction. Returns the pieces to run instead if it failed."""
         work = partial(inbox.run_batch, entries=[entry for _, entry in entries])
         try:
             outcomes = await self._transactions.run(work, stop)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises; who did it fails again alone
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises; the failed entry fails again alone
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
             if isinstance(error, BatchEntryFailed) and not piece.searched:
                 return _around(arrivals, entries[error.index][0], searched=True)
@@ -117,6 +117,6 @@ class BatchRunner:
 
 
 def _around(arrivals: Sequence[Arrival], index: int, *, searched: bool) -> list[_Piece]:
-    """What is before this one, itself, and what is behind it."""
+    """Three pieces: the arrivals before this index, the one at it, and those behind it."""
     parts = (arrivals[:index], arrivals[index : index + 1], arrivals[index + 1 :])
     return [_Piece(part, searched=searched) for part in parts if part]

@@ -119,6 +119,6 @@ class Containment:
     def _raise_if_expected(self, error: BaseException) -> None:
         """Pass on what ends the flow for a reason; go on after a cancellation that nobody asked for."""
         ends = isinstance(error, BrokerUnavailable | KeyboardInterrupt | GeneratorExit)
-        if ends or self.cancellations.asked() or what_is_away(error, passing=PASSING_SQLSTATES):
+        if ends or self.cancellations.requested() or what_is_away(error, passing=PASSING_SQLSTATES):
             raise error
-        self.cancellations.take_back()
+        self.cancellations.undo_foreign()

@@ -1,4 +1,4 @@
-"""What becomes of a message whose handler did not succeed: decided from what happened, without I/O."""
+"""The consumer's decisions: another attempt or a dead letter, from what a handler raised. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from outboxkit.retry import Retries, delay_for
 
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 SHOWN = 60
-"""Characters of a name in an error that lists several."""
+"""The maximum length of a name in an error that lists several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Policy:
     """When a message is given up.
 
     Attributes:
-        max_attempts: after so many failures it goes to the dead letters, where its handler has no rule of its own.
-        retention: how long the inbox remembers; an older message is stale.
-        skew: how far clocks may be apart: a message is stale so much earlier, and forgotten so much later.
-        max_crashes: so many starts that ended with the process, and it goes to the dead letters.
+        max_attempts: after so many failures it becomes a dead letter, unless its handler has a rule of its own.
+        retention: how long the inbox remembers a message; an older one is stale.
+        skew: how far clocks may differ. A message becomes stale so much earlier, and is forgotten so much later.
+        max_crashes: after so many starts that ended with the process, the message becomes a dead letter.
         ladder: the delays between attempts, ascending, as the subscriber has them.
     """
 
@@ -41,14 +41,14 @@ class Policy:
         """Make sure that the inbox remembers a message for as long as it may be tried again.
 
         Raises:
-            ConfigurationError: it does not; the text says how long it must.
+            ConfigurationError: it does not; the text says how long the retention must be.
         """
-        attempts, steps = max(
-            (self._steps(rule) for rule in {None, *(handler.retry for handler in handlers)}), key=_sum
+        attempts, delays = max(
+            (self._delays(rule) for rule in {None, *(handler.retry for handler in handlers)}), key=_total_delay
         )
-        needed = window.needed(steps, attempts, self.skew)
+        needed = window.needed(delays, attempts, self.skew)
         if self.retention < needed:
-            enough = _shown(window.recommended(steps, attempts, self.skew))
+            enough = _shown(window.recommended(delays, attempts, self.skew))
             raise ConfigurationError(
                 f"OUTBOXKIT_INBOX_RETENTION is {_shown(self.retention)}, but a message may be tried again for "
                 f"{_shown(needed)} ({attempts} attempts on OUTBOXKIT_RETRY_LADDER, and OUTBOXKIT_CLOCK_SKEW), and "
@@ -56,8 +56,8 @@ class Policy:
                 f"outages to come: set it to {enough} or more"
             )
 
-    def _steps(self, rule: Retries | None) -> tuple[int, Sequence[timedelta]]:
-        """How often a message is tried by this rule, and how long it waits after each failure but the last."""
+    def _delays(self, rule: Retries | None) -> tuple[int, Sequence[timedelta]]:
+        """The number of attempts by this rule, and the delay after each failure but the last."""
         attempts = (rule.max_attempts if rule else None) or self.max_attempts
         failures = range(1, attempts)
         return attempts, [delay_for(self.ladder, count, rule.delay(count) if rule else None) for count in failures]
@@ -65,15 +65,15 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Another attempt (`Outcome.RETRIED`), or the dead letters (`Outcome.DEAD`, `Outcome.STALE`), with the reason.
+    """Another attempt (`Outcome.RETRIED`) or a dead letter (`Outcome.DEAD`, `Outcome.STALE`), with its reason.
 
     Attributes:
-        outcome: which of them.
+        outcome: one of these three.
         reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler`, `stale`, `crash` or `dropped`.
         error: the cause in one line.
-        after: the delay that was asked for.
-        cause: what the handler raised; None if none is to blame.
-        traceback: of the cause; None if it is a signal, which a handler raises on purpose.
+        after: the delay before the next attempt; None means the consumer's own delay.
+        cause: the exception that the handler raised; None if no handler is to blame.
+        traceback: the cause's traceback; None for `Retry` and `Reject`, which a handler raises on purpose.
     """
 
     outcome: Outcome
@@ -85,43 +85,43 @@ class Decision:
 
 
 def decide(error: BaseException, handler: Handler, *, attempt: int, max_attempts: int) -> Decision:
-    """Read the decision off what a handler raised. `Reject` and a payload that is no event are not tried again.
+    """The decision on what a handler raised. `Reject` and a payload that is not the event are never retried.
 
-    It is total: whatever was raised, it is one of the two outcomes.
+    It is total: whatever was raised, the message is retried or dead.
     """
     if isinstance(error, Reject):
         return Decision(Outcome.DEAD, "rejected", first_line_of(error.reason), cause=error)
     if isinstance(error, DecodeError):
         return Decision(Outcome.DEAD, "undecodable", first_line_of(str(error)), None, error, _traceback(error))
-    asked = error if isinstance(error, Retry) else None
-    text = first_line_of(asked.reason) if asked else first_line(error)
-    told = None if asked else _traceback(error)
+    signal = error if isinstance(error, Retry) else None
+    text = first_line_of(signal.reason) if signal else first_line(error)
+    traceback = None if signal else _traceback(error)
     rule = handler.retry
     limit = (rule.max_attempts if rule else None) or max_attempts
     if attempt >= limit or (rule is not None and isinstance(error, rule.never)):
-        return Decision(Outcome.DEAD, "failed", text, None, error, told)
-    after = asked.after if asked and isinstance(asked.after, timedelta) else None
-    return Decision(
-        Outcome.RETRIED, "failed", text, rule.delay(attempt) if rule and after is None else after, error, told
-    )
+        return Decision(Outcome.DEAD, "failed", text, None, error, traceback)
+    after = signal.after if signal and isinstance(signal.after, timedelta) else None
+    if rule and after is None:
+        after = rule.delay(attempt)
+    return Decision(Outcome.RETRIED, "failed", text, after, error, traceback)
 
 
 def given_up(error: BaseException) -> Decision:
-    """For a message around which something failed that nobody expected."""
+    """The decision on a message around which an unexpected error happened."""
     return Decision(Outcome.DEAD, "failed", first_line(error), None, error, _traceback(error))
 
 
-def malformed(found: Malformed) -> Decision:
-    """For a delivery that is no message."""
-    return Decision(Outcome.DEAD, "malformed", found.reason)
+def malformed(delivery: Malformed) -> Decision:
+    """The decision on a delivery that is not a message."""
+    return Decision(Outcome.DEAD, "malformed", delivery.reason)
 
 
-def stale(made: datetime, policy: Policy) -> Decision:
-    """For a message that is older than the inbox remembers: to run it could be to run it twice."""
+def stale(message_time: datetime, policy: Policy) -> Decision:
+    """The decision on a message that is older than the inbox remembers: it may have been handled already."""
     return Decision(
         Outcome.STALE,
         "stale",
-        f"made at {made:%Y-%m-%d %H:%M} UTC, longer ago than the inbox is sure to remember "
+        f"made at {message_time:%Y-%m-%d %H:%M} UTC, longer ago than the inbox is sure to remember "
         f"({_shown(policy.retention)} less {_shown(policy.skew)}); `dead replay --accept-stale` has it handled anyway",
     )
 
@@ -129,9 +129,9 @@ def stale(made: datetime, policy: Policy) -> Decision:
 def no_handler(
     message: Message, known: Sequence[str], named: Sequence[str] = (), *, attempt: int, max_attempts: int
 ) -> Decision:
-    """For a message that nobody here is to handle: another process may, that is newer than this one or older.
+    """The decision on a message without a handler here: another attempt, since a newer or older process may have one.
 
-    So it comes again as a failed one does. In the end its queue has a binding too many, or a handler is gone.
+    If it stays without a handler, its queue has a binding too many, or a handler was removed.
     """
     if named:
         shown = ", ".join(printable(name, SHOWN) for name in named[:3]) + ", …" * (len(named) > 3)
@@ -143,14 +143,14 @@ def no_handler(
 
 
 def crash(starts: int) -> Decision:
-    """For a message that was started so often, alone, and whose process never lived to say what became of it."""
+    """The decision on a message whose every recorded start ended with the process instead of the handler."""
     return Decision(
         Outcome.DEAD, "crash", f"{starts} times it was started, and the process ended before its handler did"
     )
 
 
 def dropped() -> Decision:
-    """For a message that the broker itself has set aside."""
+    """The decision on a message that the broker itself dead-lettered."""
     return Decision(Outcome.DEAD, "dropped", "the broker gave it up: it came back too often, or its queue was too long")
 
 
@@ -163,23 +163,23 @@ def dead_letter(
     attempts: int,
     first_failed_at: datetime | None = None,
 ) -> dict[str, Any]:
-    """The columns of the dead letter: the message as it came, as far as a database can hold it, and why it is here."""
-    known = message if isinstance(message, Message) else None
+    """The columns of the dead letter: the message, as far as a database can hold it, and its decision."""
+    whole = message if isinstance(message, Message) else None
     return {
         "side": "inbox",
         "queue": _storable(queue),
         "handler": _storable(handler),
-        "message_id": _storable(known.id if known else getattr(message, "message_id", None)),
+        "message_id": _storable(whole.id if whole else getattr(message, "message_id", None)),
         "type": _storable(message.type),
-        "topic": _storable(known.topic) if known else None,
-        "key": _storable(known.key) if known else None,
+        "topic": _storable(whole.topic) if whole else None,
+        "key": _storable(whole.key) if whole else None,
         "payload": message.payload,
         "headers": codec.encode_foreign_headers(message.headers),
         "correlation_id": _storable(message.correlation_id),
-        "causation_id": _storable(known.causation_id) if known else None,
+        "causation_id": _storable(whole.causation_id) if whole else None,
         "content_type": _storable(message.content_type) or "application/octet-stream",
-        "content_encoding": _storable(known.content_encoding) if known else None,
-        "created_at": _bounded(known.created_at) if known else None,
+        "content_encoding": _storable(whole.content_encoding) if whole else None,
+        "created_at": _bounded(whole.created_at) if whole else None,
         "reason": decision.reason,
         "error": printable(decision.error),
         "attempts": min(max(attempts, 1), MOST_ATTEMPTS),
@@ -189,17 +189,17 @@ def dead_letter(
 
 
 def bare(row: dict[str, Any], error: BaseException) -> dict[str, Any]:
-    """The same dead letter with nothing that could keep it from being stored: without headers and optional properties.
+    """The same dead letter without headers and optional properties, so that nothing keeps it from being stored.
 
     Args:
         row: the columns of the dead letter, which the database has refused.
-        error: what it said.
+        error: the database's error.
     """
-    kept = ("side", "queue", "handler", "message_id", "type", "payload", "reason", "attempts")
+    essential = ("side", "queue", "handler", "message_id", "type", "payload", "reason", "attempts")
     text = f"{row['error']} (kept without its headers and other properties: {first_line(error)})"
     return (
         dict.fromkeys(row)
-        | {name: row[name] for name in kept}
+        | {name: row[name] for name in essential}
         | {
             "headers": b"{}",
             "content_type": "application/octet-stream",
@@ -208,8 +208,8 @@ def bare(row: dict[str, Any], error: BaseException) -> dict[str, Any]:
     )
 
 
-def _sum(found: tuple[int, Sequence[timedelta]]) -> timedelta:
-    return sum(found[1], timedelta())
+def _total_delay(attempts_and_delays: tuple[int, Sequence[timedelta]]) -> timedelta:
+    return sum(attempts_and_delays[1], timedelta())
 
 
 def _storable(text: str | None) -> str | None:
@@ -217,21 +217,21 @@ def _storable(text: str | None) -> str | None:
 
 
 def _bounded(moment: datetime | None) -> datetime | None:
-    """A moment that every server shows in every time zone; None if it has no zone itself."""
+    """A moment that every server can show in every time zone; None for a naive one."""
     if moment is None or moment.tzinfo is None:
         return None
     return min(max(moment, EARLIEST), LATEST)
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback; the error itself shows no parameters of a statement any more."""
+    """The error's traceback. Removes the parameters of SQL statements from the error itself."""
     text = traceback_of(error)
     forget_values(error)
     return text
 
 
 def _shown(duration: timedelta) -> str:
-    """A duration as the settings read it, rounded up to the unit that it is shown in."""
+    """A duration in the notation of the settings, rounded up to its unit."""
     seconds = duration.total_seconds()
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= 2 * size or (seconds >= size and seconds % size == 0):

@@ -1,6 +1,6 @@
 """One delivery from its arrival to its ack: each handler in a transaction of its own, the inbox row first.
 
-Which handlers a delivery is for is decided without I/O.
+Routing, the choice of a delivery's handlers, does no I/O.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from outboxkit.retry import delay_for
 
 
 class Routing:
-    """The handlers of a consumer, by the types that they take.
+    """A consumer's handlers by message type, and the choice of those that run for a delivery. Pure.
 
     Args:
-        handlers: several may take one type.
+        handlers: several may handle one type.
         policy: when a message is stale.
         ordered: whether messages of one key are handled one after the other.
-        saw: hears when a message was made that is about to be handled.
+        on_message: called with the message time of each message that is about to be handled.
     """
 
     def __init__(
@@ -43,87 +43,87 @@ class Routing:
         *,
         policy: Policy,
         ordered: bool,
-        saw: Callable[[datetime], None] = lambda _: None,
+        on_message: Callable[[datetime], None] = lambda _: None,
     ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(handler.message_type, []).append(handler)
-        self._names = {type_: frozenset(taker.name for taker in takers) for type_, takers in self._by_type.items()}
-        self._together = {type_ for type_, takers in self._by_type.items() if all(taker.batch for taker in takers)}
+        self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
+        self._batched = {type_ for type_, group in self._by_type.items() if all(each.batch for each in group)}
         self._policy = policy
-        self._saw = saw
+        self._on_message = on_message
         self._ordered = ordered
 
     def arrival(self, delivery: Delivery) -> Arrival:
-        """How this delivery is handled."""
+        """The arrival of this delivery: its mode, key and size."""
         message = delivery.message
         if not isinstance(message, Message) or delivery.dropped:
             return Arrival(delivery, Mode.SINGLE)
-        way = Mode.BATCHED if message.type in self._together else Mode.SINGLE
+        mode = Mode.BATCHED if message.type in self._batched else Mode.SINGLE
         key = message.key if self._ordered else None
-        return Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else way, key, size=len(message.payload))
+        return Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=len(message.payload))
 
     def names(self, arrival: Arrival) -> list[str]:
-        """The names of those that may be running for it."""
-        message, named = arrival.delivery.message, arrival.handlers or arrival.delivery.delivery_headers.handlers
-        takers = self._by_type.get(message.type, []) if isinstance(message, Message) else []
-        return [taker.name for taker in takers if not named or taker.name in named]
+        """The names of the handlers that may be running for it."""
+        message, names = arrival.delivery.message, _required_names(arrival)
+        handlers = self._by_type.get(message.type, []) if isinstance(message, Message) else []
+        return [handler.name for handler in handlers if not names or handler.name in names]
 
     def handlers(self, arrival: Arrival, now: datetime, attempt: int = 1) -> Sequence[Handler] | Decision:
-        """Those that are to run for it now; or why none may."""
+        """The handlers to run for it now, or the decision if none may run."""
         delivery, message = arrival.delivery, arrival.delivery.message
         if isinstance(message, Malformed):
             return decisions.malformed(message)
         if delivery.dropped:
             return decisions.dropped()
-        takers, named = self._by_type.get(message.type), _named(arrival)
-        if takers is None:
+        handlers, names = self._by_type.get(message.type), _required_names(arrival)
+        if handlers is None:
             return self.no_handler(arrival, (), attempt)
-        if named:
-            takers = [taker for taker in takers if taker.name in named]
-            if not takers:
-                return self.no_handler(arrival, named, attempt)
-        made = window.message_time(message.id, message.created_at, delivery.delivery_headers.accepted_at)
-        if made is not None:
-            if window.is_too_old(made, now=now, retention=self._policy.retention, skew=self._policy.skew):
-                return decisions.stale(made, self._policy)
-            self._saw(made)
-        return takers
+        if names:
+            handlers = [handler for handler in handlers if handler.name in names]
+            if not handlers:
+                return self.no_handler(arrival, names, attempt)
+        message_time = window.message_time(message.id, message.created_at, delivery.delivery_headers.accepted_at)
+        if message_time is not None:
+            if window.is_too_old(message_time, now=now, retention=self._policy.retention, skew=self._policy.skew):
+                return decisions.stale(message_time, self._policy)
+            self._on_message(message_time)
+        return handlers
 
-    def no_handler(self, arrival: Arrival, named: Sequence[str], attempt: int) -> Decision:
-        """For a message that no handler here is for, or none of those that are named."""
+    def no_handler(self, arrival: Arrival, names: Sequence[str], attempt: int) -> Decision:
+        """The decision on a message that has no handler here, or none of the required names."""
         message = arrival.delivery.message
-        assert isinstance(message, Message)  # noqa: S101 - what is malformed has been told apart before
+        assert isinstance(message, Message)  # noqa: S101 - `handlers` has returned for malformed ones
         limit = self._policy.max_attempts
-        return decisions.no_handler(message, sorted(self._by_type), named, attempt=attempt, max_attempts=limit)
+        return decisions.no_handler(message, sorted(self._by_type), names, attempt=attempt, max_attempts=limit)
 
     def elsewhere(self, arrival: Arrival) -> tuple[str, ...]:
-        """Names that the message is for and that no handler here has which takes it: those of another version."""
-        known = self._names_of(arrival)
-        return tuple(name for name in _named(arrival) if name not in known)
+        """Required names that no handler here has for this type: another version of this consumer has them."""
+        names_here = self._names_of(arrival)
+        return tuple(name for name in _required_names(arrival) if name not in names_here)
 
     def known_names(self, arrival: Arrival) -> tuple[str, ...]:
-        """The handlers that the message is for, if every one is known here; else none: it concerns the message."""
-        return () if self.elsewhere(arrival) else _named(arrival)
+        """The required names, if every one is known here. Otherwise none: the decision concerns the message itself."""
+        return () if self.elsewhere(arrival) else _required_names(arrival)
 
     def _names_of(self, arrival: Arrival) -> frozenset[str]:
         type_ = arrival.delivery.message.type
         return frozenset() if type_ is None else self._names.get(type_, frozenset())
 
 
-def _named(arrival: Arrival) -> tuple[str, ...]:
+def _required_names(arrival: Arrival) -> tuple[str, ...]:
     return arrival.handlers or arrival.delivery.delivery_headers.handlers
 
 
 REQUEUE_FRESH_AFTER = 10
-"""A message that came back so often is renewed: RabbitMQ 4 drops one at the 20th time."""
+"""A message that came back so often is requeued as a new one: RabbitMQ 4 drops it at the 20th return."""
 
 
 class HandlerRunner:
-    """What a consumer does with one delivery after another.
+    """Handles one delivery after another.
 
     Attributes:
-        outcomes: what became of the deliveries, counted for each handler.
+        outcomes: the outcomes of all deliveries, counted once for each handler.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class HandlerRunner:
         *,
         routing: Routing,
         transactions: Transactions,
-        suspicion: CrashRecords,
-        burial: DeadLetterWriter,
+        crash_records: CrashRecords,
+        dead_letters: DeadLetterWriter,
         reports: Reports,
         policy: Policy,
         now: Clock,
@@ -140,8 +140,8 @@ class HandlerRunner:
     ) -> None:
         self._routing = routing
         self._transactions = transactions
-        self._suspicion = suspicion
-        self._burial = burial
+        self._crash_records = crash_records
+        self._dead_letters = dead_letters
         self._reports = reports
         self._policy = policy
         self._now = now
@@ -149,51 +149,51 @@ class HandlerRunner:
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
     async def handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
-        """Run the handlers; then ack, or postpone, or set aside and ack. The ack always comes after the commits.
+        """Run the handlers; then ack, retry, or write dead letters and ack. The ack always follows the commits.
 
-        A delivery that keeps its place in its lane is not settled: `arrival.waits` says how long.
+        An ordered delivery that is retried stays unsettled: `arrival.waits` is its delay.
         """
-        delivery, known, arrival.waits = arrival.delivery, CrashRecord(), None
+        delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
         if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None:
-            # The copy counts as new: nobody would delete the record of its earlier starts.
-            forgotten = await self._suspicion.forget(_id(delivery), stop)
-            await (delivery.requeue_fresh() if forgotten else delivery.requeue())
+            # The copy counts as new, so the record of its earlier starts has to go first.
+            is_cleared = await self._crash_records.forget(_id(delivery), stop)
+            await (delivery.requeue_fresh() if is_cleared else delivery.requeue())
             return
-        if arrival.way is Mode.ISOLATED:
-            found = await self._suspicion.start(_id(delivery), stop)
-            if found is None:
+        if arrival.mode is Mode.ISOLATED:
+            started = await self._crash_records.start(_id(delivery), stop)
+            if started is None:
                 await delivery.requeue()
                 return
-            known = found
-            if known.starts > self._policy.max_crashes:
-                await self._set_aside(arrival, {None: decisions.crash(known.starts - 1)}, known, stop)
+            record = started
+            if record.starts > self._policy.max_crashes:
+                await self._finish(arrival, {None: decisions.crash(record.starts - 1)}, record, stop)
                 return
-        attempt = delivery.delivery_headers.attempt + max(arrival.failures, known.failures)
+        attempt = delivery.delivery_headers.attempt + max(arrival.failures, record.failures)
         handlers = self._routing.handlers(arrival, self._now(), attempt)
         if isinstance(handlers, Decision):
             names = self._routing.known_names(arrival) or (None,)
-            await self._conclude(arrival, dict.fromkeys(names, handlers), known, attempt, stop)
+            await self._conclude(arrival, dict.fromkeys(names, handlers), record, attempt, stop)
             return
         try:
-            await self._run_all(arrival, handlers, known, attempt, stop)
-        except asyncio.CancelledError:  # a stop does not wait for it: it comes again, and has killed nobody
-            if known.starts and self._transactions.told_to_end:
-                await self._suspicion.call_off(_id(delivery), known, stop)
+            await self._run_all(arrival, handlers, record, attempt, stop)
+        except asyncio.CancelledError:  # a stop did not wait for it: it comes again, and has not killed the process
+            if record.starts and self._transactions.is_cancelled:
+                await self._crash_records.call_off(_id(delivery), record, stop)
             raise
 
     async def give_up(self, arrival: Arrival, error: BaseException, stop: asyncio.Event) -> None:
-        """Set a message aside around which something failed that nobody expected.
+        """Make a dead letter of a message around which an unexpected error happened.
 
         Raises:
-            Exception: that failed as well, and the delivery may not be settled.
+            Exception: that failed as well, and the delivery may be unsettled.
         """
-        known = CrashRecord(starts=int(arrival.way is Mode.ISOLATED), failures=arrival.failures)
-        await self._set_aside(arrival, {None: decisions.given_up(error)}, known, stop)
+        record = CrashRecord(starts=int(arrival.mode is Mode.ISOLATED), failures=arrival.failures)
+        await self._finish(arrival, {None: decisions.given_up(error)}, record, stop)
 
     async def _run_all(
-        self, arrival: Arrival, handlers: Sequence[Handler], known: CrashRecord, attempt: int, stop: asyncio.Event
+        self, arrival: Arrival, handlers: Sequence[Handler], record: CrashRecord, attempt: int, stop: asyncio.Event
     ) -> None:
-        """Each handler in a transaction of its own; what it raises is read as its decision."""
+        """Run each handler in a transaction of its own, and collect the decisions on those that failed."""
         delivery, limit = arrival.delivery, self._policy.max_attempts
         failed: dict[str | None, Decision] = {}
         for handler in handlers:
@@ -210,7 +210,7 @@ class HandlerRunner:
             self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(delivery))
         if elsewhere := self._routing.elsewhere(arrival):
             failed[None] = self._routing.no_handler(arrival, elsewhere, attempt)
-        await self._conclude(arrival, failed, known, attempt, stop)
+        await self._conclude(arrival, failed, record, attempt, stop)
 
     def _work(self, delivery: Delivery, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
         return partial(
@@ -222,50 +222,51 @@ class HandlerRunner:
         )
 
     async def _conclude(
-        self, arrival: Arrival, failed: Failed, known: CrashRecord, attempt: int, stop: asyncio.Event
+        self, arrival: Arrival, failed: Failed, record: CrashRecord, attempt: int, stop: asyncio.Event
     ) -> None:
+        """Settle the delivery once its handlers have run: ack it, retry it, or write dead letters."""
         delivery = arrival.delivery
-        again = {name: one for name, one in failed.items() if one.outcome is Outcome.RETRIED}
-        dead = {name: one for name, one in failed.items() if one.outcome is not Outcome.RETRIED}
-        if not again:
-            await self._set_aside(arrival, dead, known, stop, attempts=attempt)
+        retried = {name: each for name, each in failed.items() if each.outcome is Outcome.RETRIED}
+        dead = {name: each for name, each in failed.items() if each.outcome is not Outcome.RETRIED}
+        if not retried:
+            await self._finish(arrival, dead, record, stop, attempts=attempt)
             return
-        if dead and not await self._burial.bury(arrival, dead, stop, attempts=attempt):
+        if dead and not await self._dead_letters.bury(arrival, dead, stop, attempts=attempt):
             await delivery.requeue()
             return
-        # What is dead must not run again; what is done is a duplicate.
-        names = tuple(name for name in again if name is not None) if dead else ()
+        # Handlers that gave the message up must not run again; for those that succeeded it is a duplicate.
+        names = tuple(name for name in retried if name is not None) if dead else ()
         names += self._routing.elsewhere(arrival) if names or dead else ()
-        wanted = min((one.after for one in again.values() if one.after is not None), default=None)
+        shortest = min((each.after for each in retried.values() if each.after is not None), default=None)
         if arrival.key is None:
-            # first that its start has ended: the copy may have to wait, and it is not the message that ends it then
-            if known.starts and not await self._suspicion.forget(_id(delivery), stop):
+            # Clear the record first: if the process ends while the copy waits, the message did not cause that.
+            if record.starts and not await self._crash_records.forget(_id(delivery), stop):
                 await delivery.requeue()
                 return
-            delay = await delivery.retry(wanted, handlers=names)
-        else:  # its key waits for it, so it cannot go to a retry queue: the database keeps count
-            found = await self._suspicion.fail(_id(delivery), stop)
-            if found is None:
+            delay = await delivery.retry(shortest, handlers=names)
+        else:  # its key waits for it, so it cannot go to a retry queue: the database counts its failures
+            updated = await self._crash_records.fail(_id(delivery), stop)
+            if updated is None:
                 await delivery.requeue()
                 return
-            delay = arrival.waits = delay_for(self._policy.ladder, attempt, wanted)
-            arrival.failures, arrival.first_failed_at = found.failures, found.first_failed_at
+            delay = arrival.waits = delay_for(self._policy.ladder, attempt, shortest)
+            arrival.failures, arrival.first_failed_at = updated.failures, updated.first_failed_at
             arrival.handlers = names or arrival.handlers
-        self.outcomes[Outcome.RETRIED] += len(again)
+        self.outcomes[Outcome.RETRIED] += len(retried)
         after = f"{delay.total_seconds():g}s"
-        event = "no handler here, will be retried" if set(again) == {None} else "handler failed, will be retried"
-        self._reports.failed(event, delivery.message, again, attempt=attempt, after=after)
+        event = "no handler here, will be retried" if set(retried) == {None} else "handler failed, will be retried"
+        self._reports.failed(event, delivery.message, retried, attempt=attempt, after=after)
 
-    async def _set_aside(
-        self, arrival: Arrival, failed: Failed, known: CrashRecord, stop: asyncio.Event, *, attempts: int | None = None
+    async def _finish(
+        self, arrival: Arrival, failed: Failed, record: CrashRecord, stop: asyncio.Event, *, attempts: int | None = None
     ) -> None:
-        """Bury what failed, if anything, forget what was recorded, and only then ack."""
+        """Write dead letters for what failed, if anything, clear the crash record, and only then ack."""
         delivery = arrival.delivery
         count = delivery.delivery_headers.attempt if attempts is None else attempts
-        recorded = bool(known.starts or known.failures) or count > delivery.delivery_headers.attempt
-        done = not failed or await self._burial.bury(arrival, failed, stop, attempts=count)
-        if done and recorded:
-            done = bool(await self._suspicion.forget(_id(delivery), stop))
+        has_record = bool(record.starts or record.failures) or count > delivery.delivery_headers.attempt
+        done = not failed or await self._dead_letters.bury(arrival, failed, stop, attempts=count)
+        if done and has_record:
+            done = bool(await self._crash_records.forget(_id(delivery), stop))
         await (delivery.ack() if done else delivery.requeue())
 
 

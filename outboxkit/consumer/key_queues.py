@@ -1,4 +1,4 @@
-"""Which deliveries may start now: in the order of their arrival, and one after the other within a key. Pure."""
+"""The deliveries that wait, and which of them may start: in order of arrival, and one at a time within a key. Pure."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -10,35 +10,35 @@ from outboxkit.brokers import Delivery
 
 
 class Mode(Enum):
-    """How a delivery is handled."""
+    """The mode in which a delivery is handled."""
 
-    ISOLATED = "alone"
-    """With nothing beside it in the process: it may be what has killed one."""
-    BATCHED = "together"
-    """With others in one transaction."""
-    SINGLE = "singly"
-    """In transactions of its own, beside others."""
+    ISOLATED = "isolated"
+    """Nothing else runs in the process meanwhile: this delivery may have killed one."""
+    BATCHED = "batched"
+    """Shares a transaction with other deliveries."""
+    SINGLE = "single"
+    """In transactions of its own, concurrently with other deliveries."""
 
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """A delivery that waits for its turn, or has it.
+    """A delivery that waits for its turn, or is being handled.
 
     Attributes:
-        delivery: what arrived.
-        way: how it is handled.
-        key: what it has an order by; None where it has none.
-        number: its place among all arrivals.
+        delivery: the broker's delivery.
+        mode: how it is handled.
+        key: its ordering key; None if it has none, or if the consumer is not ordered.
+        number: its rank in order of arrival.
         size: bytes of its payload.
-        waits: how long it waits in its lane for its next attempt, unsettled; None where it does not.
-        failures: those that were followed by such a wait.
-        first_failed_at: when the first of them was.
-        handlers: the names of those that are still to run after them; the delivery's own where empty.
-        is_stuck: whether it could be neither handled nor set aside.
+        waits: the delay before its next attempt, spent unsettled in its key queue; None if there is none.
+        failures: the number of failures that were followed by such a delay.
+        first_failed_at: the time of the first of them.
+        handlers: the names of the handlers that still have to run; if empty, the delivery's own.
+        is_stuck: whether it could neither be handled nor become a dead letter.
     """
 
     delivery: Delivery
-    way: Mode
+    mode: Mode
     key: str | None = None
     number: int = 0
     size: int = 0
@@ -55,112 +55,110 @@ class Arrival:
 
 
 class KeyQueues:
-    """The deliveries that wait. One with a key may start when it is the first of its lane, and the lane is free."""
+    """The deliveries that wait. One with a key may start if it is the first in its key's queue and the key is free."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._waiting: dict[Mode, dict[Arrival, None]] = {way: {} for way in Mode}
-        self._lanes: dict[str, deque[Arrival]] = {}
+        self._waiting: dict[Mode, dict[Arrival, None]] = {mode: {} for mode in Mode}
+        self._queues: dict[str, deque[Arrival]] = {}
         self._busy: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of deliveries that wait."""
         return sum(map(len, self._waiting.values()))
 
     def add(self, arrival: Arrival) -> None:
-        """It waits behind all others."""
+        """Append a delivery, behind all others."""
         self._count += 1
         arrival.number = self._count
-        self._waiting[arrival.way][arrival] = None
+        self._waiting[arrival.mode][arrival] = None
         if arrival.key is not None:
-            self._lanes.setdefault(arrival.key, deque()).append(arrival)
+            self._queues.setdefault(arrival.key, deque()).append(arrival)
 
     @property
-    def taken_in(self) -> int:
-        """How many have been added so far."""
+    def added(self) -> int:
+        """The number of deliveries that have been added so far."""
         return self._count
 
-    def waiting(self, way: Mode) -> int:
-        """How many wait to be handled this way, whether they may start or not."""
-        return len(self._waiting[way])
+    def waiting(self, mode: Mode) -> int:
+        """The number of deliveries that wait in this mode, whether they may start or not."""
+        return len(self._waiting[mode])
 
-    def first(self, way: Mode) -> Arrival | None:
-        """The first that may start this way."""
-        return next((arrival for arrival in self._waiting[way] if self._may_start(arrival)), None)
+    def first(self, mode: Mode) -> Arrival | None:
+        """The first delivery that may start in this mode."""
+        return next((arrival for arrival in self._waiting[mode] if self._may_start(arrival)), None)
 
     def take(self, arrival: Arrival) -> Arrival:
-        """It starts; its lane is taken until `free`."""
-        del self._waiting[arrival.way][arrival]
+        """Take a delivery out to start it; its key is busy until `free`."""
+        del self._waiting[arrival.mode][arrival]
         key = arrival.key
         if key is not None:
-            lane = self._lanes[key]
-            lane.popleft()
-            if not lane:
-                del self._lanes[key]
+            queue = self._queues[key]
+            queue.popleft()
+            if not queue:
+                del self._queues[key]
             self._busy[key] = self._busy.get(key, 0) + 1
         return arrival
 
-    def take_together(self, limit: int, most_bytes: int) -> list[Arrival]:
-        """Up to `limit` for one transaction, in the order of their arrival: several of a key too, one behind the other.
+    def take_batch(self, limit: int, max_bytes: int) -> list[Arrival]:
+        """Take up to `limit` deliveries for one transaction, in order of arrival, also several of one key.
 
-        Their payloads have `most_bytes` together, unless one alone has more.
-
-        Their lanes are taken until each of them is freed.
+        Their payloads have at most `max_bytes` in total, unless one alone has more. Their keys are busy until `free`.
         """
-        taken: list[Arrival] = []
-        ours: set[str] = set()
+        batch: list[Arrival] = []
+        batch_keys: set[str] = set()
         size = 0
         for arrival in list(self._waiting[Mode.BATCHED]):
-            if len(taken) == limit or size >= most_bytes:
+            if len(batch) == limit or size >= max_bytes:
                 break
-            if self._may_start(arrival, ours):
+            if self._may_start(arrival, batch_keys):
                 size += arrival.size
-                if taken and size > most_bytes:
+                if batch and size > max_bytes:
                     break
-                taken.append(self.take(arrival))
+                batch.append(self.take(arrival))
                 if arrival.key is not None:
-                    ours.add(arrival.key)
-        return taken
+                    batch_keys.add(arrival.key)
+        return batch
 
     def free(self, arrivals: Iterable[Arrival]) -> None:
-        """These are done: what waits behind them in their lanes may start."""
+        """Free the keys of these finished deliveries, so that the next ones may start."""
         for arrival in arrivals:
             if arrival.key is not None:
                 self.unblock(arrival.key)
 
     def put_back(self, arrivals: Sequence[Arrival]) -> None:
-        """These wait again, at their old places; their lanes are as free as they were."""
+        """Let these wait again at their old ranks, and free their keys."""
         for arrival in arrivals:
-            self._waiting[arrival.way][arrival] = None
+            self._waiting[arrival.mode][arrival] = None
             if arrival.key is not None:
-                self._lanes.setdefault(arrival.key, deque()).append(arrival)
-        for way in {arrival.way for arrival in arrivals}:
-            self._waiting[way] = dict.fromkeys(sorted(self._waiting[way], key=_place))
+                self._queues.setdefault(arrival.key, deque()).append(arrival)
+        for mode in {arrival.mode for arrival in arrivals}:
+            self._waiting[mode] = dict.fromkeys(sorted(self._waiting[mode], key=_number))
         for key in {arrival.key for arrival in arrivals if arrival.key is not None}:
-            self._lanes[key] = deque(sorted(self._lanes[key], key=_place))
+            self._queues[key] = deque(sorted(self._queues[key], key=_number))
         self.free(arrivals)
 
     def block(self, key: str) -> None:
-        """Nothing of this key starts until `unblock`."""
+        """Keep deliveries of this key from starting, until `unblock`."""
         self._busy[key] = self._busy.get(key, 0) + 1
 
     def unblock(self, key: str) -> None:
-        """The key goes on."""
+        """Undo one `block`, or one `take`, of this key."""
         self._busy[key] -= 1
         if not self._busy[key]:
             del self._busy[key]
 
     def clear(self) -> list[Arrival]:
-        """All that wait, in the order of their arrival; none does then. What has been taken is still to be freed."""
-        left = sorted((one for ways in self._waiting.values() for one in ways), key=_place)
-        self._waiting = {way: {} for way in Mode}
-        self._lanes.clear()
-        return left
+        """Remove and return all deliveries that wait, in order of arrival. Keys of running ones stay busy."""
+        deliveries = sorted((each for group in self._waiting.values() for each in group), key=_number)
+        self._waiting = {mode: {} for mode in Mode}
+        self._queues.clear()
+        return deliveries
 
-    def _may_start(self, arrival: Arrival, ours: Iterable[str] = ()) -> bool:
+    def _may_start(self, arrival: Arrival, batch_keys: Iterable[str] = ()) -> bool:
         key = arrival.key
-        return key is None or ((key not in self._busy or key in ours) and self._lanes[key][0] is arrival)
+        return key is None or ((key not in self._busy or key in batch_keys) and self._queues[key][0] is arrival)
 
 
-def _place(arrival: Arrival) -> int:
+def _number(arrival: Arrival) -> int:
     return arrival.number

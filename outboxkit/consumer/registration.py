@@ -1,4 +1,7 @@
-"""A consumer's handlers, noted for consumers of other queues: the inbox knows a handler by its name alone."""
+"""The registration of a consumer's handlers, visible to consumers of other queues.
+
+The inbox knows a handler by its name alone, so two queues must not share a handler's name.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,10 +29,10 @@ _NO_RIGHT = "42501"
 
 
 class Registration:
-    """Notes which handlers a queue's consumer has, and warns if another queue's consumer has one of the same name.
+    """Records which handlers a queue's consumer has, and warns if another queue's consumer has one of the same name.
 
     Args:
-        engine: for connections of its own.
+        engine: for its own connections.
         handlers: the consumer's.
         queue: the consumer's queue.
         sleep: for tests.
@@ -40,19 +43,19 @@ class Registration:
     ) -> None:
         self._engine = engine
         self._queue = queue
-        self._functions = {handler.name: _path(handler) for handler in sorted(handlers, key=lambda one: one.name)}
+        self._functions = {each.name: _path(each) for each in sorted(handlers, key=lambda handler: handler.name)}
         self._sleep = sleep
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
     async def begin(self) -> None:
-        """Note the handlers for the first time. A role without the right to do so goes on, with a warning.
+        """Record the handlers for the first time. A role without the grant for it goes on, with a warning.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database is away.
         """
         try:
             await self._release_others()
-            shared = await self._note()
+            shared = await self._record()
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:
                 raise
@@ -64,20 +67,20 @@ class Registration:
             self._log.warning("two queues use one handler name", other_queue=other, handlers=handlers, cure=CURE)
 
     async def run(self) -> None:
-        """Note them again and again, until cancelled. An outage is the deliveries' to report."""
+        """Record the handlers every hour, until cancelled. Outages are reported elsewhere."""
         while True:
             await self._sleep(EVERY.total_seconds())
             try:
-                await self._note()
+                await self._record()
             except (SQLAlchemyError, OSError, TimeoutError) as error:
-                self._log.debug("handlers not noted", error=first_line(error))
+                self._log.debug("handlers not recorded", error=first_line(error))
 
     async def _release_others(self) -> None:
-        """A handler that was renamed or taken away is not this queue's any more; what still has it notes it again."""
+        """Delete this queue's records of handlers that it no longer has, so that another queue may record them."""
         async with self._engine.begin() as connection:
             await connection.execute(statements.release(list(self._functions)), {"of_queue": storable(self._queue)})
 
-    async def _note(self) -> list[tuple[str, str]]:
+    async def _record(self) -> list[tuple[str, str]]:
         rows = [
             {"handler": name, "queue": storable(self._queue), "function": path}
             for name, path in self._functions.items()
@@ -87,8 +90,8 @@ class Registration:
         async with self._engine.begin() as connection:
             await connection.execute(statements.register(connection.dialect.name), rows)
             since = await partitions.clock(connection) - statements.SEEN
-            found = statements.of_other_queues(list(self._functions), since)
-            return [(queue, name) for queue, name in await connection.execute(found, {"queue": self._queue})]
+            statement = statements.of_other_queues(list(self._functions), since)
+            return [(queue, name) for queue, name in await connection.execute(statement, {"queue": self._queue})]
 
 
 def _path(handler: Handler) -> str:

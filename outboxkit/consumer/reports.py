@@ -1,4 +1,4 @@
-"""What a consumer reports: its log, its error hook, and the handler that blocks the event loop."""
+"""A consumer's reports: its log, its error hook, and a watchdog for handlers that block the event loop."""
 
 import asyncio
 import inspect
@@ -21,15 +21,17 @@ from outboxkit.inbox import Handler, Outcome
 from outboxkit.message import Message
 
 LOGGER = logging.getLogger("outboxkit.consumer")
-"""For error reporters and for applications that log through the standard library. Nothing is printed for it unless the
-application has configured that: outboxkit's own log says the same."""
+"""A standard logger for error reporters and for applications that configure `logging`.
+
+Without such a configuration it prints nothing: outboxkit's own log says the same.
+"""
 logging.getLogger("outboxkit").addHandler(logging.NullHandler())
 
 NAME = 300
-"""Characters of a name in the log."""
+"""The maximum length of a name in the log."""
 
 Failed = Mapping[str | None, Decision]
-"""What was decided for each handler, by its name; under None what concerns the message, whoever handles it."""
+"""The decision for each failed handler, by its name; under None the decision on the message itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,11 @@ class Failure:
     """One failure of one handler, for an application's hook.
 
     Attributes:
-        error: what the handler raised.
-        message: what it was handling.
+        error: the exception that the handler raised.
+        message: the message that it was handling.
         handler: its durable name; None if no handler is to blame.
-        attempt: which attempt it was, from 1.
-        final: whether the message was given up and is a dead letter now; otherwise it comes again.
+        attempt: the number of the attempt, from 1.
+        final: whether the message is a dead letter now; otherwise it comes again.
         traceback: as in the log: bounded, without parameters of SQL.
     """
 
@@ -57,7 +59,7 @@ OnError = Callable[[Failure], object]
 
 
 class Reports:
-    """Says what failed. It raises nothing: a log or a hook that fails is not the message's failure."""
+    """Logs failures and calls the error hook. It raises nothing: a failing log or hook is not the message's failure."""
 
     def __init__(self, *, queue: str) -> None:
         self._queue = queue
@@ -65,20 +67,20 @@ class Reports:
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
     def hook(self, on_error: OnError | None) -> None:
-        """From now on, call this for each failure of a handler.
+        """Set the hook, which is called for each failure of a handler.
 
         Raises:
-            ConfigurationError: it cannot be called, or would have to be awaited.
+            ConfigurationError: it is not callable, or would have to be awaited.
         """
         if on_error is not None and (not callable(on_error) or inspect.iscoroutinefunction(on_error)):
             raise ConfigurationError(f"on_error is {on_error!r}; a plain function that takes a Failure is accepted")
         self.on_error = on_error
 
     def failed(self, event: str, message: Message | Malformed, failed: Failed, *, attempt: int, **more: object) -> None:
-        """Tell of each handler's failure: a warning if it comes again, an error if it was given up."""
+        """Report each handler's failure: a warning if the message comes again, an error if it is dead."""
         for handler, decision in failed.items():
             level = logging.WARNING if decision.outcome is Outcome.RETRIED else logging.ERROR
-            told = {
+            fields = {
                 "message_id": _name(message.id if isinstance(message, Message) else message.message_id),
                 "type": _name(message.type),
                 "handler": _name(handler),
@@ -88,10 +90,10 @@ class Reports:
                 **more,
             }
             if decision.traceback is not None:
-                told["exception"] = decision.traceback
-            self._say(level, event, told)
+                fields["exception"] = decision.traceback
+            self._say(level, event, fields)
             with suppress(Exception):
-                _hand_to_logging(level, event, told | {"queue": self._queue}, decision.cause)
+                _hand_to_logging(level, event, fields | {"queue": self._queue}, decision.cause)
             if self.on_error is not None and decision.cause is not None:
                 self._call(
                     self.on_error,
@@ -101,38 +103,38 @@ class Reports:
                 )
 
     def unexpected(self, event: str, error: BaseException, **more: object) -> None:
-        """Tell of an error of outboxkit's own, or of what it stands on."""
-        told = {"error": first_line(error), "exception": traceback_of(error), **more}
-        self._say(logging.ERROR, event, told)
+        """Report an error of outboxkit itself, or of a library that it uses."""
+        fields = {"error": first_line(error), "exception": traceback_of(error), **more}
+        self._say(logging.ERROR, event, fields)
         with suppress(Exception):
-            _hand_to_logging(logging.ERROR, event, told | {"queue": self._queue}, error)
+            _hand_to_logging(logging.ERROR, event, fields | {"queue": self._queue}, error)
 
     def _call(self, on_error: OnError, failure: Failure) -> None:
         try:
             result = on_error(failure)
             if inspect.iscoroutine(result):
                 result.close()
-                self._say(logging.ERROR, "the on_error hook returned a coroutine, which nobody awaits", {})
+                self._say(logging.ERROR, "the on_error hook returned a coroutine, which is never awaited", {})
         except BaseException as error:  # noqa: BLE001 - nothing is awaited here, so it is the hook's own
-            told = {"error": first_line(error), "exception": traceback_of(error), "handler": _name(failure.handler)}
-            self._say(logging.ERROR, "the on_error hook failed", told)
+            fields = {"error": first_line(error), "exception": traceback_of(error), "handler": _name(failure.handler)}
+            self._say(logging.ERROR, "the on_error hook failed", fields)
 
-    def _say(self, level: int, event: str, told: Mapping[str, object]) -> None:
-        with suppress(Exception):  # such as a standard error that nobody reads any more
-            (self._log.warning if level == logging.WARNING else self._log.error)(event, **told)
+    def _say(self, level: int, event: str, fields: Mapping[str, object]) -> None:
+        with suppress(Exception):  # such as a closed standard error
+            (self._log.warning if level == logging.WARNING else self._log.error)(event, **fields)
 
 
-def _hand_to_logging(level: int, event: str, told: Mapping[str, object], error: BaseException | None) -> None:
+def _hand_to_logging(level: int, event: str, fields: Mapping[str, object], error: BaseException | None) -> None:
     if not LOGGER.isEnabledFor(level):
         return
     text = "%s: message %s of type %s, handler %s, attempt %s: %s"
     names = ("message_id", "type", "handler", "attempt", "error")
-    arguments = (event, *(told.get(name) for name in names))
-    exception = (type(error), error, error.__traceback__) if error is not None and "exception" in told else None
-    extra = {name: value for name, value in told.items() if name != "exception"}
+    arguments = (event, *(fields.get(name) for name in names))
+    exception = (type(error), error, error.__traceback__) if error is not None and "exception" in fields else None
+    extra = {name: value for name, value in fields.items() if name != "exception"}
     record = LOGGER.makeRecord(LOGGER.name, level, __file__, 0, text, arguments, exception, func="failed", extra=extra)
     if exception is not None:
-        record.exc_text = str(told["exception"])  # what every formatter prints then, and not the raw text of the error
+        record.exc_text = str(fields["exception"])  # formatters print it instead of the raw text of the error
     LOGGER.handle(record)
 
 
@@ -141,7 +143,7 @@ def _name(name: str | None) -> str | None:
 
 
 BLOCKED_SECONDS = 5.0
-"""A loop that did not turn for longer is worth a line: heartbeats and timeouts run late by then."""
+"""An event loop that was blocked for longer is reported: by then heartbeats and timeouts run late."""
 CURE = (
     "nothing else ran meanwhile, and connections may have been lost. Await in the handler instead, or give the work to "
     "a thread with asyncio.to_thread"
@@ -149,11 +151,11 @@ CURE = (
 
 
 class Watchdog:
-    """Measures how late the event loop is. While it is, a thread looks at what it does; else that thread only sleeps.
+    """Measures how late the event loop is. While it is late, a thread samples what it runs.
 
     Args:
-        handlers: those whose code may be found at work.
-        clock: seconds that only grow, for tests.
+        handlers: the handlers whose code is recognised.
+        clock: a monotonic clock in seconds, for tests.
     """
 
     def __init__(self, handlers: Sequence[Handler], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -161,14 +163,14 @@ class Watchdog:
         self._clock = clock
         self._limit = BLOCKED_SECONDS
         self._turned = clock()
-        self._seen: str | None = None
+        self._sampled: str | None = None
         self._over = threading.Event()
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
     async def run(self) -> None:
         """Watch the loop that this runs on, until cancelled."""
         self._turned = self._clock()
-        thread = threading.Thread(target=self._look, args=(threading.get_ident(),), name="watchdog", daemon=True)
+        thread = threading.Thread(target=self._sample, args=(threading.get_ident(),), name="watchdog", daemon=True)
         thread.start()
         try:
             while True:
@@ -178,31 +180,31 @@ class Watchdog:
             self._over.set()
 
     def _turns(self) -> None:
-        """Note that the loop goes on; say so if it did not for too long."""
+        """Note that the loop goes on; report it if it was blocked for too long."""
         last, self._turned = self._turned, self._clock()
-        blocked, seen = self._turned - last - self._limit / 4, self._seen
-        self._seen = None
+        blocked, sampled = self._turned - last - self._limit / 4, self._sampled
+        self._sampled = None
         if blocked >= self._limit:
-            by = seen or "something that could not be seen (was the process stopped?)"
+            by = sampled or "something that could not be seen (was the process stopped?)"
             self._log.warning(f"the event loop was blocked for {blocked:.0f} s by {by}: {CURE}")
 
-    def _look(self, loop_thread: int) -> None:
-        """In a thread: while the loop is late, find out what it does."""
+    def _sample(self, loop_thread: int) -> None:
+        """Sample the loop's thread while the loop is late. Runs in a thread of its own."""
         while not self._over.wait(self._limit / 4):
             if self._clock() - self._turned > self._limit / 2:
                 frame = sys._current_frames().get(loop_thread)  # noqa: SLF001 - the documented way
-                self._seen = self._culprit(frame) or self._seen
+                self._sampled = self._running_code(frame) or self._sampled
                 del frame
 
-    def _culprit(self, frame: FrameType | None) -> str | None:
-        """The handler that is at work, and where its own code stands; else the function that is."""
-        place = None if frame is None else f"{frame.f_globals.get('__name__')}, line {frame.f_lineno}"
+    def _running_code(self, frame: FrameType | None) -> str | None:
+        """The running handler, and the line in its module; otherwise the running function."""
+        location = None if frame is None else f"{frame.f_globals.get('__name__')}, line {frame.f_lineno}"
         while frame is not None:
             name = self._names.get(frame.f_code)
             if name is not None:
                 return f"handler {name!r} (line {frame.f_lineno} of {frame.f_globals.get('__name__')})"
             frame = frame.f_back
-        return place and f"what is no handler ({place})"
+        return location and f"code outside the handlers ({location})"
 
 
 def _code(handler: Handler) -> CodeType | None:

@@ -1,4 +1,4 @@
-"""One transaction of a consumer: tried again where its failure says nothing about the message."""
+"""One transaction of a consumer: tried again if its failure says nothing about the message."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from outboxkit.outage import Outage, jittered, pause, what_is_away
 T = TypeVar("T")
 
 LOST_CONNECTIONS = 5
-"""How often one message may lose a database connection while the database is there, before it is taken as the cause."""
+"""The number of database connections that one message may lose while the database is up, before it is blamed."""
 CONFLICTS = 5
-"""How often a transaction that collided with another one is tried again at once, before that counts as a failure."""
+"""The number of times a transaction is run again at once after a conflict, before that counts as a failure."""
 PROBE_SECONDS, SOON_SECONDS = 15.0, 2.0
-"""A database that gives no answer for so long is away; the shorter one where a handler has waited for it already."""
+"""A database that does not answer for so long is away. The shorter limit follows a handler's own timeout."""
 CONFLICT_SQLSTATES = ("40001", "40P01")
 """Serialization failure, and deadlock detected (PostgreSQL, appendix A)."""
 CHECK_VIOLATION = "23514"
@@ -28,11 +28,11 @@ SILENT = TimeoutError("the database does not answer")
 
 
 class Escaped(Exception):
-    """Work was left by its `__cause__`, which is not an Exception: a SystemExit, or a CancelledError of its own."""
+    """The work raised something that is not an Exception, its `__cause__`: a SystemExit, or its own CancelledError."""
 
 
 class Cancellations:
-    """The tasks that the consumer itself has cancelled. Any other CancelledError is a failure of whatever raised it."""
+    """The tasks that the consumer itself has cancelled. Any other CancelledError is a failure of what raised it."""
 
     def __init__(self) -> None:
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
@@ -42,14 +42,14 @@ class Cancellations:
         self._tasks.add(task)
         task.cancel()
 
-    def asked(self) -> bool:
-        """Whether the current task has been told to end."""
+    def requested(self) -> bool:
+        """Whether the consumer has cancelled the current task."""
         return asyncio.current_task() in self._tasks
 
-    def take_back(self) -> None:
-        """Go on in the current task, which somebody else has cancelled: a handler, or a library that it uses."""
+    def undo_foreign(self) -> None:
+        """Undo a cancellation of the current task by anything but the consumer, such as a handler or its libraries."""
         task = asyncio.current_task()
-        while task is not None and task.cancelling() and not self.asked():
+        while task is not None and task.cancelling() and not self.requested():
             task.uncancel()
 
 
@@ -57,23 +57,23 @@ class Transactions:
     """Runs work in sessions of its own, and waits while the database is away."""
 
     def __init__(self, engine: AsyncEngine, outage: Outage, cancellations: Cancellations | None = None) -> None:
-        # A task that a handler has left behind cannot use its session any more: it would take a connection for good.
+        # A task that a handler left behind must not use its session any more: it would keep a connection for ever.
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._outage = outage
         self._cancellations = cancellations or Cancellations()
         self._probing = asyncio.Lock()
 
     @property
-    def told_to_end(self) -> bool:
+    def is_cancelled(self) -> bool:
         """Whether the consumer has cancelled the current task."""
-        return self._cancellations.asked()
+        return self._cancellations.requested()
 
     async def run(self, work: Callable[[Session], T], stop: asyncio.Event) -> T | None:
-        """What the work returns, once it is committed; None where `stop` came while the database was away.
+        """The result of the work, once it is committed; None if `stop` was set while the database was away.
 
         Raises:
-            Exception: whatever the work raises, if another try would not help.
-            Escaped: the same, of what is not an Exception.
+            Exception: the work's own error, if another try would not help.
+            Escaped: the same, for an error that is not an Exception.
         """
         lost = collided = 0
         while True:
@@ -90,7 +90,7 @@ class Transactions:
                 await pause(stop, jittered(0.005 * 2**collided))
                 continue
             self._outage.begins(away)
-            async with self._probing:  # one asks whether it is back, for all that wait
+            async with self._probing:  # one probe serves all tasks that wait
                 if not stop.is_set():
                     await self._outage.ride_out(self._probe, stop)
             if stop.is_set():
@@ -102,8 +102,8 @@ class Transactions:
                 return work(session)
             except Exception:
                 raise
-            except BaseException as error:  # greenlets and tasks treat some of them in ways of their own
-                if self._cancellations.asked():
+            except BaseException as error:  # greenlets and tasks give some of these a meaning of their own
+                if self._cancellations.requested():
                     raise asyncio.CancelledError from error
                 raise Escaped from error
 
@@ -111,26 +111,26 @@ class Transactions:
             async with self._sessions() as session, session.begin():
                 return await session.run_sync(contained)
         except asyncio.CancelledError as error:
-            if self._cancellations.asked():
+            if self._cancellations.requested():
                 raise
             raise Escaped from error
         finally:
-            self._cancellations.take_back()
+            self._cancellations.undo_foreign()
 
     async def _away(self, cause: BaseException | None) -> BaseException | None:
-        """What says that the database is away; a handler that ran out of time may have waited for a silent one."""
+        """The error that shows that the database is away. After a handler's timeout a probe tells whether it is."""
         if isinstance(cause, TimeoutError):
             try:
                 await self._probe(SOON_SECONDS)
-            except Exception as error:  # noqa: BLE001 - read as any other
+            except Exception as error:  # noqa: BLE001 - judged like any other error
                 cause = error
         return cause if what_is_away(cause) == "database" else None
 
     async def _probe(self, seconds: float = PROBE_SECONDS) -> None:
-        """Make sure that the database is there and takes rows.
+        """Make sure that the database answers and accepts rows.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: it is not, or it gave no answer in time.
+            sqlalchemy.exc.DBAPIError: it does not, or not in time.
         """
         try:
             async with asyncio.timeout(seconds), self._sessions() as session:
@@ -140,7 +140,7 @@ class Transactions:
 
 
 def is_conflict(error: BaseException | None) -> bool:
-    """Whether the transaction has only collided with another one, or with a partition that was made meanwhile."""
+    """Whether the transaction only collided with another one, or with a partition that was created meanwhile."""
     if not isinstance(error, DBAPIError):
         return False
     sqlstate = getattr(error.orig, "sqlstate", None)

@@ -1,4 +1,4 @@
-"""The consumer's side: handlers with durable names, and the rule that each handles a message once."""
+"""The inbox: handlers with durable names, and the rule that each handles a message once."""
 
 from outboxkit.inbox.handlers import Handler, handler_of, handlers_in, inbox_handler
 from outboxkit.inbox.run_batch import BatchEntryFailed, Entry, run_batch

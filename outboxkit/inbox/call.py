@@ -1,4 +1,4 @@
-"""One call of a handler: sync or async, for as long as it may run, in a transaction that it cannot end."""
+"""One call of a handler, sync or async: limited by its timeout, in a transaction that it cannot end."""
 
 import asyncio
 import inspect
@@ -19,30 +19,30 @@ from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.message import Message, handling
 
-Asked = list[tuple[str, Coroutine[Any, Any, Any]]]
+SessionCalls = list[tuple[str, Coroutine[Any, Any, Any]]]
 
 
-def watched(session: AsyncSession) -> tuple[AsyncSession, Asked]:
-    """The same session in another object, and what is asked of it there and not awaited yet.
+def watched(session: AsyncSession) -> tuple[AsyncSession, SessionCalls]:
+    """A twin of the session that records the coroutines its methods return, and that record.
 
-    Everything but the methods is shared, so that each object stands for the other. What is sent through a connection of
-    the session is not seen, nor is a coroutine of the application's own.
+    The twin shares all state, so that each object stands for the other. Not recorded: calls through a connection of the
+    session, and the application's own coroutines.
     """
-    made = object.__new__(_class_of(cast("Hashable", type(session))))
-    made.__dict__ = session.__dict__
-    asked: Asked = []
-    made._asked = asked  # type: ignore[attr-defined]
-    return made, asked
+    twin = object.__new__(_recording_class(cast("Hashable", type(session))))
+    twin.__dict__ = session.__dict__
+    calls: SessionCalls = []
+    twin._calls = calls  # type: ignore[attr-defined]
+    return twin, calls
 
 
-def check_awaited(asked: Asked, handler: str) -> None:
-    """Make sure that everything that was asked of the session has begun.
+def check_awaited(calls: SessionCalls, handler: str) -> None:
+    """Make sure that every recorded call of the session was awaited.
 
     Raises:
-        ConfigurationError: something was not: what it was to do was not done.
+        ConfigurationError: one was not, so it did nothing.
     """
-    forgotten = [name for name, coroutine in asked if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED]
-    close_all(asked)
+    forgotten = [name for name, coroutine in calls if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED]
+    close_all(calls)
     if forgotten:
         raise ConfigurationError(
             f"handler {handler!r} did not await session.{forgotten[0]}(...), so that nothing of it was done: "
@@ -50,41 +50,42 @@ def check_awaited(asked: Asked, handler: str) -> None:
         )
 
 
-def close_all(asked: Asked) -> None:
-    """Have nothing of it begin any more, not even in a task that the handler has left behind."""
-    for _, coroutine in asked:
+def close_all(calls: SessionCalls) -> None:
+    """Close the calls that were not awaited, so that a task that the handler left behind cannot begin them."""
+    for _, coroutine in calls:
         if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
             coroutine.close()
 
 
 @cache
-def _class_of(given: Hashable) -> type[AsyncSession]:
-    """A subclass whose coroutine methods are noted when they are called."""
-    kind = cast("type[AsyncSession]", given)
-    found = {name: inspect.getattr_static(kind, name) for name in dir(kind) if not name.startswith("_")}
-    methods = {name: _noted(name, method) for name, method in found.items() if inspect.iscoroutinefunction(method)}
-    return type(kind.__name__, (kind,), {"__slots__": ("_asked",), "__module__": kind.__module__, **methods})
+def _recording_class(cls: Hashable) -> type[AsyncSession]:
+    """A subclass whose coroutine methods record each call."""
+    session = cast("type[AsyncSession]", cls)
+    attributes = {name: inspect.getattr_static(session, name) for name in dir(session) if not name.startswith("_")}
+    coroutines = {name: each for name, each in attributes.items() if inspect.iscoroutinefunction(each)}
+    methods = {name: _recording(name, method) for name, method in coroutines.items()}
+    return type(session.__name__, (session,), {"__slots__": ("_calls",), "__module__": session.__module__, **methods})
 
 
-def _noted(name: str, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+def _recording(name: str, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
     @wraps(method)
-    def ask(self: Any, *arguments: Any, **options: Any) -> Coroutine[Any, Any, Any]:
-        asked: Asked = self._asked
-        while asked and inspect.getcoroutinestate(asked[-1][1]) != inspect.CORO_CREATED:
-            asked.pop()
+    def record(self: Any, *arguments: Any, **options: Any) -> Coroutine[Any, Any, Any]:
+        calls: SessionCalls = self._calls
+        while calls and inspect.getcoroutinestate(calls[-1][1]) != inspect.CORO_CREATED:
+            calls.pop()
         coroutine = method(self, *arguments, **options)
-        asked.append((name, coroutine))
+        calls.append((name, coroutine))
         return coroutine
 
-    return ask
+    return record
 
 
 _ENDED, _ABORTED = 0, 3
-"""libpq's PQTRANS_IDLE and PQTRANS_INERROR, which psycopg and psycopg2 pass on."""
+"""libpq's PQTRANS_IDLE and PQTRANS_INERROR, as psycopg and psycopg2 report them."""
 
 
 def opened(session: Session | scoped_session[Any], caller: str, arguments: str) -> tuple[Session, Connection]:
-    """The session itself, and its connection, in a transaction that can be rolled back.
+    """The session itself and its connection, in a transaction that can be rolled back.
 
     Raises:
         TransactionRequired: the session is in no transaction, or its connection in autocommit mode.
@@ -102,11 +103,11 @@ def opened(session: Session | scoped_session[Any], caller: str, arguments: str) 
 
 @contextmanager
 def guarded(session: Session, connection: Connection, handler: str) -> Iterator[None]:
-    """Refuse that the block, a handler's work, ends the transaction; what it raises itself is left alone.
+    """Keep the block, a handler's work, from ending the transaction. Errors that the block raises pass unchanged.
 
     Raises:
-        TransactionRequired: it committed, which is prevented, or rolled back, or the database has given up the
-            transaction at an error that the handler caught.
+        TransactionRequired: it committed, which is prevented, or rolled back; or the database aborted the transaction
+            after an error that the handler caught.
     """
     begun, root = session.get_transaction(), connection.get_transaction()
     outer = transaction.forbid_commit(session, _ended(handler), for_good=True)
@@ -121,8 +122,8 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
         raise TransactionRequired(_ended(handler))
     if status == _ABORTED:
         raise TransactionRequired(
-            f"handler {handler!r} caught an error of the database and went on, but the database has given up the "
-            "transaction, and its COMMIT would be a rollback. Put what may fail into session.begin_nested()"
+            f"handler {handler!r} caught a database error and went on, but the database has aborted the "
+            "transaction, and its COMMIT would be a rollback. Put statements that may fail into session.begin_nested()"
         )
 
 
@@ -137,27 +138,27 @@ def _status(connection: Connection) -> int | None:
     driver_connection: Any = connection.connection.driver_connection
     status = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
     if status is None:
-        connection.execute(select(1))  # a driver that does not tell: the database does, by an error
+        connection.execute(select(1))  # the database raises an error if the transaction is aborted
     return status
 
 
 LONG = 0.1
-"""Seconds: how long a handler took is written down from here on. Quicker ones are not worth a round trip."""
+"""Seconds: from here on a handler's duration is recorded. For quicker ones it is not worth a round trip."""
 
 
 def call(
     handler: Handler, session: Session, connection: Connection, event: object, message: Message, *, flush: bool
 ) -> int | None:
-    """Run the handler as the one that handles `message`, and flush what it left if that is wanted.
+    """Run the handler for `message`, and flush the session if `flush` is set.
 
     Returns:
-        How many milliseconds it took, where that was long.
+        The handler's duration in milliseconds; None if it was shorter than `LONG`.
 
     Raises:
         TimeoutError: it took longer than its timeout.
         TransactionRequired: it ended the transaction.
-        ConfigurationError: it is async and the session is not, it returned an awaitable without being async, or it did
-            not await what it asked of its session.
+        ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable, or it did not
+            await a call of its session.
     """
     started = perf_counter()
     file = (connection.engine.url.database or ":memory:") if connection.dialect.name == "sqlite" else None
@@ -169,16 +170,15 @@ def call(
         _invoke(handler, session, event, message)
         if flush:
             session.flush()
-    took = perf_counter() - started
-    return round(took * 1000) if took >= LONG else None
+    seconds = perf_counter() - started
+    return round(seconds * 1000) if seconds >= LONG else None
 
 
 @contextmanager
 def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
-    """Cancel the block after the handler's timeout: it gets a CancelledError where it waits, and this raises.
+    """Cancel the block after the handler's timeout: its current await gets a CancelledError, and this raises.
 
-    Works in the greenlet of an asynchronous session, whatever the handler's colour: there every wait, also one for the
-    database in a `def`, is an await of the same task.
+    In an asynchronous session it also limits a plain `def`: its database calls are awaits of the same task.
     """
     task = asyncio.current_task() if handler.timeout and connection.dialect.is_async else None
     if task is None or handler.timeout is None:
@@ -194,10 +194,10 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
     except BaseException as error:
         with suppress(TimeoutError):
             await_(deadline.__aexit__(type(error), error, error.__traceback__))
-        # A cancellation from elsewhere, such as a stop, is not the handler's fault and goes on.
+        # A cancellation from elsewhere, such as a stop, is not the handler's fault and is raised unchanged.
         if deadline.expired() and task.cancelling() <= before:
             if connection.dialect.name == "sqlite":
-                # The cursor lives in those frames, and with it the statement that holds the write lock.
+                # These frames keep the cursor alive, and with it the statement that holds the write lock.
                 traceback.clear_frames(error.__traceback__)
             raise TimeoutError(text) from error
         raise
@@ -215,8 +215,8 @@ def _invoke(handler: Handler, session: Session, event: object, message: Message)
             if inspect.iscoroutine(result):
                 result.close()
             raise ConfigurationError(
-                f"handler {handler.name!r} is no `async def` but returned an awaitable, which nobody would await: "
-                "declare it, and what decorates it, as async def"
+                f"handler {handler.name!r} is not an `async def` but returned an awaitable, which is never awaited: "
+                "declare it, and its decorators' wrappers, as async def"
             )
         return
     proxy = async_session(session)
@@ -225,21 +225,21 @@ def _invoke(handler: Handler, session: Session, event: object, message: Message)
             f"handler {handler.name!r} is async and needs an AsyncSession: "
             "await session.run_sync(inbox.run_once, message, handler)"
         )
-    own, asked = watched(proxy)
+    twin, calls = watched(proxy)
     try:
-        awaitable = handler.function(own, event, *extra)
+        awaitable = handler.function(twin, event, *extra)
         _refuse_generator(handler, awaitable)
         _refuse_generator(handler, await_(awaitable))
     except BaseException:
-        close_all(asked)
+        close_all(calls)
         raise
-    check_awaited(asked, handler.name)
+    check_awaited(calls, handler.name)
 
 
 def _refuse_generator(handler: Handler, result: object) -> None:
-    """Nothing of a function with `yield` in it has run when it returns, and nobody would go on with it."""
+    """Refuse a handler that is a generator: none of its code has run when it returns."""
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         raise ConfigurationError(
-            f"handler {handler.name!r} returned a generator, of which nothing has run: leave out its yield, or what "
-            "makes a generator of it"
+            f"handler {handler.name!r} returned a generator, none of whose code has run: remove its yield, or the "
+            "decorator that makes it a generator"
         )

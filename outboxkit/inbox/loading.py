@@ -1,4 +1,4 @@
-"""Importing the modules that have handlers; what goes wrong there is told with its place in the user's code."""
+"""Imports modules that have handlers; an import error names its line in the user's code."""
 
 import importlib
 import sys
@@ -18,7 +18,7 @@ def load(name: str) -> ModuleType:
     Raises:
         ConfigurationError: there is none, or it cannot be imported; the text names the file and the line.
     """
-    if "" not in sys.path:  # an installed command starts without the current directory, where the handlers are
+    if "" not in sys.path:  # an installed command starts without the current directory, which has the handlers
         sys.path.insert(0, "")
     try:
         return importlib.import_module(name)
@@ -27,11 +27,11 @@ def load(name: str) -> ModuleType:
             hint = "MODULE is a dotted name, importable from the current directory"
             raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
         text = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else first_line(error)
-        raise ConfigurationError(f"module {name!r} cannot be imported: {_place(error)}{text}") from error
+        raise ConfigurationError(f"module {name!r} cannot be imported: {_location(error)}{text}") from error
 
 
-def _place(error: Exception) -> str:
-    """Where the user's code failed: neither in the import system nor in the decorators that it calls."""
+def _location(error: Exception) -> str:
+    """The file and line of the user's code that failed, skipping the import system and outboxkit's decorators."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}, line {error.lineno}: "
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_foreign(frame.filename)]

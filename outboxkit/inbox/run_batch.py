@@ -1,4 +1,4 @@
-"""The same rule for many messages in one transaction, for handlers that may be run again."""
+"""`run_batch`: the inbox's rule for many messages in one transaction, for handlers that may be run again."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message for one handler, decoded.
+    """One decoded message for one handler.
 
     Attributes:
-        message: what arrived.
+        message: the message that arrived.
         handler: one with `batch=True`.
-        event: the message's payload as the handler's event.
-        attempt: which attempt it is, from 1; noted in the inbox row.
-        accepted_at: when an operator said that a stale message is to be handled all the same.
+        event: the message's payload, decoded to the handler's event.
+        attempt: the number of the attempt, from 1; stored in the inbox row.
+        accepted_at: the time at which an operator accepted a stale message.
     """
 
     message: Message
@@ -41,7 +41,7 @@ class Entry:
     def of(
         cls, message: Message, handler: Handler, *, attempt: int = 1, accepted_at: datetime | None = None
     ) -> "Entry":
-        """The entry of a message that is still to be decoded.
+        """The entry of a message, which is decoded here.
 
         Raises:
             DecodeError: the payload is not the handler's event.
@@ -51,18 +51,18 @@ class Entry:
 
     @property
     def key(self) -> Key:
-        """What the inbox knows it by."""
+        """The primary key of its inbox row."""
         return self.handler.name, self.message.id
 
 
 class BatchEntryFailed(Exception):
-    """A batch failed where this entry's handler ran; its `__cause__` is what the handler raised.
+    """A batch failed while this entry's handler ran; its `__cause__` is the handler's error.
 
-    It is the one to look at first. Another one may be to blame: what an earlier handler left in the session is written
-    before a later one's query.
+    Look at this entry first; another one may be to blame. Rows that an earlier handler added are flushed before a later
+    handler's query, and may fail there.
 
     Args:
-        index: its place in the batch, from 0.
+        index: the entry's index in the batch, from 0.
     """
 
     def __init__(self, index: int) -> None:
@@ -80,61 +80,63 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
     With an `AsyncSession`: `await session.run_sync(inbox.run_batch, entries)`.
 
     Returns:
-        The outcome of each entry: `Outcome.PROCESSED`, or `Outcome.DUPLICATE` where nothing was called.
+        The outcome of each entry: `Outcome.PROCESSED`, or `Outcome.DUPLICATE` if its handler was not called.
 
     Raises:
-        Culprit: a handler raised, or did what makes `run_once` raise. Errors of the last flush come as they are.
+        BatchEntryFailed: a handler failed, for any reason that `run_once` has. Errors of the last flush pass unchanged.
         TransactionRequired: the session is in no transaction, or its connection is in autocommit mode.
         TypeError: the session is of another kind.
-        ConfigurationError: a handler has no `batch=True`: nobody said that it may be run again.
+        ConfigurationError: a handler has no `batch=True`, which declares that it may be run again.
     """
     for entry in entries:
         if not entry.handler.batch:
             raise ConfigurationError(
-                f"handler {entry.handler.name!r} may not be run again, as one in a batch is when another fails; say "
-                f"@inbox_handler({entry.handler.name!r}, batch=True), or use run_once"
+                f"handler {entry.handler.name!r} is not declared as safe to run again, which a batch does after a "
+                f"failure: write @inbox_handler({entry.handler.name!r}, batch=True), or use run_once"
             )
     session, connection = opened(session, "run_batch", "entries")
     new = _record(connection, entries)
     outcomes: list[Outcome] = []
-    long: list[dict[str, object]] = []
+    durations: list[dict[str, object]] = []
     for index, entry in enumerate(entries):
         if entry.key not in new:
             outcomes.append(Outcome.DUPLICATE)
             continue
         new.remove(entry.key)
         try:
-            took = call(entry.handler, session, connection, entry.event, entry.message, flush=False)
-        except asyncio.CancelledError:  # it may be the caller's, who knows
+            milliseconds = call(entry.handler, session, connection, entry.event, entry.message, flush=False)
+        except asyncio.CancelledError:  # the caller knows whether it is its own
             raise
         except BaseException as error:
             raise BatchEntryFailed(index) from error
-        if took is not None:
-            long.append({"at_handler": entry.handler.name, "at_message_id": entry.message.id, "milliseconds": took})
+        if milliseconds is not None:
+            durations.append(
+                {"at_handler": entry.handler.name, "at_message_id": entry.message.id, "milliseconds": milliseconds}
+            )
         outcomes.append(Outcome.PROCESSED)
     session.flush()
-    if long:
-        connection.execute(statements.inbox.took(), long)
+    if durations:
+        connection.execute(statements.inbox.took(), durations)
     return outcomes
 
 
 def _record(connection: Connection, entries: Sequence[Entry]) -> set[Key]:
     """Insert the inbox rows; returns the keys of the new ones.
 
-    In one order, whatever the order of the entries: two batches that share messages wait for each other one way only.
+    The rows are sorted, so that two batches that share messages cannot deadlock.
     """
     if not entries:
         return set()
     first = {entry.key: entry for entry in reversed(entries)}
-    wanted = [first[key] for key in sorted(first)]
+    unique = [first[key] for key in sorted(first)]
     lists = {
-        "handlers": [entry.handler.name for entry in wanted],
-        "message_ids": [entry.message.id for entry in wanted],
-        "types": [entry.message.type for entry in wanted],
-        "attempts": [entry.attempt for entry in wanted],
+        "handlers": [entry.handler.name for entry in unique],
+        "message_ids": [entry.message.id for entry in unique],
+        "types": [entry.message.type for entry in unique],
+        "attempts": [entry.attempt for entry in unique],
         "mades": [
-            window.message_time(entry.message.id, entry.message.created_at, entry.accepted_at) for entry in wanted
+            window.message_time(entry.message.id, entry.message.created_at, entry.accepted_at) for entry in unique
         ],
     }
-    found = connection.execute(statements.inbox.record_all(connection.dialect.name), lists)
-    return {(handler, message_id) for handler, message_id in found}
+    rows = connection.execute(statements.inbox.record_all(connection.dialect.name), lists)
+    return {(handler, message_id) for handler, message_id in rows}

@@ -1,4 +1,4 @@
-"""The rule behind "each effect happens once", for one message and one handler."""
+"""`run_once`: the rule behind "each effect happens once", for one message and one handler."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -14,7 +14,7 @@ from outboxkit.message import Message
 
 
 class Outcome(StrEnum):
-    """What became of a delivery at one handler."""
+    """The outcome of a delivery at one handler."""
 
     PROCESSED = "processed"
     DUPLICATE = "duplicate"
@@ -33,30 +33,30 @@ def run_once(
 ) -> Outcome:
     """Run `handler` for `message`, unless it has already run: the rule behind "each effect happens once".
 
-    Inserts the inbox row in the session's transaction, then calls the handler with that session, so that both are
-    kept, or neither. While another transaction handles the same message this call waits for its end. The caller
-    commits; after an exception it must roll back, or the message counts as handled.
+    Inserts the inbox row in the session's transaction, then calls the handler with that session, so that both
+    commit, or neither does. While another transaction handles the same message, this call waits for its end. The
+    caller commits; after an exception it must roll back, or the message counts as handled.
 
     With an `AsyncSession`, `await session.run_sync(inbox.run_once, message, handler)`; an `async def` handler then
     gets the `AsyncSession`, and a handler's timeout holds. In any other session it does not.
 
     Args:
         session: in a transaction.
-        message: what arrived.
-        handler: a function with `@inbox_handler`, or what `handler_of` says of it.
-        attempt: which attempt it is, from 1; noted in the inbox row.
-        accepted_at: when an operator said that a stale message is to be handled all the same.
+        message: the message that arrived.
+        handler: a function with `@inbox_handler`, or its `Handler`.
+        attempt: the number of the attempt, from 1; stored in the inbox row.
+        accepted_at: the time at which an operator accepted a stale message.
 
     Returns:
-        `Outcome.PROCESSED`, or `Outcome.DUPLICATE` where nothing was called.
+        `Outcome.PROCESSED`, or `Outcome.DUPLICATE` if the handler was not called.
 
     Raises:
-        TransactionRequired: the session is in no transaction, its connection is in autocommit mode, or the handler
-            itself committed or rolled back, or went on after an error that ended the transaction.
+        TransactionRequired: the session is in no transaction, or its connection is in autocommit mode. Or the handler
+            itself committed or rolled back, or went on after an error that aborted the transaction.
         TimeoutError: the handler took longer than its timeout.
         TypeError: the session is of another kind.
         DecodeError: the payload is not the handler's event; nothing was inserted.
-        ConfigurationError: the function is no handler, or it is async and the session is not.
+        ConfigurationError: the function is not a handler, or it is async and the session is not.
     """
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
     session, connection = opened(session, "run_once", "message, handler")
@@ -70,8 +70,8 @@ def run_once(
     }
     if connection.execute(statements.inbox.record_processed(connection.dialect.name), row).first() is None:
         return Outcome.DUPLICATE
-    took = call(spec, session, connection, event, message, flush=True)
-    if took is not None:
-        times = {"at_handler": spec.name, "at_message_id": message.id, "milliseconds": took}
-        connection.execute(statements.inbox.took(), times)
+    milliseconds = call(spec, session, connection, event, message, flush=True)
+    if milliseconds is not None:
+        duration = {"at_handler": spec.name, "at_message_id": message.id, "milliseconds": milliseconds}
+        connection.execute(statements.inbox.took(), duration)
     return Outcome.PROCESSED

@@ -1,8 +1,7 @@
 """The relay: claim → publish → settle.
 
-`relay` runs the turns; `batch` is one transaction's claim and settle. What is decided is decided without I/O: `order`
-(who must wait for whom), `settlement` (what becomes of a row), `reply` (what a destination's answer becomes), `floor`
-(below which position nothing can be).
+`relay` runs the turns, `pipeline` takes batches through them. `claim` and `settle` are one batch's transaction. Decided
+without I/O: `order` (the rows that may go), `decisions` (the fate of each row), `floor` (the start of a claim).
 """
 
 from outboxkit.relay.decisions import Policy

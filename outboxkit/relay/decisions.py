@@ -1,4 +1,4 @@
-"""The relay's decisions: what becomes of each row of a batch, from the broker's answers alone. Pure.
+"""The relay's decisions: the fate of each row of a batch, from the broker's receipts alone. Pure.
 
 Only a confirm lets a row go. An answer of an HTTP destination may become a reply, a message of its own.
 """
@@ -13,18 +13,18 @@ from outboxkit import codec, ids
 from outboxkit.brokers import Answer, Receipt, Verdict, reserved
 from outboxkit.message import NAME_LIMIT, Message, storable
 from outboxkit.relay.order import BatchPlan
-from outboxkit.relay.rows import Claimed
+from outboxkit.relay.rows import ClaimedRow
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 
-NOTHING_SAID = Answer(b"{}")
-"""The reply to a message that was confirmed without a word: an event without fields."""
+EMPTY_ANSWER = Answer(b"{}")
+"""The reply to a message that was confirmed without an answer: an event without fields."""
 
 _TRACE_HEADERS = ("traceparent", "tracestate")
 
 
 class Reply(NamedTuple):
-    """A new row of the outbox, in the columns of `statements.settle.REPLY`, and the position of what it answers."""
+    """A new outbox row, in the columns of `statements.settle.REPLY`, with the position of the message it answers."""
 
     at_position: int
     message_id: str
@@ -38,36 +38,36 @@ class Reply(NamedTuple):
     content_type: str
 
 
-def reply_to(row: Claimed, wanted: str, answer: Answer | None, *, now: datetime) -> Reply:
-    """The reply of type `wanted`: caused by the row's message, part of its story, and in the order of its key.
+def reply_to(row: ClaimedRow, reply_type: str, answer: Answer | None, *, now: datetime) -> Reply:
+    """The reply to a row's message: caused by it, with its correlation id and its key.
 
     Its id is derived from the message's: a message that is published twice has one reply, which an inbox recognises.
-    Nothing that a destination says makes a reply that cannot be stored and sent: its settlement would never commit.
+    Every answer becomes a row that can be stored and sent: otherwise its settlement would never commit.
     """
-    said, cause = answer or NOTHING_SAID, row.message
+    content, cause = answer or EMPTY_ANSWER, row.message
     trace = {name: cause.headers[name] for name in _TRACE_HEADERS if isinstance(cause.headers.get(name), str)}
     return Reply(
         at_position=row.position,
         message_id=ids.derive("reply", cause.id),
-        type=wanted,
-        payload=bytes(said.payload) or NOTHING_SAID.payload,
+        type=reply_type,
+        payload=bytes(content.payload) or EMPTY_ANSWER.payload,
         key=cause.key,
         headers=codec.encode_headers(trace),
         correlation_id=cause.correlation_id or cause.id,
         causation_id=cause.id,
         created_at=now,
-        content_type=_short(said.content_type),
+        content_type=_short(content.content_type),
     )
 
 
 def _short(content_type: str) -> str:
-    """It is an AMQP short string on its way, as long as ids and types may be."""
-    kept = storable(content_type).encode()[:NAME_LIMIT].decode(errors="ignore")
-    return kept or NOTHING_SAID.content_type
+    """The content type as an AMQP short string; it has the same limit as ids and types."""
+    text = storable(content_type).encode()[:NAME_LIMIT].decode(errors="ignore")
+    return text or EMPTY_ANSWER.content_type
 
 
 class Reason(StrEnum):
-    """Why a message of the outbox is dead."""
+    """The reason for which a message of the outbox is dead."""
 
     UNROUTABLE = "unroutable"
     REJECTED = "rejected"
@@ -75,29 +75,31 @@ class Reason(StrEnum):
 
 
 MOST_ATTEMPTS = 2**31 - 1
-"""The column holds no more."""
+"""The maximum of the column `attempts`."""
 TOO_LATE = "its expires_at had passed before it could be published"
 
 BACKOFFS: Mapping[Verdict, Backoff] = {
     Verdict.UNROUTABLE: Backoff(),
     Verdict.REJECTED: Backoff(base=timedelta(milliseconds=500)),
-    Verdict.POSTPONED: Backoff(base=timedelta(seconds=10), floor=timedelta(seconds=1)),
+    Verdict.POSTPONED: Backoff(base=timedelta(seconds=10), minimum=timedelta(seconds=1)),
 }
-"""How long a message waits after a failure: a queue is bound by people, a full one empties by itself. Who asked to come
-again later, without a time, is asked at an even pace: nothing is counted that could let the delay grow."""
+"""The delay after each kind of failure: a person has to bind a queue, a full one empties by itself.
+
+After `POSTPONED` without a time the delay does not grow, because no attempt is counted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What to do with messages that cannot be published.
+    """The rules for messages that cannot be published.
 
     Attributes:
-        max_attempts: after so many failures a message goes to the dead letters.
-        unroutable: what to do with a message that no queue wants: `bury` it after all attempts, or `discard` it at
-            once, as its event's `unroutable="discard"` does.
-        dead_key: whether later messages of a dead one's key wait for an operator (`park`) or `continue`. Behind an
-            unroutable one, which nobody has missed, they always go on.
-        backoffs: the delays after a failure, for each kind of failure; the built-in one for a kind that is missing.
+        max_attempts: after so many failures a message becomes a dead letter.
+        unroutable: the fate of a message that no queue wants: `bury` it after all attempts, or `discard` it at once, as
+            its event's `unroutable="discard"` does.
+        dead_key: whether later messages of a dead one's key are parked (`park`) or `continue`. Behind an unroutable
+            one, which no consumer has missed, they always continue.
+        backoffs: the delays for each kind of failure; the built-in one for a kind that is missing.
     """
 
     max_attempts: int = 10
@@ -108,10 +110,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A row to settle as failed: due again later, for this reason. `failures` is what is added to its attempts.
+    """A row that failed and is due again later. `failures` is added to its attempts.
 
-    It is 0 for a message that was postponed. Such a message is never given up for that: only its own `expires_at`
-    bounds how long it is tried, as the destination has said nothing against it.
+    It is 0 for a message that was postponed, which is never given up for that. The destination has not refused it, and
+    only its own `expires_at` limits how long it is tried.
     """
 
     position: int
@@ -124,7 +126,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A row to bury. `failures` is what is to be added to its attempts."""
+    """A row to bury. `failures` is added to its attempts."""
 
     position: int
     message: Message
@@ -136,18 +138,18 @@ class Dead:
 
 @dataclass(slots=True)
 class Settlement:
-    """What to do with each row of a batch. A row in no list keeps its place, and no attempt is counted.
+    """The fate of each row of a batch. A row in no list stays as it is, and no attempt is counted.
 
     Attributes:
         published: positions that the broker confirmed.
-        replies: what the answers to some of these become.
-        discarded: positions that no queue wanted, to be forgotten.
+        replies: the answers to some of these, as messages.
+        discarded: positions that no queue wanted and that are to be deleted.
         failed: rows that are to be tried again.
         dead: rows that were given up.
-        waiting: positions to hold behind an earlier one of their key, by the moment until which they wait.
+        waiting: positions that wait behind an earlier one of their key, by the time until which they wait.
         parked: positions to park behind a dead one of their key.
-        unknown: what was heard instead of an answer.
-        stuck: keys that cannot go on now, with the moment from which they may, if it is known.
+        unknown: the reasons for which receipts are missing.
+        blocked: keys that cannot go on now, with the time from which they may, if it is known.
     """
 
     published: list[int] = field(default_factory=list)
@@ -158,7 +160,7 @@ class Settlement:
     waiting: dict[datetime, list[int]] = field(default_factory=dict)
     parked: list[int] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    stuck: dict[str, datetime | None] = field(default_factory=dict)
+    blocked: dict[str, datetime | None] = field(default_factory=dict)
 
     @property
     def answered(self) -> bool:
@@ -167,12 +169,12 @@ class Settlement:
 
     @property
     def moves(self) -> bool:
-        """Whether there is anything to write; if not, every row has to wait for somebody else."""
+        """Whether there is anything to write; if not, every row has to wait for another relay."""
         return self.answered or bool(self.waiting or self.parked)
 
 
-def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetime, policy: Policy) -> Settlement:
-    """Decide what becomes of each row that was sent; rows and receipts are in position order."""
+def settle(rows: Sequence[ClaimedRow], receipts: Sequence[Receipt], *, now: datetime, policy: Policy) -> Settlement:
+    """Decide the fate of each row that was sent; rows and receipts are in position order."""
     settlement = Settlement()
     for row, receipt in zip(rows, receipts, strict=True):
         match receipt.verdict:
@@ -183,9 +185,9 @@ def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetim
                 settlement.published.append(row.position)
             case Verdict.UNKNOWN:
                 settlement.unknown.append(receipt.reason or "the broker did not answer")
-                _stick(settlement, row, None)
+                _block(settlement, row, None)
             case Verdict.NOT_SENT:
-                _wait_behind(settlement, row, now)
+                _wait(settlement, row, now)
             case Verdict.POSTPONED:
                 after = receipt.after or _backoff(policy, receipt.verdict).after(row.attempts + 1)
                 _try_again(settlement, row, receipt, now + after, failures=0)
@@ -194,16 +196,16 @@ def settle(rows: Sequence[Claimed], receipts: Sequence[Receipt], *, now: datetim
     return settlement
 
 
-def take_over(lineup: BatchPlan, settlement: Settlement) -> None:
-    """Add what was decided before anything was sent: rows that must wait, and rows that are too late."""
-    for due, positions in lineup.waiting.items():
+def add_plan(plan: BatchPlan, settlement: Settlement) -> None:
+    """Add the plan's decisions, made before anything was sent: rows that must wait, and rows that have expired."""
+    for due, positions in plan.waiting.items():
         settlement.waiting.setdefault(due, []).extend(positions)
-    settlement.parked.extend(lineup.parked)
-    for row in lineup.expired:
+    settlement.parked.extend(plan.parked)
+    for row in plan.expired:
         settlement.dead.append(Dead(row.position, row.message, Reason.EXPIRED, TOO_LATE, 0, parked=False))
 
 
-def _fail(settlement: Settlement, row: Claimed, receipt: Receipt, now: datetime, policy: Policy) -> None:
+def _fail(settlement: Settlement, row: ClaimedRow, receipt: Receipt, now: datetime, policy: Policy) -> None:
     unroutable = receipt.verdict is Verdict.UNROUTABLE
     if unroutable and _may_be_discarded(row, policy):
         settlement.discarded.append(row.position)
@@ -217,27 +219,27 @@ def _fail(settlement: Settlement, row: Claimed, receipt: Receipt, now: datetime,
     _give_up(settlement, row, cause, f"{receipt.verdict}: {receipt.reason}", policy)
 
 
-def _try_again(settlement: Settlement, row: Claimed, receipt: Receipt, due_at: datetime, *, failures: int) -> None:
+def _try_again(settlement: Settlement, row: ClaimedRow, receipt: Receipt, due_at: datetime, *, failures: int) -> None:
     reason = f"{receipt.verdict}: {receipt.reason}"
     settlement.failed.append(
         Failure(row.position, row.attempts + failures, row.message, reason, due_at, failures=failures)
     )
-    _stick(settlement, row, due_at)
+    _block(settlement, row, due_at)
 
 
-def _give_up(settlement: Settlement, row: Claimed, cause: Reason, error: str, policy: Policy) -> None:
+def _give_up(settlement: Settlement, row: ClaimedRow, cause: Reason, error: str, policy: Policy) -> None:
     parked = policy.dead_key == "park" and cause is not Reason.UNROUTABLE and row.message.key is not None
     failures = 1 if row.attempts < MOST_ATTEMPTS else 0
     settlement.dead.append(Dead(row.position, row.message, cause, error, failures, parked))
     if parked:
-        _stick(settlement, row, PARKED)
+        _block(settlement, row, PARKED)
 
 
-def _is_answered(settlement: Settlement, row: Claimed, wanted: str, receipt: Receipt, now: datetime) -> bool:
-    """Add the reply; False where there was an answer and the publisher could not keep it: somebody waits for that."""
+def _is_answered(settlement: Settlement, row: ClaimedRow, reply_type: str, receipt: Receipt, now: datetime) -> bool:
+    """Add the reply. False if the publisher got an answer that it could not keep, although a reply is expected."""
     if receipt.answer is None and receipt.reason is not None:
         return False
-    settlement.replies.append(reply_to(row, wanted, receipt.answer, now=now))
+    settlement.replies.append(reply_to(row, reply_type, receipt.answer, now=now))
     return True
 
 
@@ -245,23 +247,23 @@ def _backoff(policy: Policy, verdict: Verdict) -> Backoff:
     return policy.backoffs.get(verdict, BACKOFFS[verdict])
 
 
-def _may_be_discarded(row: Claimed, policy: Policy) -> bool:
-    """Not what is for one queue: somebody has replayed it there, and that the queue is gone is news."""
-    wanted = row.discard_unroutable or policy.unroutable == "discard"
-    return wanted and reserved.addressed_to(row.message.headers) is None
+def _may_be_discarded(row: ClaimedRow, policy: Policy) -> bool:
+    """Whether an unroutable row is discarded. One that an operator replayed to a single queue is not."""
+    is_unwanted = row.discard_unroutable or policy.unroutable == "discard"
+    return is_unwanted and reserved.addressed_to(row.message.headers) is None
 
 
-def _stick(settlement: Settlement, row: Claimed, until: datetime | None) -> None:
+def _block(settlement: Settlement, row: ClaimedRow, until: datetime | None) -> None:
     if row.message.key is not None:
-        settlement.stuck.setdefault(row.message.key, until)
+        settlement.blocked.setdefault(row.message.key, until)
 
 
-def _wait_behind(settlement: Settlement, row: Claimed, now: datetime) -> None:
+def _wait(settlement: Settlement, row: ClaimedRow, now: datetime) -> None:
     key = row.message.key
-    due_at = settlement.stuck.get(key) if key is not None else None
+    due_at = settlement.blocked.get(key) if key is not None else None
     if due_at == PARKED:
         settlement.parked.append(row.position)
     elif due_at is not None and due_at > now:
         settlement.waiting.setdefault(due_at, []).append(row.position)
     else:
-        _stick(settlement, row, None)
+        _block(settlement, row, None)

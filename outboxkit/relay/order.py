@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from outboxkit.relay.rows import Claimed
+from outboxkit.relay.rows import ClaimedRow
 from outboxkit.tables import PARKED
 
 
 class Predecessors(NamedTuple):
-    """What stands before a key's rows and is not in this relay's hands, as positions; None where nothing does.
+    """The nearest rows before a key's claimed rows that are not this relay's own, as positions; None if there is none.
 
     Attributes:
         ready_at: a row that another relay holds, or that this one has just given back.
         held_at: a row that waits for its retry, or behind one that does.
-        due_at: until when that row waits.
+        due_at: the time until which that row waits.
         parked_at: a dead letter whose key is parked.
     """
 
@@ -31,82 +31,82 @@ class Predecessors(NamedTuple):
 
 @dataclass(slots=True)
 class BatchPlan:
-    """What to do with claimed rows. Rows in no list are given back: the end of the transaction unlocks them.
+    """The decisions on claimed rows. Rows in no list are given back: the end of the transaction unlocks them.
 
     Attributes:
-        send: to be published, in position order.
-        expired: too late to be published.
-        waiting: positions to hold, by the moment until which they wait.
-        parked: positions to park, those of them whose key is still parked then: an operator may be releasing it.
-        blocked: how many rows of each key are in no list.
+        send: rows to publish, in position order.
+        expired: rows that are too late to publish.
+        waiting: positions that wait, by the time until which they do.
+        parked: positions to park if their key is still parked then: an operator may be releasing it.
+        blocked: the number of rows of each key that are in no list.
     """
 
-    send: list[Claimed] = field(default_factory=list)
-    expired: list[Claimed] = field(default_factory=list)
+    send: list[ClaimedRow] = field(default_factory=list)
+    expired: list[ClaimedRow] = field(default_factory=list)
     waiting: dict[datetime, list[int]] = field(default_factory=dict)
     parked: list[int] = field(default_factory=list)
     blocked: Counter[str] = field(default_factory=Counter)
 
 
-def plan_batch(rows: Sequence[Claimed], before: Mapping[str, Predecessors], *, now: datetime) -> BatchPlan:
-    """Decide for each row, in position order, by what stands before it."""
-    lineup = BatchPlan()
+def plan_batch(rows: Sequence[ClaimedRow], predecessors: Mapping[str, Predecessors], *, now: datetime) -> BatchPlan:
+    """Decide on each row, in position order, by its predecessors."""
+    plan = BatchPlan()
     for row in rows:
-        found = before.get(row.message.key) if row.message.key is not None else None
-        if found is not None and _is_blocked(row, found, lineup):
+        earlier = predecessors.get(row.message.key) if row.message.key is not None else None
+        if earlier is not None and _is_blocked(row, earlier, plan):
             continue
-        (lineup.expired if _is_expired(row, now) else lineup.send).append(row)
-    return lineup
+        (plan.expired if _is_expired(row, now) else plan.send).append(row)
+    return plan
 
 
-def drop_behind(lineup: BatchPlan, stuck: Mapping[str, datetime | None], *, now: datetime) -> None:
-    """Take out of `send` what stands behind keys that have got stuck meanwhile: until the moment given, or for now."""
-    kept = []
-    for row in lineup.send:
+def drop_behind(plan: BatchPlan, blocked: Mapping[str, datetime | None], *, now: datetime) -> None:
+    """Take rows out of `send` if their keys were blocked meanwhile: until the time of that key, or for now."""
+    send = []
+    for row in plan.send:
         key = row.message.key
-        if key is None or key not in stuck:
-            kept.append(row)
-        elif (due := stuck[key]) == PARKED:
-            lineup.parked.append(row.position)
+        if key is None or key not in blocked:
+            send.append(row)
+        elif (due := blocked[key]) == PARKED:
+            plan.parked.append(row.position)
         elif due is None or due <= now:
-            lineup.blocked[key] += 1
+            plan.blocked[key] += 1
         else:
-            lineup.waiting.setdefault(due, []).append(row.position)
-    lineup.send = kept
+            plan.waiting.setdefault(due, []).append(row.position)
+    plan.send = send
 
 
-def _is_blocked(row: Claimed, found: Predecessors, lineup: BatchPlan) -> bool:
-    if found.parked_at is not None and found.parked_at < row.position:
-        lineup.parked.append(row.position)
-    elif found.held_at is not None and found.due_at is not None and found.held_at < row.position:
-        if found.due_at == PARKED:
-            lineup.parked.append(row.position)
-        elif row.due_at is not None and row.due_at >= found.due_at:  # that one comes first: somebody else has it
-            lineup.blocked[str(row.message.key)] += 1
+def _is_blocked(row: ClaimedRow, earlier: Predecessors, plan: BatchPlan) -> bool:
+    if earlier.parked_at is not None and earlier.parked_at < row.position:
+        plan.parked.append(row.position)
+    elif earlier.held_at is not None and earlier.due_at is not None and earlier.held_at < row.position:
+        if earlier.due_at == PARKED:
+            plan.parked.append(row.position)
+        elif row.due_at is not None and row.due_at >= earlier.due_at:  # the earlier one is due: another relay has it
+            plan.blocked[str(row.message.key)] += 1
         else:
-            lineup.waiting.setdefault(found.due_at, []).append(row.position)
-    elif found.ready_at is not None and found.ready_at < row.position:
-        lineup.blocked[str(row.message.key)] += 1
+            plan.waiting.setdefault(earlier.due_at, []).append(row.position)
+    elif earlier.ready_at is not None and earlier.ready_at < row.position:
+        plan.blocked[str(row.message.key)] += 1
     else:
         return False
     return True
 
 
-def _is_expired(row: Claimed, now: datetime) -> bool:
+def _is_expired(row: ClaimedRow, now: datetime) -> bool:
     return row.expires_at is not None and row.expires_at <= now
 
 
 PATIENCE = 3
-"""How many claims in a row may be blocked for the most part: relays that meet at a key get out of each other's way."""
+"""After so many claims in a row with more than half of their rows blocked, the relay leaves their keys to others."""
 AVOIDED_KEYS = 32
 AVOID_SECONDS = 0.25
 
 
 class ContendedKeys:
-    """Remembers which keys have blocked claims, so that they do not fill every batch while other keys wait.
+    """The keys that have blocked claims lately, so that they do not fill every batch while other keys wait.
 
     Args:
-        monotonic: seconds, for tests.
+        monotonic: a monotonic clock in seconds, for tests.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -115,14 +115,14 @@ class ContendedKeys:
         self._until: dict[str, float] = {}
 
     def keys(self) -> list[str]:
-        """What the next claim leaves out."""
+        """The keys that the next claim leaves out."""
         if self._until:
             now = self._monotonic()
             self._until = {key: until for key, until in self._until.items() if until > now}
         return list(self._until)
 
     def saw(self, rows: int, blocked: Counter[str]) -> None:
-        """Note how many rows a claim had, and how many of them, by key, were not this relay's turn."""
+        """Note the rows of a claim, and how many of them, by key, have to wait for another relay."""
         if blocked.total() * 2 <= rows:
             self._blocked_claims = 0
             return

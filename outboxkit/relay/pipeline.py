@@ -1,4 +1,4 @@
-"""The relay's pipeline: while one batch is published, the last one is settled and the next one claimed."""
+"""The relay's pipeline: while one batch is published, the previous one is settled and the next one claimed."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,48 +14,48 @@ from outboxkit.brokers import Publisher
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.outage import Clock
 from outboxkit.relay.claim import ClaimedBatch, Claimer
-from outboxkit.relay.decisions import Policy, Settlement, settle, take_over
+from outboxkit.relay.decisions import Policy, Settlement, add_plan, settle
 from outboxkit.relay.order import drop_behind
 from outboxkit.relay.publishing import Publishing
 from outboxkit.relay.settle import SettlementWriter
 
 
 class Turn(Enum):
-    """What a turn has done."""
+    """The result of one turn."""
 
-    NOTHING = "nothing was there"
+    NOTHING = "no row was due"
     BLOCKED = "every row has to wait for another relay"
-    MOVED = "rows were published, or moved to where they wait"
+    MOVED = "rows were published, held or parked"
 
 
 class Pipeline:
     """Takes batches through claim, publish and settle. At most two transactions are open at a time.
 
     A batch that is answered is settled while the next one is published: a crash in between publishes it again, under
-    the same ids. Leaving the context gives back whatever is not settled.
+    the same ids. Leaving the context gives back every batch that is not settled.
 
     Args:
-        batches: where rows come from.
-        publisher: where their messages go.
-        settling: what writes down what became of them.
-        policy: what to do with messages that cannot be published.
+        claimer: the source of batches.
+        publisher: publishes their messages.
+        writer: writes settlements.
+        policy: the rules for messages that cannot be published.
         on_settled: called with each settlement that was committed.
         clock: for tests.
     """
 
     def __init__(
         self,
-        batches: Claimer,
+        claimer: Claimer,
         publisher: Publisher,
-        settling: SettlementWriter,
+        writer: SettlementWriter,
         *,
         policy: Policy,
         on_settled: Callable[[Settlement], None],
         clock: Clock,
     ) -> None:
-        self._batches = batches
+        self._claimer = claimer
         self._publishing = Publishing(publisher)
-        self._settling = settling
+        self._writer = writer
         self._policy = policy
         self._on_settled = on_settled
         self._clock = clock
@@ -71,16 +71,16 @@ class Pipeline:
         await self._give_back()
 
     def sweep(self) -> None:
-        """Have the next claim look everywhere."""
-        self._batches.sweep()
+        """Have the next claim look below the floor."""
+        self._claimer.sweep()
 
     @property
     def floor(self) -> int:
-        """The position at or below which nothing is ready."""
-        return self._batches.floor.value
+        """The position at or below which no row is ready."""
+        return self._claimer.floor.value
 
     async def turn(self, as_of: datetime, stop: asyncio.Event) -> Turn:
-        """Publish a batch of what is due at `as_of`. What becomes of it may be committed by the next turn only.
+        """Publish one batch of rows that are due at `as_of`. Its settlement may be committed by the next turn only.
 
         Raises:
             BrokerUnavailable: no message of the batch got an answer.
@@ -89,30 +89,30 @@ class Pipeline:
         try:
             await self._publishing.connect()
             batch, self._next = self._next or await self._claim(as_of), None
-            if not batch.lineup.send:
-                return await self._pass_over(batch)
-            await self._pass(batch, as_of, stop)
+            if not batch.plan.send:
+                return await self._skip(batch)
+            await self._advance(batch, as_of, stop)
         except BaseException:
-            self._batches.start_over()
+            self._claimer.reset()
             await self._give_back()
             raise
         return Turn.MOVED
 
-    async def _pass_over(self, batch: ClaimedBatch) -> Turn:
-        """Settle the batch before this one, and leave this one, of which nothing is to be published."""
+    async def _skip(self, batch: ClaimedBatch) -> Turn:
+        """Settle the previous batch, and end this one, which has nothing to publish."""
         try:
             await self._settle_answered()
         except BaseException:
             await batch.give_back()
             raise
-        moved = await self._leave(batch)
-        blocked = batch.rows or self._batches.is_avoiding
+        moved = await self._end(batch)
+        blocked = batch.rows or self._claimer.skips_keys
         return Turn.MOVED if moved else Turn.BLOCKED if blocked else Turn.NOTHING
 
-    async def _pass(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
-        """Publish the batch, and meanwhile settle the one before it and claim the one behind it."""
+    async def _advance(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
+        """Publish the batch, and meanwhile settle the previous one and claim the next one."""
         try:
-            settlement, trouble = await asyncio.gather(
+            settlement, error = await asyncio.gather(
                 self._publish(batch), self._settle_and_claim(batch, as_of, stop), return_exceptions=True
             )
         except BaseException:
@@ -124,19 +124,19 @@ class Pipeline:
         self._answered = batch, settlement
         if self._next is None or settlement.unknown:
             await self._settle_answered()
-        if isinstance(trouble, BaseException):
-            raise trouble
+        if isinstance(error, BaseException):
+            raise error
         if settlement.unknown:
             await self._give_back()
             if not settlement.answered:
                 raise BrokerUnavailable(settlement.unknown[0])
         elif self._next is not None:
-            drop_behind(self._next.lineup, settlement.stuck, now=self._clock())
+            drop_behind(self._next.plan, settlement.blocked, now=self._clock())
 
-    async def _leave(self, batch: ClaimedBatch) -> bool:
-        """End a batch of which nothing is to be published: its rows are locked no longer. Whether any was moved."""
+    async def _end(self, batch: ClaimedBatch) -> bool:
+        """End a batch that has nothing to publish, which unlocks its rows. Returns whether any was held or parked."""
         settlement = Settlement()
-        take_over(batch.lineup, settlement)
+        add_plan(batch.plan, settlement)
         if settlement.moves:
             await self._commit(batch, settlement)
         else:
@@ -144,25 +144,25 @@ class Pipeline:
         return settlement.moves
 
     async def _publish(self, batch: ClaimedBatch) -> Settlement:
-        sent = batch.lineup.send
-        receipts = await self._publishing.receipts(sent)
-        settlement = settle(sent, receipts, now=self._clock(), policy=self._policy)
-        take_over(batch.lineup, settlement)
+        rows = batch.plan.send
+        receipts = await self._publishing.receipts(rows)
+        settlement = settle(rows, receipts, now=self._clock(), policy=self._policy)
+        add_plan(batch.plan, settlement)
         return settlement
 
     async def _settle_and_claim(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
         await self._settle_answered()
-        if not self._batches.may_be_ahead or stop.is_set():
+        if not self._claimer.can_claim_ahead or stop.is_set():
             return
         following = await self._claim(as_of, batch)
-        if following.lineup.send:
+        if following.plan.send:
             self._next = following
         else:
-            await self._leave(following)
+            await self._end(following)
 
     async def _claim(self, as_of: datetime, published: ClaimedBatch | None = None) -> ClaimedBatch:
-        mine = [*published.lineup.send, *published.lineup.expired] if published else []
-        return await self._batches.claim(as_of, now=self._clock(), mine=mine)
+        own_rows = [*published.plan.send, *published.plan.expired] if published else []
+        return await self._claimer.claim(as_of, now=self._clock(), own_rows=own_rows)
 
     async def _settle_answered(self) -> None:
         answered, self._answered = self._answered, None
@@ -170,11 +170,11 @@ class Pipeline:
             await self._commit(*answered)
 
     async def _commit(self, batch: ClaimedBatch, settlement: Settlement) -> None:
-        await self._settling.commit(batch, settlement, now=self._clock())
+        await self._writer.commit(batch, settlement, now=self._clock())
         self._on_settled(settlement)
 
     async def _give_back(self) -> None:
-        """Settle what is answered, if that can be, and unlock what is only claimed."""
+        """Settle the answered batch if possible, and unlock the one that is only claimed."""
         following, self._next = self._next, None
         try:
             with suppress(DBAPIError):

@@ -1,4 +1,4 @@
-"""Publishing the rows of a batch, whatever is in them: one that cannot be published stops no other one."""
+"""Publishing the rows of a batch: a message that cannot be published stops no other one."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line
 from outboxkit.message import Message
-from outboxkit.outage import is_surprise
-from outboxkit.relay.rows import Claimed
+from outboxkit.outage import is_unexpected
+from outboxkit.relay.rows import ClaimedRow
 
 
 class Publishing:
-    """Asks a publisher for receipts, and finds the message at which the publisher itself fails.
+    """Gets a receipt for each row, and finds the message at which the publisher itself fails.
 
     Args:
-        publisher: where messages go.
+        publisher: the broker's or the destination's.
     """
 
     def __init__(self, publisher: Publisher) -> None:
@@ -25,7 +25,7 @@ class Publishing:
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
-        """Be ready to publish.
+        """Connect the publisher.
 
         Raises:
             BrokerUnavailable: the broker cannot be reached now.
@@ -33,27 +33,26 @@ class Publishing:
         try:
             await self._publisher.connect()
         except asyncio.CancelledError as error:
-            raise _unless_asked(error) from error
+            raise _as_outage(error) from error
 
-    async def receipts(self, rows: Sequence[Claimed]) -> list[Receipt]:
-        """A receipt for each row: those that cannot be read are refused, and what is behind them by key is held.
+    async def receipts(self, rows: Sequence[ClaimedRow]) -> list[Receipt]:
+        """A receipt for each row. Unreadable rows are rejected, and later ones of their keys are not sent.
 
         Raises:
-            BrokerUnavailable: nothing got an answer, or the publisher fails whatever it is given.
+            BrokerUnavailable: nothing got an answer, or the publisher fails at every message.
         """
         receipts: list[Receipt | None] = [None] * len(rows)
-        stuck: set[str] = set()
+        blocked: set[str] = set()
         for index, row in enumerate(rows if any(row.unreadable for row in rows) else ()):
-            if row.message.key is not None and row.message.key in stuck:
-                receipts[index] = _held(row.message)
+            if row.message.key is not None and row.message.key in blocked:
+                receipts[index] = _not_sent(row.message)
             elif row.unreadable is not None:
                 receipts[index] = Receipt(Verdict.REJECTED, row.unreadable, final=True)
                 if row.message.key is not None:
-                    stuck.add(row.message.key)
-        answers = iter(
-            await self._answers([row.message for row, known in zip(rows, receipts, strict=True) if not known])
-        )
-        return [known or next(answers) for known in receipts]
+                    blocked.add(row.message.key)
+        sent = [row.message for row, receipt in zip(rows, receipts, strict=True) if receipt is None]
+        answers = iter(await self._answers(sent))
+        return [receipt or next(answers) for receipt in receipts]
 
     async def _answers(self, messages: Sequence[Message]) -> list[Receipt]:
         failures: dict[int, Exception] = {}
@@ -79,39 +78,39 @@ class Publishing:
         messages: Sequence[Message],
         start: int,
         failures: dict[int, Exception],
-        stuck: frozenset[str] = frozenset(),
+        blocked: frozenset[str] = frozenset(),
     ) -> list[Receipt]:
-        """Publish what is not behind a failed one of its key; where that fails as a whole, one half after the other."""
-        free = [message for message in messages if message.key not in stuck]
+        """Publish the messages that are not behind a failed one of their key. If that fails as a whole, bisect."""
+        free = [message for message in messages if message.key not in blocked]
         try:
             answers = await self._ask(free)
         except BrokerUnavailable:
             raise
         except asyncio.CancelledError as error:
-            raise _unless_asked(error) from error
-        except Exception as error:  # noqa: BLE001 - a publisher may be anybody's
+            raise _as_outage(error) from error
+        except Exception as error:  # noqa: BLE001 - a publisher may be an application's own
             await self._publisher.close()
             await self.connect()
             if len(messages) == 1:
                 failures[start] = error
                 return [Receipt(Verdict.UNKNOWN, first_line(error))]
             middle = len(messages) // 2
-            first = await self._publish(messages[:middle], start, failures, stuck)
+            first = await self._publish(messages[:middle], start, failures, blocked)
             failed = zip(messages, first, strict=False)
-            stuck |= {
+            blocked |= {
                 message.key for message, receipt in failed if message.key and receipt.verdict is not CONFIRMED.verdict
             }
-            return first + await self._publish(messages[middle:], start + middle, failures, stuck)
-        given = iter(answers)
-        return [_held(message) if message.key in stuck else next(given) for message in messages]
+            return first + await self._publish(messages[middle:], start + middle, failures, blocked)
+        receipts = iter(answers)
+        return [_not_sent(message) if message.key in blocked else next(receipts) for message in messages]
 
 
-def _held(message: Message) -> Receipt:
+def _not_sent(message: Message) -> Receipt:
     return Receipt(Verdict.NOT_SENT, f"an earlier message of key {message.key!r} has failed")
 
 
-def _unless_asked(error: asyncio.CancelledError) -> BaseException:
-    """The error itself where this task is to end; if nobody asked, a library has let go of a connection."""
-    if is_surprise(error):
-        return BrokerUnavailable("the broker's client cancelled what it was asked for")
+def _as_outage(error: asyncio.CancelledError) -> BaseException:
+    """The error itself if this task is to end; otherwise the client library dropped a connection."""
+    if is_unexpected(error):
+        return BrokerUnavailable("the broker's client library cancelled the call")
     return error

@@ -1,4 +1,4 @@
-"""What the relay reports: its log, which says the same thing once every few seconds, and the totals of a drain."""
+"""The relay's reports: a log that repeats a line at most every few seconds, and the totals of a drain."""
 
 import logging
 import time
@@ -11,9 +11,9 @@ import structlog
 from outboxkit.relay.decisions import Reason, Settlement
 
 SECONDS = 5.0
-"""How long lines of one kind are only counted after one of them was written."""
+"""After a line was written, further ones of its kind are only counted for so long."""
 KINDS = 1000
-"""How many kinds are remembered; where there are more, what was counted is written and remembering starts anew."""
+"""The maximum number of kinds that are remembered; beyond it all counts are written, and the memory is cleared."""
 
 
 @dataclass(slots=True)
@@ -26,11 +26,11 @@ class _Kind:
 
 
 class LimitedLog:
-    """Writes the first line of a kind at once; of those that follow soon the last one, with how many they were.
+    """Writes the first line of a kind at once; of those that follow soon only the last one, with their count.
 
     Args:
-        process: the name for the log, such as `relay`.
-        monotonic: seconds, for tests.
+        process: the process's name in the log, such as `relay`.
+        monotonic: a monotonic clock in seconds, for tests.
     """
 
     def __init__(self, process: str, *, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -39,50 +39,50 @@ class LimitedLog:
         self._kinds: dict[tuple[str, ...], _Kind] = {}
 
     def say(self, level: int, event: str, *kind: str, **fields: Any) -> None:
-        """Write a line, or count it: lines of one event and one kind are alike."""
+        """Write a line, or count it if one of the same event and kind was written lately."""
         now, name = self._monotonic(), (event, *kind)
-        known = self._kinds.get(name)
-        if known is None:
+        last = self._kinds.get(name)
+        if last is None:
             if len(self._kinds) >= KINDS:
                 self.flush(everything=True)
             self._kinds[name] = _Kind(now)
             self._log.log(level, event, **fields)
             return
-        known.level, known.event, known.fields, known.count = level, event, fields, known.count + 1
-        if now - known.written_at >= SECONDS:
-            self._write(known, now)
+        last.level, last.event, last.fields, last.count = level, event, fields, last.count + 1
+        if now - last.written_at >= SECONDS:
+            self._write(last, now)
 
     def flush(self, *, everything: bool = False) -> None:
-        """Write what was counted for long enough, or all of it; forget what did not come again."""
+        """Write the counts that are old enough, or all of them; forget kinds that did not come again."""
         now = self._monotonic()
-        for name, known in list(self._kinds.items()):
-            if not everything and now - known.written_at < SECONDS:
+        for name, last in list(self._kinds.items()):
+            if not everything and now - last.written_at < SECONDS:
                 continue
-            if known.count:
-                self._write(known, now)
+            if last.count:
+                self._write(last, now)
             else:
                 del self._kinds[name]
         if everything:
             self._kinds.clear()
 
-    def _write(self, known: _Kind, now: float) -> None:
-        repeated = {"count": known.count} if known.count > 1 else {}
-        self._log.log(known.level, known.event, **(known.fields or {}), **repeated)
-        known.written_at, known.count, known.fields = now, 0, None
+    def _write(self, last: _Kind, now: float) -> None:
+        repeated = {"count": last.count} if last.count > 1 else {}
+        self._log.log(last.level, last.event, **(last.fields or {}), **repeated)
+        last.written_at, last.count, last.fields = now, 0, None
 
 
 @dataclass(slots=True)
 class Drained:
-    """What `drain` did.
+    """The totals of one `drain`.
 
     Attributes:
         published: messages that the broker confirmed.
-        discarded: messages that no queue wanted and that were to be forgotten then.
+        discarded: messages that no queue wanted and that were deleted for that.
         failed: how often each type could not be published, or was postponed, with the last reason.
         dead: how many messages of each type were given up, with the last reason.
         expired: messages that were too late to be published.
-        held: due rows that another relay holds, or that came back to wait; None where the database was away when the
-            drain was stopped, so that nobody knows.
+        blocked: due rows that are locked by another relay, or came back to wait. None if they could not be counted,
+            because the drain was stopped while the database was away.
         later: rows that wait for a later time.
     """
 
@@ -91,27 +91,27 @@ class Drained:
     failed: dict[str, tuple[int, str]] = field(default_factory=dict)
     dead: dict[str, tuple[int, str]] = field(default_factory=dict)
     expired: int = 0
-    held: int | None = 0
+    blocked: int | None = 0
     later: int = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that was due has been published, or was given up as expired or unwanted."""
-        return not self.failed and not self.dead and self.held == 0
+        """Whether everything that was due has been published, has expired or was discarded."""
+        return not self.failed and not self.dead and self.blocked == 0
 
     def add(self, settled: Settlement) -> None:
-        """Count what became of one batch."""
+        """Add the counts of one batch."""
         self.published += len(settled.published)
         self.discarded += len(settled.discarded)
         for row in settled.failed:
             self.failed[row.message.type] = (self.failed.get(row.message.type, (0, ""))[0] + 1, row.reason)
         self.expired += sum(row.reason is Reason.EXPIRED for row in settled.dead)
-        for gone in (row for row in settled.dead if row.reason is not Reason.EXPIRED):
-            self.dead[gone.message.type] = (self.dead.get(gone.message.type, (0, ""))[0] + 1, gone.error)
+        for dead in (row for row in settled.dead if row.reason is not Reason.EXPIRED):
+            self.dead[dead.message.type] = (self.dead.get(dead.message.type, (0, ""))[0] + 1, dead.error)
 
 
 def report(settlement: Settlement, log: LimitedLog) -> None:
-    """Log what failed or was given up: a line for each type and reason every few seconds; batches are for debugging."""
+    """Log failed and dead rows, a line for each type and reason every few seconds; whole batches at debug level."""
     for row in settlement.failed:
         log.say(
             logging.WARNING if row.failures else logging.INFO,

@@ -1,4 +1,4 @@
-"""Claimed rows, read from the driver: the one place where the relay sees thousands of values a second."""
+"""Claimed rows, read from the driver: the one place that handles thousands of values a second."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ _NO_HEADERS: dict[str, object] = {}
 
 
 @dataclass(slots=True, eq=False)
-class Claimed:
-    """A row of the outbox that this relay holds locked; `unreadable` says why it cannot be published as it is."""
+class ClaimedRow:
+    """An outbox row that this relay holds locked. `unreadable` is the reason for which it cannot be published."""
 
     position: int
     attempts: int
@@ -32,36 +32,36 @@ class Claimed:
     unreadable: str | None = None
 
 
-def read(rows: Iterable[tuple[Any, ...]]) -> list[Claimed]:
-    """Rows as `statements.claim.CLAIMED` lists their columns."""
-    claimed = []
+def read(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedRow]:
+    """Rows from tuples, in the order of `statements.claim.CLAIMED`."""
+    batch = []
     for row in rows:
         position, attempts, id_, type_, payload, key, topic, headers, correlation, causation, created = row[:11]
         content_type, encoding, expires_at, discard, due_at, reply = row[11:]
         carried, unreadable = (_NO_HEADERS, None) if headers == b"{}" else _headers(headers)
-        if type(payload) is not bytes:  # SQLite stores whatever it is given
+        if type(payload) is not bytes:  # SQLite stores a value of any type
             payload, unreadable = b"", "its payload is not bytes"
         message = unchecked(
             id_, type_, payload, key, topic, carried, correlation, causation, created, content_type, encoding
         )
-        claimed.append(Claimed(position, attempts, message, expires_at, discard, due_at, reply, unreadable))
-    return claimed
+        batch.append(ClaimedRow(position, attempts, message, expires_at, discard, due_at, reply, unreadable))
+    return batch
 
 
 def _headers(stored: Any) -> tuple[dict[str, object], str | None]:
     try:
         return codec.decode_headers(stored), None
-    except Exception as error:  # noqa: BLE001 - whatever is there, it stops no other row
+    except Exception as error:  # noqa: BLE001 - whatever is stored, it stops no other row
         return _NO_HEADERS, f"its headers cannot be read: {type(error).__name__}"
 
 
 async def fetch(
     connection: AsyncConnection, statement: Select[Any], parameters: Mapping[str, object]
 ) -> list[tuple[Any, ...]]:
-    """The statement's rows as tuples, in the transaction of the connection.
+    """The statement's rows as tuples, in the connection's transaction.
 
-    On PostgreSQL they come straight from the driver, in its binary format: SQLAlchemy's result objects would cost
-    more than everything else that the relay does with a row.
+    On PostgreSQL they come straight from the driver, in its binary format. SQLAlchemy's result objects would cost more
+    than all other work of the relay on a row.
 
     Raises:
         sqlalchemy.exc.DBAPIError: as SQLAlchemy itself would.

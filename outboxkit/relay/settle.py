@@ -1,6 +1,6 @@
-"""Writing a settlement: every row of a batch, in the transaction that claimed it or in one that follows.
+"""Writes a settlement: every row of a batch, in the transaction that claimed it or in one that follows.
 
-A row that is gone by then is left alone: no statement brings it back.
+A row that is gone by then stays gone: no statement brings it back.
 """
 
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ from outboxkit.relay.decisions import Dead, Settlement
 
 
 class SettlementWriter:
-    """Writes settlements.
+    """Writes settlements of one destination.
 
     Args:
         dialect: the database's.
         keep: whether published rows are moved to `outboxkit_published` instead of deleted.
-        destination: the one whose rows they are.
+        destination: whose rows they are.
     """
 
     def __init__(self, dialect: str, *, keep: bool, destination: str = DEFAULT_DESTINATION) -> None:
         self._dialect = dialect
         self._destination = destination
-        self._keep = keep
+        self._keeps = keep
         self._moves = dialect != "sqlite"
         self._forget = statements.settle.forget(dialect)
         self._keep_published = statements.settle.keep_published(dialect)
@@ -35,7 +35,7 @@ class SettlementWriter:
         self._add_reply = statements.settle.add_reply()
 
     async def commit(self, batch: ClaimedBatch, settlement: Settlement, *, now: datetime) -> None:
-        """Settle every row of the batch and commit; the connection goes back to its pool either way.
+        """Settle every row of the batch and commit; the connection returns to its pool in any case.
 
         Raises:
             sqlalchemy.exc.DBAPIError: nothing is settled, and every row is as it was.
@@ -47,15 +47,15 @@ class SettlementWriter:
             await batch.connection.close()
 
     async def _write(self, connection: AsyncConnection, settlement: Settlement, now: datetime) -> None:
-        gone = [*settlement.discarded]
+        deletions = [*settlement.discarded]
         if settlement.replies:
             await connection.execute(self._add_reply, [reply._asdict() for reply in settlement.replies])
         if settlement.published:
-            gone += await self._let_go(connection, settlement.published)
+            deletions += await self._keep(connection, settlement.published)
         for rows in _alike(settlement.dead):
-            gone += await self._give_up(connection, rows, now)
-        if gone:
-            await connection.execute(self._forget, {"positions": gone})
+            deletions += await self._give_up(connection, rows, now)
+        if deletions:
+            await connection.execute(self._forget, {"positions": deletions})
         if settlement.failed:
             failed = [
                 {
@@ -73,17 +73,17 @@ class SettlementWriter:
         if settlement.parked:
             await connection.execute(self._park, {"positions": settlement.parked, "of_destination": self._destination})
 
-    async def _let_go(self, connection: AsyncConnection, positions: list[int]) -> list[int]:
-        """Keep published rows where that is wanted; returns what is to be deleted still."""
-        if not self._keep:
+    async def _keep(self, connection: AsyncConnection, positions: list[int]) -> list[int]:
+        """Copy published rows if that is configured; returns the positions that remain to be deleted."""
+        if not self._keeps:
             return positions
         await connection.execute(self._keep_published, {"positions": positions})
         return [] if self._moves else positions
 
     async def _give_up(self, connection: AsyncConnection, rows: list[Dead], now: datetime) -> list[int]:
-        """Bury rows that are alike; returns what is to be deleted still."""
+        """Bury rows that are alike; returns the positions that remain to be deleted."""
         first, positions = rows[0], [row.position for row in rows]
-        given = {
+        parameters = {
             "positions": positions,
             "reason": str(first.reason),
             "error": storable(first.error),
@@ -91,7 +91,7 @@ class SettlementWriter:
             "parked": first.parked,
             "now": now,
         }
-        await connection.execute(self._bury, given)
+        await connection.execute(self._bury, parameters)
         return [] if self._moves else positions
 
 

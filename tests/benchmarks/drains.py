@@ -19,7 +19,7 @@ from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
 from tests.statements_sent import StatementsSent
 
-PACE = Concurrency(concurrency=8, batch=200)
+PACE = Concurrency(transactions=8, batch=200)
 PREFETCH = 64
 AHEAD = 2 * PACE.batch
 """What a consumer that only receives is pushed ahead: as much as ours in batches."""
@@ -92,10 +92,10 @@ async def raw(orders: Orders) -> AsyncIterator[Drain]:
 async def by_hand(orders: Orders) -> AsyncIterator[Drain]:
     """A transaction for each message through the same consumer, with an inbox that is written by hand."""
     count = Count()
-    engine = create_async_engine(orders.database_url, pool_size=PACE.concurrency)
+    engine = create_async_engine(orders.database_url, pool_size=PACE.transactions)
     sent = StatementsSent(engine) if orders.trace else None
     async with await aio_pika.connect_robust(orders.broker_url) as connection:
-        callback = hand_written.handling(engine, PACE.concurrency, count.one_more)
+        callback = hand_written.handling(engine, PACE.transactions, count.one_more)
         yield Drain(partial(_consume, connection, orders.queue, PREFETCH, callback), lambda: count.done, sent)
     await engine.dispose()
 
@@ -120,10 +120,10 @@ async def received(orders: Orders) -> AsyncIterator[Drain]:
 @asynccontextmanager
 async def ours(orders: Orders, *, handler: Handler, until_empty: bool = False) -> AsyncIterator[Drain]:
     """outboxkit's consumer, as `outboxkit consume` builds it, or `outboxkit consume --drain`."""
-    engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=PACE.concurrency + 1)
+    engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=PACE.transactions + 1)
     sent = StatementsSent(engine) if orders.trace else None
     subscriber = _subscriber(orders, prefetch=PACE.prefetch([handler], PREFETCH))
-    consumer = Consumer(engine, subscriber, [handler], queue=orders.queue, pace=PACE)
+    consumer = Consumer(engine, subscriber, [handler], queue=orders.queue, concurrency=PACE)
     await subscriber.connect()
     yield Drain(consumer.drain if until_empty else consumer.run, consumer.outcomes.total, sent)
     await subscriber.close()

@@ -24,7 +24,7 @@ from outboxkit.retry import Backoff
 from tests.tcp_proxy import TcpProxy
 
 MILLISECOND = timedelta(milliseconds=1)
-QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, floor=MILLISECOND)
+QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, minimum=MILLISECOND)
 PATIENT = Policy(max_attempts=1_000_000, backoffs=dict.fromkeys((Verdict.UNROUTABLE, Verdict.REJECTED), QUICK))
 NOW = datetime.now(UTC)
 FILL = """

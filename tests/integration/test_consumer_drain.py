@@ -26,9 +26,9 @@ def subscriber_of(broker: PlainClient, *, ordered: bool = False, prefetch: int =
 def consumer_of(
     engine: AsyncEngine, broker: PlainClient, function: Callable[..., Any], *, ordered: bool = False
 ) -> Consumer:
-    handler, pace = inbox.handler_of(function), Concurrency(4, batch=50, ordered=ordered)
-    subscriber = subscriber_of(broker, ordered=ordered, prefetch=pace.prefetch([handler], 64))
-    return Consumer(engine, subscriber, [handler], queue=broker.queue, pace=pace)
+    handler, concurrency = inbox.handler_of(function), Concurrency(4, batch=50, ordered=ordered)
+    subscriber = subscriber_of(broker, ordered=ordered, prefetch=concurrency.prefetch([handler], 64))
+    return Consumer(engine, subscriber, [handler], queue=broker.queue, concurrency=concurrency)
 
 
 async def declare(broker: PlainClient, *, ordered: bool = False) -> None:

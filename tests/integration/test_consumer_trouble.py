@@ -79,7 +79,7 @@ async def test_no_more_than_the_concurrency_is_handled_at_once(start: Start, bro
         await go.wait()
         now -= 1
 
-    async with start(count, pace=Concurrency(3)) as consumer:
+    async with start(count, concurrency=Concurrency(3)) as consumer:
         for number in range(12):
             publish(broker, number, str(number))
         await consumer.reaches(processed=12)

@@ -143,12 +143,14 @@ async def send(broker: PlainClient, messages: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "pace", [Concurrency(8), Concurrency(8, batch=50), Concurrency(4, ordered=True)], ids=["single", "batch", "ordered"]
+    "concurrency",
+    [Concurrency(8), Concurrency(8, batch=50), Concurrency(4, ordered=True)],
+    ids=["single", "batch", "ordered"],
 )
 async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handled(
-    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, pace: Concurrency
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, concurrency: Concurrency
 ):
-    @inbox_handler("Odd", batch=pace.batch == 50)
+    @inbox_handler("Odd", batch=concurrency.batch == 50)
     def odd(session: Session, event: Ordered) -> None:
         if event.number % 3 == 0:
             raise Reject("a multiple of three")
@@ -160,7 +162,9 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
     await send(broker, messages)
     publish(broker, 1, "healthy")
     policy = Policy(max_attempts=2, ladder=LADDER)
-    consumer = Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue, pace=pace, policy=policy)
+    consumer = Consumer(
+        async_pg_engine, subscriber, handlers, queue=broker.queue, concurrency=concurrency, policy=policy
+    )
     stop = asyncio.Event()
     running = asyncio.create_task(consumer.run(stop))
 
@@ -214,7 +218,7 @@ async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
         if event.number % 4 == 2:
             raise asyncio.CancelledError
 
-    async with start(leaks, policy=Policy(max_attempts=1), pace=Concurrency(8)) as consumer:
+    async with start(leaks, policy=Policy(max_attempts=1), concurrency=Concurrency(8)) as consumer:
         for number in range(28):
             publish(broker, number, f"m-{number}")
 

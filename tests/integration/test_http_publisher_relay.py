@@ -24,7 +24,7 @@ from tests.http_destination import DROP, Call, Destination, Say, say
 from tests.night import by_night
 
 MILLISECOND = timedelta(milliseconds=1)
-QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, floor=MILLISECOND)
+QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, minimum=MILLISECOND)
 PATIENT = Policy(max_attempts=1000, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
 
 

@@ -135,7 +135,7 @@ def test_who_goes_on_after_an_error_is_not_taken_for_done(pg_engine: Engine):
         with pytest.raises(IntegrityError):
             session.execute(insert(tables.inbox).values(handler="Other", message_id="m", type=None))
 
-    refused = pytest.raises(TransactionRequired, match="'GoesOn' caught an error of the database")
+    refused = pytest.raises(TransactionRequired, match="'GoesOn' caught a database error")
     with refused, Session(pg_engine) as session, session.begin():
         inbox.run_once(session, MESSAGE, goes_on)
 

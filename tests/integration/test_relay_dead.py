@@ -55,7 +55,7 @@ async def test_a_rejected_message_parks_its_key_and_no_other(engine: Engine, asy
     assert recorder.arrived == ["a1", "b1", "b2"]
     assert dead(engine) == [("a2", "rejected", "rejected: told so", 1, True, 2)]
     assert waits(engine) == [(id_, True, PARKED) for id_ in ("a3", "a4", "a5")]
-    assert (done.published, done.dead, done.held, done.later) == (3, {"T": (1, "rejected: told so")}, 0, 3)
+    assert (done.published, done.dead, done.blocked, done.later) == (3, {"T": (1, "rejected: told so")}, 0, 3)
     add(engine, "a6")
     await drained(async_engine, recorder)
     assert waits(engine)[-1] == ("a6", True, PARKED)

@@ -56,7 +56,7 @@ async def test_a_relay_drains_and_counts_its_own_destination(pg_engine: Engine, 
         recorder = Recorder()
         done = await drained(async_pg_engine, recorder, destination=destination)
         assert recorder.arrived == expected
-        assert (done.held, done.later, done.is_complete) == (0, later, True)
+        assert (done.blocked, done.later, done.is_complete) == (0, later, True)
 
 
 async def test_a_key_waits_for_nothing_in_another_destination(pg_engine: Engine, async_pg_engine: AsyncEngine):

@@ -251,6 +251,6 @@ async def test_a_drain_gives_up_on_what_somebody_else_holds_after_its_patience(
     with pg_engine.begin() as connection:
         connection.execute(select(tables.outbox).limit(1).with_for_update())
         done = await Relay(async_pg_engine, Recorder()).drain(asyncio.Event(), patience=timedelta(milliseconds=300))
-    assert (done.published, done.held, done.is_complete) == (0, 5, False)
+    assert (done.published, done.blocked, done.is_complete) == (0, 5, False)
     assert async_pg_engine.pool.checkedout() == 0
     assert (await Relay(async_pg_engine, Recorder()).drain(asyncio.Event())).published == 5

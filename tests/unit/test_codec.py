@@ -139,7 +139,7 @@ def test_unknown_fields_are_ignored_deep_inside():
 def test_a_missing_field_is_named(cls: type, known: dict[str, Any]):
     for name in known:
         rest = {other: value for other, value in known.items() if other != name}
-        with pytest.raises(DecodeError, match=rf"the payload is no {cls.__name__}: .*\b{name}\b"):
+        with pytest.raises(DecodeError, match=rf"the payload is not a valid {cls.__name__}: .*\b{name}\b"):
             codec.decode(cls, json.dumps(rest).encode())
 
 
@@ -161,7 +161,7 @@ def test_a_wrong_field_is_named_with_its_place(cls: type, payload: dict[str, Any
 @pytest.mark.parametrize("cls", [OrderConfirmed, ParcelSent, StockChanged, CustomerMoved])
 @pytest.mark.parametrize("payload", [b"", b"{", b"null", b"[]", b"7", b"\xff\xfe", b'"text"', b"[" * 100_000])
 def test_what_is_no_json_object_is_a_decode_error_in_one_line(cls: type, payload: bytes):
-    with pytest.raises(DecodeError, match=f"the payload is no {cls.__name__}") as raised:
+    with pytest.raises(DecodeError, match=f"the payload is not a valid {cls.__name__}") as raised:
         codec.decode(cls, payload)
     assert len(str(raised.value).splitlines()) == 1
 

@@ -117,7 +117,7 @@ def test_a_task_that_ends_the_loop_does_not_end_the_process(ends: str):
         child.terminate()
         lines.append(child.communicate(timeout=60)[0])
     assert child.returncode == 4
-    assert "a task that a handler has started wanted to end the process" in "".join(lines)
+    assert "a task of a handler tried to end the process" in "".join(lines)
 
 
 def test_a_handler_that_cancels_every_task_ends_the_process_with_an_error():

@@ -128,6 +128,6 @@ def test_an_error_that_nobody_waited_for_is_a_line_of_ours(capsys: pytest.Captur
 
     assert process.run(service, shutdown_timeout=process.LEAVING) == 0
     (line,) = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert line["event"] == "an error that nobody waited for"
+    assert line["event"] == "an error that no task awaited"
     assert "CheckViolation" in line["exception"]
     assert SECRET not in json.dumps(line)

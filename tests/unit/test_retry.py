@@ -53,7 +53,7 @@ def test_two_messages_do_not_wait_in_step():
 
 
 def test_a_backoff_of_nothing_is_the_floor():
-    assert Backoff(base=timedelta(0), floor=timedelta(0)).after(9) == timedelta(0)
+    assert Backoff(base=timedelta(0), minimum=timedelta(0)).after(9) == timedelta(0)
 
 
 @given(LADDERS, st.integers(-5, 1000))

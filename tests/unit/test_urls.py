@@ -49,11 +49,11 @@ def test_what_is_shown_of_a_url(url: str, shown: str):
         ("broker_url", f"amqps://u:1/{SECRET}@mq/", "a / %2F"),
         ("broker_url", f"amqp://mq/,amqp://u:p@{SECRET}@mq/", "is written %40"),
         ("broker_url", f"https://u:p@{SECRET}@pay.example/", "is written %40"),
-        ("broker_url", f"a:{SECRET}@mq://x", "it begins otherwise"),
+        ("broker_url", f"a:{SECRET}@mq://x", "it has another beginning"),
         (
             "database_url",
             f"postgres://u:{SECRET}@db/x",
-            "postgresql+psycopg://… is accepted; write that in the place of",
+            "postgresql+psycopg://… is accepted; write that instead of",
         ),
         ("database_url", f"postgresql+asyncpg://u:{SECRET}@db/x?ssl=require", "know 'ssl': write sslmode=require"),
         ("database_url", f"postgresql+psycopg2://u:{SECRET}@db/x?sslmode=require&keepalive=1", "'keepalive'"),

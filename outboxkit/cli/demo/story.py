@@ -98,7 +98,7 @@ class Story:
         self._broker = MemoryBroker()
         handler = inbox.handler_of(shop.send_receipt)
         self._subscriber = MemorySubscriber(self._broker, QUEUE, [handler.message_type])
-        self._consumer = Consumer(self._engine, self._subscriber, [handler], queue=QUEUE, pace=Concurrency(1))
+        self._consumer = Consumer(self._engine, self._subscriber, [handler], queue=QUEUE, concurrency=Concurrency(1))
         self._with_inbox = with_inbox
         self._all_taken = asyncio.Event()
 

@@ -85,7 +85,7 @@ def test_a_module_that_is_not_there_is_named(run: Run, name: str):
             "two handlers are",
         ),
         (6, HANDLERS + "\n@inbox_handler('Other')\ndef other(session, event: int): ...", "annotate it"),
-        (7, NEVER_READ, "handler 'Never': Never can be written, and never be read: "),
+        (7, NEVER_READ, "handler 'Never': Never can be encoded, but never decoded: "),
     ],
 )
 def test_a_module_that_cannot_be_used_says_why(run: Run, tmp_path: Path, number: int, text: str, reason: str):

@@ -34,7 +34,7 @@ class Bench:
     def consumer(self, *functions: Callable[..., Any], max_attempts: int = 3, **more: Any) -> Consumer:
         policy = Policy(max_attempts=max_attempts, ladder=AT_ONCE)
         handlers = [handler_of(function) for function in functions]
-        given = {"queue": "billing", "policy": policy, "clock": lambda: NOW, "pace": Concurrency(2)} | more
+        given = {"queue": "billing", "policy": policy, "clock": lambda: NOW, "concurrency": Concurrency(2)} | more
         return Consumer(self.engine, self.subscriber, handlers, **given)
 
     async def drain(self, *functions: Callable[..., Any], **more: Any) -> Consumed:

@@ -16,7 +16,7 @@ from structlog.testing import LogCapture, capture_logs
 from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, process, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
-from outboxkit.consumer.upkeep import Upkeep
+from outboxkit.consumer.database_clock import DatabaseClock
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
@@ -56,7 +56,7 @@ def waiting(bench: Bench) -> list[str]:
 
 async def test_a_drain_ends_with_an_empty_queue(bench: Bench, database_url: str):
     bench.put(*[message(id=f"m-{number}") for number in range(20)])
-    done = await bench.drain(work, pace=Concurrency(4))
+    done = await bench.drain(work, concurrency=Concurrency(4))
     assert (done.outcomes, done.postponed) == ({Outcome.PROCESSED: 20}, 0)
     assert count(database_url, effects) == 20
 
@@ -79,7 +79,7 @@ async def test_a_stopped_drain_leaves_the_rest(bench: Bench):
         bench.stop.set()
 
     bench.put(*[message(id=id_) for id_ in "abc"])
-    done = await bench.drain(stops, pace=Concurrency(1))
+    done = await bench.drain(stops, concurrency=Concurrency(1))
     assert done.outcomes == {Outcome.PROCESSED: 1}
     assert waiting(bench) == ["b", "c"]
 
@@ -87,7 +87,7 @@ async def test_a_stopped_drain_leaves_the_rest(bench: Bench):
 async def test_a_stop_finishes_what_is_in_flight_and_gives_back_the_rest(bench: Bench, database_url: str):
     gate = Gate()
     bench.put(*[message(id=id_) for id_ in "abc"])
-    running = asyncio.create_task(bench.consumer(gate.handler, pace=Concurrency(1)).run(bench.stop))
+    running = asyncio.create_task(bench.consumer(gate.handler, concurrency=Concurrency(1)).run(bench.stop))
     await gate.began.acquire()
     bench.stop.set()
     gate.open.set()
@@ -105,7 +105,7 @@ async def test_a_stop_says_what_it_waits_for_and_what_it_gave_up(bench: Bench):
     gate = Gate()
     bench.put(*[message(id=id_) for id_ in "abc"])
     with capture_logs() as said:
-        running = asyncio.create_task(bench.consumer(gate.handler, pace=Concurrency(1)).run(bench.stop))
+        running = asyncio.create_task(bench.consumer(gate.handler, concurrency=Concurrency(1)).run(bench.stop))
         await gate.began.acquire()
         bench.stop.set()
         while not any("stopping" in line["event"] for line in said):
@@ -198,14 +198,14 @@ async def test_a_lost_broker_is_connected_to_again_and_the_database_asked_for_th
     async def connect() -> None:
         connects.append("connected")
 
-    async def once(_: Upkeep) -> None:
+    async def once(_: DatabaseClock) -> None:
         connects.append("asked for the time")
 
     bench.subscriber.receive, bench.subscriber.connect = receive, connect
     bench.put(message())
-    monkeypatch.setattr(Upkeep, "once", once)
+    monkeypatch.setattr(DatabaseClock, "once", once)
     with capture_logs() as said:
-        done = await bench.drain(work, pace=Concurrency(1))
+        done = await bench.drain(work, concurrency=Concurrency(1))
     assert done.outcomes == {Outcome.PROCESSED: 1}
     assert connects == ["asked for the time", "connected"] * 3 + ["connected"], "the last to count what is postponed"
     assert "broker is away, waiting" in [line["event"] for line in said if line["log_level"] == "warning"]
@@ -241,9 +241,9 @@ async def test_a_broken_client_library_ends_a_drain_and_nothing_else(bench: Benc
     bench.subscriber.receive = receive
     before = asyncio.all_tasks()
     bench.put(message())
-    consumer = await bench.run_until_settled(work, pace=Concurrency(5))
+    consumer = await bench.run_until_settled(work, concurrency=Concurrency(5))
     assert (consumer.outcomes, errors) == ({Outcome.PROCESSED: 1}, [])
     errors.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        await bench.consumer(work, pace=Concurrency(5)).drain(asyncio.Event())
+        await bench.consumer(work, concurrency=Concurrency(5)).drain(asyncio.Event())
     assert asyncio.all_tasks() == before

@@ -114,4 +114,4 @@ async def test_a_hook_that_returns_a_coroutine_is_told_of(bench: Bench):
     bench.put(message(type="OrderConfirmed"))
     with capture_logs() as said:
         assert (await consumer.drain(bench.stop)).outcomes == {Outcome.DEAD: 1}
-    assert [line["event"] for line in said].count("the on_error hook returned a coroutine, which nobody awaits") == 1
+    assert [line["event"] for line in said].count("the on_error hook returned a coroutine, which is never awaited") == 1

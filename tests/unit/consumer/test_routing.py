@@ -54,14 +54,14 @@ def names(found: object) -> list[str]:
 
 def test_a_delivery_is_handled_together_only_where_all_its_handlers_allow_it():
     both = routing(bill, count_orders, restock)
-    assert both.arrival(delivery(message())).way is Mode.SINGLE
-    assert both.arrival(delivery(message(type="StockChanged"))).way is Mode.BATCHED
-    assert routing(count_orders).arrival(delivery(message())).way is Mode.BATCHED
+    assert both.arrival(delivery(message())).mode is Mode.SINGLE
+    assert both.arrival(delivery(message(type="StockChanged"))).mode is Mode.BATCHED
+    assert routing(count_orders).arrival(delivery(message())).mode is Mode.BATCHED
 
 
 def test_what_came_back_is_handled_alone():
-    assert routing(count_orders).arrival(delivery(message(), redeliveries=1)).way is Mode.ISOLATED
-    assert routing(count_orders).arrival(delivery(Malformed("no id", b""), redeliveries=1)).way is Mode.SINGLE
+    assert routing(count_orders).arrival(delivery(message(), redeliveries=1)).mode is Mode.ISOLATED
+    assert routing(count_orders).arrival(delivery(Malformed("no id", b""), redeliveries=1)).mode is Mode.SINGLE
 
 
 def test_the_key_counts_only_in_order():

@@ -63,7 +63,7 @@ async def test_what_is_no_handler_is_told_by_its_place(monkeypatch: pytest.Monke
             await asyncio.sleep(0.01)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
-    assert f"by what is no handler ({__name__}, line " in lines(said)[0]
+    assert f"by code outside the handlers ({__name__}, line " in lines(said)[0]
 
 
 def deep(seconds: float) -> None:

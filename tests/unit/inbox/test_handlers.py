@@ -127,7 +127,7 @@ def test_forgotten_parentheses_are_explained():
 
 
 def test_an_unmarked_function_is_no_handler():
-    with pytest.raises(ConfigurationError, match='<lambda> is no handler: decorate it with @inbox_handler\\("…"\\)'):
+    with pytest.raises(ConfigurationError, match='<lambda> is not a handler: decorate it with @inbox_handler\\("…"\\)'):
         handler_of(lambda session, event: None)
 
 

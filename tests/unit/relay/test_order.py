@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.relay.order import BatchPlan, Predecessors, drop_behind, plan_batch
-from outboxkit.relay.rows import Claimed
+from outboxkit.relay.rows import ClaimedRow
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message
@@ -19,12 +19,12 @@ KEYS = st.sampled_from([None, "a", "b"])
 PLACES = st.none() | st.integers(0, 12)
 
 
-def row(position: int, key: str | None = "k", due_at: datetime | None = None, **more: datetime) -> Claimed:
-    return Claimed(position, 0, message(id=f"m-{position}", key=key), due_at=due_at, **more)
+def row(position: int, key: str | None = "k", due_at: datetime | None = None, **more: datetime) -> ClaimedRow:
+    return ClaimedRow(position, 0, message(id=f"m-{position}", key=key), due_at=due_at, **more)
 
 
 @st.composite
-def claims(draw: st.DrawFn) -> list[Claimed]:
+def claims(draw: st.DrawFn) -> list[ClaimedRow]:
     positions = draw(st.lists(st.integers(1, 12), unique=True, max_size=8).map(sorted))
     dues, ends = st.none() | MOMENTS, st.sampled_from([None, PAST, FUTURE])
     return [row(position, draw(KEYS), draw(dues), expires_at=draw(ends)) for position in positions]
@@ -40,46 +40,46 @@ def befores(draw: st.DrawFn) -> dict[str, Predecessors]:
     return found
 
 
-def stands_behind(row: Claimed, found: Predecessors | None) -> bool:
+def stands_behind(row: ClaimedRow, found: Predecessors | None) -> bool:
     places = (found.ready_at, found.held_at, found.parked_at) if found is not None else ()
     return any(place is not None and place < row.position for place in places)
 
 
-def told(lineup: BatchPlan) -> Counter[int]:
+def told(plan: BatchPlan) -> Counter[int]:
     """How often each position is in a list."""
-    waiting = [position for positions in lineup.waiting.values() for position in positions]
-    return Counter([*waiting, *lineup.parked, *(row.position for row in [*lineup.send, *lineup.expired])])
+    waiting = [position for positions in plan.waiting.values() for position in positions]
+    return Counter([*waiting, *plan.parked, *(row.position for row in [*plan.send, *plan.expired])])
 
 
 @given(claims(), befores())
 def test_a_row_goes_exactly_where_nothing_of_its_key_stands_before_it(
-    rows: list[Claimed], before: dict[str, Predecessors]
+    rows: list[ClaimedRow], before: dict[str, Predecessors]
 ):
-    lineup = plan_batch(rows, before, now=NOW)
+    plan = plan_batch(rows, before, now=NOW)
     free = [row for row in rows if not stands_behind(row, before.get(row.message.key or ""))]
-    assert lineup.send == [row for row in free if row.expires_at != PAST]
-    assert lineup.expired == [row for row in free if row.expires_at == PAST]
+    assert plan.send == [row for row in free if row.expires_at != PAST]
+    assert plan.expired == [row for row in free if row.expires_at == PAST]
 
 
 @given(claims(), befores())
-def test_every_row_is_in_one_list_or_given_back(rows: list[Claimed], before: dict[str, Predecessors]):
-    lineup = plan_batch(rows, before, now=NOW)
-    found = told(lineup)
+def test_every_row_is_in_one_list_or_given_back(rows: list[ClaimedRow], before: dict[str, Predecessors]):
+    plan = plan_batch(rows, before, now=NOW)
+    found = told(plan)
     assert set(found.values()) <= {1}
-    assert len(found) + lineup.blocked.total() == len(rows)
+    assert len(found) + plan.blocked.total() == len(rows)
 
 
 @given(claims(), befores())
 def test_only_rows_behind_a_parked_key_are_parked_and_nobody_waits_for_ever(
-    rows: list[Claimed], before: dict[str, Predecessors]
+    rows: list[ClaimedRow], before: dict[str, Predecessors]
 ):
-    lineup = plan_batch(rows, before, now=NOW)
-    assert PARKED not in lineup.waiting
+    plan = plan_batch(rows, before, now=NOW)
+    assert PARKED not in plan.waiting
     for claimed in rows:
         found = before.get(claimed.message.key or "")
-        waits = [due for due, positions in lineup.waiting.items() if claimed.position in positions]
+        waits = [due for due, positions in plan.waiting.items() if claimed.position in positions]
         if found is None or found.parked_at is None or found.parked_at >= claimed.position:
-            assert claimed.position not in lineup.parked or (found is not None and found.due_at == PARKED)
+            assert claimed.position not in plan.parked or (found is not None and found.due_at == PARKED)
         if waits:
             assert waits == [found.due_at]
             assert claimed.due_at is None or claimed.due_at < found.due_at, "it would come back before the first"
@@ -102,16 +102,14 @@ def test_only_rows_behind_a_parked_key_are_parked_and_nobody_waits_for_ever(
     ],
 )
 def test_what_stands_before_a_row_says_what_it_waits_for(found: Predecessors, due_at: datetime | None, what: str):
-    lineup = plan_batch([row(5, due_at=due_at)], {"k": found}, now=NOW)
+    plan = plan_batch([row(5, due_at=due_at)], {"k": found}, now=NOW)
     wanted = {
         "send": ([5], {}, [], 0),
         "wait": ([], {found.due_at: [5]}, [], 0),
         "park": ([], {}, [5], 0),
         "back": ([], {}, [], 1),
     }
-    assert ([row.position for row in lineup.send], lineup.waiting, lineup.parked, lineup.blocked.total()) == wanted[
-        what
-    ]
+    assert ([row.position for row in plan.send], plan.waiting, plan.parked, plan.blocked.total()) == wanted[what]
 
 
 STUCK = st.dictionaries(st.sampled_from(["a", "b"]), st.none() | MOMENTS)
@@ -119,26 +117,26 @@ STUCK = st.dictionaries(st.sampled_from(["a", "b"]), st.none() | MOMENTS)
 
 @given(claims(), STUCK)
 def test_what_stands_behind_a_stuck_key_is_taken_out_and_the_rest_stays_in_order(
-    rows: list[Claimed], stuck: dict[str, datetime | None]
+    rows: list[ClaimedRow], stuck: dict[str, datetime | None]
 ):
-    lineup = plan_batch(rows, {}, now=NOW)
-    sent = list(lineup.send)
-    drop_behind(lineup, stuck, now=NOW)
-    assert lineup.send == [row for row in sent if row.message.key not in stuck]
-    found = told(lineup)
+    plan = plan_batch(rows, {}, now=NOW)
+    sent = list(plan.send)
+    drop_behind(plan, stuck, now=NOW)
+    assert plan.send == [row for row in sent if row.message.key not in stuck]
+    found = told(plan)
     assert set(found.values()) <= {1}
-    assert len(found) + lineup.blocked.total() == len(rows)
-    for due, positions in lineup.waiting.items():
+    assert len(found) + plan.blocked.total() == len(rows)
+    for due, positions in plan.waiting.items():
         assert NOW < due < PARKED
         assert {stuck[row.message.key] for row in sent if row.position in positions} == {due}
-    assert {stuck[row.message.key] for row in sent if row.position in lineup.parked} <= {PARKED}
+    assert {stuck[row.message.key] for row in sent if row.position in plan.parked} <= {PARKED}
 
 
 def test_rows_without_a_key_are_never_in_the_way():
     rows = [row(1, None), row(2, None)]
-    lineup = plan_batch(rows, {"k": Predecessors(parked_at=0)}, now=NOW)
-    drop_behind(lineup, {"k": PARKED}, now=NOW)
-    assert lineup.send == rows
+    plan = plan_batch(rows, {"k": Predecessors(parked_at=0)}, now=NOW)
+    drop_behind(plan, {"k": PARKED}, now=NOW)
+    assert plan.send == rows
 
 
 async def test_followers_that_are_due_before_their_first_do_not_stand_in_its_way_for_ever(bench: Bench):

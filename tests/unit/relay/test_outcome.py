@@ -19,8 +19,8 @@ FAILED = Failure(3, 2, message(id="f"), "rejected: full", NOW)
         (Drained(published=3, discarded=2, expired=1, later=4), True),
         (Drained(failed={"T": (1, "why")}), False),
         (Drained(dead={"T": (1, "why")}), False),
-        (Drained(held=1), False),
-        (Drained(held=None), False),
+        (Drained(blocked=1), False),
+        (Drained(blocked=None), False),
     ],
 )
 def test_a_drain_is_complete_where_nothing_that_was_due_is_left(done: Drained, complete: bool):
@@ -31,7 +31,7 @@ def test_what_was_settled_is_counted_and_the_last_reason_is_kept():
     done = Drained()
     done.add(Settlement(published=[1, 2], discarded=[7], failed=[FAILED], dead=[UNROUTABLE, REJECTED, EXPIRED]))
     done.add(Settlement(published=[8], failed=[FAILED]))
-    assert (done.published, done.discarded, done.expired, done.held, done.later) == (3, 1, 1, 0, 0)
+    assert (done.published, done.discarded, done.expired, done.blocked, done.later) == (3, 1, 1, 0, 0)
     assert done.failed == {"OrderConfirmed": (2, "rejected: full")}
     assert done.dead == {"OrderConfirmed": (2, "rejected: no")}
 

@@ -50,7 +50,7 @@ async def test_a_drain_tries_a_failing_message_once_and_says_why(bench: Bench):
     with capture_logs() as said:
         done = await bench.drain(batch_size=3)
     assert bench.publisher.batches == [["good", "a", "b"], ["c", "d"]]
-    assert (done.published, done.held, done.later, done.is_complete) == (1, 0, 4, False)
+    assert (done.published, done.blocked, done.later, done.is_complete) == (1, 0, 4, False)
     assert done.failed == {"Unknown": (4, "unroutable: no queue is bound to 'Unknown'")}
     lines = [line for line in said if line["log_level"] == "warning"]
     assert [(line["message_id"], line["type"], line["attempts"], line.get("count")) for line in lines] == [
@@ -92,7 +92,7 @@ async def test_a_drain_that_is_stopped_while_the_broker_is_away_does_not_say_tha
     bench.publisher.refuse_to_connect = Stopping(1)
     with capture_logs() as said:
         done = await bench.drain()
-    assert (done.published, done.held) == (0, 1)
+    assert (done.published, done.blocked) == (0, 1)
     assert not [line["event"] for line in said if "is back" in line["event"]]
 
 
@@ -125,7 +125,7 @@ async def test_the_batch_in_flight_is_settled_before_it_stops(bench: Bench, way:
     assert bench.publisher.batches == [["a", "b", "c"]]
     assert bench.left() == ["d"]
     if way == "drain":
-        assert (done.published, done.held, done.is_complete) == (3, 1, False)
+        assert (done.published, done.blocked, done.is_complete) == (3, 1, False)
 
 
 async def test_a_drain_that_is_stopped_during_an_outage_does_not_say_that_it_is_complete(bench: Bench):
@@ -133,7 +133,7 @@ async def test_a_drain_that_is_stopped_during_an_outage_does_not_say_that_it_is_
     bench.publisher.refuse_to_connect = 10**6
     asyncio.get_running_loop().call_later(0.3, bench.stop.set)
     done = await bench.relay().drain(bench.stop)
-    assert (done.published, done.held, done.is_complete) == (0, 1, False)
+    assert (done.published, done.blocked, done.is_complete) == (0, 1, False)
 
 
 async def test_a_cancelled_relay_gives_everything_back(bench: Bench):
@@ -185,7 +185,7 @@ async def test_an_error_of_the_publisher_takes_everything_back_and_the_relay_wai
 
 
 async def test_no_error_around_a_turn_ends_a_relay_and_each_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("outboxkit.relay.relay.SURPRISED", Backoff(base=SECOND / 1000, floor=SECOND / 1000))
+    monkeypatch.setattr("outboxkit.relay.relay.UNEXPECTED", Backoff(base=SECOND / 1000, minimum=SECOND / 1000))
     bench.add("a")
     relay = bench.relay()
     troubles: list[BaseException] = [ZeroDivisionError("odd"), asyncio.CancelledError(), KeyError("odd")] * 2
@@ -262,7 +262,7 @@ async def test_where_rows_are_not_held_the_application_writes_while_a_server_thi
     bench.publisher.publish = slow
     done = await bench.drain()
     assert bench.publisher.batches == [["a", "b"]]
-    assert (done.published, done.held) == (2, 0)
+    assert (done.published, done.blocked) == (2, 0)
     assert sorted(map(str, bench.left())) == sorted(["meanwhile", ids.derive("reply", "b")])
     assert bench.async_engine.pool.checkedout() == 0
 

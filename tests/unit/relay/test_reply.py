@@ -10,7 +10,7 @@ from outboxkit import ids
 from outboxkit.brokers import Answer
 from outboxkit.message import Message
 from outboxkit.relay.decisions import Reply, reply_to
-from outboxkit.relay.rows import Claimed
+from outboxkit.relay.rows import ClaimedRow
 from outboxkit.statements.settle import REPLY
 from tests.unit.shop import NOW, message
 
@@ -18,7 +18,7 @@ LATER = NOW + timedelta(minutes=1)
 
 
 def replied(answer: Answer | None = None, **more: object) -> Reply:
-    return reply_to(Claimed(7, 3, message(**more), reply="CardCharged"), "CardCharged", answer, now=LATER)
+    return reply_to(ClaimedRow(7, 3, message(**more), reply="CardCharged"), "CardCharged", answer, now=LATER)
 
 
 def test_a_reply_is_caused_by_its_message_and_part_of_its_story():

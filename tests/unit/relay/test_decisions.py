@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import Answer, Receipt, Verdict, reserved
-from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, settle, take_over
+from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, add_plan, settle
 from outboxkit.relay.order import BatchPlan
-from outboxkit.relay.rows import Claimed
+from outboxkit.relay.rows import ClaimedRow
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 from tests.unit.shop import NOW, message
@@ -42,14 +42,14 @@ ANSWERED = st.tuples(
 Answered = tuple[Receipt, int, str | None, bool]
 
 
-def claimed(answers: Sequence[Answered]) -> list[Claimed]:
+def claimed(answers: Sequence[Answered]) -> list[ClaimedRow]:
     return [
-        Claimed(position, attempts, message(id=f"m-{position}", key=key), discard_unroutable=discard)
+        ClaimedRow(position, attempts, message(id=f"m-{position}", key=key), discard_unroutable=discard)
         for position, (_, attempts, key, discard) in enumerate(answers, 1)
     ]
 
 
-def settled(answers: Sequence[Answered], policy: Policy) -> tuple[list[Claimed], Settlement]:
+def settled(answers: Sequence[Answered], policy: Policy) -> tuple[list[ClaimedRow], Settlement]:
     rows = claimed(answers)
     return rows, settle(rows, [answer[0] for answer in answers], now=NOW, policy=policy)
 
@@ -126,8 +126,8 @@ def test_a_key_is_stuck_from_its_first_row_that_stays(given_: list[Answered], po
         row.position for row in settlement.dead if not row.parked
     }
     stay = {row.message.key for row in rows if row.position not in out_of_the_way} - {None}
-    assert settlement.stuck.keys() == stay
-    for key, until in settlement.stuck.items():
+    assert settlement.blocked.keys() == stay
+    for key, until in settlement.blocked.items():
         first = next(row for row in rows if row.message.key == key and row.position not in out_of_the_way)
         due = {row.position: row.due_at for row in settlement.failed} | {
             row.position: PARKED for row in settlement.dead
@@ -154,15 +154,15 @@ def test_what_was_held_back_waits_as_long_as_what_it_stands_behind(first, attemp
 
 def test_a_discarded_or_continuing_key_is_not_stuck_but_what_was_held_back_keeps_its_place():
     for policy, verdict in ((Policy(unroutable="discard"), FAILURES[0]), (Policy(1, dead_key="continue"), FAILURES[1])):
-        assert settled(answers(verdict), policy)[1].stuck == {}
+        assert settled(answers(verdict), policy)[1].blocked == {}
         held = settled(answers(verdict, Verdict.NOT_SENT), policy)[1]
-        assert (held.stuck, held.waiting, held.parked) == ({"k": None}, {}, [])
+        assert (held.blocked, held.waiting, held.parked) == ({"k": None}, {}, [])
 
 
 def test_rows_without_a_key_wait_for_nobody():
-    rows = [Claimed(position, 0, message(id=f"m-{position}")) for position in (1, 2)]
+    rows = [ClaimedRow(position, 0, message(id=f"m-{position}")) for position in (1, 2)]
     settlement = settle(rows, [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=Policy())
-    assert (settlement.stuck, settlement.waiting, settlement.parked) == ({}, {}, [])
+    assert (settlement.blocked, settlement.waiting, settlement.parked) == ({}, {}, [])
 
 
 def test_a_missing_answer_is_an_error_and_settles_nothing():
@@ -180,9 +180,9 @@ def test_an_unanswered_row_always_has_a_reason():
 
 def test_what_was_decided_before_is_taken_over():
     soon = NOW + SECOND
-    late = [Claimed(position, 3, message(key="k"), expires_at=NOW) for position in (8, 9)]
+    late = [ClaimedRow(position, 3, message(key="k"), expires_at=NOW) for position in (8, 9)]
     settlement = Settlement(waiting={soon: [1]}, parked=[2])
-    take_over(BatchPlan(expired=late, waiting={soon: [3], NOW: [4]}, parked=[5], blocked=Counter("k")), settlement)
+    add_plan(BatchPlan(expired=late, waiting={soon: [3], NOW: [4]}, parked=[5], blocked=Counter("k")), settlement)
     assert settlement.waiting == {soon: [1, 3], NOW: [4]}
     assert settlement.parked == [2, 5]
     assert [(dead.position, dead.reason, dead.error) for dead in settlement.dead] == [
@@ -190,14 +190,14 @@ def test_what_was_decided_before_is_taken_over():
         (9, Reason.EXPIRED, TOO_LATE),
     ]
     assert {(dead.failures, dead.parked) for dead in settlement.dead} == {(0, False)}
-    assert settlement.stuck == {}, "their keys go on"
+    assert settlement.blocked == {}, "their keys go on"
 
 
 @pytest.mark.parametrize(
     ("settlement", "answered", "moves"),
     [
         (Settlement(), False, False),
-        (Settlement(unknown=["?"], stuck={"k": None}), False, False),
+        (Settlement(unknown=["?"], blocked={"k": None}), False, False),
         (Settlement(waiting={NOW: [1]}), False, True),
         (Settlement(parked=[1]), False, True),
         (Settlement(published=[1]), True, True),
@@ -216,7 +216,7 @@ def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict:
 
 
 def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
-    row = Claimed(1, 0, message(id="m-1", headers={reserved.QUEUE: "billing"}), discard_unroutable=True)
+    row = ClaimedRow(1, 0, message(id="m-1", headers={reserved.QUEUE: "billing"}), discard_unroutable=True)
     found = settle([row], [Receipt(FAILURES[0])], now=NOW, policy=Policy(max_attempts=1, unroutable="discard"))
     assert not found.discarded
     assert [dead.position for dead in found.dead] == [1]
@@ -232,7 +232,7 @@ def test_who_is_asked_to_come_again_later_comes_then_and_is_never_given_up(after
     assert [(row.attempts, row.failures, row.due_at, row.reason) for row in found.failed] == [
         (9, 0, due, "postponed: 503")
     ]
-    assert (found.dead, found.waiting, found.stuck) == ([], {due: [2]}, {"k": due})
+    assert (found.dead, found.waiting, found.blocked) == ([], {due: [2]}, {"k": due})
     assert found.answered, "somebody is there: it is no outage"
 
 
@@ -249,7 +249,7 @@ def test_what_another_attempt_would_not_help_is_dead_at_once(dead_key, parked):
     assert [(row.reason, row.error, row.failures, row.parked) for row in found.dead] == [
         (Reason.REJECTED, "rejected: 404 Not Found", 1, parked)
     ]
-    assert (found.failed, found.stuck) == ([], {"k": PARKED} if parked else {})
+    assert (found.failed, found.blocked) == ([], {"k": PARKED} if parked else {})
 
 
 def test_a_kind_of_failure_without_a_backoff_has_the_built_in_one():
@@ -262,7 +262,11 @@ WANTED = {"reply": "CardCharged"}
 
 def test_an_answer_becomes_a_reply_where_one_is_wanted():
     answer = Answer(b'{"ok":1}')
-    rows = [Claimed(1, 0, message(id="a"), reply="CardCharged"), Claimed(2, 0, message(id="b")), claimed_wanting("c")]
+    rows = [
+        ClaimedRow(1, 0, message(id="a"), reply="CardCharged"),
+        ClaimedRow(2, 0, message(id="b")),
+        claimed_wanting("c"),
+    ]
     found = settle(rows, [Receipt(Verdict.CONFIRMED, answer=answer)] * 3, now=NOW, policy=Policy())
     assert found.published == [1, 2, 3]
     assert [(reply.at_position, reply.causation_id, reply.payload) for reply in found.replies] == [
@@ -271,8 +275,8 @@ def test_an_answer_becomes_a_reply_where_one_is_wanted():
     ]
 
 
-def claimed_wanting(id_: str, position: int = 3) -> Claimed:
-    return Claimed(position, 0, message(id=id_, key="k"), **WANTED)
+def claimed_wanting(id_: str, position: int = 3) -> ClaimedRow:
+    return ClaimedRow(position, 0, message(id=id_, key="k"), **WANTED)
 
 
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.CONFIRMED])
@@ -283,7 +287,7 @@ def test_nothing_but_a_confirm_has_a_reply(verdict: Verdict):
 
 def test_an_answer_that_could_not_be_kept_is_for_an_operator_where_it_is_wanted():
     receipt = Receipt(Verdict.CONFIRMED, "the answer is longer than 9 bytes")
-    rows = [Claimed(1, 0, message(id="a")), claimed_wanting("b")]
+    rows = [ClaimedRow(1, 0, message(id="a")), claimed_wanting("b")]
     found = settle(rows, [receipt] * 2, now=NOW, policy=Policy())
     assert (found.published, found.replies) == ([1], [])
     assert [(row.position, row.reason, row.error, row.parked) for row in found.dead] == [

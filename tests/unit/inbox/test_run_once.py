@@ -240,7 +240,7 @@ def test_a_payload_that_is_no_event_leaves_no_row(engine: Engine, database_url: 
 
 
 def test_an_unmarked_function_is_refused(engine: Engine):
-    with Session(engine) as session, session.begin(), pytest.raises(ConfigurationError, match="is no handler"):
+    with Session(engine) as session, session.begin(), pytest.raises(ConfigurationError, match="is not a handler"):
         inbox.run_once(session, ORDER, lambda session, event: None)
 
 

@@ -1,4 +1,4 @@
-"""The lanes, against a model that looks at every arrival each time."""
+"""The queues, against a model that looks at every arrival each time."""
 
 from datetime import timedelta
 from typing import cast
@@ -21,7 +21,7 @@ class LanesMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lanes = KeyQueues()
+        self.queues = KeyQueues()
         self.waiting: list[Arrival] = []
         self.running: list[list[Arrival]] = []
         self.blocked: list[str] = []
@@ -36,26 +36,26 @@ class LanesMachine(RuleBasedStateMachine):
     @rule(way=st.sampled_from(Mode), key=KEYS)
     def add(self, way: Mode, key: str | None) -> None:
         arrival = Arrival(NO_DELIVERY, way, key)
-        self.lanes.add(arrival)
+        self.queues.add(arrival)
         self.waiting.append(arrival)
 
     @rule(way=st.sampled_from(Mode))
     def take(self, way: Mode) -> None:
-        wanted = next((one for one in self.waiting if one.way is way and self.may_start(one)), None)
-        found = self.lanes.first(way)
+        wanted = next((one for one in self.waiting if one.mode is way and self.may_start(one)), None)
+        found = self.queues.first(way)
         assert found is wanted
         if found is not None:
-            assert self.lanes.take(found) is found
+            assert self.queues.take(found) is found
             self.waiting.remove(found)
             self.running.append([found])
 
     @rule(limit=st.integers(1, 4))
-    def take_together(self, limit: int) -> None:
+    def take_batch(self, limit: int) -> None:
         wanted: list[Arrival] = []
         for one in self.waiting:
-            if len(wanted) < limit and one.way is Mode.BATCHED and self.may_start(one, tuple(wanted)):
+            if len(wanted) < limit and one.mode is Mode.BATCHED and self.may_start(one, tuple(wanted)):
                 wanted.append(one)
-        assert self.lanes.take_together(limit, 10**6) == wanted
+        assert self.queues.take_batch(limit, 10**6) == wanted
         self.waiting = [one for one in self.waiting if one not in wanted]
         if wanted:
             self.running.append(wanted)
@@ -66,30 +66,30 @@ class LanesMachine(RuleBasedStateMachine):
         group = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
         first_left = data.draw(st.integers(0, len(group)))
         done, left = group[:first_left], group[first_left:]
-        self.lanes.free(done)
-        self.lanes.put_back(left)
+        self.queues.free(done)
+        self.queues.put_back(left)
         self.waiting = sorted([*self.waiting, *left], key=lambda arrival: arrival.number)
 
     @rule(key=st.sampled_from(["a", "b", "c"]))
     def block(self, key: str) -> None:
-        self.lanes.block(key)
+        self.queues.block(key)
         self.blocked.append(key)
 
     @precondition(lambda self: self.blocked)
     @rule()
     def unblock(self) -> None:
-        self.lanes.unblock(self.blocked.pop())
+        self.queues.unblock(self.blocked.pop())
 
     @rule()
     def clear(self) -> None:
-        assert self.lanes.clear() == self.waiting
+        assert self.queues.clear() == self.waiting
         self.waiting = []
 
     @invariant()
     def counts(self) -> None:
-        assert len(self.lanes) == len(self.waiting)
+        assert len(self.queues) == len(self.waiting)
         for way in Mode:
-            assert self.lanes.waiting(way) == sum(one.way is way for one in self.waiting)
+            assert self.queues.waiting(way) == sum(one.mode is way for one in self.waiting)
 
 
 TestLanes = LanesMachine.TestCase
@@ -97,32 +97,32 @@ TestLanes.settings = settings(max_examples=by_night(1000, else_=50), stateful_st
 
 
 def test_without_keys_everything_may_start_in_the_order_of_its_arrival():
-    lanes = KeyQueues()
+    queues = KeyQueues()
     arrivals = [Arrival(NO_DELIVERY, Mode.SINGLE) for _ in range(3)]
     for arrival in arrivals:
-        lanes.add(arrival)
-    assert [lanes.take(first) for _ in arrivals if (first := lanes.first(Mode.SINGLE))] == arrivals
+        queues.add(arrival)
+    assert [queues.take(first) for _ in arrivals if (first := queues.first(Mode.SINGLE))] == arrivals
 
 
 @pytest.mark.parametrize("way", Mode)
 def test_a_lane_waits_for_the_one_before_however_each_is_handled(way: Mode):
-    lanes = KeyQueues()
+    queues = KeyQueues()
     first, second = Arrival(NO_DELIVERY, Mode.SINGLE, "a"), Arrival(NO_DELIVERY, way, "a")
-    lanes.add(first)
-    lanes.add(second)
-    lanes.take(first)
-    assert lanes.first(way) is None
+    queues.add(first)
+    queues.add(second)
+    queues.take(first)
+    assert queues.first(way) is None
     first.waits = timedelta(seconds=1)
-    lanes.block("a")
-    lanes.put_back([first])
-    assert lanes.first(way) is None
-    lanes.unblock("a")
-    assert lanes.first(Mode.SINGLE) is first
+    queues.block("a")
+    queues.put_back([first])
+    assert queues.first(way) is None
+    queues.unblock("a")
+    assert queues.first(Mode.SINGLE) is first
 
 
 def test_a_batch_has_no_more_bytes_than_it_may_unless_one_alone_has():
-    lanes = KeyQueues()
+    queues = KeyQueues()
     arrivals = [Arrival(None, Mode.BATCHED, size=size) for size in (900, 5, 5, 3)]  # type: ignore[arg-type]
     for arrival in arrivals:
-        lanes.add(arrival)
-    assert [[one.size for one in lanes.take_together(9, 10)] for _ in range(3)] == [[900], [5, 5], [3]]
+        queues.add(arrival)
+    assert [[one.size for one in queues.take_batch(9, 10)] for _ in range(3)] == [[900], [5, 5], [3]]

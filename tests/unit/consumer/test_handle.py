@@ -228,7 +228,7 @@ async def test_what_a_handler_adds_knows_its_cause(bench: Bench, database_url: s
         outbox.add(session, event)
 
     bench.put(message(correlation_id="story"), message(id="m-2"))
-    await bench.drain(sends, pace=Concurrency(1))
+    await bench.drain(sends, concurrency=Concurrency(1))
     found = [(row["correlation_id"], row["causation_id"]) for row in rows(database_url, tables.outbox)]
     assert found == [("story", "m-1"), ("m-2", "m-2")]
 

@@ -83,7 +83,7 @@ async def test_no_batch_is_larger_than_allowed(bench: Bench):
     bench.put(*map(order, range(50)))
     commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
-    await bench.drain(together, pace=Concurrency(2, batch=20))
+    await bench.drain(together, concurrency=Concurrency(2, batch=20))
     assert commits.count - before == 3 + before
 
 
@@ -165,7 +165,7 @@ async def test_behind_a_message_that_waits_in_its_lane_nothing_of_its_key_is_han
             raise ValueError("boom")
 
     bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 9)))
-    consumer = await bench.run_until_settled(in_order, pace=Concurrency(2, ordered=True), max_attempts=9)
+    consumer = await bench.run_until_settled(in_order, concurrency=Concurrency(2, ordered=True), max_attempts=9)
     assert consumer.outcomes == {Outcome.PROCESSED: 8, Outcome.RETRIED: 2}
     found = [int(str(what).split()[1]) for what in done(database_url)]
     assert [number for number in found if number % 2] == [1, 3, 5, 7]
@@ -199,7 +199,7 @@ async def test_a_batch_does_what_its_messages_do_one_by_one(
     for number in numbers:
         payload = {"payload": b"[]"} if number in undecodable else {}
         bench.put(order(number, key=str(number % 3), **payload))
-    await bench.run_until_settled(failing(*poison), pace=Concurrency(3, size, ordered=ordered), max_attempts=2)
+    await bench.run_until_settled(failing(*poison), concurrency=Concurrency(3, size, ordered=ordered), max_attempts=2)
     bench.stop.clear()
     wanted = [number for number in dict.fromkeys(numbers) if number not in poison | undecodable]
     found = [int(str(what).split()[1]) for what in done(database_url)]

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import event
 
 from outboxkit.relay import claim as module
-from outboxkit.relay.claim import ClaimedBatch, Claimer, Every
+from outboxkit.relay.claim import ClaimedBatch, Claimer, Interval
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW
 
@@ -92,7 +92,7 @@ async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(benc
     assert batches.floor.value == 0, "a floor that was wrong is given up"
 
 
-@pytest.mark.parametrize("way", ["sweep", "start_over"])
+@pytest.mark.parametrize("way", ["sweep", "reset"])
 async def test_it_looks_below_the_floor_when_it_is_told_to(bench: Bench, seconds: Ticking, way: str):
     bench.add("low", "high")
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
@@ -145,19 +145,19 @@ async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Ticking
 
 
 def test_a_reminder_comes_at_once_and_then_after_its_time(seconds: Ticking):
-    every = Every(2.0, seconds)
-    assert [every(), every()] == [True, False]
+    interval = Interval(2.0, seconds)
+    assert [interval(), interval()] == [True, False]
     seconds.now += 1.9
-    assert not every()
+    assert not interval()
     seconds.now += 0.1
-    assert [every(), every()] == [True, False]
+    assert [interval(), interval()] == [True, False]
 
 
 @pytest.mark.parametrize("hold", [True, False])
 async def test_rows_that_are_not_held_are_in_nobodys_way(bench: Bench, hold: bool):
     bench.add("a")
     batch = await Claimer(bench.async_engine, 4, hold=hold).claim(NOW, now=NOW)
-    assert [row.message.id for row in batch.lineup.send] == ["a"]
+    assert [row.message.id for row in batch.plan.send] == ["a"]
     assert batch.connection.in_transaction() is hold
     await batch.give_back()
     assert bench.async_engine.pool.checkedout() == 0

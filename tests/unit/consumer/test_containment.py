@@ -112,7 +112,9 @@ async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(bench
     for number in range(len(names) + 5):
         bench.put(message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number, key=f"k-{number % 3}"))
     with capture_logs() as said:
-        consumer = await bench.run_until_settled(leaves, pace=ORDERED if mode == "ordered" else SINGLE, max_attempts=2)
+        consumer = await bench.run_until_settled(
+            leaves, concurrency=ORDERED if mode == "ordered" else SINGLE, max_attempts=2
+        )
     assert consumer.outcomes == {Outcome.PROCESSED: 5, Outcome.RETRIED: len(names), Outcome.DEAD: len(names)}
     assert len(rows(database_url, effects)) == len(rows(database_url, tables.inbox)) == 5
     letters = {row["message_id"]: row for row in rows(database_url, tables.dead_letter)}
@@ -153,13 +155,13 @@ async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
     consumer = await bench.run_until_settled(check, work, max_attempts=1)
     assert consumer.outcomes == {Outcome.PROCESSED: 5, Outcome.DEAD: 5}
     told = {row["message_id"]: (row["reason"], row["error"]) for row in rows(database_url, tables.dead_letter)}
-    assert told["c-0"] == ("undecodable", "the payload is no Checked: KeyError: 'Mars/Olympus'")
+    assert told["c-0"] == ("undecodable", "the payload is not a valid Checked: KeyError: 'Mars/Olympus'")
     assert told["c-3"] == ("failed", "SystemExit: 3")
 
 
-@pytest.mark.parametrize("pace", [SINGLE, ORDERED])
+@pytest.mark.parametrize("concurrency", [SINGLE, ORDERED])
 async def test_an_error_of_our_own_sets_one_message_aside(
-    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, pace: Concurrency
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, concurrency: Concurrency
 ):
     @inbox_handler("Work")
     def work(session: Session, event: OrderConfirmed) -> None: ...
@@ -174,7 +176,7 @@ async def test_an_error_of_our_own_sets_one_message_aside(
     monkeypatch.setattr(HandlerRunner, "_conclude", unlucky)
     bench.put(*(message(id=f"m-{number}", key="k") for number in range(4)))
     with capture_logs() as said:
-        consumer = await bench.run_until_settled(work, pace=pace)
+        consumer = await bench.run_until_settled(work, concurrency=concurrency)
     assert consumer.outcomes == {Outcome.PROCESSED: 4, Outcome.DEAD: 2}
     letters = rows(database_url, tables.dead_letter)
     assert sorted((row["message_id"], row["handler"], row["error"]) for row in letters) == [

@@ -10,7 +10,7 @@ from outboxkit import ids, tables
 from outboxkit.brokers import Answer
 from outboxkit.relay.claim import ClaimedBatch, Claimer
 from outboxkit.relay.decisions import Dead, Failure, Reason, Reply, Settlement, reply_to
-from outboxkit.relay.rows import Claimed
+from outboxkit.relay.rows import ClaimedRow
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
@@ -130,7 +130,7 @@ async def test_an_error_settles_nothing_and_gives_the_connection_back(bench: Ben
 
 
 def reply_of(position: int, id_: str, **more: Any) -> Reply:
-    claimed = Claimed(position, 0, message(id=id_, key="k", headers={"traceparent": "t"}), reply="CardCharged")
+    claimed = ClaimedRow(position, 0, message(id=id_, key="k", headers={"traceparent": "t"}), reply="CardCharged")
     return reply_to(claimed, "CardCharged", Answer(**{"payload": b"{1}", **more}), now=NOW)
 
 

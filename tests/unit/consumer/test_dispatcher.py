@@ -64,7 +64,7 @@ async def test_a_suspect_runs_with_nothing_beside_it_and_its_start_is_forgotten(
     for number in (100, 101):
         put_suspect(bench, number)
     bench.put(*map(order, range(4, 8)))
-    consumer = await bench.run_until_settled(trace.handler, pace=Concurrency(4))
+    consumer = await bench.run_until_settled(trace.handler, concurrency=Concurrency(4))
     assert consumer.outcomes == {Outcome.PROCESSED: 10}
     beside = dict(trace.seen)
     assert (beside[100], beside[101]) == (1, 1)
@@ -88,7 +88,7 @@ async def test_a_start_is_recorded_before_the_handler_of_a_suspect_is_called(ben
 async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench: Bench, database_url: str):
     trace = Trace()
     consumer = bench.consumer(trace.handler)
-    suspicion = consumer._handling._suspicion
+    suspicion = consumer._runner._crash_records
     for _ in range(3):
         await suspicion.start("m-1", bench.stop)
     put_suspect(bench, 1)
@@ -153,7 +153,7 @@ async def test_a_single_message_is_not_held_up_by_batches_for_ever(bench: Bench,
             bench.put(order(1000 + len(seen)))
 
     bench.put(order(1))
-    await bench.run_until_settled(endless, pace=Concurrency(1, batch=5))
+    await bench.run_until_settled(endless, concurrency=Concurrency(1, batch=5))
     assert len(seen) == 40
     assert not trace.seen
 
@@ -173,7 +173,7 @@ def failing_first(number: int, failures: int) -> tuple[list[int], Callable[..., 
 async def test_in_order_a_failing_key_waits_while_other_keys_flow(bench: Bench, database_url: str):
     calls, handler = failing_first(1, 3)
     bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 9)))
-    consumer = await bench.run_until_settled(handler, pace=Concurrency(4, ordered=True), max_attempts=9)
+    consumer = await bench.run_until_settled(handler, concurrency=Concurrency(4, ordered=True), max_attempts=9)
     assert consumer.outcomes == {Outcome.PROCESSED: 8, Outcome.RETRIED: 3}
     assert [number for number in calls if number % 2] == [1, 1, 1, 1, 3, 5, 7]
     assert [number for number in calls if not number % 2] == [2, 4, 6, 8]
@@ -184,7 +184,7 @@ async def test_in_order_a_failing_key_waits_while_other_keys_flow(bench: Bench, 
 async def test_in_order_the_key_goes_on_behind_a_dead_letter(bench: Bench, database_url: str):
     calls, handler = failing_first(1, 100)
     bench.put(*(order(number, key="a") for number in range(1, 4)))
-    consumer = await bench.run_until_settled(handler, pace=Concurrency(4, ordered=True), max_attempts=3)
+    consumer = await bench.run_until_settled(handler, concurrency=Concurrency(4, ordered=True), max_attempts=3)
     assert consumer.outcomes == {Outcome.PROCESSED: 2, Outcome.RETRIED: 2, Outcome.DEAD: 1}
     assert calls == [1, 1, 1, 2, 3]
     (letter,) = rows(database_url, tables.dead_letter)
@@ -196,7 +196,7 @@ async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database
     _, handler = failing_first(1, 100)
     bench.subscriber.ladder = (timedelta(hours=1),)
     bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 7)))
-    done = await bench.drain(handler, pace=Concurrency(4, ordered=True), policy=policy_with_an_hour())
+    done = await bench.drain(handler, concurrency=Concurrency(4, ordered=True), policy=policy_with_an_hour())
     assert done.outcomes == {Outcome.RETRIED: 1, Outcome.PROCESSED: 3}
     assert done.postponed == 3
     assert [kept.message.id for kept in bench.subscriber.queue.ready] == ["m-1", "m-3", "m-5"]
@@ -211,7 +211,7 @@ async def test_the_attempts_of_a_consumer_in_order_outlive_it(bench: Bench, data
     _, handler = failing_first(1, 100)
     bench.put(order(1, key="a"))
     for _ in range(2):
-        await bench.drain(handler, pace=Concurrency(ordered=True), policy=policy_with_an_hour())
+        await bench.drain(handler, concurrency=Concurrency(ordered=True), policy=policy_with_an_hour())
     assert [(row["failures"], row["starts"]) for row in rows(database_url, tables.attempt)] == [(2, 0)]
 
 
