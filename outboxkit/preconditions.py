@@ -1,9 +1,7 @@
-"""Changes only by those who have seen what they change: If-Match and ETag over a version column.
+"""Optimistic locking over HTTP: If-Match and ETag on a version column (RFC 9110, sections 8.8.3 and 13.1.1).
 
-RFC 9110, sections 8.8.3 and 13.1.1.
-
-The version is SQLAlchemy's: a mapper with `version_id_col` raises it with each UPDATE, and raises `StaleDataError`
-where another transaction was faster.
+The version is SQLAlchemy's. A mapper with `version_id_col` raises it with each UPDATE, and raises `StaleDataError` if
+another transaction was faster.
 """
 
 import re
@@ -27,15 +25,15 @@ _BLANKS_AND_COMMAS = re.compile(r"[ \t,]*")
 def etag(entity: object) -> str:
     """The strong entity tag of an entity as it is in the database, such as `"3"`.
 
-    Text that has no place in a tag, or is over 100 characters long, is hashed.
+    A version is hashed if its text cannot stand in a tag, or has over 100 characters.
 
     Raises:
-        ConfigurationError: its mapper has no `version_id_col`, or it has changes that are not flushed: their version is
+        ConfigurationError: its mapper has no `version_id_col`, or it has changes that are not flushed, whose version is
             not known yet.
     """
     state: Any = inspect(entity, raiseerr=False)
     if not isinstance(state, InstanceState):
-        raise ConfigurationError(f"{entity!r} is no entity of SQLAlchemy: etag wants one")
+        raise ConfigurationError(f"{entity!r} is not an entity of SQLAlchemy; etag accepts nothing else")
     named, column = type(entity).__name__, state.mapper.version_id_col
     if column is None:
         raise ConfigurationError(
@@ -45,7 +43,7 @@ def etag(entity: object) -> str:
     version = None if changed else getattr(entity, state.mapper.get_property_by_column(column).key)
     if version is None:
         raise ConfigurationError(
-            f"{named} has no version yet for what was changed: flush the session before you ask for its etag"
+            f"{named} has changes without a version yet: flush the session before you ask for its etag"
         )
     text = version.hex() if isinstance(version, bytes) else str(version)
     if not _SAFE.fullmatch(text) or text.startswith(_HASHED):
@@ -54,20 +52,19 @@ def etag(entity: object) -> str:
 
 
 def check_if_match(fields: Sequence[str] | str | None, entity: object | None, *, required: bool = True) -> None:
-    """Refuse a request whose If-Match does not name the version that the entity has.
+    """Refuse a request whose If-Match does not name the entity's version.
 
-    Tags are compared strongly: a weak one never matches. `*` matches whatever exists. Ask before you change the entity.
-    Between this check and the commit another transaction may still be faster: then the flush raises `StaleDataError`,
+    Tags are compared strongly: a weak one never matches. `*` matches any entity. Call it before you change the entity.
+    Between this check and the commit another transaction may still be faster. Then the flush raises `StaleDataError`,
     which `stale` turns into the same answer.
 
     Args:
         fields: the lines of the header If-Match; None and an empty list: it is missing.
-        entity: what is to be changed; None: it does not exist.
+        entity: the entity to change; None: it does not exist.
         required: whether the header must be there.
 
     Raises:
-        Problem: 428, it is required and missing; 412, it names no version that the entity has; 400, it is no list of
-            tags.
+        Problem: 428, it is required and missing; 412, it names other versions; 400, it is not a list of tags.
         ConfigurationError: the entity has no version, see `etag`.
     """
     lines = [fields] if isinstance(fields, str) else list(fields or ())
@@ -85,30 +82,30 @@ def check_if_match(fields: Sequence[str] | str | None, entity: object | None, *,
 
 
 def stale() -> Problem:
-    """412 for a `StaleDataError`: somebody else has changed what this request wanted to change, at the same time."""
+    """412 for a `StaleDataError`: another request has changed the same entity at the same time."""
     return problems.precondition_failed(
         "What the request wanted to change was changed by another request meanwhile. Read it again, and decide anew."
     )
 
 
 def _tags(text: str) -> set[str] | None:
-    """The strong tags of a list (RFC 9110, section 5.6.1: empty elements are passed over); None for `*`."""
+    """The strong tags of a list (RFC 9110, section 5.6.1: empty elements are skipped); None for `*`."""
     if text.strip(" \t") == "*":
         return None
     strong, count = set[str](), 0
     at = _end(_BLANKS_AND_COMMAS.match(text))
     while at < len(text):
-        found = _TAG.match(text, at)
-        if found is None or (found.end() < len(text) and text[found.end()] != ","):
+        match = _TAG.match(text, at)
+        if match is None or (match.end() < len(text) and text[match.end()] != ","):
             raise problems.precondition_invalid("If-Match is neither * nor a list of entity tags in quotes")
         count += 1
-        if found[1] is None:
-            strong.add(found[2])
-        at = _end(_BLANKS_AND_COMMAS.match(text, found.end()))
+        if match[1] is None:
+            strong.add(match[2])
+        at = _end(_BLANKS_AND_COMMAS.match(text, match.end()))
     if not count:
         raise problems.precondition_invalid("If-Match is empty")
     return strong
 
 
-def _end(found: re.Match[str] | None) -> int:
-    return found.end() if found is not None else 0
+def _end(match: re.Match[str] | None) -> int:
+    return match.end() if match is not None else 0

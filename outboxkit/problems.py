@@ -1,4 +1,4 @@
-"""Answers that refuse a request: problem details (RFC 9457), each of a type that the documentation explains."""
+"""Problem details (RFC 9457): answers that refuse a request, each of a type that the documentation explains."""
 
 import json
 import math
@@ -10,14 +10,14 @@ TYPES = "https://outboxkit.readthedocs.io/en/stable/reference/problems/#"
 
 
 class Problem(Exception):
-    """A request is refused; an integration answers with this instead of an error of the framework.
+    """The refusal of a request. An integration answers with it instead of an error of the framework.
 
     Attributes:
         status: the HTTP status code.
-        slug: of the type, the same for ever.
-        title: what kind of problem it is, the same for every problem of the type.
-        detail: what is wrong with this request, and what to do about it.
-        headers: names and values that the answer carries beside its content type.
+        slug: the type's name in its URL, which never changes.
+        title: the kind of the problem, the same for every problem of the type.
+        detail: the fault of this request, and its cure.
+        headers: names and values of the answer's headers, beside its content type.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ def key_reused() -> Problem:
 
 
 def in_progress(after: timedelta | None = None) -> Problem:
-    """409: the same request is being worked on; Retry-After is `after` in whole seconds, at least one."""
+    """409: the same request is still running. Retry-After is `after` in whole seconds, at least one."""
     seconds = max(1, math.ceil(after.total_seconds())) if after is not None else 1
     detail = f"A request with this Idempotency-Key has not been answered yet. Retry in {seconds} s with the same key."
     return Problem(
@@ -97,11 +97,11 @@ def precondition_required() -> Problem:
 
 
 def precondition_invalid(why: str) -> Problem:
-    """400: If-Match is there, but it is no list of entity tags."""
+    """400: If-Match is there, but it is not a list of entity tags."""
     detail = f'{why}. Send the ETag as it was received, such as If-Match: "3".'
     return Problem(400, "precondition-invalid", "If-Match is not valid", detail)
 
 
 def precondition_failed(detail: str) -> Problem:
-    """412: what the request wants to change is not as the caller has seen it."""
+    """412: the caller has seen another version of the entity."""
     return Problem(412, "precondition-failed", "The precondition failed", detail)

@@ -20,6 +20,7 @@ PAGES = ("README.md", "CHANGELOG.md", "docs/**/*.md", "examples/**/README*")
 SENTENCE_WORDS = 25
 FILLER = "\0"
 """Stands for each character of markup, so that an offset in a text still tells its line."""
+DRAWN = re.compile(r"[├└│]")
 SQL = re.compile(r"\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|LOCK|FROM|WHERE|BEGIN|VALUES)\b")
 
 PEOPLE = (
@@ -119,9 +120,11 @@ def paragraphs(text: str, line: int, *, docstring: bool = False) -> Iterator[Tex
     for number, row in enumerate([*text.split("\n"), ""], line):
         plain = row.strip()
         item = re.match(r"\s*(?:[*-]|\d+\.) |#+ |\|| {4,}(?=[A-Z]\w+: )|(?:Args|Raises|Returns|Yields):$", row)
-        if (not plain or item) and block:
+        if (not plain or item or DRAWN.search(row)) and block:
             yield Text(start, _inline("\n".join(block)), docstring=docstring and first)
             block, first = [], False
+        if DRAWN.search(row):
+            continue
         if plain.startswith("|"):
             cells = [cell for cell in plain.replace(r"\|", "/").strip("|").split("|") if re.search("[a-z]", cell)]
             yield from (Text(number, _inline(cell.strip()), heading=True) for cell in cells)
@@ -178,8 +181,7 @@ def _shown(tree: ast.AST, documented: set[ast.Constant]) -> Iterator[Text]:
             case _:
                 continue
         if len(re.findall(r"(?<!\S)[a-z]{2,}", text)) >= 3 and not SQL.search(text):
-            text = _inline(re.sub(r"\[/?[a-z ]+\]|\s+", " ", text))
-            yield Text(node.lineno, text.strip())
+            yield from paragraphs(re.sub(r"\[/?[a-z ]+\]", " ", text), node.lineno)
 
 
 def module(source: str) -> Iterator[Text]:

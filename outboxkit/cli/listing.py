@@ -1,4 +1,4 @@
-"""The commands by name, each with what it does in a sentence: a command's module is imported when it is used."""
+"""The commands by name, each with a sentence of help. A command's module is imported when it is used."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -9,22 +9,22 @@ from typer.core import TyperCommand, TyperGroup
 
 LISTED = {
     "migrate": ("schema", "Create the tables, or bring them to this version."),
-    "relay": ("workers", "Publish what committed transactions left in the outbox for a destination."),
+    "relay": ("workers", "Publish the messages that committed transactions added for a destination."),
     "consume": ("workers", "Receive messages and run their handlers, each effect once."),
     "status": (
         "status",
-        "Show what waits and why, what was given up on, who is connected, and what holds back vacuum.",
+        "Show waiting messages and why they wait, dead letters, connections, and what holds back vacuum.",
     ),
-    "prune": ("prune", "Forget what is older than its retention."),
+    "prune": ("prune", "Delete rows that are older than their retention."),
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
-    "dead": ("dead", "Look at what was given up on, put it back into the outbox, or discard it."),
+    "dead": ("dead", "List dead letters, put them back into the outbox, or discard them."),
 }
-"""For each command the module of `outboxkit.cli` that has it, as a function of its name or as `app`, and its help."""
+"""For each command its module of `outboxkit.cli`, which has it as a function of its name or as `app`, and its help."""
 
 
 class Plain(TyperCommand):
-    """A command whose help names no Python types, such as `<bool>`: what an option takes, its metavar says."""
+    """A command whose help names no Python types, such as `<bool>`: an option's metavar says what it accepts."""
 
     def get_params(self, ctx: Any) -> Any:
         """The options and arguments."""
@@ -46,7 +46,7 @@ def _without_types(parameters: list[Any]) -> list[Any]:
 
 
 class Listing(Mapping[str, Any]):
-    """The commands; its values are imported when they are asked for."""
+    """The commands, each imported when it is looked up."""
 
     def __getitem__(self, name: str) -> Any:
         module = import_module(f"outboxkit.cli.{LISTED[name][0]}")
@@ -66,8 +66,8 @@ class Listing(Mapping[str, Any]):
 class Commands(PlainGroup):
     """The group of all commands, which prints its own help without importing one of them."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         self.commands = cast("Any", Listing())
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - typer's signature

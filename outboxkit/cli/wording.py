@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Count:
-    """How many there are: counted, or estimated from a sample."""
+    """A number of rows: counted, or estimated from a sample."""
 
     value: int = 0
     estimate: bool = False
@@ -19,7 +19,7 @@ NOTHING = Count()
 
 
 def total(counts: Iterable[Count]) -> Count:
-    """All together: an estimate where one of them is."""
+    """The sum, which is an estimate if one of the counts is."""
     return sum(counts, Count())
 
 
@@ -51,5 +51,5 @@ def span(seconds: float) -> str:
 
 
 def plain(name: str | None) -> str:
-    """A name that somebody else chose, without what would move the cursor or colour the screen."""
+    """A foreign name without characters that would move the cursor or colour the screen."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in name or "-")

@@ -1,7 +1,7 @@
-"""Dead letters: what was given up on is found, replayed or discarded; every row stays, and says by whom.
+"""Dead letters are found, replayed or discarded. Every row stays, and says by whom it was resolved.
 
-A page of them is resolved in one transaction: their messages are back in the outbox, the dead letters are marked and
-their keys are released, or nothing of it has happened. So it may be killed at any time, and run again.
+One transaction resolves a page of them: it puts their messages back into the outbox, marks the dead letters and
+releases their keys. So a replay may be killed at any time, and run again.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ __all__ = ["DeadLetters", "Found", "Refusal", "Resolved", "Rules", "Selection", 
 PAGE = 500
 """Dead letters that are resolved in one transaction."""
 READ_AHEAD = 10_000
-"""Numbers of dead letters that are read at once: each time, all that are left are sorted."""
+"""Numbers of dead letters that are read at once. Each time all remaining ones are sorted."""
 
 Kind = tuple[str, str | None, str]
 """Side, type and reason."""
@@ -44,14 +44,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a selection has, before anything is done with it.
+    """The counts of a selection, before anything is done with it.
 
     Attributes:
-        kinds: how many of each side, type and reason, the most first.
+        kinds: the number of each side, type and reason, the largest first.
         count: all of them.
-        refused: those of them that a replay leaves as they are, as far as can be seen without trying; why.
-        accepted: stale ones that a replay takes nevertheless, as its rules say.
-        upto: the highest number: what dies later is no part of it.
+        refused: the number that a replay would refuse, by kind and reason, as far as can be told without trying.
+        accepted: stale ones that a replay takes nevertheless, by its rules.
+        upto: the highest number. Later dead letters are not part of the selection.
         keys: keys that these dead letters park.
         waiting: messages that wait behind these keys.
     """
@@ -66,19 +66,19 @@ class Survey:
 
     @property
     def replayable(self) -> int:
-        """Those that can be replayed, unless their place in the outbox is taken."""
+        """The number that can be replayed, unless their place in the outbox is taken."""
         return self.count - self.refused.total()
 
     @property
     def refusals(self) -> Counter[Refusal]:
-        """How many are refused, by the reason."""
+        """The number of refused ones, by the reason."""
         counted = Counter[Refusal]()
         for (_, why), count in self.refused.items():
             counted[why] += count
         return counted
 
     def replayable_of(self, kind: Kind) -> int:
-        """Those of one kind that can be replayed."""
+        """The number of one kind that can be replayed."""
         return dict(self.kinds).get(kind, 0) - sum(count for (of, _), count in self.refused.items() if of == kind)
 
 
@@ -91,7 +91,7 @@ class DeadLetters:
 
     Args:
         engine: for its own connections.
-        rules: which of the inbox may go back.
+        rules: for dead letters of the inbox.
         rate: dead letters a second that are resolved, at most; None for no limit.
         monotonic, sleep: for tests.
     """
@@ -123,7 +123,7 @@ class DeadLetters:
             return await partitions.clock(connection)
 
     async def find(self, selection: Selection, *, limit: int) -> Found:
-        """The newest `limit` of a selection, without payloads and headers.
+        """The newest dead letters of a selection, at most `limit`, without payloads and headers.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -135,7 +135,7 @@ class DeadLetters:
             return Found(rows, sum(row[3] for row in kinds), await partitions.clock(connection))
 
     async def read(self, selection: Selection, *, limit: int) -> Sequence[Row[Any]]:
-        """The first `limit` of a selection with all they have, the oldest first.
+        """The first dead letters of a selection, at most `limit`, with all columns, the oldest first.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -148,7 +148,7 @@ class DeadLetters:
             return rows
 
     async def survey(self, selection: Selection) -> Survey:
-        """Count what a selection has, and what waits behind it.
+        """Count the dead letters of a selection, and the messages that wait behind them.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -159,7 +159,7 @@ class DeadLetters:
             keys, waiting = (await connection.execute(statements.dead.count_released(selection))).one()
             refused, accepted = await self._judge(connection, selection)
         return Survey(
-            kinds=sorted((((row[0], row[1], row[2]), row[3]) for row in kinds), key=lambda found: -found[1]),
+            kinds=sorted((((row[0], row[1], row[2]), row[3]) for row in kinds), key=lambda kind: -kind[1]),
             count=sum(row[3] for row in kinds),
             refused=refused,
             accepted=accepted,
@@ -173,11 +173,11 @@ class DeadLetters:
     ) -> None:
         """Put the selection's messages back into the outbox: same ids, no attempt counted.
 
-        Those of the inbox come first, in the order in which they died, as new rows that are addressed to their queue,
-        and to their handler where one gave them up. Those of the outbox go to the places that they had, in their
-        order, due at once. What waits behind a message stays behind it, and is released once no dead letter before it
-        parks its key. What the rules refuse is left as it is. `done` tells how far it is, however it ends; `progress`
-        is called with it after each page.
+        Those of the inbox come first, in the order in which they died, as new rows that are addressed to their queue.
+        If one handler gave a message up, it is addressed to this handler alone. Those of the outbox go to their old
+        places, in their order, due at once. Messages behind them stay behind, and are released once no dead letter
+        before them parks their key. Those that the rules refuse are left as they are. `done` has the counts so far,
+        however it ends, and `progress` is called with it after each page.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -187,7 +187,7 @@ class DeadLetters:
     async def discard(
         self, selection: Selection, stop: asyncio.Event, done: Resolved, progress: Callable[[Resolved], None] = _quiet
     ) -> None:
-        """Mark the selection as discarded, of both sides; what waits behind them is released as by `replay`.
+        """Mark the selection as discarded, of both sides. Messages behind them are released as by `replay`.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -195,7 +195,7 @@ class DeadLetters:
         await self._resolve("discarded", selection, stop, done, progress)
 
     async def who(self) -> str:
-        """Who resolves: the user of the system, and the database's role where it has roles. No secret."""
+        """The name that is recorded: the user of the system, and the database's role if it has roles. Not a secret."""
         async with self._engine.connect() as connection:
             return await who(connection)
 
@@ -212,8 +212,8 @@ class DeadLetters:
         by = await self.who()
         while not stop.is_set():
             async with self._engine.connect() as connection:
-                wanted = {"upto": upto, "limit": READ_AHEAD} | place
-                ahead = (await connection.execute(statements.dead.next_numbers(selection), wanted)).all()
+                bounds = {"upto": upto, "limit": READ_AHEAD} | place
+                ahead = (await connection.execute(statements.dead.next_numbers(selection), bounds)).all()
             if not ahead:
                 done.complete = True
                 return
@@ -237,7 +237,7 @@ class DeadLetters:
     async def _judge(
         self, connection: AsyncConnection, selection: Selection
     ) -> tuple[Counter[tuple[Kind, Refusal]], int]:
-        """How many of each kind the rules refuse, and how many they accept although these are stale."""
+        """The number that the rules refuse, by kind and reason, and the number of stale ones that they accept."""
         refused, accepted = Counter[tuple[Kind, Refusal]](), 0
         now = await partitions.clock(connection)
         async for letter in await connection.stream(statements.dead.needs_check(selection)):

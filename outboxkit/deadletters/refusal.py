@@ -1,4 +1,4 @@
-"""Which dead letters a replay refuses and why, and the headers of those that go back to their queue. Pure."""
+"""The decision whether a dead letter may be replayed, and the headers of one that goes back to its queue. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
     """The message's own headers, and those that send it to its queue and to the handler that gave it up.
 
     Raises:
-        ValueError: what is stored cannot be read.
+        ValueError: the stored headers cannot be read.
     """
     handlers = () if letter.handler is None else (letter.handler,)
     extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at).headers() | {reserved.QUEUE: letter.queue}
@@ -108,7 +108,7 @@ _ENVELOPE = ("key", "topic", "correlation_id", "causation_id", "content_type", "
 
 
 class Refusal(StrEnum):
-    """Why a dead letter is left as it is."""
+    """The reason for which a replay leaves a dead letter as it is."""
 
     TAKEN = "taken"
     NO_PLACE = "no place"
@@ -118,30 +118,30 @@ class Refusal(StrEnum):
 
     @property
     def plain(self) -> str:
-        """The reason, and what to do about it."""
+        """The reason in a sentence, with its cure."""
         return _PLAIN[self]
 
 
 _PLAIN = {
     Refusal.TAKEN: "its place in the outbox is taken; the same message may wait there already: compare it with "
-    "`outboxkit dead show`, and discard what is double",
+    "`outboxkit dead show`, and discard the duplicate",
     Refusal.NO_PLACE: "no place in the outbox is known for it; it can be discarded",
-    Refusal.MALFORMED: "it has no id or no type, or something that no message can hold: its producer must send it "
-    "anew, and it can be discarded",
+    Refusal.MALFORMED: "it has no id or no type, or a value that no message can hold. Its producer must send it "
+    "again, and it can be discarded",
     Refusal.NO_QUEUE: "no queue is known to send it back to; it can be discarded",
-    Refusal.STALE: "older than the inbox is sure to remember: nothing proves that it was not handled, and a replay "
-    "may do its work twice. Find out; then add --accept-stale, or discard it",
+    Refusal.STALE: "older than the inbox is sure to remember: it may have been handled, and a replay may repeat its "
+    "effects. Find out; then add --accept-stale, or discard it",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a dead letter of the inbox may go back to its queue.
+    """The rules by which dead letters of the inbox may go back to their queue.
 
     Attributes:
-        retention: how long the inbox remembers, as the consumers have it.
-        skew: how far clocks may be apart, as the consumers have it.
-        accept_stale: also those that are too old to be proven new; they are dated anew.
+        retention: the inbox's retention in the consumers' settings.
+        skew: the clock skew in the consumers' settings.
+        accept_stale: also replay stale ones, which get the time of the replay.
     """
 
     retention: timedelta = timedelta(days=14)
@@ -149,7 +149,7 @@ class Rules:
     accept_stale: bool = False
 
     def refusal(self, letter: Row[Any], now: datetime) -> Refusal | None:
-        """Why this dead letter cannot be replayed; None where it can. Its place in the outbox is not looked at."""
+        """The reason for which this dead letter cannot be replayed, or None. Its place in the outbox is not checked."""
         if letter.side == "outbox":
             return Refusal.NO_PLACE if letter.position is None else None
         if not _is_message(letter):
@@ -159,13 +159,13 @@ class Rules:
         return Refusal.STALE if self.is_stale(letter, now) and not self.accept_stale else None
 
     def is_stale(self, letter: Row[Any], now: datetime) -> bool:
-        """Whether a consumer would find it stale; what was stale once stays so, whatever is remembered now."""
-        made = window.message_time(letter.message_id or "", letter.created_at)
-        return letter.reason == "stale" or window.is_too_old(made, now=now, retention=self.retention, skew=self.skew)
+        """Whether a consumer would find it stale. A dead letter with the reason `stale` always is."""
+        made_at = window.message_time(letter.message_id or "", letter.created_at)
+        return letter.reason == "stale" or window.is_too_old(made_at, now=now, retention=self.retention, skew=self.skew)
 
 
 def _is_message(letter: Row[Any]) -> bool:
-    """Whether all of it is as it came; of a malformed one that had an id and a type, something was cut or left out."""
+    """Whether it is the whole message. In a malformed one with an id and a type, some value was cut or left out."""
     if letter.reason == "malformed" or not letter.message_id or not letter.type:
         return False
     try:

@@ -1,4 +1,4 @@
-"""One page of dead letters: in one transaction all of it is resolved, or nothing."""
+"""One page of dead letters, resolved in one transaction."""
 
 import getpass
 import os
@@ -20,19 +20,19 @@ from outboxkit.message import NAME_LIMIT, storable
 from outboxkit.statements.resolve import Resolution
 
 NAMED = 10
-"""Refused dead letters that are named, for each reason."""
+"""Refused dead letters whose numbers are kept, for each reason."""
 
 
 @dataclass(slots=True)
 class Resolved:
-    """How far a replay or a discard is.
+    """The counts of a replay or a discard so far.
 
     Attributes:
         count: dead letters that were resolved.
         released: messages that waited behind them, and are due now.
-        refused: how many were left as they are, by the reason.
-        named: the numbers of the first of them.
-        complete: whether that is all of the selection.
+        refused: the number that was left as it is, by the reason.
+        named: the numbers of the first refused ones.
+        complete: whether the whole selection was resolved.
     """
 
     count: int = 0
@@ -58,31 +58,31 @@ class Resolved:
 async def resolve_page(
     connection: AsyncConnection, as_: Resolution, ids: Sequence[int], by: str, rules: Rules
 ) -> Resolved:
-    """Resolve these dead letters, those of them that are still open, in the connection's transaction."""
-    dialect, page, wanted = connection.dialect.name, Resolved(), set(ids)
+    """Resolve those of these dead letters that are still open, in the connection's transaction."""
+    dialect, page, requested = connection.dialect.name, Resolved(), set(ids)
     if dialect == "postgresql":
         await connection.execute(statements.resolve.by_key())
     family = (await connection.execute(statements.resolve.with_siblings(dialect), {"ids": ids})).scalars().all()
     locked = (await connection.execute(statements.resolve.lock(dialect), {"ids": family})).all()
-    chosen = [row for row in locked if row.id in wanted]
-    if not chosen:
+    rows = [row for row in locked if row.id in requested]
+    if not rows:
         return page
     now = await partitions.clock(connection)
     if as_ == "replayed":
-        done = await _send_back(connection, [row.id for row in chosen if row.side != "outbox"], now, rules, page)
-        done |= await _put_back(connection, [row for row in chosen if row.side == "outbox"], now, page)
-        chosen = [row for row in chosen if row.id in done]
+        done = await _send_back(connection, [row.id for row in rows if row.side != "outbox"], now, rules, page)
+        done |= await _put_back(connection, [row for row in rows if row.side == "outbox"], now, page)
+        rows = [row for row in rows if row.id in done]
     else:
-        await _record(connection, [row.id for row in chosen])
-    if chosen:
-        marked = {"ids": [row.id for row in chosen], "as_": as_, "by": by, "now": now}
+        await _record(connection, [row.id for row in rows])
+    if rows:
+        marked = {"ids": [row.id for row in rows], "as_": as_, "by": by, "now": now}
         await connection.execute(statements.resolve.resolve(dialect), marked)
-    page.count, page.released = len(chosen), await _release(connection, chosen, now)
+    page.count, page.released = len(rows), await _release(connection, rows, now)
     return page
 
 
 async def who(connection: AsyncConnection) -> str:
-    """The user of the system, and the database's role where it has roles."""
+    """The user of the system, and the database's role if it has roles."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user often has no name
@@ -96,12 +96,12 @@ async def who(connection: AsyncConnection) -> str:
 async def _send_back(
     connection: AsyncConnection, ids: Sequence[int], now: datetime, rules: Rules, page: Resolved
 ) -> set[int]:
-    """Insert the messages of these dead letters of the inbox, addressed to their queue; returns those that could be."""
+    """Insert the messages of these dead letters of the inbox, addressed to their queue. Returns the ids it sent."""
     if not ids:
         return set()
-    found = (await connection.execute(statements.resolve.envelopes(connection.dialect.name), {"ids": ids})).all()
+    letters = (await connection.execute(statements.resolve.envelopes(connection.dialect.name), {"ids": ids})).all()
     sent: list[dict[str, Any]] = []
-    for letter in found:
+    for letter in letters:
         why = rules.refusal(letter, now)
         accepted_at = now if rules.is_stale(letter, now) else None
         try:
@@ -118,12 +118,12 @@ async def _send_back(
 
 
 async def _record(connection: AsyncConnection, ids: Sequence[int]) -> None:
-    """Have the inbox remember what its handlers are not to do any more: no replay and no redelivery runs them for it.
+    """Write inbox rows for discarded dead letters, so that no replay and no redelivery runs their handlers again.
 
-    A dead letter without a handler leaves nothing: nobody knows which handlers it was for.
+    A dead letter without a handler leaves no row: its handlers are not known.
     """
     dialect = connection.dialect.name
-    found = (await connection.execute(statements.resolve.envelopes(dialect), {"ids": ids})).all()
+    letters = (await connection.execute(statements.resolve.envelopes(dialect), {"ids": ids})).all()
     rows = [
         (
             letter.handler,
@@ -132,18 +132,18 @@ async def _record(connection: AsyncConnection, ids: Sequence[int]) -> None:
             letter.attempts,
             window.message_time(letter.message_id, letter.created_at),
         )
-        for letter in found
+        for letter in letters
         if letter.side == "inbox" and letter.handler and letter.message_id
     ]
     if rows:
         rows.sort(key=itemgetter(0, 1))  # as every consumer does, so that nobody waits in a circle
         names = ("handlers", "message_ids", "types", "attempts", "mades")
-        given = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-        await connection.execute(statements.inbox.record_all(dialect), given)
+        columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+        await connection.execute(statements.inbox.record_all(dialect), columns)
 
 
 async def _put_back(connection: AsyncConnection, rows: Sequence[Row[Any]], now: datetime, page: Resolved) -> set[int]:
-    """Put these dead letters of the outbox to the places that they had there; returns those that could be."""
+    """Put these dead letters of the outbox back to their old places. Returns the ids for which that was possible."""
     if not rows:
         return set()
     by_place = {row.position: row.id for row in reversed(rows) if row.position is not None}
@@ -156,10 +156,10 @@ async def _put_back(connection: AsyncConnection, rows: Sequence[Row[Any]], now: 
 
 
 async def _release(connection: AsyncConnection, resolved: Iterable[Row[Any]], now: datetime) -> int:
-    """Have what waited behind these due now, unless another dead letter stands before it; returns how many."""
+    """Make the messages behind these due now, unless another dead letter is before them. Returns their number."""
     parked = sorted({(row.destination, row.key) for row in resolved if row.parked and row.key is not None})
     statement, released = statements.resolve.release(connection.dialect.name), 0
-    for destination, found in groupby(parked, key=itemgetter(0)):
-        given = {"at_destination": destination, "keys": [key for _, key in found], "now": now}
-        released += (await connection.execute(statement, given)).rowcount
+    for destination, keys in groupby(parked, key=itemgetter(0)):
+        parameters = {"at_destination": destination, "keys": [key for _, key in keys], "now": now}
+        released += (await connection.execute(statement, parameters)).rowcount
     return released

@@ -1,4 +1,4 @@
-"""Requests that may come twice: a key and a fingerprint for each, and a ledger of what was answered."""
+"""Idempotent requests: a key and a fingerprint for each, and a ledger of their answers."""
 
 from outboxkit.idempotency.answer import Fresh, InProgress, Mismatch, Outcome, Replay, Response
 from outboxkit.idempotency.fingerprint import fingerprint

@@ -1,4 +1,4 @@
-"""What the ledger answers to a request with an idempotency key, and how answers are stored."""
+"""The ledger's outcomes for a request with an idempotency key, and the encoding of stored answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ class Fresh:
 
     Attributes:
         scope: the operation.
-        principal: the caller; None: the key is nobody's own.
+        principal: the caller; None: all callers share the key.
         key: the idempotency key.
-        token: of this run; a later run has another, and then this one may write nothing any more.
-        expires_at: until when the answer is remembered, by the database's clock.
+        token: the run's own. Once a later run has another, this one may write nothing any more.
+        expires_at: the end of the answer's retention, by the database's clock.
         lease: for how long this run has the request to itself; None: as long as its transaction lasts.
         steps: results of the steps that earlier runs have finished, encoded.
-        fingerprint: of the request.
+        fingerprint: the request's.
     """
 
     scope: str
@@ -50,7 +50,7 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The request was answered before: this is the answer, and until when it is remembered."""
+    """The request was answered before: this is the answer, with the end of its retention."""
 
     response: Response
     expires_at: datetime
@@ -58,7 +58,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class InProgress:
-    """Another run of the same request has not finished; `after` is when its lease ends, where it has one."""
+    """Another run of the same request has not finished. `after` is the rest of its lease, if it has one."""
 
     after: timedelta | None = None
 
@@ -81,16 +81,16 @@ def answer_of(response: Response) -> dict[str, Any]:
     """The answer as parameters of the statement that records it.
 
     Raises:
-        TypeError: the status is no int, a header no pair of str, or the body no bytes.
-        ValueError: no status of HTTP, or a header with a lone surrogate.
+        TypeError: the status is not an int, a header not a pair of str, or the body not bytes.
+        ValueError: HTTP has no such status, or a header has a lone surrogate.
     """
     status, headers, body = response.status, response.headers, response.body
     if not isinstance(status, int) or isinstance(status, bool):
-        raise TypeError(f"the response's status is {status!r}; an int is wanted")
+        raise TypeError(f"the response's status is {status!r}; an int is accepted")
     if status not in STATUSES:
-        raise ValueError(f"the response's status is {status}; {STATUSES[0]} to {STATUSES[-1]} are wanted")
+        raise ValueError(f"the response's status is {status}; {STATUSES[0]} to {STATUSES[-1]} are accepted")
     if not isinstance(body, bytes):
-        raise TypeError(f"the response's body is {type(body).__name__}; bytes are wanted")
+        raise TypeError(f"the response's body is {type(body).__name__}; bytes are accepted")
     return {"status": int(status), "headers": _encode_headers(headers), "body": body}
 
 
@@ -105,7 +105,7 @@ def encode_steps(steps: Mapping[str, bytes]) -> bytes:
 
 
 def decode_steps(stored: bytes | None) -> dict[str, bytes]:
-    """What `encode_steps` was given."""
+    """The results that `encode_steps` has encoded."""
     return {} if stored is None else {name: bytes(result) for name, result in _STEPS.decode(stored).items()}
 
 
@@ -118,7 +118,7 @@ def _encode_headers(headers: Any) -> bytes:
     pairs = [tuple(pair) if isinstance(pair, tuple | list) else pair for pair in headers]
     for pair in pairs:
         if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise TypeError(f"header {pair!r} of the response is no pair of a name and a value, both str")
+            raise TypeError(f"header {pair!r} of the response is not a pair of a name and a value, both str")
     try:
         return msgspec.json.encode(pairs)
     except (ValueError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""Requests that meet: who holds a key on PostgreSQL, and runs of the caller's transaction that are not complete."""
+"""Contention for a key: its holder on PostgreSQL, and runs in the caller's transaction that are not complete."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,20 +22,20 @@ _LONGEST_MS = 2**31 - 1
 
 
 def ask(connection: Connection, locks: Locks) -> InProgress | Mismatch | None:
-    """What another transaction does with the key: the same request, or another one; None: it has ended."""
+    """The outcome for a key that another transaction holds, for the same request or another one; None: it has ended."""
     return judge(connection.execute(statements.held_locks(), locks.to_find()).all(), locks.part_shown)
 
 
 def judge(rows: Any, part: int) -> InProgress | Mismatch | None:
-    """The verdict on rows of `held_locks`, for the half that stands for what is asked here.
+    """The verdict on rows of `held_locks`, for the half that stands for this fingerprint.
 
-    A transaction that has the key's lock and has told of nothing is none of ours: to be on the safe side, it is busy.
+    A transaction that has the key's lock and shows no fingerprint is a stranger's. To be safe, it counts as busy.
     """
     holders = {row.holder for row in rows if row.subid == _OF_KEY}
     if not holders:
         return None
-    told = {row.part for row in rows if row.subid != _OF_KEY and row.holder in holders}
-    return InProgress() if not told or part in told else Mismatch()
+    parts = {row.part for row in rows if row.subid != _OF_KEY and row.holder in holders}
+    return InProgress() if not parts or part in parts else Mismatch()
 
 
 def wait(
@@ -43,8 +43,8 @@ def wait(
 ) -> Outcome | None:
     """Wait for the holder's end, then `attempt`; None: it did not end in time.
 
-    All of it is in a savepoint: what the waiting has changed, the transaction's lock_timeout and the lock itself, goes
-    with it, also where the database gave up. Only a run that begins here keeps the lock.
+    All of it is in a savepoint, whose rollback restores the transaction's lock_timeout and gives the lock back, even
+    after an error of the database. Only a run that begins here keeps the lock.
     """
     savepoint = connection.begin_nested()
     try:
@@ -77,7 +77,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Runs:
-    """The runs of one transaction, by their tokens, and what forbade its commit before."""
+    """The runs of one transaction, by their tokens, and the guard that forbade its commit before."""
 
     root: SessionTransaction
     by_token: dict[str, _Run] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def completed(session: Session, token: str) -> None:
 
 @event.listens_for(Session, "after_soft_rollback")
 def _take_back(session: Session, ended: SessionTransaction) -> None:
-    """What began or was completed in a transaction that was rolled back, or in a savepoint, did not."""
+    """Forget runs that began, and answers that were given, in a transaction or savepoint that was rolled back."""
     runs: _Runs | None = session.info.get(_KEY)
     if runs is None:
         return
@@ -142,7 +142,7 @@ def _guard(session: Session, runs: _Runs) -> None:
 
 
 def _runs(session: Session) -> _Runs | None:
-    """Those of the session's present transaction."""
+    """The runs of the session's present transaction."""
     runs: _Runs | None = session.info.get(_KEY)
     return runs if runs is not None and runs.root is session.get_transaction() else None
 

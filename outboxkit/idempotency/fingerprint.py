@@ -1,4 +1,4 @@
-"""What tells one request from another: a digest of everything that it asks for."""
+"""The fingerprint of a request: a digest of everything that it asks for."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 VERSION = b"outboxkit request 1"
 DEPTH = 100
-"""Levels of nesting that are read as JSON, whatever is left of the interpreter's own limit."""
+"""Levels of nesting that are read as JSON, far below the interpreter's own limit."""
 LARGEST_JSON = 256 * 1024
 """Bytes of a body that is read as JSON. A larger one is compared byte by byte, so that it costs what a hash costs."""
 
@@ -33,19 +33,18 @@ def fingerprint(
     """The SHA-256 digest of a request, 32 bytes.
 
     The order of query parameters of different names does not matter. In a JSON body the order of names, white space and
-    the way a character is escaped do not matter; a number is compared as it is written: 1 and 1.0 differ. Any other
-    body is compared byte by byte. So is JSON of more than 256 KiB or 100 levels, or that gives
-    a name twice, or cannot be read.
+    escapes do not matter. A number is compared as it is written: 1 and 1.0 differ. Any other body is compared byte by
+    byte. So is JSON that has more than 256 KiB or 100 levels, gives a name twice, or cannot be read.
 
     A large body takes a while: on an event loop call this in a thread if the body has more than 64 KiB.
 
     Args:
         method: the HTTP method.
-        template: the path as the route is written.
-        values: what stands in the path for the names of the template.
+        template: the path as the route declares it.
+        values: the values of the template's names in the path.
         query: the parameters in their order.
         content_type: the header's value.
-        body: the bytes as they came.
+        body: the bytes as they were received.
     """
     media_type = (content_type or "").partition(";")[0].strip().lower()
     canonical = _canonical(body) if _JSON_TYPE.fullmatch(media_type) else None
@@ -83,7 +82,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _canonical(body: bytes) -> bytearray | None:
-    """One text for all JSON documents of the same content; None if the bytes have to speak for themselves.
+    """One text for all JSON documents of the same content; None if the bytes are to be compared.
 
     Names get a dot, so that `{"n": "1.0"}` can stand for a number as it is written, and for nothing else.
     """
@@ -101,7 +100,7 @@ def _canonical(body: bytes) -> bytearray | None:
 
 
 def _write(value: object, text: bytearray) -> None:
-    """Append the value as `json.dumps` would write it; that takes ten times the memory."""
+    """Append the value as `json.dumps` would write it, in a tenth of the memory."""
     match value:
         case bytes():
             text += b'{"n":"' + value + b'"}'
@@ -144,4 +143,4 @@ def _number(literal: str) -> bytes:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")

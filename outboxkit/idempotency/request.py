@@ -1,4 +1,4 @@
-"""What `begin` is asked: the value of the header Idempotency-Key, checked, and as the table and its locks know it."""
+"""A request to `begin`: the header Idempotency-Key, checked values, and parameters of the row and its locks."""
 
 import re
 import struct
@@ -13,7 +13,7 @@ from outboxkit.errors import ConfigurationError
 
 LIMIT = 255
 LINE_LIMIT = 4096
-"""Characters of the header's line, with parameters and escapes; no longer one is looked into."""
+"""Characters of the header's line, with parameters and escapes. A longer one is refused unread."""
 
 _STRING = r'"(?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*"'
 _ITEM = "|".join(
@@ -37,7 +37,7 @@ def parse_key(fields: Sequence[str]) -> str:
     """The key in the lines of the header Idempotency-Key.
 
     It is a string of structured fields, `"8e03978e"` (RFC 9651, section 3.3.3; parameters are ignored), or the same key
-    bare, `8e03978e`. A bare key holds no comma, which would be a sign of two lines that were made one, and no quote.
+    bare, `8e03978e`. A bare key has no quote, and no comma, which would be a sign of two joined lines.
 
     Raises:
         Problem: 400; there is no line or more than one, or it holds no key of 1 to 255 visible ASCII characters.
@@ -55,15 +55,15 @@ def parse_key(fields: Sequence[str]) -> str:
     if len(key) > LIMIT:
         raise problems.key_invalid(f"Idempotency-Key has {len(key)} characters")
     if not _VISIBLE.fullmatch(key):
-        raise problems.key_invalid("Idempotency-Key has a blank, or something else that is no visible ASCII character")
+        raise problems.key_invalid("Idempotency-Key has a blank, or another character that is not visible ASCII")
     return key
 
 
 def _quoted(text: str) -> str:
-    found = _QUOTED.fullmatch(text)
-    if found is None:
+    match = _QUOTED.fullmatch(text)
+    if match is None:
         raise problems.key_invalid("Idempotency-Key begins with a quote, but is not one string in quotes")
-    return _ESCAPED.sub(r"\1", found[1][1:-1])
+    return _ESCAPED.sub(r"\1", match[1][1:-1])
 
 
 def _bare(text: str) -> str:
@@ -81,8 +81,8 @@ _UNSIGNED = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request, who runs it and for how long it is remembered; `lease` None: it runs in one transaction."""
+class KeyRequest:
+    """A request with its run's token and retention. A `lease` of None: it runs in one transaction."""
 
     scope: str
     principal: str | None
@@ -99,10 +99,10 @@ class Asked:
             check_text("principal", self.principal, None)
         if not isinstance(self.fingerprint, bytes):
             raise TypeError(
-                f"fingerprint is {type(self.fingerprint).__name__}; bytes are wanted: idempotency.fingerprint"
+                f"fingerprint is {type(self.fingerprint).__name__}; bytes are accepted: idempotency.fingerprint"
             )
         if len(self.fingerprint) != FINGERPRINT_BYTES:
-            raise ValueError(f"fingerprint has {len(self.fingerprint)} bytes; {FINGERPRINT_BYTES} are wanted")
+            raise ValueError(f"fingerprint has {len(self.fingerprint)} bytes; {FINGERPRINT_BYTES} are accepted")
         check_span("retention", self.retention)
         if self.lease is not None:
             check_span("lease", self.lease)
@@ -110,7 +110,7 @@ class Asked:
                 raise ConfigurationError(f"lease {self.lease} is longer than retention {self.retention}")
 
     def parameters(self) -> dict[str, Any]:
-        """What the statements that take a key are given."""
+        """The parameters of the statements that take a key."""
         return {
             **row_of(self.scope, self.principal, self.key),
             "asked": self.fingerprint,
@@ -126,7 +126,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Locks:
-    """A request's advisory locks: the key's, and a pair that stands for the key and for what is asked under it."""
+    """A request's advisory locks: the key's, and a pair for the key and the fingerprint."""
 
     request: int
     request_part: int
@@ -134,30 +134,30 @@ class Locks:
 
     @classmethod
     def of(cls, row: Mapping[str, str], fingerprint: bytes) -> "Locks":
-        """Hashes: who shares one by chance waits, or is told to come again, and nothing worse."""
+        """The locks as hashes. A request that shares one by chance waits, or is told to come again."""
         texts = [row[name].encode() for name in ("at_scope", "at_principal", "at_key")]
         framed = b"".join(struct.pack(">I", len(text)) + text for text in texts)
         request, part = struct.unpack(">qi", sha256(b"outboxkit idempotency" + framed).digest()[:12])
         return cls(request, part, struct.unpack(">i", fingerprint[:4])[0])
 
     def to_take(self) -> dict[str, int]:
-        """As the functions that lock take them: signed."""
+        """The parameters of the functions that lock, which are signed."""
         return {"request_lock": self.request, "request_part": self.request_part, "asked_part": self.asked_part}
 
     def to_find(self) -> dict[str, int]:
-        """As `pg_locks` shows the halves: unsigned."""
+        """The parameters that find them in `pg_locks`, whose halves are unsigned."""
         return {"request_lock": self.request, "request_part": self.request_part & _UNSIGNED}
 
     @property
     def part_shown(self) -> int:
-        """The half that stands for what is asked, as `pg_locks` shows it."""
+        """The half that stands for the fingerprint, as `pg_locks` shows it."""
         return self.asked_part & _UNSIGNED
 
 
 def row_of(scope: str, principal: str | None, key: str) -> dict[str, str]:
     """The key of the row, as parameters.
 
-    A principal that does not fit is known by its digest, and so is one that looks like a digest.
+    A principal that is too long is replaced by its digest, and so is one that looks like a digest.
     """
     stored = principal or ""
     if len(stored) > LENGTH or stored.startswith(_DIGEST):
@@ -169,14 +169,14 @@ def check_text(name: str, value: object, limit: int | None) -> None:
     """Raise unless it is text that both databases can hold.
 
     Raises:
-        TypeError: no str.
-        ValueError: empty, longer than `limit` characters, or with a NUL or a lone surrogate.
+        TypeError: it is not a str.
+        ValueError: it is empty, longer than `limit` characters, or with a NUL or a lone surrogate.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{name} is {value!r}; a str is wanted")
+        raise TypeError(f"{name} is {value!r}; a str is accepted")
     if not value or (limit is not None and len(value) > limit):
-        wanted = f"1 to {limit}" if limit is not None else "at least 1"
-        raise ValueError(f"{name} has {len(value)} characters; {wanted} are wanted")
+        accepted = f"1 to {limit}" if limit is not None else "at least 1"
+        raise ValueError(f"{name} has {len(value)} characters; {accepted} are accepted")
     if "\0" in value or not _is_unicode(value):
         raise ValueError(f"{name} {value!r} holds a NUL or a lone surrogate, which no database keeps")
 
@@ -185,7 +185,7 @@ def check_span(name: str, value: object, *, zero: bool = False) -> None:
     """Raise unless it is a duration that can be added to a time.
 
     Raises:
-        ConfigurationError: no timedelta, negative, zero where that is not accepted, or over a hundred years.
+        ConfigurationError: it is not a timedelta, is negative, or is over a hundred years. Zero needs `zero`.
     """
     least = timedelta(0) if zero else timedelta(milliseconds=1)
     if not isinstance(value, timedelta) or not least <= value <= LONGEST:

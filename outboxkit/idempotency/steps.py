@@ -1,4 +1,4 @@
-"""Recovery points of a request that calls outside systems: what is finished is not done again."""
+"""Recovery points of a request that calls outside systems: a finished step is not repeated."""
 
 import asyncio
 import sys
@@ -26,7 +26,7 @@ class Steps:
     Make one for each run, of what `begin` returned, once that is committed.
 
     Args:
-        session_factory: for a short transaction after each step; no call is made inside of one.
+        session_factory: for a short transaction after each step. No call is made inside of one.
         fresh: what `begin` returned, with a lease.
 
     Raises:
@@ -50,25 +50,25 @@ class Steps:
     def key(self, name: str) -> str:
         """An idempotency key for the outside call of this step: the same in every run of the request.
 
-        If a run ended between a call and its record, the next one calls again, and the outside system sees from this
-        key that it has done it. Another request has another key here, also one that comes under the same idempotency
-        key after that was forgotten: the outside system must not give it the answer to the first.
+        If a run ended between a call and its record, the next one calls again. By this key the outside system knows
+        that it has done the call. Another request has another key here, even under the same idempotency key after
+        that was forgotten. So it cannot get the answer to the first.
         """
         fresh = self._fresh
-        asked = fresh.fingerprint.hex()
-        return ids.derive("outboxkit.step", fresh.scope, fresh.principal or "", fresh.key, asked, name)
+        digest = fresh.fingerprint.hex()
+        return ids.derive("outboxkit.step", fresh.scope, fresh.principal or "", fresh.key, digest, name)
 
     async def step(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
-        """The result of the step: of an earlier run that finished it, or else of this call, which is then recorded.
+        """The result of the step, from an earlier run that finished it, or from this call, which is then recorded.
 
-        The record lengthens the lease: it must be longer than any one step. Steps may run side by side.
+        The record renews the lease, which must be longer than any one step. Steps may run side by side.
 
         Args:
             name: 1 to 255 characters; the same in every run, and for one step of a run only.
-            call: what is done, once for each finished step. It gets `key(name)` to the outside system.
+            call: the call, made once for each finished step. It sends `key(name)` to the outside system.
 
         Returns:
-            The result as JSON gives it back, from the first run on: a tuple is a list, a dataclass a dict, a Decimal a
+            The result as JSON gives it back, in the first run, too. A tuple is a list, a dataclass a dict, a Decimal a
             str.
 
         Raises:
@@ -80,7 +80,7 @@ class Steps:
         """
         check_text("a step's name", name, LENGTH)
         if name in self._named:
-            raise ConfigurationError(f"step {name!r} was there before in this run; every step needs a name of its own")
+            raise ConfigurationError(f"step {name!r} is used twice in this run; every step needs a name of its own")
         self._named.add(name)
         if name not in self._finished:
             await self._record(name, _encode(name, await call()))

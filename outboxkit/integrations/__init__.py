@@ -1,4 +1,4 @@
-"""Doors of a service that know a framework: each module is imported only by who uses its framework."""
+"""Integrations with web frameworks. Each module is imported only in services that use its framework."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -14,7 +14,7 @@ from outboxkit import idempotency, preconditions, problems
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, InProgress, Replay
 from outboxkit.integrations import needs, protocol
-from outboxkit.integrations.protocol import Asked, Incoming, Options, Places, Rules
+from outboxkit.integrations.protocol import Incoming, Options, Places, RequestKey, Rules
 from outboxkit.problems import Problem
 from outboxkit.transaction import allow_commit, forbid_commit, session_of
 
@@ -28,21 +28,21 @@ Sessions = Callable[[], Session | scoped_session[Session]] | scoped_session[Sess
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 COMMITTED = (
-    "the endpoint committed by itself. Its session is committed for it, together with what is remembered of the "
-    "request: leave out the commit, or flush instead"
+    "the endpoint committed by itself. Its session is committed for it, together with the remembered answer: leave out "
+    "the commit, or flush instead"
 )
 
 
 class Idempotent:
-    """A decorator for views that are done once for each idempotency key, below the decorator of the route.
+    """A decorator for views that run once for each idempotency key, below the decorator of the route.
 
-    The view works on the session, and leaves its transaction alone: that is committed before the answer leaves, or
-    rolled back where the answer is none to be remembered. A request of a safe method needs no key.
+    The view works on the session, and leaves its transaction alone. That is committed before the answer leaves, or
+    rolled back if the answer is not remembered. A request of a safe method needs no key.
 
     Args:
         session: gives the session that the view uses: a `scoped_session`, or a function.
-        principal: says who the caller is; None: a key is nobody's own. For a caller that it does not know it aborts
-            with 401.
+        principal: returns the caller's id; None: all callers share the keys. For a caller that it does not know it
+            aborts with 401.
         options: see `outboxkit.integrations.protocol.Rules`.
 
     Raises:
@@ -56,7 +56,7 @@ class Idempotent:
         self._places = Places(self._rules.max_waiting)
         if self._rules.lease is not None:
             raise ConfigurationError(
-                "lease= is of two-step mode, which is the ASGI middleware's; Flask has atomic mode"
+                "lease= is for two-step mode, which the ASGI middleware has; Flask has atomic mode"
             )
 
     def __call__(self, view: Callable[P, ResponseReturnValue]) -> Callable[P, ResponseReturnValue]:
@@ -75,8 +75,8 @@ class Idempotent:
     def _answer(self, session: Session, call: Callable[[], ResponseReturnValue]) -> Response:
         principal = self._caller()
         try:
-            asked = None if request.method in SAFE else protocol.ask(_incoming(self._rules), self._rules)
-            outcome = self._begin_or_wait(session, asked, principal) if asked else None
+            request_key = None if request.method in SAFE else protocol.ask(_incoming(self._rules), self._rules)
+            outcome = self._begin_or_wait(session, request_key, principal) if request_key else None
             if outcome is not None and not isinstance(outcome, Fresh):
                 session.rollback()
                 return _replayed(protocol.answered(outcome))
@@ -87,10 +87,10 @@ class Idempotent:
             return self._run(session, outcome, call)
         except Exception as error:  # noqa: BLE001 - whatever the view raises is the app's to answer, or raised again
             session.rollback()
-            return self._remember_error(session, asked, principal, _through_the_app(error))
+            return self._remember_error(session, request_key, principal, _through_the_app(error))
 
     def _run(self, session: Session, fresh: Fresh | None, call: Callable[[], ResponseReturnValue]) -> Response:
-        forbid_commit(session, COMMITTED, for_good=fresh is None)  # without a key there may be no transaction yet
+        forbid_commit(session, COMMITTED, for_good=fresh is None)  # without a key there may not be a transaction yet
         try:
             response = _called(call)
         finally:
@@ -113,39 +113,41 @@ class Idempotent:
             )
         headers = response.headers.items()
         idempotency.complete(
-            session, fresh, protocol.kept(response.status_code, headers, response.get_data(), self._rules)
+            session, fresh, protocol.storable(response.status_code, headers, response.get_data(), self._rules)
         )
         session.commit()
         response.headers.add(*protocol.expires_header(fresh))
         return response
 
     def _remember_error(
-        self, session: Session, asked: Asked | None, principal: str | None, response: Response
+        self, session: Session, request_key: RequestKey | None, principal: str | None, response: Response
     ) -> Response:
-        """The answer to what was raised, kept without any effect of the view."""
-        if asked is None or not self._rules.store_errors or not self._rules.stored(response.status_code):
+        """The answer to an error of the view, remembered without any effect of the view."""
+        if request_key is None or not self._rules.store_errors or not self._rules.stored(response.status_code):
             return response
-        outcome = self._begin(session, asked, principal, timedelta(0))
+        outcome = self._begin(session, request_key, principal, timedelta(0))
         if isinstance(outcome, Fresh):
             return self._keep(session, outcome, response)
         session.rollback()
         return _replayed(protocol.answered(outcome)) if isinstance(outcome, Replay) else response
 
-    def _begin_or_wait(self, session: Session, asked: Asked, principal: str | None) -> idempotency.Outcome:
-        outcome = self._begin(session, asked, principal, timedelta(0))
+    def _begin_or_wait(self, session: Session, request_key: RequestKey, principal: str | None) -> idempotency.Outcome:
+        outcome = self._begin(session, request_key, principal, timedelta(0))
         if isinstance(outcome, InProgress) and self._rules.wait:
-            with self._places.taken(principal or asked) as may_wait:
+            with self._places.taken(principal or request_key) as may_wait:
                 if may_wait:
-                    return self._begin(session, asked, principal, self._rules.wait)
+                    return self._begin(session, request_key, principal, self._rules.wait)
         return outcome
 
-    def _begin(self, session: Session, asked: Asked, principal: str | None, wait: timedelta) -> idempotency.Outcome:
+    def _begin(
+        self, session: Session, request_key: RequestKey, principal: str | None, wait: timedelta
+    ) -> idempotency.Outcome:
         return idempotency.begin(
             session,
-            scope=asked.scope,
+            scope=request_key.scope,
             principal=principal,
-            key=asked.key,
-            fingerprint=asked.fingerprint,
+            key=request_key.key,
+            fingerprint=request_key.fingerprint,
             retention=self._rules.retention,
             wait=wait,
         )
@@ -153,20 +155,20 @@ class Idempotent:
     def _caller(self) -> str | None:
         if self._principal is None:
             return None
-        found: object = self._principal()
-        if not isinstance(found, str) or not found:
+        principal: object = self._principal()
+        if not isinstance(principal, str) or not principal:
             raise ConfigurationError(
-                f"principal() returned {found!r}, not text that names the caller. "
+                f"principal() returned {principal!r}, not text that names the caller. "
                 "For a caller that is not known let it abort(401)"
             )
-        return found
+        return principal
 
     def _current_session(self) -> Session:
         session = session_of(self._session(), "Idempotent", "...")
         if session_of(self._session(), "Idempotent", "...") is not session:
             raise ConfigurationError(
-                "session= makes a session with each call, so that the view would use another one: "
-                "give a scoped_session, or a function that keeps the session in flask.g"
+                "session= makes a session with each call, and the view would use another one. "
+                "Give a scoped_session, or a function that keeps the session in flask.g"
             )
         return session
 
@@ -192,7 +194,7 @@ def _rolled_back_by_errors(session: Session) -> Iterator[None]:
 def _incoming(rules: Rules) -> Incoming:
     """The request at hand.
 
-    Its values are the path itself: view arguments may be objects by now, or have been taken out by a preprocessor.
+    Its values are the path itself: view arguments may be objects by now, or may have been removed by a preprocessor.
     """
     rule = request.url_rule
     template = f"{rule.host or rule.subdomain or ''}{request.root_path}{rule.rule}" if rule else request.path
@@ -219,7 +221,7 @@ def _body(limit: int) -> bytes:
     expected = request.content_length
     if len(body) < expected if expected is not None else not body and (request.form or request.files):
         raise ConfigurationError(
-            "the body was read before the view, so that nothing tells this request from another: "
+            "the body was read before the view, and without it this request looks like others: "
             "call request.get_data() before request.form, request.files or request.stream"
         )
     return body
@@ -227,7 +229,7 @@ def _body(limit: int) -> bytes:
 
 def _called(call: Callable[[], ResponseReturnValue]) -> Response:
     try:
-        return _made(call())
+        return _response_of(call())
     except HTTPException as raised:  # abort(redirect(…)) is an answer, abort(409) an error
         response = raised.response
         if isinstance(response, Response) and response.status_code < 400:
@@ -236,16 +238,16 @@ def _called(call: Callable[[], ResponseReturnValue]) -> Response:
 
 
 def _through_the_app(error: Exception) -> Response:
-    """The answer to what a view raised; raises it again where the app has no answer but 500."""
+    """The answer to an error of the view. Raises it again if the app has no answer but 500."""
     if isinstance(error, Problem):
         return _problem(error)
     if isinstance(error, StaleDataError):
         return _problem(preconditions.stale())
-    return _made(current_app.handle_user_exception(error))
+    return _response_of(current_app.handle_user_exception(error))
 
 
-def _made(returned: ResponseReturnValue | HTTPException) -> Response:
-    """The response; one that Flask would make of an `HTTPException` could be read only once."""
+def _response_of(returned: ResponseReturnValue | HTTPException) -> Response:
+    """The response to a view's return value. One that Flask makes of an `HTTPException` could be read only once."""
     if isinstance(returned, HTTPException):
         returned = returned.get_response(request.environ)
     return current_app.make_response(returned)
@@ -260,10 +262,10 @@ def _replayed(stored: idempotency.Response) -> Response:
 
 
 def _response(status: int, headers: tuple[tuple[str, str], ...], body: bytes) -> Response:
-    made = current_app.response_class(body, status)
-    made.headers.clear()  # a content type that nobody gave
-    made.headers.extend(headers)
-    return made
+    response = current_app.response_class(body, status)
+    response.headers.clear()  # Flask's default content type
+    response.headers.extend(headers)
+    return response
 
 
 def _refuse_what_cannot_work(view: Callable[..., Any]) -> None:

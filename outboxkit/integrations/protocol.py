@@ -17,7 +17,7 @@ from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Response,
 
 
 class Places:
-    """So many requests may wait at once; the duplicates of one caller take half of the places, at most.
+    """Places for requests that wait. The duplicates of one caller take half of them, at most.
 
     Args:
         most: places in all.
@@ -31,7 +31,7 @@ class Places:
 
     @contextmanager
     def taken(self, caller: Hashable) -> Iterator[bool]:
-        """Have a place inside the block, if the value is True. Nobody waits for one."""
+        """Have a place inside the block, if the value is True. It does not wait for one."""
         with self._lock:
             is_free = self._waiting.total() < self._most and self._waiting[caller] < self._of_one
             if is_free:
@@ -51,7 +51,7 @@ EXPIRES = "Idempotency-Expires"
 
 MEBIBYTE = 1024 * 1024
 QUICK = 64 * 1024
-"""Bytes of a body whose fingerprint is taken on the event loop; that of a larger one is taken in a thread."""
+"""Bytes of a body whose fingerprint is computed on the event loop; a larger one is handled in a thread."""
 SCOPE_LIMIT = 255
 
 _UNSTORED = frozenset((400, 401, 403, 406, 408, 412, 413, 415, 422, 425, 428, 429))
@@ -64,9 +64,9 @@ _ONE_ANSWER = frozenset(("set-cookie", "content-length", "date", "server"))
 def is_stored(status: int) -> bool:
     """Whether an answer with this status is remembered.
 
-    2xx, 3xx and 4xx are, but what a better request with the same key could mend, or waiting: 400, 413, 415 and 422
-    speak of how the request is written; 401, 403, 406, 412 and 428 of headers that are no part of the fingerprint; 408,
-    425 and 429 of the moment. 5xx is not.
+    2xx, 3xx and 4xx are, unless a corrected or later request with the same key could get another answer. 400, 413, 415
+    and 422 are about the form of the request. 401, 403, 406, 412 and 428 are about headers that are not part of the
+    fingerprint. 408, 425 and 429 are about the moment. 5xx is never remembered.
     """
     return 200 <= status < 500 and status not in _UNSTORED
 
@@ -87,21 +87,21 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an operation does with idempotency keys.
+    """The rules of an operation for idempotency keys.
 
     Attributes:
-        required: whether a request without a key is refused; otherwise it is done without any memory.
+        required: whether a request without a key is refused; otherwise it runs, and nothing is remembered.
         retention: for how long an answer is remembered.
         wait: for how long a duplicate waits for the end of the first; zero: it is refused at once.
         max_waiting: how many duplicates may wait at once, half of them of one caller; others are refused at once.
-        lease: for how long a run has the request to itself, in two steps; None: atomic mode.
+        lease: for how long a run has the request to itself, in two-step mode; None: atomic mode.
         max_body: bytes of a request's body.
         max_response: bytes of an answer's body.
         stored: whether an answer with this status is remembered.
-        store_errors: whether an error that the endpoint raised is remembered, where `stored` says so of its status.
+        store_errors: whether an error that the endpoint raised is remembered, if `stored` allows its status.
 
     Raises:
-        ConfigurationError: a time is no timedelta or below zero, or a limit is below one.
+        ConfigurationError: a time is not a timedelta or is below zero, or a limit is below one.
     """
 
     required: bool = True
@@ -120,11 +120,11 @@ class Rules:
             ("wait", timedelta(0)),
             ("lease", timedelta(seconds=1)),
         ):
-            found = getattr(self, name)
-            if not isinstance(found, timedelta) and not (found is None and name == "lease"):
-                raise ConfigurationError(f"{name} is {found!r}; a timedelta is accepted, such as timedelta(seconds=5)")
-            if found is not None and found < least:
-                raise ConfigurationError(f"{name} is {found}; {least} or more is accepted")
+            value = getattr(self, name)
+            if not isinstance(value, timedelta) and not (value is None and name == "lease"):
+                raise ConfigurationError(f"{name} is {value!r}; a timedelta is accepted, such as timedelta(seconds=5)")
+            if value is not None and value < least:
+                raise ConfigurationError(f"{name} is {value}; {least} or more is accepted")
         for name, unit in (("max_body", " of bytes"), ("max_response", " of bytes"), ("max_waiting", "")):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; a number{unit} from 1 is accepted")
@@ -132,12 +132,12 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """A request, as much of it as decides.
+    """The part of a request that makes its fingerprint and its key.
 
     Attributes:
         method: the HTTP method.
-        template: the path as the route is written.
-        values: what stands in the path for the names of the template.
+        template: the path as the route declares it.
+        values: the values of the template's names in the path.
         query: the parameters in their order.
         keys: the lines of the header Idempotency-Key.
         content_type: the header's value.
@@ -153,19 +153,19 @@ class Incoming:
     body: bytes
 
 
-class Asked(NamedTuple):
-    """What the ledger is asked."""
+class RequestKey(NamedTuple):
+    """The request as the ledger knows it."""
 
     scope: str
     key: str
     fingerprint: bytes
 
 
-def ask(incoming: Incoming, rules: Rules) -> Asked | None:
-    """What the ledger is to be asked of a request; None: it has no key, and needs none.
+def ask(incoming: Incoming, rules: Rules) -> RequestKey | None:
+    """The ledger's key for a request; None: it has no idempotency key, and needs none.
 
     Raises:
-        Problem: 400, the key is missing or no key; 413, the body is too large.
+        Problem: 400, the key is missing or not valid; 413, the body is too large.
     """
     if not incoming.keys and not rules.required:
         return None
@@ -180,10 +180,10 @@ def ask(incoming: Incoming, rules: Rules) -> Asked | None:
         content_type=incoming.content_type,
         body=incoming.body,
     )
-    return Asked(_short(f"{incoming.method} {incoming.template}"), key, digest)
+    return RequestKey(_short(f"{incoming.method} {incoming.template}"), key, digest)
 
 
-async def ask_aside(incoming: Incoming, rules: Rules) -> Asked | None:
+async def ask_aside(incoming: Incoming, rules: Rules) -> RequestKey | None:
     """`ask`, away from the event loop if the body is large.
 
     Raises:
@@ -195,13 +195,13 @@ async def ask_aside(incoming: Incoming, rules: Rules) -> Asked | None:
 
 
 def is_longer(announced: str | None, limit: int) -> bool:
-    """Whether a header Content-Length announces more than so many bytes; one that is no number says nothing."""
+    """Whether a header Content-Length announces more than so many bytes. One that is not a number does not count."""
     digits = (announced or "").strip().lstrip("0")
     return digits.isascii() and digits.isdecimal() and (len(digits) > len(str(limit)) or int(digits) > limit)
 
 
 def answered(outcome: Replay | InProgress | Mismatch) -> Response:
-    """The answer to a request that is not new: the one that it had, and that it is a repetition.
+    """The answer to a request that is not new: the remembered one, with headers that mark it as a repetition.
 
     Raises:
         Problem: 409, it has not been answered yet; 422, the key belongs to another request.
@@ -216,8 +216,8 @@ def answered(outcome: Replay | InProgress | Mismatch) -> Response:
             raise problems.key_reused()
 
 
-def kept(status: int, headers: Iterable[tuple[str, str]], body: bytes, rules: Rules) -> Response:
-    """As much of an answer as is remembered: nothing that belongs to one connection, or to one answer alone.
+def storable(status: int, headers: Iterable[tuple[str, str]], body: bytes, rules: Rules) -> Response:
+    """The part of an answer that is remembered, without headers of one connection or of one answer alone.
 
     Raises:
         ConfigurationError: the body is too large.
@@ -227,21 +227,21 @@ def kept(status: int, headers: Iterable[tuple[str, str]], body: bytes, rules: Ru
             f"the response has {len(body)} bytes, and max_response allows {rules.max_response}: "
             "raise it, or answer with a link to the content"
         )
-    given = tuple(headers)
+    fields = tuple(headers)
     named = {
-        name.strip().lower() for field, value in given if field.lower() == "connection" for name in value.split(",")
+        name.strip().lower() for field, value in fields if field.lower() == "connection" for name in value.split(",")
     }
     gone = _ONE_CONNECTION | _ONE_ANSWER | named
     remembered = (
         (name, value)
-        for name, value in given
+        for name, value in fields
         if name.lower() not in gone and not name.lower().startswith("idempotency-")
     )
     return Response(status, tuple(remembered), body)
 
 
 def expires_header(fresh: Fresh) -> tuple[str, str]:
-    """The header that says, with the first answer, until when it is remembered."""
+    """The header of the first answer that says until when it is remembered."""
     return EXPIRES, _http_date(fresh.expires_at)
 
 
@@ -253,5 +253,5 @@ def _short(scope: str) -> str:
 
 
 def _http_date(moment: datetime) -> str:
-    """As RFC 9110 wants it, section 5.6.7."""
+    """The date as in RFC 9110, section 5.6.7."""
     return format_datetime(moment.astimezone(UTC), usegmt=True)

@@ -1,1 +1,1 @@
-"""What the tests of an application need, and the suite that every broker must pass."""
+"""Help for the tests of an application, and the suite that every broker must pass."""

@@ -1,4 +1,4 @@
-"""`outboxkit dead`: look at what was given up on, put it back, or discard it."""
+"""`outboxkit dead`: list dead letters, put them back, or discard them."""
 
 import typer
 
@@ -11,7 +11,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Look at what was given up on, put it back into the outbox, or discard it.",
+    help="List dead letters, put them back into the outbox, or discard them.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 part of it could not be done.",
 )
 for name, command in (

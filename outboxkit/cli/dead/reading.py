@@ -25,7 +25,7 @@ from outboxkit.settings import Settings, parse_duration
 SIDES = ("outbox", "inbox")
 LARGEST = 2**63 - 1
 MEMORY = ("inbox_retention", "clock_skew")
-"""Settings that say what is stale."""
+"""Settings that decide whether a message is stale."""
 
 Id = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
@@ -38,9 +38,9 @@ Destination = Annotated[
     str | None, typer.Option("--destination", metavar="NAME", help="Only messages to this destination.")
 ]
 Older = Annotated[
-    str | None, typer.Option("--older-than", metavar="DURATION", help="Only what died longer ago, such as 2h or 7d.")
+    str | None, typer.Option("--older-than", metavar="DURATION", help="Only older dead letters, such as 2h or 7d.")
 ]
-Newer = Annotated[str | None, typer.Option("--newer-than", metavar="DURATION", help="Only what died since then.")]
+Newer = Annotated[str | None, typer.Option("--newer-than", metavar="DURATION", help="Only newer dead letters.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class Wanted:
         )
 
 
-def rules(chosen: Settings, *, accept_stale: bool = False) -> Rules:
-    """Which dead letters of the inbox may be replayed, as the consumers' settings say."""
-    return Rules(chosen.inbox_retention, chosen.clock_skew, accept_stale)
+def rules(settings: Settings, *, accept_stale: bool = False) -> Rules:
+    """The rules for replaying dead letters of the inbox, from the consumers' settings."""
+    return Rules(settings.inbox_retention, settings.clock_skew, accept_stale)
 
 
-def is_number(given: str) -> bool:
+def is_number(argument: str) -> bool:
     """Whether an argument is a dead letter's number."""
-    return given.isascii() and given.isdigit() and int(given) <= LARGEST
+    return argument.isascii() and argument.isdigit() and int(argument) <= LARGEST
 
 
 FILTERS: dict[str, Any] = {
@@ -99,20 +99,20 @@ FILTERS: dict[str, Any] = {
     "older_than": Older,
     "newer_than": Newer,
 }
-"""The options that stand for a `Wanted`, by their parameters."""
+"""The options of all `Wanted`, by their parameters."""
 
 
 def with_filters(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn `command(chosen, wanted, ...)` into one that takes the filters as options instead."""
+    """Turn `command(settings, filters, ...)` into one that takes the filters as options instead."""
 
-    def with_options(chosen: Settings, **given: Any) -> None:
-        filters = {name: given.pop(name) for name in FILTERS}
-        command(chosen, _wanted(**filters), **given)
+    def with_options(settings: Settings, **arguments: Any) -> None:
+        options = {name: arguments.pop(name) for name in FILTERS}
+        command(settings, _wanted(**options), **arguments)
 
     first, _, *own = inspect.signature(command).parameters.values()
     kind = inspect.Parameter.KEYWORD_ONLY
-    filters = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in FILTERS.items()]
-    with_options.__signature__ = inspect.Signature([first, *filters, *own])  # type: ignore[attr-defined]
+    options = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in FILTERS.items()]
+    with_options.__signature__ = inspect.Signature([first, *options, *own])  # type: ignore[attr-defined]
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     return with_options
 
@@ -145,51 +145,53 @@ def _age(option: str, text: str | None) -> timedelta | None:
 
 MOST_SHOWN = 100
 PIPED_WIDTH = 1000
-"""Wide enough that no line is broken: whoever reads it looks for whole names."""
+"""Wide enough that no line is broken: the program that reads it needs whole names."""
 
 Limit = Annotated[
     int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)
 ]
-All = Annotated[bool, typer.Option("--all", help="Also those that were replayed or discarded.")]
+All = Annotated[bool, typer.Option("--all", help="Also replayed and discarded ones.")]
 Named = Annotated[list[str], typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")]
 
 
 @with_settings(*DATABASE, *MEMORY)
 @with_filters
-def list_(chosen: Settings, wanted: Wanted, *, limit: Limit = 50, all_: All = False, as_json: AsJson = False) -> None:
+def list_(
+    settings: Settings, filters: Wanted, *, limit: Limit = 50, all_: All = False, as_json: AsJson = False
+) -> None:
     """List dead letters, the newest first: those that are neither replayed nor discarded.
 
     Example: outboxkit dead list --type OrderConfirmed --newer-than 1d
     """
-    found = asyncio.run(_find(chosen, wanted, limit=limit, resolved=all_))
-    more, judge = found.count - len(found.rows), rules(chosen)
+    page = asyncio.run(_find(settings, filters, limit=limit, resolved=all_))
+    more, judge = page.count - len(page.rows), rules(settings)
     if as_json:
-        listed = [shown.listed(row, judge.refusal(row, found.now)) for row in found.rows]
+        listed = [shown.listed(row, judge.refusal(row, page.now)) for row in page.rows]
         _print_json({"dead_letters": listed, "more": more})
         return
-    if not found.rows:
-        typer.echo("no dead letters" if all_ and wanted.says_nothing else _nothing(wanted, resolved=all_))
+    if not page.rows:
+        typer.echo("no dead letters" if all_ and filters.says_nothing else _nothing(filters, resolved=all_))
         return
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
-    refused = [judge.refusal(row, found.now) for row in found.rows]
-    Console(highlight=False, width=width).print(shown.table(found.rows, refused, found.now))
-    for line in shown.legend(found.rows, refused):
+    refused = [judge.refusal(row, page.now) for row in page.rows]
+    Console(highlight=False, width=width).print(shown.table(page.rows, refused, page.now))
+    for line in shown.legend(page.rows, refused):
         typer.echo(line)
     if more:
         typer.echo(f"and {number(more)} more: --limit shows more of them, filters fewer")
 
 
 @with_settings(*DATABASE, *MEMORY)
-def show(chosen: Settings, given: Named, *, as_json: AsJson = False) -> None:
-    """Show all about dead letters, open or not: why, since when, headers, payload, and who resolved them.
+def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
+    """Show all of a dead letter, open or not: its reason, times, headers, payload, and who resolved it.
 
-    A message id may have several. Exit 2 where there is none.
+    A message id may have several. Exit 2 if there is none.
 
     Example: outboxkit dead show 7
     """
-    now, rows = asyncio.run(_read(chosen, tuple(given)))
-    judge = rules(chosen)
-    missing = [one for one in given if not any(one in (str(row.id), row.message_id) for row in rows)]
+    now, rows = asyncio.run(_read(settings, tuple(ids)))
+    judge = rules(settings)
+    missing = [one for one in ids if not any(one in (str(row.id), row.message_id) for row in rows)]
     if as_json:
         _print_json([shown.shown(row, judge.refusal(row, now)) for row in rows])
     else:
@@ -202,34 +204,34 @@ def show(chosen: Settings, given: Named, *, as_json: AsJson = False) -> None:
 
 
 def nowhere(missing: Sequence[str]) -> str:
-    """What to say of arguments that name no dead letter."""
+    """The error text for arguments that name no dead letter."""
     names = ", ".join(repr(one) for one in missing[:5]) + (" …" if len(missing) > 5 else "")
     return f"no dead letter is {names}; a number or a message id from `outboxkit dead list --all` is accepted"
 
 
-def _nothing(wanted: Wanted, *, resolved: bool) -> str:
+def _nothing(filters: Wanted, *, resolved: bool) -> str:
     what = "no dead letter" if resolved else "no open dead letter"
-    return what if wanted.says_nothing else f"{what} is like that"
+    return what if filters.says_nothing else f"{what} matches"
 
 
-def _print_json(found: Any) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+def _print_json(document: Any) -> None:
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
 
 
-async def _find(chosen: Settings, wanted: Wanted, *, limit: int, resolved: bool) -> Found:
-    engine = compose.database(chosen, name="outboxkit dead")
+async def _find(settings: Settings, filters: Wanted, *, limit: int, resolved: bool) -> Found:
+    engine = compose.database(settings, name="outboxkit dead")
     try:
         letters = DeadLetters(engine)
-        return await letters.find(wanted.selection(await letters.now(), resolved=resolved), limit=limit)
+        return await letters.find(filters.selection(await letters.now(), resolved=resolved), limit=limit)
     finally:
         await engine.dispose()
 
 
-async def _read(chosen: Settings, given: tuple[str, ...]) -> tuple[datetime, Sequence[Row[Any]]]:
-    engine = compose.database(chosen, name="outboxkit dead")
+async def _read(settings: Settings, ids: tuple[str, ...]) -> tuple[datetime, Sequence[Row[Any]]]:
+    engine = compose.database(settings, name="outboxkit dead")
     try:
         letters = DeadLetters(engine)
         now = await letters.now()
-        return now, await letters.read(Wanted().selection(now, given, resolved=True), limit=MOST_SHOWN)
+        return now, await letters.read(Wanted().selection(now, ids, resolved=True), limit=MOST_SHOWN)
     finally:
         await engine.dispose()

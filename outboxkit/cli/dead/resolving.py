@@ -19,25 +19,28 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings
 
 INCOMPLETE = 3
-"""Exit code: some of it could not be done, or it was stopped before the end."""
+"""Exit code: some dead letters were refused, or the command was stopped before the end."""
 SAY_EVERY = 10_000
 MOST_NAMED = 1000
 
 Named = Annotated[
     list[str] | None, typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")
 ]
-All = Annotated[bool, typer.Option("--all", help="All that are open, where nothing else says which.")]
+All = Annotated[bool, typer.Option("--all", help="All open dead letters, without ids or filters.")]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01, help="Messages a second, at most.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only print the plan.")]
 AcceptStale = Annotated[
-    bool, typer.Option("--accept-stale", help="Also what is too old for the inbox to tell whether it was handled.")
+    bool,
+    typer.Option(
+        "--accept-stale", help="Also messages that are too old for the inbox to tell whether they were handled."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a command is about to do."""
+    """A command's plan, before it changes anything."""
 
     selection: Selection
     survey: Survey
@@ -49,10 +52,10 @@ class Plan:
 @with_settings(*DATABASE, *MEMORY, "shutdown_timeout")
 @with_filters
 def replay(
-    chosen: Settings,
-    wanted: Wanted,
+    settings: Settings,
+    filters: Wanted,
     *,
-    given: Named = None,
+    ids: Named = None,
     all_: All = False,
     accept_stale: AcceptStale = False,
     rate: Rate = None,
@@ -61,14 +64,14 @@ def replay(
 ) -> None:
     """Put dead letters back into the outbox, with the same message ids and no attempt counted.
 
-    Those of the outbox go to their old places, and what waited behind them follows. Those of the inbox go to the queue
-    that they came from, and to no other; where one handler gave a message up, only this one runs again. It asks first
-    on a terminal. Safe to kill and to repeat. Exit 3 where some were refused.
+    Those of the outbox go to their old places, and messages that waited behind them follow. Those of the inbox go back
+    to their queue, and to no other. If one handler gave a message up, only this one runs again. It asks first on a
+    terminal. Safe to kill and to repeat. Exit 3 if some were refused.
 
     Example: outboxkit dead replay --type OrderConfirmed --reason failed --rate 100
     """
-    _refuse_nothing("replay", wanted, given, all_=all_)
-    plan = asyncio.run(_plan(chosen, wanted, tuple(given or ()), rules(chosen, accept_stale=accept_stale)))
+    _refuse_nothing("replay", filters, ids, all_=all_)
+    plan = asyncio.run(_plan(settings, filters, tuple(ids or ()), rules(settings, accept_stale=accept_stale)))
     _announce("replay", plan, plan.survey.replayable)
     if dry_run:
         return
@@ -76,78 +79,78 @@ def replay(
         sys.exit(INCOMPLETE if plan.survey.count else 0)
     if not yes and sys.stdin.isatty():
         typer.confirm("Replay them?", abort=True)
-    sys.exit(_run(chosen, plan, "replay", plan.survey.replayable, rate))
+    sys.exit(_run(settings, plan, "replay", plan.survey.replayable, rate))
 
 
 @with_settings(*DATABASE, "shutdown_timeout")
 @with_filters
 def discard(
-    chosen: Settings,
-    wanted: Wanted,
+    settings: Settings,
+    filters: Wanted,
     *,
-    given: Named = None,
+    ids: Named = None,
     all_: All = False,
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
     """Give dead letters up for good. Messages that waited behind them go on. The rows stay, and say by whom.
 
-    A handler whose dead letter is discarded does not run for this message any more, whoever sends it again. Safe to
+    A handler whose dead letter is discarded does not run for this message any more, even if it is sent again. Safe to
     kill and to repeat.
 
     Example: outboxkit dead discard 7 --yes
     """
-    _refuse_nothing("discard", wanted, given, all_=all_)
-    plan = asyncio.run(_plan(chosen, wanted, tuple(given or ()), Rules()))
+    _refuse_nothing("discard", filters, ids, all_=all_)
+    plan = asyncio.run(_plan(settings, filters, tuple(ids or ()), Rules()))
     _announce("discard", plan, plan.survey.count)
     if dry_run or not plan.survey.count:
         return
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigurationError(
-                "nobody is there to be asked, and nothing was discarded: add --yes to discard them"
+                "standard input is not a terminal, and nothing was discarded: add --yes to discard without a question"
             )
         typer.confirm("Discard them?", abort=True)
-    sys.exit(_run(chosen, plan, "discard", plan.survey.count, None))
+    sys.exit(_run(settings, plan, "discard", plan.survey.count, None))
 
 
-def _refuse_nothing(what: str, wanted: Wanted, given: list[str] | None, *, all_: bool) -> None:
-    named = bool(given) or not wanted.says_nothing
+def _refuse_nothing(what: str, filters: Wanted, ids: list[str] | None, *, all_: bool) -> None:
+    named = bool(ids) or not filters.says_nothing
     if named and all_:
-        raise ConfigurationError(f"--all stands beside {'ids' if given else 'filters'}: one of them is accepted")
-    if given and not wanted.says_nothing:
-        raise ConfigurationError("ids stand beside filters: one of them is accepted")
+        raise ConfigurationError(f"use either --all or {'ids' if ids else 'filters'}, not both")
+    if ids and not filters.says_nothing:
+        raise ConfigurationError("use either ids or filters, not both")
     if not named and not all_:
         raise ConfigurationError(
-            f"{what} which? Neither ids, filters nor --all are given: numbers or message ids, filters such as "
-            "--type, --key, --reason or --older-than, or --all for all that are open are accepted"
+            f"{what} which dead letters? Give numbers or message ids, filters such as --type, --key, --reason or "
+            "--older-than, or --all for all open ones"
         )
 
 
-async def _plan(chosen: Settings, wanted: Wanted, given: tuple[str, ...], which: Rules) -> Plan:
-    engine = compose.database(chosen, name="outboxkit dead")
+async def _plan(settings: Settings, filters: Wanted, ids: tuple[str, ...], which: Rules) -> Plan:
+    engine = compose.database(settings, name="outboxkit dead")
     try:
         letters = DeadLetters(engine, rules=which)
-        selection = wanted.selection(await letters.now(), given)
-        already = await _already(letters, selection, given) if given else ()
+        selection = filters.selection(await letters.now(), ids)
+        already = await _already(letters, selection, ids) if ids else ()
         return Plan(selection, await letters.survey(selection), await letters.who(), already, which)
     finally:
         await engine.dispose()
 
 
-async def _already(letters: DeadLetters, selection: Selection, given: tuple[str, ...]) -> tuple[str, ...]:
-    """What to say of those that are resolved; refuses arguments that name none at all."""
-    if len(given) > MOST_NAMED:
-        raise ConfigurationError(f"{len(given)} ids are given; up to {MOST_NAMED} are accepted, or filters")
+async def _already(letters: DeadLetters, selection: Selection, ids: tuple[str, ...]) -> tuple[str, ...]:
+    """A line for each dead letter that is resolved already. Refuses arguments that name none at all."""
+    if len(ids) > MOST_NAMED:
+        raise ConfigurationError(f"{len(ids)} ids are given; up to {MOST_NAMED} are accepted, or filters")
     rows = (await letters.find(changed(selection, resolved=True), limit=MOST_NAMED * 10)).rows
-    if missing := [one for one in given if not any(one in (str(row.id), row.message_id) for row in rows)]:
+    if missing := [one for one in ids if not any(one in (str(row.id), row.message_id) for row in rows)]:
         raise ConfigurationError(nowhere(missing))
     still = {row.message_id for row in rows if row.resolution is None}
     done = [row for row in reversed(rows) if row.resolution is not None]
     return tuple(
         f"dead letter {row.id} was {shown.audit(row)}"
         for row in done
-        if str(row.id) in given or row.message_id not in still
+        if str(row.id) in ids or row.message_id not in still
     )
 
 
@@ -163,11 +166,11 @@ def _announce(what: str, plan: Plan, count: int) -> None:
         typer.echo(behind)
 
 
-def _run(chosen: Settings, plan: Plan, what: str, total: int, rate: float | None) -> int:
+def _run(settings: Settings, plan: Plan, what: str, total: int, rate: float | None) -> int:
     done = Resolved()
 
     async def work(stop: asyncio.Event) -> int:
-        engine = compose.database(chosen, name="outboxkit dead")
+        engine = compose.database(settings, name="outboxkit dead")
         try:
             letters = DeadLetters(engine, rules=plan.rules, rate=rate)
             resolve = letters.replay if what == "replay" else letters.discard
@@ -177,7 +180,7 @@ def _run(chosen: Settings, plan: Plan, what: str, total: int, rate: float | None
         return 0
 
     try:
-        process.run(work, shutdown_timeout=chosen.shutdown_timeout)
+        process.run(work, shutdown_timeout=settings.shutdown_timeout)
     finally:
         released = f"; released {many(done.released, 'waiting message')}" if done.released else ""
         typer.echo(f"{_past(what)} {number(done.count)} of {number(total)} by {plan.by}{released}")
@@ -188,7 +191,7 @@ def _run(chosen: Settings, plan: Plan, what: str, total: int, rate: float | None
 
 
 def _say_refused(done: Resolved, survey: Survey) -> None:
-    """Name them; the reason at length only where it was not said at the beginning."""
+    """Name the refused ones. The reason stands at length only if it was not printed at the beginning."""
     for why, count in done.refused.items():
         names = ", ".join(map(str, done.named[why])) + (" …" if count > len(done.named[why]) else "")
         reason = why if survey.refusals[why] else f"{why}: {why.plain}"

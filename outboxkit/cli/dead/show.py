@@ -1,4 +1,4 @@
-"""Dead letters as people read them: a list, and one with all that is known about it. Pure."""
+"""Dead letters as people read them: a list, and one in full. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,25 +23,25 @@ CONTENT = ("content_type", "content_encoding", "created_at", "topic", "correlati
 
 
 def table(rows: Sequence[Row[Any]], refused: Sequence[Refusal | None], now: datetime) -> Table:
-    """The list, a line each."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    made.add_column("no.", justify="right", no_wrap=True)
-    made.add_column("message id", no_wrap=True)  # in one piece, for who copies it
+    """The list, with a line for each dead letter."""
+    listing = Table(box=None, pad_edge=False, header_style="bold")
+    listing.add_column("no.", justify="right", no_wrap=True)
+    listing.add_column("message id", no_wrap=True)  # in one piece, to be copied
     for name in ("type", "key", "side", "reason"):
-        made.add_column(name, overflow="fold")
+        listing.add_column(name, overflow="fold")
     for name in ("attempts", "age"):
-        made.add_column(name, justify="right")
-    made.add_column("state")
+        listing.add_column(name, justify="right")
+    listing.add_column("state")
     for row, why in zip(rows, refused, strict=True):
         age = span(max((now - row.dead_at).total_seconds(), 0))
         texts = [row.message_id, row.type, row.key, _side(row), row.reason]
         shown = [str(row.id), *(_cut(text) for text in texts), str(row.attempts), age, state(row, why)]
-        made.add_row(*(Text(text) for text in shown))
-    return made
+        listing.add_row(*(Text(text) for text in shown))
+    return listing
 
 
 def state(row: Row[Any], why: Refusal | None) -> str:
-    """What may be done with it, in a word."""
+    """The state in a word: how it was resolved, `parked`, `open`, or why a replay would refuse it."""
     if row.resolution is not None:
         return plain(row.resolution)
     if row.parked:
@@ -50,15 +50,15 @@ def state(row: Row[Any], why: Refusal | None) -> str:
 
 
 def legend(rows: Sequence[Row[Any]], refused: Sequence[Refusal | None]) -> Iterator[str]:
-    """What the states of a list mean that a replay refuses, a line for each."""
-    found = {why for row, why in zip(rows, refused, strict=True) if row.resolution is None and why is not None}
+    """A line of explanation for each state of a list that a replay refuses."""
+    reasons = {why for row, why in zip(rows, refused, strict=True) if row.resolution is None and why is not None}
     for why in Refusal:
-        if why in found:
+        if why in reasons:
             yield f"{why}: {why.plain}"
 
 
 def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
-    """All about one dead letter, a line for each thing that is known."""
+    """One dead letter in full, a line for each fact."""
     yield f"dead letter {row.id} of the {row.side}: {plain(row.reason)}"
     for label, text in (
         ("message id", row.message_id),
@@ -100,51 +100,52 @@ def _content(row: Row[Any]) -> Iterator[str]:
 
 
 def audit(row: Row[Any]) -> str | None:
-    """Who resolved it, how and when; None for one that is open."""
+    """The resolution, by whom and when; None for an open one."""
     if row.resolution is None:
         return None
     return f"{row.resolution} by {plain(row.resolved_by)} at {_moment(row.resolved_at)}"
 
 
 def listed(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
-    """The columns of the list, for JSON, and as `refused` why a replay would leave it as it is."""
+    """The columns of the list, for JSON, and as `refused` the reason for which a replay would leave it as it is."""
     columns = {name: value for name, value in row._mapping.items() if name not in HIDDEN}  # noqa: SLF001 - its public view
     return columns | {"refused": why if row.resolution is None else None}
 
 
 def shown(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
-    """All columns, for JSON; the payload as `payload` where it is text, as `payload_base64` where it is not."""
+    """All columns, for JSON. The payload is `payload` if it is text, else `payload_base64`."""
     text = _text(row.payload)
     payload = {"payload_base64": row.payload} if text is None else {"payload": text}
     return listed(row, why) | {"headers": headers(row.headers), "payload_bytes": len(row.payload)} | payload
 
 
 def kinds(survey: Survey, *, replayable: bool) -> Iterator[str]:
-    """What a selection has, or what of it can be replayed: a line for each kind."""
+    """A line for each kind of a selection: how many there are, or how many can be replayed."""
     for kind, count in survey.kinds:
-        wanted = survey.replayable_of(kind) if replayable else count
-        if wanted:
+        part = survey.replayable_of(kind) if replayable else count
+        if part:
             side, type_, reason = kind
-            yield f"  {number(wanted)} {plain(type_)} ({side}, {plain(reason)})"
+            yield f"  {number(part)} {plain(type_)} ({side}, {plain(reason)})"
 
 
 def refusals(survey: Survey) -> Iterator[str]:
-    """What of a selection a replay refuses, and why; what it takes although it is stale."""
+    """Lines about the dead letters that a replay refuses, with the reason, and about stale ones that it takes."""
     for why, count in survey.refusals.items():
         yield f"refused: {number(count)}, {why}: {why.plain}"
     if survey.accepted:
-        yield f"accepted: {number(survey.accepted)}, stale: dated anew; what they have done before, they do again"
+        stale = "they get the time of the replay, and their effects may happen twice"
+        yield f"accepted: {number(survey.accepted)}, stale: {stale}"
 
 
 def behind(survey: Survey) -> str | None:
-    """What the selection parks; None where nothing."""
+    """A line about the keys that the selection parks; None without any."""
     if not survey.keys:
         return None
     return f"parked by them: {many(survey.keys, 'key')}, with {many(survey.waiting, 'waiting message')}"
 
 
 def headers(stored: bytes) -> Mapping[str, object]:
-    """The headers, whatever is stored for them."""
+    """The headers; stored bytes that cannot be decoded are shown as they are."""
     try:
         return codec.decode_headers(stored)
     except (ValueError, RecursionError):
@@ -152,7 +153,7 @@ def headers(stored: bytes) -> Mapping[str, object]:
 
 
 def _side(row: Row[Any]) -> str:
-    """The outbox with the destination, where it is another than `default`, or the inbox with its queue and handler."""
+    """The outbox with its destination, unless that is `default`, or the inbox with its queue and handler."""
     where = ", ".join(name for name in (_elsewhere(row), row.queue, row.handler) if name)
     return f"{row.side}: {where}" if where else str(row.side)
 
@@ -191,8 +192,8 @@ def _line(label: str, text: str) -> str:
 
 
 def _cut(text: str | None) -> str:
-    found = plain(text)
-    return found if len(found) <= SIGNS else found[: SIGNS - 1] + "…"
+    whole = plain(text)
+    return whole if len(whole) <= SIGNS else whole[: SIGNS - 1] + "…"
 
 
 def _moment(moment: datetime) -> str:

@@ -23,7 +23,7 @@ def demo(*, orders: Orders = 1000, without_inbox: WithoutInbox = False) -> None:
     """Take orders, roll some back, deliver messages twice, crash the relay; then count effects.
 
     Nothing has to be installed or running. Relay, consumer and tables are the ones that run in production.
-    Exits 1 where an effect was lost or happened twice.
+    Exits 1 if an effect was lost or happened twice.
 
     Example: outboxkit demo --without-inbox
     """

@@ -1,4 +1,4 @@
-"""The story that `outboxkit demo` plays, and what a person sees of it."""
+"""The story that `outboxkit demo` plays, and its progress bars and table."""
 
 import asyncio
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class RelayCrash(BaseException):
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted; the effects by asking the database, not by what the parties say of themselves."""
+    """The counts of a story. The effects are counted in the database, and not by the parties themselves."""
 
     taken: int = 0
     rolled_back: int = 0
@@ -73,7 +73,7 @@ class TroubledPublisher:
         """It is always connected."""
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Publish, with the two mishaps."""
+        """Publish, send some twice, and crash once."""
         receipts = await self._inner.publish(batch)
         before = self._tally.published
         self._tally.published += sum(receipt.verdict is Verdict.CONFIRMED for receipt in receipts)
@@ -93,7 +93,7 @@ class Story:
 
     def __init__(self, database_url: str, *, orders: int, with_inbox: bool) -> None:
         self.tally = Tally()
-        self.wanted = orders
+        self.orders = orders
         self._engine = process.engine(database_url, name="outboxkit demo")
         self._broker = MemoryBroker()
         handler = inbox.handler_of(shop.send_receipt)
@@ -128,7 +128,7 @@ class Story:
 
     async def _take_orders(self) -> None:
         sessions = async_sessionmaker(self._engine)
-        for number in range(1, self.wanted + 1):
+        for number in range(1, self.orders + 1):
             async with sessions() as session:
                 shop.confirm(session, number)
                 if number % ROLLED_BACK_EVERY == 0:
@@ -142,7 +142,7 @@ class Story:
 
     async def _relay(self) -> None:
         """Run relays until one has drained the outbox after the last order; a crashed one is replaced."""
-        publisher = TroubledPublisher(self._broker, self.tally, crash_after=self.wanted // 3)
+        publisher = TroubledPublisher(self._broker, self.tally, crash_after=self.orders // 3)
         while True:
             last_round = self._all_taken.is_set()
             relay = Relay(self._engine, publisher, batch_size=50, poll_interval=timedelta(milliseconds=20))
@@ -155,7 +155,7 @@ class Story:
             await asyncio.sleep(0.05)
 
     async def _consume_naively(self, stop: asyncio.Event) -> None:
-        """What a consumer without an inbox does: handle, commit, ack."""
+        """Handle, commit, ack: a consumer without an inbox."""
         sessions = async_sessionmaker(self._engine)
         while not stop.is_set():
             delivery = await self._subscriber.receive(wait=False)
@@ -190,13 +190,13 @@ _console = Console(highlight=False)
 
 
 async def watch(story: Story) -> None:
-    """Run the story and show how far each party has come."""
+    """Run the story and show the progress of each party."""
     columns = (TextColumn("{task.description:<9}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    committed = story.wanted - story.wanted // ROLLED_BACK_EVERY
+    committed = story.orders - story.orders // ROLLED_BACK_EVERY
     with Progress(*columns, console=_console) as progress:
         bars = [
             progress.add_task(name, total=total)
-            for name, total in (("orders", story.wanted), ("published", committed), ("delivered", committed))
+            for name, total in (("orders", story.orders), ("published", committed), ("delivered", committed))
         ]
         telling = asyncio.create_task(story.tell())
         while True:
@@ -211,7 +211,7 @@ async def watch(story: Story) -> None:
 
 
 def result(tally: Tally, *, with_inbox: bool) -> None:
-    """Print what was counted, the verdict, and what to type next."""
+    """Print the counts, the verdict, and the next commands to type."""
     table = Table(title="outboxkit demo" if with_inbox else "outboxkit demo, without the inbox", title_justify="left")
     table.add_column("what happened")
     table.add_column("count", justify="right")

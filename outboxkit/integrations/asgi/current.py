@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Unkept:
-    """The steps of a request without a key: each is made, and none is remembered."""
+    """The steps of a request without a key: each call is made, and no result is remembered."""
 
     async def step(self, name: str, call: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002
         """Make the call."""
@@ -28,9 +28,9 @@ _current: ContextVar[Steps | Unkept | None] = ContextVar("outboxkit.steps", defa
 
 
 @contextmanager
-def being(found: Steps | Unkept) -> Iterator[None]:
-    """Have `steps()` give these inside the block, and in tasks that it starts."""
-    token = _current.set(found)
+def being(current: Steps | Unkept) -> Iterator[None]:
+    """Have `steps()` return these inside the block, and in tasks that it starts."""
+    token = _current.set(current)
     try:
         yield
     finally:
@@ -38,22 +38,22 @@ def being(found: Steps | Unkept) -> Iterator[None]:
 
 
 def steps() -> Steps | Unkept:
-    """The steps of the request that is being handled; `scope["outboxkit.steps"]` has them as well.
+    """The steps of the request at hand; `scope["outboxkit.steps"]` has them as well.
 
     Raises:
         ConfigurationError: there is no such request.
     """
-    found = _current.get()
-    if found is None:
+    current = _current.get()
+    if current is None:
         raise ConfigurationError(
             "there are no steps here: the request did not pass IdempotencyMiddleware. Wrap the application in it, and "
-            "have its `when` say yes to the path"
+            "have its `when` return True for the path"
         )
-    return found
+    return current
 
 
 async def step(name: str, call: Callable[[], Awaitable[T]]) -> T:
-    """Make a call whose result a retry of the request reuses instead of making it again.
+    """Make a call whose result is remembered: a retry of the request does not repeat it.
 
     A crash between the call and the commit of its result repeats the call: give the other system a key that stays the
     same, `steps().key(name)`.

@@ -1,4 +1,4 @@
-"""The ASGI middleware for requests in steps; of the framework inside it only ASGI is known."""
+"""The ASGI middleware for requests in steps, for any framework."""
 
 import asyncio
 import inspect
@@ -20,25 +20,25 @@ Principal = Callable[[Scope], str | Awaitable[str | None] | None]
 
 
 def changes_something(scope: Scope) -> bool:
-    """Whether a request is a POST or a PATCH: the methods that HTTP does not know to be idempotent."""
+    """Whether a request is a POST or a PATCH, the methods that are not idempotent in HTTP."""
     return scope["method"] in _UNSAFE
 
 
 class IdempotencyMiddleware:
-    """Idempotency keys for endpoints that call other systems while the client waits: any ASGI framework.
+    """Idempotency keys for endpoints of any ASGI framework that call other systems while the client waits.
 
-    The key is committed with a lease before the application runs, in a transaction of its own. What the application
-    does inside `step(…)` is remembered as it finishes; a retry after a crash runs the application again, and its
-    finished steps are not repeated. Everything outside of a step may run more than once.
+    The key is committed with a lease before the application runs, in a transaction of its own. The result of each
+    `step(…)` is remembered as it finishes. A retry after a crash runs the application again, and finished steps are not
+    repeated. Everything outside of a step may run more than once.
 
     Args:
         app: the application inside.
         session_factory: for the ledger's own short transactions.
-        principal: from the ASGI scope to the caller's id, as text or an awaitable of it; it raises a `Problem` with
-            status 401 for a caller that is not known. None: whoever knows a key gets its answer.
+        principal: a function from the ASGI scope to the caller's id, as text or an awaitable of it. For a caller that
+            is not known it raises a `Problem` with status 401. None: all callers share the keys.
         when: whether a request needs a key, from its ASGI scope; others pass untouched.
-        rules: as of `outboxkit.integrations.protocol.Rules`. `lease`, a minute unless it is given, is how long a run
-            has the request to itself, from its last finished step: longer than any step takes.
+        rules: as of `outboxkit.integrations.protocol.Rules`. A run has the request to itself for the `lease`, a minute
+            by default, from its last finished step. It must be longer than any step takes.
 
     Raises:
         ConfigurationError: one of these cannot be used as it is.
@@ -65,8 +65,8 @@ class IdempotencyMiddleware:
             )
         if not self._rules.store_errors:
             raise ConfigurationError(
-                "an error reaches the middleware as the answer that the framework made of it: leave store_errors= out, "
-                "and say with stored= which answers are remembered"
+                "an error reaches the middleware as the answer that the framework made of it: leave out store_errors=, "
+                "and choose the answers to remember with stored="
             )
         self._running: set[asyncio.Task[None]] = set()
 
@@ -84,16 +84,16 @@ class IdempotencyMiddleware:
             await self._to_its_end(run.serve(self._app, scope, receive, send))
 
     async def _prepared(self, scope: Scope, receive: Receive) -> Run | None:
-        """What there is to do; None: the client left before it had asked."""
+        """The run of a request; None: the client left before the request was complete."""
         has_key = self._rules.required or bool(lines(scope, protocol.KEY.lower()))
-        principal = await self._caller(scope) if has_key else None  # first: strangers make no work
+        principal = await self._caller(scope) if has_key else None  # first, so that the body of a stranger is not read
         body = await read(scope, receive, self._rules.max_body)
         if body is None:
             return None
-        asked = await protocol.ask_aside(incoming(scope, body), self._rules)
+        request_key = await protocol.ask_aside(incoming(scope, body), self._rules)
         question: dict[str, Any] | None = None
-        if asked is not None:
-            question = asked._asdict() | {
+        if request_key is not None:
+            question = request_key._asdict() | {
                 "principal": principal,
                 "retention": self._rules.retention,
                 "lease": self._rules.lease,
@@ -103,8 +103,8 @@ class IdempotencyMiddleware:
     async def _caller(self, scope: Scope) -> str | None:
         if self._principal is None:
             return None
-        found = self._principal(scope)
-        caller = await found if inspect.isawaitable(found) else found
+        principal = self._principal(scope)
+        caller = await principal if inspect.isawaitable(principal) else principal
         if not isinstance(caller, str) or not caller:
             raise ConfigurationError(
                 f"principal= gives {caller!r}; the caller's id as text is accepted. For a caller that is not known, "
@@ -113,7 +113,7 @@ class IdempotencyMiddleware:
         return caller
 
     async def _to_its_end(self, run: Any) -> None:
-        """Also where the server cancels the request because its client has left."""
+        """Wait for the run, which goes on even if the server cancels the request because its client has left."""
         task = asyncio.ensure_future(run)
         self._running.add(task)
         task.add_done_callback(self._running.discard)

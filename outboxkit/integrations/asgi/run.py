@@ -26,11 +26,11 @@ _BODILESS = frozenset((204, 304))
 
 def lines(scope: Scope, name: str) -> list[str]:
     """Every line of a header, by its name in lower case."""
-    return [value.decode("latin-1") for found, value in scope["headers"] if found.lower() == name.encode()]
+    return [value.decode("latin-1") for field, value in scope["headers"] if field.lower() == name.encode()]
 
 
 def incoming(scope: Scope, body: bytes) -> protocol.Incoming:
-    """What decides of a request; its path is the path that was sent, for nobody here knows the routes."""
+    """The parts of a request for its fingerprint. The path is the one that was sent, because routes are not known."""
     path = scope.get("raw_path") or quote(scope["path"]).encode()
     return protocol.Incoming(
         method=scope["method"],
@@ -64,14 +64,14 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body that was read before, and then what the server has."""
-    given = False
+    """A `receive` that gives the body that was read before, and then the server's messages."""
+    is_read = False
 
     async def again() -> Message:
-        nonlocal given
-        if given:
+        nonlocal is_read
+        if is_read:
             return await receive()
-        given = True
+        is_read = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
@@ -94,8 +94,8 @@ def refusal(problem: Problem) -> Response:
 _STREAM = b"text/event-stream"
 
 
-class Exchange:
-    """What the application sees of one request: the body that was read, and somebody who takes its whole answer.
+class ResponseBuffer:
+    """The application's side of one request: it gives the body that was read, and buffers the answer until it is whole.
 
     Args:
         body: of the request.
@@ -118,7 +118,7 @@ class Exchange:
         return self._over.is_set()
 
     async def receive(self) -> Message:
-        """The whole body; after that nothing until the answer is there, for a client that left does not end a run."""
+        """The whole body. After that it waits for the answer, because a client that leaves does not end a run."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -144,7 +144,7 @@ class Exchange:
         elif message["type"] == "http.response.body":
             self._held += message.get("body", b"")
             if len(self._held) > self._limit:
-                self._refuse(f"the answer has more than {self._limit} bytes, as many as max_response allows: raise it, "
+                self._refuse(f"the answer has more than the {self._limit} bytes that max_response allows: raise it, "
                              "or answer with a link to the content")  # fmt: skip
             if not message.get("more_body", False):
                 await self._end()
@@ -169,12 +169,12 @@ T = TypeVar("T")
 
 
 class Run:
-    """A request that has passed the door; `serve` it once.
+    """The run of one request; `serve` it once.
 
     Args:
         session_factory: for the ledger's transactions.
         rules: of the middleware.
-        question: what the ledger is to be asked; None: the request has no key, and needs none.
+        question: the arguments of `idempotency.begin`; None: the request has no key, and needs none.
         body: of the request.
     """
 
@@ -195,7 +195,7 @@ class Run:
 
         Raises:
             ConfigurationError: the application's answer cannot be remembered.
-            Exception: what the application raised.
+            Exception: the application's own.
         """
         if self._question is None:
             without = Unkept()
@@ -206,7 +206,7 @@ class Run:
         if isinstance(outcome, Fresh):
             await self._run(app, scope, send, outcome)
         else:
-            await answer(send, _told(outcome))
+            await answer(send, _answer_of(outcome))
 
     async def _run(self, app: App, scope: Scope, send: Send, fresh: Fresh) -> None:
         steps = Steps(self._session_factory, fresh)
@@ -214,28 +214,28 @@ class Run:
         async def answered(response: Response) -> None:
             await answer(send, await self._ended(steps, fresh, response))
 
-        exchange = Exchange(self._body, self._rules.max_response, answered)
+        buffer = ResponseBuffer(self._body, self._rules.max_response, answered)
         failure: BaseException | None = None
         try:
             with being(steps):
-                await app({**scope, "outboxkit.steps": steps, "extensions": {}}, exchange.receive, exchange.send)
-        except BaseException as error:  # noqa: BLE001  # raised again below, where no other answer takes its place
+                await app({**scope, "outboxkit.steps": steps, "extensions": {}}, buffer.receive, buffer.send)
+        except BaseException as error:  # noqa: BLE001  # raised again below, unless another answer takes its place
             failure = error
-        if exchange.is_over:
+        if buffer.is_over:
             if failure is not None and not isinstance(failure, LeaseLost):
                 raise failure
             return
         instead = await self._failed(fresh)
         if instead is None:
-            raise exchange.refusal or failure or RuntimeError("the application returned without an answer")
+            raise buffer.refusal or failure or RuntimeError("the application returned without an answer")
         await answer(send, instead)
 
     async def _ended(self, steps: Steps, fresh: Fresh, response: Response) -> Response:
-        """What is sent: the application's answer, once it is remembered, or that of the run that has taken over."""
+        """The answer to send: the application's, once it is remembered, or that of the run that has taken over."""
         try:
             if self._rules.stored(response.status):
-                kept = protocol.kept(response.status, response.headers, response.body, self._rules)
-                await self._write(idempotency.complete, fresh, kept)
+                storable = protocol.storable(response.status, response.headers, response.body, self._rules)
+                await self._write(idempotency.complete, fresh, storable)
                 return Response(response.status, (*response.headers, protocol.expires_header(fresh)), response.body)
             is_clean = response.status < 500 and not steps.finished
             await self._write(idempotency.release, fresh, forget=is_clean)
@@ -244,7 +244,7 @@ class Run:
         return response
 
     async def _failed(self, fresh: Fresh) -> Response | None:
-        """Let a retry begin at once; where another run has taken over, its answer."""
+        """Let a retry begin at once. If another run has taken over, its answer."""
         try:
             await self._write(idempotency.release, fresh)
         except LeaseLost:
@@ -256,7 +256,7 @@ class Run:
         if isinstance(outcome, Fresh):
             await self._write(idempotency.release, outcome)
             return refusal(in_progress(None))
-        return _told(outcome)
+        return _answer_of(outcome)
 
     async def _begin(self) -> Outcome:
         async with self._session_factory() as session:
@@ -273,7 +273,7 @@ class Run:
             await session.commit()
 
 
-def _told(outcome: Any) -> Response:
+def _answer_of(outcome: Any) -> Response:
     try:
         return protocol.answered(outcome)
     except Problem as problem:

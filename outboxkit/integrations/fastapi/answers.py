@@ -1,4 +1,4 @@
-"""Answers as Starlette sends them, and what the OpenAPI document says of them."""
+"""Answers as Starlette sends them, and their description in the OpenAPI document."""
 
 import inspect
 from collections.abc import Callable, Iterable
@@ -43,20 +43,20 @@ _PROBLEM = {
 
 
 def documented(extra: dict[str, Any] | None, dependant: Dependant, rules: protocol.Rules) -> dict[str, Any]:
-    """What is to be merged into the operation: the header, and the answers that refuse a request."""
-    made = dict(extra or {})
-    given = [*made.get("parameters", []), *({"name": field.alias} for field in get_flat_params(dependant))]
-    if not any(str(parameter.get("name", "")).lower() == protocol.KEY.lower() for parameter in given):
-        made["parameters"] = [*made.get("parameters", []), _parameter(rules)]
-    responses: dict[str, Any] = {str(status): found for status, found in made.get("responses", {}).items()}
+    """The operation in the OpenAPI document, with the header and the answers that refuse a request."""
+    operation = dict(extra or {})
+    parameters = [*operation.get("parameters", []), *({"name": field.alias} for field in get_flat_params(dependant))]
+    if not any(str(parameter.get("name", "")).lower() == protocol.KEY.lower() for parameter in parameters):
+        operation["parameters"] = [*operation.get("parameters", []), _parameter(rules)]
+    responses: dict[str, Any] = {str(status): described for status, described in operation.get("responses", {}).items()}
     for status, meaning in _REFUSALS.items():
         answer = {"description": meaning, **responses.get(status, {})}
         answer["content"] = {problems.MEDIA_TYPE: {"schema": _PROBLEM}, **answer.get("content", {})}
         if status == "409":
             answer["headers"] = {"Retry-After": {"schema": {"type": "integer"}}, **answer.get("headers", {})}
         responses[status] = answer
-    made["responses"] = responses
-    return made
+    operation["responses"] = responses
+    return operation
 
 
 def _parameter(rules: protocol.Rules) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def problem_answer(problem: Problem) -> Answer:
 
 
 def encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    """Headers as ASGI has them."""
+    """Headers in the form of ASGI."""
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 
 
@@ -104,7 +104,7 @@ def decoded(answer: Answer) -> list[tuple[str, str]]:
 def add_problem_handlers(app: Starlette) -> None:
     """Have an application of FastAPI or Starlette answer every `Problem` and `StaleDataError` with a problem document.
 
-    Routes of class `IdempotentRoute` do so without it; it is for the others, above all those with preconditions.
+    Routes of class `IdempotentRoute` do not need it; it is for others, above all those with preconditions.
     """
 
     async def refuse(_: Request, error: Exception) -> Answer:
@@ -115,24 +115,24 @@ def add_problem_handlers(app: Starlette) -> None:
 
 
 async def answer_to(request: Request, error: Exception) -> Answer | None:
-    """What the application's own handler makes of an error; None: it has none."""
+    """The answer of the application's own handler to an error; None: it has none."""
     handler = _handler(request, error)
     if handler is None:
         return problem_answer(error) if isinstance(error, Problem) else None
     if inspect.iscoroutinefunction(handler):
-        made = await handler(request, error)
+        answer = await handler(request, error)
     else:
-        made = await run_in_threadpool(handler, request, error)
-    return made if isinstance(made, Answer) else None
+        answer = await run_in_threadpool(handler, request, error)
+    return answer if isinstance(answer, Answer) else None
 
 
 def _handler(request: Request, error: Exception) -> Callable[..., Any] | None:
-    """As Starlette chooses: by status, then by class; handlers of 500 and Exception are for what is not foreseen."""
+    """The handler that Starlette would choose, by status, then by class, but not one for any `Exception`."""
     handlers = request.app.exception_handlers
-    found: Callable[..., Any] | None = None
+    handler: Callable[..., Any] | None = None
     if isinstance(error, HTTPException):
-        found = handlers.get(error.status_code)
-    if found is None:
-        classes = [found for found in type(error).__mro__ if found is not Exception]
-        found = next((handlers[found] for found in classes if found in handlers), None)
-    return found
+        handler = handlers.get(error.status_code)
+    if handler is None:
+        classes = [cls for cls in type(error).__mro__ if cls is not Exception]
+        handler = next((handlers[cls] for cls in classes if cls in handlers), None)
+    return handler

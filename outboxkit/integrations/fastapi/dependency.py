@@ -21,13 +21,13 @@ _PLACE = "outboxkit.visit"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A request that is to be done.
+    """The work of a request that is new.
 
     Attributes:
         session: the endpoint's.
         rules: of its `Idempotent`.
-        question: what the ledger was asked.
-        fresh: what it said; None: the request has no key, and needs none.
+        question: the arguments of `idempotency.begin`.
+        fresh: its outcome; None: the request has no key, and needs none.
     """
 
     session: Any
@@ -37,53 +37,53 @@ class Work:
 
 
 @dataclass(slots=True)
-class Visit:
-    """A request in its route.
+class RequestState:
+    """The state of a request, shared by its route and the dependency.
 
     Attributes:
-        template: the path as the route is written, with what is before it where the route is mounted.
-        work: what the dependency began; None: nothing, or not yet.
+        template: the path as the route declares it, behind the paths of all mounts.
+        work: the work that the dependency began; None: nothing, or not yet.
     """
 
     template: str
     work: Work | None = None
 
 
-def open_visit(request: Request, template: str) -> Visit:
-    """Begin the visit of a request."""
-    visit = Visit(template)
-    request.scope[_PLACE] = visit
-    return visit
+def open_state(request: Request, template: str) -> RequestState:
+    """Make the state of a request, in its ASGI scope."""
+    state = RequestState(template)
+    request.scope[_PLACE] = state
+    return state
 
 
-def visit_of(request: Request) -> Visit:
-    """The visit that the route has begun.
+def state_of(request: Request) -> RequestState:
+    """The state that the route has made.
 
     Raises:
         ConfigurationError: the route is of another class.
     """
-    visit = request.scope.get(_PLACE)
-    if not isinstance(visit, Visit):
+    state = request.scope.get(_PLACE)
+    if not isinstance(state, RequestState):
         raise ConfigurationError(
             f"{request.method} {request.url.path} depends on Idempotent, but its route cannot store the answer. "
             "Make its router with APIRouter(route_class=IdempotentRoute), or set app.router.route_class = "
             "IdempotentRoute before the first endpoint"
         )
-    return visit
+    return state
 
 
 class Idempotent:
     """A dependency of endpoints whose requests may come twice; their routes are of class `IdempotentRoute`.
 
-    The endpoint does its work on the session that `session` gives and leaves the commit to the route: key, business
-    rows and answer are committed together before the answer leaves.
+    The endpoint works on the session that `session` gives, and leaves the commit to the route. Key, business rows and
+    answer are committed together before the answer leaves.
 
     Args:
-        session: the endpoint's own dependency for its Session or AsyncSession, or `Depends(…)` of it where the
+        session: the endpoint's own dependency for its Session or AsyncSession, or `Depends(…)` of it if the
             endpoint's has a `scope`.
-        principal: a dependency that gives the caller's id as text, and raises 401 for a caller that is not known; one
-            caller's key never answers another. None: whoever knows a key gets its answer.
-        rules: as of `outboxkit.integrations.protocol.Rules`, but `lease`, which is for the ASGI middleware.
+        principal: a dependency that gives the caller's id as text, and raises 401 for a caller that is not known. A
+            key never gives one caller's answer to another. None: all callers share the keys.
+        rules: as of `outboxkit.integrations.protocol.Rules`, without `lease`, which is for the ASGI middleware.
 
     Raises:
         ConfigurationError: one of these cannot be used as it is.
@@ -105,9 +105,9 @@ class Idempotent:
                 "here the transaction is the lease"
             )
         self._places = Places(self.rules.max_waiting)
-        given = [("request", inspect.Parameter.empty), ("session", self.session)]
+        parameters = [("request", inspect.Parameter.empty), ("session", self.session)]
         if self.principal is not None:
-            given.append(("principal", self.principal))
+            parameters.append(("principal", self.principal))
         self.__signature__ = inspect.Signature(
             [
                 inspect.Parameter(
@@ -116,57 +116,57 @@ class Idempotent:
                     default=default,
                     annotation=Request if name == "request" else Any,
                 )
-                for name, default in given
+                for name, default in parameters
             ]
         )
 
     async def __call__(self, *, request: Request, session: Any, principal: object = None) -> None:
-        """Take the key; ends the request if it is not new.
+        """Take the key. Ends the request if it is not new.
 
         Raises:
-            Problem: 400 or 413, there is no usable key or too large a body; 409, the same request has not been
-                answered yet; 422, the key belongs to another request.
+            Problem: 400, the key is not usable; 413, the body is too large; 409, the same request is not answered yet;
+                422, it is another's key.
             Answered: the request was answered before.
-            ConfigurationError: the route, the session or the principal is not what it must be.
+            ConfigurationError: the route, the session or the principal is of the wrong kind.
         """
-        visit = visit_of(request)
+        state = state_of(request)
         if self.principal is not None:
             _check_caller(principal)
-        if visit.work is not None:
-            raise ConfigurationError(f"{visit.template} depends on two Idempotent at once; one is needed")
+        if state.work is not None:
+            raise ConfigurationError(f"{state.template} depends on two Idempotent at once; one is needed")
         incoming = protocol.Incoming(
             method=request.method,
-            template=visit.template,
+            template=state.template,
             values={name: str(value) for name, value in request.path_params.items()},
             query=request.query_params.multi_items(),
             keys=request.headers.getlist(protocol.KEY),
             content_type=request.headers.get("content-type"),
             body=await request.body(),
         )
-        asked = await protocol.ask_aside(incoming, self.rules)
+        request_key = await protocol.ask_aside(incoming, self.rules)
         session = usable(session)
-        if asked is None:
+        if request_key is None:
             hold(session)
-            visit.work = Work(session, self.rules)
+            state.work = Work(session, self.rules)
             return
-        question = asked._asdict() | {"principal": principal, "retention": self.rules.retention}
+        question = request_key._asdict() | {"principal": principal, "retention": self.rules.retention}
         outcome = await on(session, idempotency.begin, **question)
         if isinstance(outcome, InProgress) and self.rules.wait:
-            with self._places.taken(principal or asked) as may_wait:
+            with self._places.taken(principal or request_key) as may_wait:
                 if may_wait:
                     outcome = await at_once(session, idempotency.begin, **question, wait=self.rules.wait)
         if isinstance(outcome, Fresh):
-            visit.work = Work(session, self.rules, question, outcome)
+            state.work = Work(session, self.rules, question, outcome)
             return
         await at_once(session, rollback)
         raise Answered(protocol.answered(outcome))
 
 
-def _dependency(name: str, given: object) -> Dependency:
-    depends = given if isinstance(given, Dependency) else Depends(given)  # type: ignore[arg-type]
+def _dependency(name: str, source: object) -> Dependency:
+    depends = source if isinstance(source, Dependency) else Depends(source)  # type: ignore[arg-type]
     if not callable(depends.dependency) or not depends.use_cache:
         raise ConfigurationError(
-            f"{name}= is {given!r}; a function that FastAPI can depend on is accepted, shared within a request"
+            f"{name}= is {source!r}; a function that FastAPI can depend on is accepted, shared within a request"
         )
     return depends
 

@@ -1,4 +1,4 @@
-"""The route of idempotent endpoints: checked before it is used, it completes what the dependency began."""
+"""The route of idempotent endpoints. It is checked first, and completes the request that its dependency began."""
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterator
@@ -28,7 +28,7 @@ from outboxkit.integrations.fastapi.answers import (
     encoded,
     problem_answer,
 )
-from outboxkit.integrations.fastapi.dependency import Idempotent, Visit, Work, open_visit
+from outboxkit.integrations.fastapi.dependency import Idempotent, RequestState, Work, open_state
 from outboxkit.integrations.fastapi.sessions import at_once, finish, on, remember, rollback
 from outboxkit.problems import Problem
 
@@ -36,13 +36,13 @@ _SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 
 
 def tree_of(route: APIRoute, request: Request) -> Any:
-    """The route with what the routers that include it add to its path and to its dependencies."""
-    found = request.scope.get("fastapi", {}).get("effective_route_context")
-    return found if found is not None and found.original_route is route else route
+    """The route, with the path and the dependencies that including routers add."""
+    context = request.scope.get("fastapi", {}).get("effective_route_context")
+    return context if context is not None and context.original_route is route else route
 
 
 def template_of(tree: Any, request: Request) -> str:
-    """The path as it is written in the application, from the outermost mount; the path itself where that is not known.
+    """The path as the application declares it, from the outermost mount; the request's path if that is not known.
 
     A path that is known only in part would give two operations one name.
     """
@@ -57,27 +57,27 @@ def checked(tree: Any) -> Idempotent | None:
     """The `Idempotent` that a route depends on; None: it depends on none.
 
     Raises:
-        ConfigurationError: it depends on two, or it is one whose answer or work could not be kept.
+        ConfigurationError: it depends on two, or its answer or its work could not be stored.
     """
-    found = [one.call for one in _walk(tree.dependant, into=None) if isinstance(one.call, Idempotent)]
-    if not found:
+    idempotents = [one.call for one in _walk(tree.dependant, into=None) if isinstance(one.call, Idempotent)]
+    if not idempotents:
         return None
     name = f"{'/'.join(sorted(tree.methods))} {tree.path_format}"
-    if len({id(idempotent) for idempotent in found}) > 1:
+    if len({id(idempotent) for idempotent in idempotents}) > 1:
         raise ConfigurationError(f"{name} depends on two Idempotent at once; one is needed")
     if tree.methods & _SAFE:
         raise ConfigurationError(
             f"{name} depends on Idempotent, but such a request changes nothing. Idempotency keys are for POST and "
-            "PATCH; depend on Idempotent in the endpoints that need it, where a router has others as well"
+            "PATCH. If a router has other endpoints as well, depend on Idempotent in the endpoints that need it"
         )
     _check_answer(tree, name)
-    _check_session(tree.dependant, found[0].session, name)
-    return found[0]
+    _check_session(tree.dependant, idempotents[0].session, name)
+    return idempotents[0]
 
 
 def _check_answer(tree: Any, name: str) -> None:
-    given = tree.response_class
-    answer = given.value if isinstance(given, DefaultPlaceholder) else given
+    response_class = tree.response_class
+    answer = response_class.value if isinstance(response_class, DefaultPlaceholder) else response_class
     streams = inspect.isclass(answer) and issubclass(answer, StreamingResponse | FileResponse)
     endpoint = inspect.unwrap(tree.endpoint)
     if streams or inspect.isgeneratorfunction(endpoint) or inspect.isasyncgenfunction(endpoint):
@@ -103,7 +103,7 @@ def _check_session(dependant: Dependant, session: Dependency, name: str) -> None
 
 
 def _walk(dependant: Dependant, *, into: type[Idempotent] | None) -> Iterator[Dependant]:
-    """Every dependency of a route; not those of a call of class `into`."""
+    """Every dependency of a route, except those of a call of class `into`."""
     for one in dependant.dependencies:
         yield one
         if into is None or not isinstance(one.call, into):
@@ -111,14 +111,14 @@ def _walk(dependant: Dependant, *, into: type[Idempotent] | None) -> Iterator[De
 
 
 class IdempotentRoute(APIRoute):
-    """The class of routes whose endpoints depend on `Idempotent`; other endpoints are served as ever.
+    """The class of routes whose endpoints depend on `Idempotent`. It serves other endpoints as usual.
 
     Give it to a router, `APIRouter(route_class=IdempotentRoute)`, or to an application before its first endpoint,
     `app.router.route_class = IdempotentRoute`.
 
     Raises:
-        ConfigurationError: an endpoint that depends on `Idempotent` is one of GET, streams its answer, or does not use
-            the session that `Idempotent` was given.
+        ConfigurationError: an endpoint that depends on `Idempotent` is for GET, streams its answer, or does not use the
+            session of `Idempotent`.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -128,7 +128,7 @@ class IdempotentRoute(APIRoute):
             self.openapi_extra = documented(self.openapi_extra, self.dependant, idempotent.rules)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
-        """FastAPI's own handler, between the begin of a visit and its end."""
+        """FastAPI's own handler, between the begin and the end of an idempotent request."""
         handler = super().get_route_handler()
         looked_at: tuple[Any, Idempotent | None] = None, None
 
@@ -138,22 +138,22 @@ class IdempotentRoute(APIRoute):
             if looked_at[0] is not tree:
                 looked_at = tree, checked(tree)
             idempotent = looked_at[1]
-            visit = open_visit(request, template_of(tree, request))
+            state = open_state(request, template_of(tree, request))
             try:
                 if idempotent is not None:
                     await _read(request, idempotent.rules)
                 answer = await handler(request)
             except Answered as answered:
                 return answer_of(answered.response)
-            except Exception as error:  # noqa: BLE001  # raised again where nobody has an answer to it
-                return await _failed(request, visit, error)
-            return answer if visit.work is None else await _succeeded(visit.work, answer)
+            except Exception as error:  # noqa: BLE001  # raised again if there is no answer to it
+                return await _failed(request, state, error)
+            return answer if state.work is None else await _succeeded(state.work, answer)
 
         return handle
 
 
 async def _read(request: Request, rules: protocol.Rules) -> None:
-    """Read the body of a request that the ledger will be asked about, as long as it is not too large.
+    """Read the body of a request with a key, unless it is too large.
 
     Raises:
         Problem: 413.
@@ -167,11 +167,11 @@ async def _read(request: Request, rules: protocol.Rules) -> None:
         body += chunk
         if len(body) > rules.max_body:
             raise problems.body_too_large(rules.max_body)
-    request._body = bytes(body)  # noqa: SLF001  # where Request.body() looks first, here and in the error handlers
+    request._body = bytes(body)  # noqa: SLF001  # Request.body() looks there first, here and in the error handlers
 
 
 async def _succeeded(work: Work, answer: Answer) -> Answer:
-    """Commit what the endpoint did together with its answer; take it back where the answer is not to be kept."""
+    """Commit the endpoint's work together with its answer, or roll it back if the answer is not to be remembered."""
     try:
         if not work.rules.stored(answer.status_code):
             await at_once(work.session, rollback)
@@ -186,9 +186,9 @@ async def _succeeded(work: Work, answer: Answer) -> Answer:
     return _with_expiry(answer, work.fresh)
 
 
-async def _failed(request: Request, visit: Visit, error: Exception) -> Answer:
-    """Take back what the endpoint did; remember the answer alone, if the error is one of the request's own."""
-    work = visit.work
+async def _failed(request: Request, state: RequestState, error: Exception) -> Answer:
+    """Roll back the endpoint's work. Remember the answer alone, if the error is one of the request's own."""
+    work = state.work
     if work is None:
         if isinstance(error, Problem):
             return problem_answer(error)
@@ -235,7 +235,7 @@ def _whole(work: Work, answer: Answer) -> Response:
             f"the endpoint returned a {type(answer).__name__}, whose body comes piece by piece and cannot be "
             "remembered. Return the content as a whole, or a link to it"
         )
-    return protocol.kept(answer.status_code, decoded(answer), bytes(body), work.rules)
+    return protocol.storable(answer.status_code, decoded(answer), bytes(body), work.rules)
 
 
 def _with_expiry(answer: Answer, fresh: Fresh | None) -> Answer:

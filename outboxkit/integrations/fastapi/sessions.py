@@ -1,4 +1,4 @@
-"""The endpoint's own session, of either colour, and what is done on it."""
+"""The endpoint's own session, sync or async, and the functions that run on it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,22 +24,22 @@ _COMMITTED = (
     "work together with its answer, before the answer leaves"
 )
 _THREADS = 40
-"""As many as AnyIO has for endpoints."""
+"""The number that AnyIO has for endpoints."""
 _limiter: RunVar[CapacityLimiter] = RunVar("outboxkit.sessions")
-"""Of the event loop that runs."""
+"""The limiter of the running event loop."""
 
 
 async def on(session: Any, call: Callable[Concatenate[Session, P], T], *args: P.args, **options: P.kwargs) -> T:
     """Call a plain function on the session.
 
-    For an `AsyncSession` on the session inside it; else in a thread that is kept for this, not in one of those
-    that endpoints run in: they may be waiting for this one.
+    For an `AsyncSession` it is called on the session inside. Otherwise it runs in a thread of its own kind, because the
+    threads of endpoints may all be waiting for this call.
     """
     return await _on(session, call, _threads, *args, **options)
 
 
 async def at_once(session: Any, call: Callable[Concatenate[Session, P], T], *args: P.args, **options: P.kwargs) -> T:
-    """`on`, with a thread that is there at once: others may wait for this call, or it has a place for waiting."""
+    """`on`, with a thread that is there at once, for calls that others wait for, or that have a place for waiting."""
     return await _on(session, call, lambda: CapacityLimiter(1), *args, **options)
 
 
@@ -64,7 +64,7 @@ def usable(session: object) -> object:
     """The session, if it is one that stays the same in every thread of a request.
 
     Raises:
-        ConfigurationError: it is no session, or there is one for each thread.
+        ConfigurationError: it is not a session, or there is one for each thread.
     """
     if isinstance(session, scoped_session | async_scoped_session):
         if isinstance(session.registry, ThreadLocalRegistry):
@@ -81,18 +81,18 @@ def usable(session: object) -> object:
 
 
 def hold(session: Any) -> None:
-    """Leave the commit to the route also where there is no key, whose ledger would see to that."""
+    """Leave the commit to the route even without a key, for which the ledger does so."""
     forbid_commit(getattr(session, "sync_session", session), _COMMITTED, for_good=True)
 
 
 def rollback(session: Session) -> None:
-    """Take everything back, the key as well."""
+    """Roll everything back, the key as well."""
     session.rollback()
     allow_commit(session)
 
 
 def finish(session: Session, fresh: Fresh | None, response: Response) -> None:
-    """Keep everything: what the endpoint did, and its answer where the request has a key."""
+    """Commit the endpoint's work, and its answer if the request has a key."""
     if fresh is None:
         allow_commit(session)
     else:
@@ -101,10 +101,10 @@ def finish(session: Session, fresh: Fresh | None, response: Response) -> None:
 
 
 def remember(session: Session, question: dict[str, Any], response: Response) -> Outcome:
-    """Keep the answer alone, after `rollback`; what the ledger says if another run was quicker.
+    """Store the answer alone, after `rollback`. Returns the ledger's outcome, in case another run was quicker.
 
-    In a session of its own, for `sessionmaker.begin()` allows no second transaction in the one that it gives. It is of
-    the same class and has the same `info`, so that what listens to the `sessionmaker` sets up this one as well.
+    It uses a session of its own, for `sessionmaker.begin()` allows no second transaction in the one that it gives. The
+    session is of the same class and has the same `info`, so that listeners of the `sessionmaker` set up this one, too.
     """
     with _another(session) as anew:
         outcome = idempotency.begin(anew, **question)
@@ -119,5 +119,5 @@ def _another(session: Session) -> Session:
     info = {name: value for name, value in session.info.items() if not str(name).startswith("outboxkit")}
     try:
         return type(session)(bind=bind, info=info)
-    except TypeError:  # a class that takes something else
+    except TypeError:  # a class with other parameters
         return Session(bind, info=info)

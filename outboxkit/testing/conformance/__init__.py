@@ -1,11 +1,11 @@
-"""The suite that every broker must pass: plain coroutines, to be run by whatever test runner there is.
+"""The suite that every broker must pass: plain coroutines, for any test runner.
 
     @pytest.mark.parametrize("case", conformance.CASES, ids=lambda case: case.__name__)
     async def test_conformance(case):
         await case(MyBrokerUnderTest())
 
-Each case asserts one promise of `outboxkit.brokers`, on queues of its own. What has no queues, but answers for each
-message, such as an HTTP API, is a destination: it passes `POINT_TO_POINT`, with a `DestinationUnderTest`, instead.
+Each case asserts one promise of `outboxkit.brokers`, on queues of its own. A destination has no queues, but answers for
+each message, as an HTTP API does. It passes `POINT_TO_POINT` instead, with a `DestinationUnderTest`.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Cases for a publisher whose other end has no queues but answers for each message; and a route to test on."""
+"""Cases for a publisher to a destination, which has no queues but answers for each message; and routes to test on."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from outboxkit.message import Message
 
 LADDER = (timedelta(milliseconds=100), timedelta(milliseconds=300))
 PATIENCE = 10.0
-"""Seconds after which what should have arrived is taken as lost."""
+"""Seconds after which a message that has not arrived is taken as lost."""
 
 
 class BrokerUnderTest(Protocol):
-    """How the suite makes its publishers and subscribers: any number of them, on one broker and one exchange."""
+    """A factory of publishers and subscribers for the suite: any number of them, on one broker and one exchange."""
 
     def publisher(self) -> Publisher:
         """A publisher, not yet connected."""
@@ -40,8 +40,8 @@ class Route:
 
     def message(self, text: str = "1", **more: object) -> Message:
         """A new message of this route's type, with this text as its payload."""
-        given = {"id": ids.new(), "type": self.type, "payload": text.encode(), **more}
-        return Message(**given)  # type: ignore[arg-type]
+        fields = {"id": ids.new(), "type": self.type, "payload": text.encode(), **more}
+        return Message(**fields)  # type: ignore[arg-type]
 
     async def __aenter__(self) -> Self:
         await self.subscriber.connect()
@@ -53,18 +53,18 @@ class Route:
         await self.subscriber.close()
 
     async def send(self, *messages: Message) -> list[Verdict]:
-        """Publish in one batch; what the broker said of each."""
+        """Publish in one batch. Returns the verdicts."""
         return [receipt.verdict for receipt in await self.publisher.publish(messages)]
 
     async def next(self, subscriber: Subscriber | None = None) -> Delivery:
-        """The next delivery; TimeoutError where none comes."""
+        """The next delivery. Raises TimeoutError if none comes."""
         delivery = await asyncio.wait_for((subscriber or self.subscriber).receive(), PATIENCE)
         assert delivery is not None, "receive() waits, so it has no reason to return None"
         return delivery
 
 
 class DestinationUnderTest(Protocol):
-    """How the suite makes publishers to one destination, and what it asks of the destination itself."""
+    """A factory of publishers to one destination, and the destination itself, as the suite sees it."""
 
     def publisher(self) -> Publisher:
         """A publisher, not yet connected."""
@@ -73,7 +73,7 @@ class DestinationUnderTest(Protocol):
         """From now on the destination refuses messages of this id."""
 
     def arrived(self) -> Sequence[Message]:
-        """What the destination has taken so far, as it came, in its order."""
+        """The messages that the destination has accepted so far, in their order."""
 
 
 class Line:
@@ -86,11 +86,11 @@ class Line:
 
     def message(self, text: str = "1", **more: object) -> Message:
         """A new message with this text as its payload."""
-        given = {"id": ids.new(), "type": self.type, "payload": text.encode(), **more}
-        return Message(**given)  # type: ignore[arg-type]
+        fields = {"id": ids.new(), "type": self.type, "payload": text.encode(), **more}
+        return Message(**fields)  # type: ignore[arg-type]
 
     def arrived(self) -> list[Message]:
-        """What came of this line's messages."""
+        """The messages of this line that have arrived."""
         return [message for message in self.destination.arrived() if message.type == self.type]
 
     async def __aenter__(self) -> Self:
@@ -101,7 +101,7 @@ class Line:
         await self.publisher.close()
 
     async def receipts(self, *messages: Message) -> Sequence[Receipt]:
-        """What was said of each message of one batch."""
+        """The receipts of one batch."""
         return await self.publisher.publish(messages)
 
     async def send(self, *messages: Message) -> list[Verdict]:
@@ -110,7 +110,7 @@ class Line:
 
 
 async def a_called_destination_gets_the_message_as_it_was(destination: DestinationUnderTest) -> None:
-    """Every property of a message survives the way, whatever characters it has."""
+    """Every property of a message arrives unchanged, whatever characters it has."""
     async with Line(destination) as line:
         sent = line.message(
             '{"total":"1.10"}',
@@ -123,10 +123,10 @@ async def a_called_destination_gets_the_message_as_it_was(destination: Destinati
             created_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         )
         assert await line.send(sent) == [Verdict.CONFIRMED]
-        (found,) = line.arrived()
+        (received,) = line.arrived()
         for name in ("id", "payload", "key", "topic", "headers", "correlation_id", "causation_id", "created_at"):
-            assert getattr(found, name) == getattr(sent, name), f"{name} was changed on the way"
-        assert found.content_type == "application/json"
+            assert getattr(received, name) == getattr(sent, name), f"{name} was changed on the way"
+        assert received.content_type == "application/json"
 
 
 async def wherever_a_message_wants_to_go_it_comes_here(destination: DestinationUnderTest) -> None:
@@ -141,7 +141,7 @@ async def wherever_a_message_wants_to_go_it_comes_here(destination: DestinationU
 
 
 async def calls_of_a_key_are_made_in_order_among_others(destination: DestinationUnderTest) -> None:
-    """However many keys are in a batch, and however often, each keeps its order, from one batch to the next too."""
+    """Each key keeps its order, with many keys in a batch, and from one batch to the next."""
     async with Line(destination) as line:
         sent = [line.message(str(number), key=f"key-{number % 7}" if number % 3 else None) for number in range(120)]
         for batch in (sent[:50], sent[50:51], sent[51:]):
@@ -154,7 +154,7 @@ async def calls_of_a_key_are_made_in_order_among_others(destination: Destination
 
 
 async def a_refused_call_holds_back_the_rest_of_its_key_only(destination: DestinationUnderTest) -> None:
-    """What is behind a refused message of its key does not leave, and says why; its neighbours do."""
+    """Messages behind a refused one of their key do not leave, and their receipts say why. Other keys do."""
     async with Line(destination) as line:
         refused = line.message(key="stuck")
         destination.refuse(refused.id)
@@ -172,7 +172,7 @@ async def a_refused_call_holds_back_the_rest_of_its_key_only(destination: Destin
 
 
 async def a_refused_call_is_no_confirmed_one(destination: DestinationUnderTest) -> None:
-    """A message that is refused is told apart from its neighbours."""
+    """A refused message has its own verdict among confirmed ones."""
     async with Line(destination) as line:
         refused = line.message()
         destination.refuse(refused.id)
@@ -182,7 +182,7 @@ async def a_refused_call_is_no_confirmed_one(destination: DestinationUnderTest) 
 
 
 async def one_id_twice_in_a_batch_has_two_receipts(destination: DestinationUnderTest) -> None:
-    """Each has its receipt. It is for the destination to tell that it has one of the two already."""
+    """Each has its receipt. The destination itself detects that it has one of the two already."""
     async with Line(destination) as line:
         first, other = line.message("1"), line.message("3")
         again = line.message("2", id=first.id)

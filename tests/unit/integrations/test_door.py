@@ -117,7 +117,7 @@ def test_what_is_kept_of_an_answer():
         *("Idempotency-Expires", "idempotency-replayed", "IDEMPOTENCY-KEY"),
     ]
     kept = [("Content-Type", "text/plain"), ("X", "1"), ("x", "2"), ("ETag", '"3"'), ("Cookie-Set", "a")]
-    found = protocol.kept(201, [*((name, "close") for name in gone), *kept], b"body", Rules())
+    found = protocol.storable(201, [*((name, "close") for name in gone), *kept], b"body", Rules())
     assert found == Response(201, tuple(kept), b"body")
 
 
@@ -130,13 +130,13 @@ def test_what_connection_names_is_not_kept():
         ("Connection", "y"),
         ("Y", "2"),
     ]
-    assert protocol.kept(200, headers, b"", Rules()).headers == (("X", "1"),)
+    assert protocol.storable(200, headers, b"", Rules()).headers == (("X", "1"),)
 
 
 def test_an_answer_is_at_most_as_large_as_allowed():
-    assert protocol.kept(200, [], b"12345", Rules(max_response=5)).body == b"12345"
+    assert protocol.storable(200, [], b"12345", Rules(max_response=5)).body == b"12345"
     with pytest.raises(ConfigurationError, match="the response has 6 bytes, and max_response allows 5"):
-        protocol.kept(200, [], b"123456", Rules(max_response=5))
+        protocol.storable(200, [], b"123456", Rules(max_response=5))
 
 
 def test_which_statuses_are_remembered():

@@ -17,7 +17,7 @@ def _database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_list(run: Run):
     assert run("dead", "list").out == "no open dead letter\n"
-    assert run("dead", "list", "--type", "T").out == "no open dead letter is like that\n"
+    assert run("dead", "list", "--type", "T").out == "no open dead letter matches\n"
 
 
 def test_the_newest_first_and_how_many_more(run: Run, engine: Engine):

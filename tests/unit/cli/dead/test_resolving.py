@@ -36,10 +36,10 @@ def untouched(engine: Engine) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "which? Neither ids, filters nor --all are given"),
-        (["--all", "1"], "--all stands beside ids"),
-        (["--all", "--type", "T"], "--all stands beside filters"),
-        (["1", "--type", "T"], "ids stand beside filters"),
+        ([], "which dead letters? Give numbers or message ids"),
+        (["--all", "1"], "use either --all or ids, not both"),
+        (["--all", "--type", "T"], "use either --all or filters, not both"),
+        (["1", "--type", "T"], "use either ids or filters, not both"),
         (["99"], "no dead letter is '99'"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_stale_one_is_replayed_where_that_is_accepted(run: Run, engine: Engine
     fill(engine, [buried(OLD)])
     ended = run("dead", "replay", "--all", "--accept-stale")
     assert ended.code == 0
-    assert "accepted: 1, stale: dated anew" in ended.out
+    assert "accepted: 1, stale: they get the time of the replay" in ended.out
     assert ended.out.endswith("replayed 1 of 1 by alice\n")
 
 

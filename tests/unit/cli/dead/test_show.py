@@ -130,7 +130,7 @@ def test_what_a_selection_has():
 def test_accepting_what_is_stale_is_said_aloud():
     survey = Survey([(("inbox", "T", "stale"), 2)], 2, Counter(), accepted=2, upto=9, keys=0, waiting=0)
     (line,) = show.refusals(survey)
-    assert line == "accepted: 2, stale: dated anew; what they have done before, they do again"
+    assert line == "accepted: 2, stale: they get the time of the replay, and their effects may happen twice"
 
 
 def test_a_destination_is_named_where_it_is_another_than_the_default():

@@ -1,4 +1,4 @@
-"""The application's side of an exchange."""
+"""The application's side of an buffer."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Response
-from outboxkit.integrations.asgi.run import Exchange
+from outboxkit.integrations.asgi.run import ResponseBuffer
 
 START = {"type": "http.response.start", "status": 200, "headers": []}
 END = {"type": "http.response.body", "body": b"ab"}
@@ -18,47 +18,49 @@ def answers() -> list[Response]:
 
 
 @pytest.fixture
-def exchange(answers: list[Response]) -> Exchange:
+def buffer(answers: list[Response]) -> ResponseBuffer:
     async def answered(response: Response) -> None:
         answers.append(response)
 
-    return Exchange(b"body", 2, answered)
+    return ResponseBuffer(b"body", 2, answered)
 
 
-async def test_the_client_seems_to_stay_until_the_answer_is_there(exchange: Exchange):
-    assert (await exchange.receive())["body"] == b"body"
-    waiting = asyncio.create_task(exchange.receive())
+async def test_the_client_seems_to_stay_until_the_answer_is_there(buffer: ResponseBuffer):
+    assert (await buffer.receive())["body"] == b"body"
+    waiting = asyncio.create_task(buffer.receive())
     await asyncio.sleep(0)
     assert not waiting.done()
-    await exchange.send(START)
-    await exchange.send(END)
+    await buffer.send(START)
+    await buffer.send(END)
     assert (await waiting)["type"] == "http.disconnect"
 
 
-async def test_the_answer_is_given_once(exchange: Exchange, answers: list[Response]):
+async def test_the_answer_is_given_once(buffer: ResponseBuffer, answers: list[Response]):
     for message in (START, END, START, END):
-        await exchange.send(message)
+        await buffer.send(message)
     assert answers == [Response(200, (), b"ab")]
-    assert exchange.is_over
+    assert buffer.is_over
 
 
-async def test_an_error_page_takes_the_place_of_an_answer_that_was_begun(exchange: Exchange, answers: list[Response]):
+async def test_an_error_page_takes_the_place_of_an_answer_that_was_begun(
+    buffer: ResponseBuffer, answers: list[Response]
+):
     for message in (START, END | {"more_body": True}, START | {"status": 500}, END):
-        await exchange.send(message)
+        await buffer.send(message)
     assert answers == [Response(500, (), b"ab")]
 
 
-async def test_what_was_refused_stays_refused(exchange: Exchange, answers: list[Response]):
-    await exchange.send(START)
+async def test_what_was_refused_stays_refused(buffer: ResponseBuffer, answers: list[Response]):
+    await buffer.send(START)
     with pytest.raises(ConfigurationError, match="more than 2 bytes"):
-        await exchange.send(END | {"body": b"abc"})
+        await buffer.send(END | {"body": b"abc"})
     for message in (START | {"status": 500}, END):
         with pytest.raises(ConfigurationError):
-            await exchange.send(message)
+            await buffer.send(message)
     assert answers == []
-    assert exchange.refusal is not None
+    assert buffer.refusal is not None
 
 
-async def test_a_body_without_a_start(exchange: Exchange):
+async def test_a_body_without_a_start(buffer: ResponseBuffer):
     with pytest.raises(RuntimeError, match="before"):
-        await exchange.send(END)
+        await buffer.send(END)
