@@ -39,11 +39,11 @@ def test_a_secret_of_the_standards_sizes_is_accepted(size: int):
 @pytest.mark.parametrize(
     ("secret", "reason"),
     [
-        ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "no whsec_ in front"),
-        ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLa-_", "no base64"),
-        ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS", "no base64"),
-        ("whsec_MfKQ9r8GKYqrTwjU PD8ILPZIo2LaLaSw", "no base64"),
-        ("whsec_é", "no base64"),
+        ("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "does not begin with whsec_"),
+        ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLa-_", "is not base64"),
+        ("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS", "is not base64"),
+        ("whsec_MfKQ9r8GKYqrTwjU PD8ILPZIo2LaLaSw", "is not base64"),
+        ("whsec_é", "is not base64"),
         ("whsec_", "0 bytes"),
         ("whsec_" + base64.b64encode(b"k" * 23).decode(), "23 bytes"),
         ("whsec_" + base64.b64encode(b"k" * 65).decode(), "65 bytes"),

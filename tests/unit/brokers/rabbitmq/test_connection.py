@@ -184,7 +184,7 @@ async def test_the_client_gets_everything_but_the_answers():
     reader.feed_data(OTHER[5:] + ACK)
     reader.feed_eof()
     assert await reader.read() == OTHER
-    assert tracker.waiting == 8
+    assert tracker.unconfirmed == 8
 
 
 async def test_answers_alone_are_a_sign_of_life(monkeypatch: pytest.MonkeyPatch):

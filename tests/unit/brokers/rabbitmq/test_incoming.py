@@ -127,7 +127,7 @@ async def test_no_answer_in_time_is_a_lost_channel(written: Written):
     silent.writes_to(written)  # type: ignore[arg-type]
     silent.listen(channel=CHANNEL)
     with pytest.raises(BrokerUnavailable, match="did not answer when 'billing' was read"):
-        await silent.ask("billing")
+        await silent.get("billing")
     with pytest.raises(BrokerUnavailable):
         silent.next_nowait()
 
@@ -156,9 +156,9 @@ class Channel:
 async def test_one_that_ceases_gives_back_what_nobody_has_received(channel: DeliveryChannel, written: Written):
     arrive(channel, 1, 2)
     received = await channel.next()
-    channel = Channel(channel)
-    await channel.stop_receiving(channel, "billing")  # type: ignore[arg-type]
-    assert channel.cancelled == ["billing"]
+    wire = Channel(channel)
+    await channel.stop_receiving(wire, "billing")  # type: ignore[arg-type]
+    assert wire.cancelled == ["billing"]
     assert sorted(each.delivery_tag for each in written.take()) == [2, 3]
     assert channel.unacked == 1
     channel.ack(received.tag)
