@@ -74,7 +74,7 @@ def check_broker(text: str) -> None:
         )
     if len(each) > 1 and not all(url.startswith(("amqp://", "amqps://")) for url in each):
         raise ValueError(
-            "several amqp:// or amqps:// URLs with commas between them are accepted; "
+            "a list of amqp:// or amqps:// URLs with commas between them is accepted; "
             "one of these is not such a URL. A comma in a password is written %2C"
         )
     if any(is_ambiguous(url) for url in each):

@@ -84,7 +84,7 @@ def test_a_destination_and_a_reply_are_short_texts(option: str, wrong: object):
 
 
 def test_a_broker_gives_no_reply():
-    with pytest.raises(ConfigurationError, match="name an HTTP destination as well"):
+    with pytest.raises(ConfigurationError, match="add an HTTP destination"):
         event("ChargeCard", reply="CardCharged")
 
 

@@ -135,7 +135,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Private(1, hidden=7), r"Private\._hidden is a private field of an attrs class.*call it hidden"),
     (lambda: HoldsPrivate({}), r"Private\._hidden is a private field"),
     (lambda: Dependent([1]), r"Dependent can be encoded, but never decoded: .*takes_self"),
-    (lambda: TwoKinds(Empty()), r"TwoKinds can be written.*more than one dataclass.*msgspec.Struct with tag=True"),
+    (lambda: TwoKinds(Empty()), r"TwoKinds can be encoded.*more than one dataclass.*msgspec.Struct with tag=True"),
     (
         lambda: TwoTexts(date(2026, 1, 1)),
         r"TwoTexts can be encoded, but never decoded: .*str-like.*Use only one of these types",
@@ -146,7 +146,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Endless([1]), r"Endless has a field of type Iterable"),
     (Located, r"Located has a field of type Path"),
     (Hidden, r"Hidden has a field of type SecretStr"),
-    (Missing, r"Missing can be written.*cannot be resolved.*Nowhere.*must be importable"),
+    (Missing, r"Missing can be encoded.*cannot be resolved.*Nowhere.*must be importable"),
 ]
 
 

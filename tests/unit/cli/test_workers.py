@@ -176,7 +176,7 @@ def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
 
 def test_a_drain_is_summed_up():
     assert _summary(Drained(published=5)) == "published 5"
-    done = Drained(published=5, later=2, held=3, failed={"A": (4, "unroutable: x"), "B": (1, "rejected: y")})
+    done = Drained(published=5, later=2, blocked=3, failed={"A": (4, "unroutable: x"), "B": (1, "rejected: y")})
     assert _summary(done).splitlines() == [
         "published 5",
         "2 wait for a later time",

@@ -220,7 +220,7 @@ class Special(OrderConfirmed):
         (
             Special(7, Decimal(1)),
             ConfigurationError,
-            r"Special is not an event.* that of OrderConfirmed is not inherited",
+            r"Special is not an event.* the @event of OrderConfirmed is not inherited",
         ),
         (OrderConfirmed(7, object()), EncodeError, "OrderConfirmed cannot be encoded"),
     ],
