@@ -52,7 +52,7 @@ async def test_an_error_page_takes_the_place_of_an_answer_that_was_begun(
 
 async def test_what_was_refused_stays_refused(buffer: ResponseBuffer, answers: list[Response]):
     await buffer.send(START)
-    with pytest.raises(ConfigurationError, match="more than 2 bytes"):
+    with pytest.raises(ConfigurationError, match="more than the 2 bytes"):
         await buffer.send(END | {"body": b"abc"})
     for message in (START | {"status": 500}, END):
         with pytest.raises(ConfigurationError):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.idempotency.request import Asked, Locks, check_span, check_text, row_of
+from outboxkit.idempotency.request import KeyRequest, Locks, check_span, check_text, row_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 A, B = b"a" * 32, b"b" * 32
@@ -82,6 +82,6 @@ def test_spans():
 
 def test_a_lease_ends_before_the_key_expires():
     hour = timedelta(hours=1)
-    Asked("s", None, "k", A, "t", hour, hour)
+    KeyRequest("s", None, "k", A, "t", hour, hour)
     with pytest.raises(ConfigurationError, match=r"lease 1:00:00\.001000 is longer than retention 1:00:00"):
-        Asked("s", None, "k", A, "t", hour, hour + timedelta(milliseconds=1))
+        KeyRequest("s", None, "k", A, "t", hour, hour + timedelta(milliseconds=1))
