@@ -64,7 +64,7 @@ async def relay(
             batch_size=requests.rows(chosen.batch_size) if over_http else chosen.batch_size,
             poll_interval=chosen.poll_interval,
             policy=Policy(chosen.max_attempts, chosen.unroutable, chosen.dead_key),
-            keep_published=chosen.keep_published is not None,
+            keep_published=chosen.published_retention is not None,
         )
     finally:
         await publisher.close()
@@ -104,10 +104,10 @@ async def consumer(
     """
     from outboxkit.consumer import Concurrency, Consumer, Policy  # noqa: PLC0415 - as above
 
-    name, ladder = queue_name(chosen), chosen.retry_ladder
-    policy = Policy(chosen.max_attempts, chosen.inbox_retention, chosen.clock_skew, chosen.max_crashes, ladder)
+    name, delays = queue_name(chosen), chosen.retry_delays
+    policy = Policy(chosen.max_attempts, chosen.inbox_retention, chosen.clock_skew, chosen.max_crashes, delays)
     policy.check(handlers)
-    concurrency = Concurrency(chosen.concurrency, chosen.consume_batch, chosen.ordered)
+    concurrency = Concurrency(chosen.concurrency, chosen.consume_batch_size, chosen.ordered)
     if subscriber is None:
         subscriber = process.subscriber(
             broker_url(chosen),
@@ -115,7 +115,7 @@ async def consumer(
             exchange=chosen.exchange,
             topics=sorted({handler.message_type for handler in handlers}),
             prefetch=concurrency.prefetch(handlers, chosen.prefetch),
-            ladder=ladder,
+            delays=delays,
             ordered=concurrency.ordered,
         )
     if engine is None:
@@ -142,7 +142,7 @@ async def retention(chosen: Settings, *, name: str = "outboxkit retention") -> A
     periods = Periods(
         inbox=chosen.inbox_retention,
         skew=chosen.clock_skew,
-        published=chosen.keep_published,
+        published=chosen.published_retention,
         dead=chosen.dead_retention,
     )
     try:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from outboxkit import lifetime, logs
-from outboxkit.brokers import DEFAULT_LADDER, Publisher, Subscriber
+from outboxkit.brokers import DEFAULT_DELAYS, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
@@ -220,7 +220,7 @@ def subscriber(
     exchange: str,
     topics: Sequence[str],
     prefetch: int = 64,
-    ladder: Sequence[timedelta] = DEFAULT_LADDER,
+    delays: Sequence[timedelta] = DEFAULT_DELAYS,
     ordered: bool = False,
 ) -> Subscriber:
     """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time.
@@ -230,11 +230,11 @@ def subscriber(
     """
     refuse_http(url)
     if url.startswith(MEMORY):
-        return MemorySubscriber(_memory_broker(url), queue, topics, ladder)
+        return MemorySubscriber(_memory_broker(url), queue, topics, delays)
     from outboxkit.brokers.rabbitmq import RabbitSubscriber  # noqa: PLC0415 - a broker is imported when it is used
 
     return RabbitSubscriber(
-        url, queue, exchange=exchange, topics=topics, prefetch=prefetch, ladder=ladder, ordered=ordered
+        url, queue, exchange=exchange, topics=topics, prefetch=prefetch, delays=delays, ordered=ordered
     )
 
 

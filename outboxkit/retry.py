@@ -42,7 +42,7 @@ class Retries:
     Attributes:
         max_attempts: after so many failures the message goes to the dead letters; the consumer's where None.
         delays: how long to wait after the first failure, the second, …; the last one holds for all further ones. The
-            broker rounds each to a step of its ladder. The ladder itself where empty.
+            broker rounds each to one of the consumer's retry delays, which hold if this is empty.
         never: exceptions that another attempt would not help: dead at once.
 
     Raises:
@@ -69,19 +69,19 @@ class Retries:
             object.__setattr__(self, name, tuple(values))
 
     def delay(self, failures: int) -> timedelta | None:
-        """How long to wait after this many failures, counted from 1; None: as the ladder says."""
+        """How long to wait after this many failures, counted from 1; None: the consumer's delays hold."""
         return self.delays[min(max(failures, 1), len(self.delays)) - 1] if self.delays else None
 
 
-def delay_for(ladder: Sequence[timedelta], failures: int, wanted: timedelta | None = None) -> timedelta:
-    """The step of the ladder on which a message waits: by the number of failures, or nearest to what was wanted.
+def delay_for(delays: Sequence[timedelta], failures: int, wanted: timedelta | None = None) -> timedelta:
+    """The delay before a message's next attempt: by the number of failures, or nearest to what was wanted.
 
-    A ladder is an ascending row of delays; failures beyond its length stay on the last step.
+    The delays ascend; failures beyond their number take the last one.
     """
     if wanted is not None:
-        bounded = min(max(wanted, timedelta()), ladder[-1])
-        return min(ladder, key=lambda step: abs(step - bounded))
-    return ladder[min(max(failures, 1), len(ladder)) - 1]
+        bounded = min(max(wanted, timedelta()), delays[-1])
+        return min(delays, key=lambda step: abs(step - bounded))
+    return delays[min(max(failures, 1), len(delays)) - 1]
 
 
 def _is_delay(value: object) -> bool:

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from outboxkit import environment, urls
-from outboxkit.brokers import DEFAULT_LADDER
+from outboxkit.brokers import DEFAULT_DELAYS
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
@@ -41,7 +41,7 @@ def parse_duration(text: object) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def _parse_ladder(text: object) -> object:
+def _parse_delays(text: object) -> object:
     return tuple(parse_duration(part) for part in text.split(",")) if isinstance(text, str) else text
 
 
@@ -58,7 +58,7 @@ def _lowered(text: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
-Ladder = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_ladder), Field(min_length=1)]
+Delays = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_delays), Field(min_length=1)]
 
 
 class Settings(BaseSettings):
@@ -100,7 +100,7 @@ class Settings(BaseSettings):
         8, ge=1, le=1000, description="deliveries that a consumer handles at once, or requests that a relay has open"
     )
     prefetch: int = Field(64, ge=1, le=65_535, description="deliveries that the broker may push ahead")
-    consume_batch: int = Field(
+    consume_batch_size: int = Field(
         200, ge=1, le=10_000, description="deliveries that share a transaction at handlers with batch=True, at most"
     )
     ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
@@ -118,7 +118,7 @@ class Settings(BaseSettings):
     dead_key: Literal["park", "continue"] = Field(
         "park", description="later messages of a dead one's key wait for an operator (park), or go on"
     )
-    keep_published: Duration | None = Field(
+    published_retention: Duration | None = Field(
         None, description="how long published messages are kept for a replay; deleted at once where it is not set"
     )
     inbox_retention: Duration = Field(
@@ -131,7 +131,7 @@ class Settings(BaseSettings):
         None, description="how long dead letters are kept, but for those that park a key; for ever where it is not set"
     )
     prune_interval: Duration = Field(timedelta(hours=1), description="how often workers/retention.py prunes")
-    retry_ladder: Ladder = Field(DEFAULT_LADDER, description="delays of a failed message, ascending, with commas")
+    retry_delays: Delays = Field(DEFAULT_DELAYS, description="delays of a failed message, ascending, with commas")
     shutdown_timeout: Duration = Field(
         timedelta(seconds=25), description="how long a stop may take to finish what is in flight"
     )
@@ -166,9 +166,9 @@ class Settings(BaseSettings):
             raise ValueError("whsec_ and 24 to 64 bytes in base64 is accepted, as Standard Webhooks has it")
         return value
 
-    @field_validator("retry_ladder")
+    @field_validator("retry_delays")
     @classmethod
-    def _check_ladder(cls, value: tuple[timedelta, ...]) -> tuple[timedelta, ...]:
+    def _check_delays(cls, value: tuple[timedelta, ...]) -> tuple[timedelta, ...]:
         if list(value) != sorted(set(value)):
             raise ValueError("ascending durations with commas between them are accepted, such as 1s,10s,1m")
         return value

@@ -39,17 +39,17 @@ def forget_before(now: datetime, *, retention: timedelta, skew: timedelta) -> da
     return now - age if now - _EARLIEST > age else _EARLIEST
 
 
-def needed(ladder: Sequence[timedelta], max_attempts: int, skew: timedelta) -> timedelta:
+def needed(delays: Sequence[timedelta], max_attempts: int, skew: timedelta) -> timedelta:
     """The shortest retention that can work: the longest retry window, plus the skew that the inbox takes off.
 
     The retry window is the sum of all delays before a message's last attempt.
     """
-    return sum((delay_for(ladder, failures) for failures in range(1, max_attempts)), timedelta()) + skew
+    return sum((delay_for(delays, failures) for failures in range(1, max_attempts)), timedelta()) + skew
 
 
-def recommended(ladder: Sequence[timedelta], max_attempts: int, skew: timedelta) -> timedelta:
+def recommended(delays: Sequence[timedelta], max_attempts: int, skew: timedelta) -> timedelta:
     """The recommended minimum of the retention: the longest retry window times the safety factor."""
-    return SAFETY_FACTOR * needed(ladder, max_attempts, skew)
+    return SAFETY_FACTOR * needed(delays, max_attempts, skew)
 
 
 def is_stale(

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import process
 from tests.databases import DatabasePool, SqliteCopies
-from tests.ladder import LADDER_TEXT
+from tests.delays import DELAYS_TEXT
 from tests.night import NIGHT, SEED, by_night
 from tests.plain_client import PlainClient
 from tests.servers import (
@@ -157,7 +157,7 @@ def broker(rabbitmq: Server) -> Iterator[PlainClient]:
     """A plain client of the shared RabbitMQ, with an exchange and a queue name of its own."""
     client = PlainClient(rabbitmq.url)
     yield client
-    client.clean_up(LADDER_TEXT.split(","))
+    client.clean_up(DELAYS_TEXT.split(","))
 
 
 def _running(server: S) -> Iterator[S]:

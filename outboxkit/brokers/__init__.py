@@ -207,5 +207,5 @@ def is_slow(publisher: Publisher) -> bool:
     return bool(getattr(publisher, "slow", False))
 
 
-DEFAULT_LADDER = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
-"""The default for `OUTBOXKIT_RETRY_LADDER`."""
+DEFAULT_DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
+"""The default for `OUTBOXKIT_RETRY_DELAYS`."""

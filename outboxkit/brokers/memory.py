@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Verdict, reserved
+from outboxkit.brokers import CONFIRMED, DEFAULT_DELAYS, Malformed, Receipt, Verdict, reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.message import Message
 from outboxkit.retry import delay_for
@@ -148,9 +148,9 @@ class MemoryDelivery:
         self._subscriber.queue.requeue(self._entry)
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
-        """Put it back after a step of the ladder."""
+        """Put it back after one of the retry delays."""
         self._subscriber.unacked.pop(self, None)
-        queue, delay = self._subscriber.queue, delay_for(self._subscriber.ladder, self.delivery_headers.attempt, after)
+        queue, delay = self._subscriber.queue, delay_for(self._subscriber.delays, self.delivery_headers.attempt, after)
         queue.postponed += 1
         delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
         loop = asyncio.get_running_loop()
@@ -169,10 +169,10 @@ class MemorySubscriber:
     address = "memory://"
 
     def __init__(
-        self, broker: MemoryBroker, queue: str, topics: Sequence[str], ladder: Sequence[timedelta] = DEFAULT_LADDER
+        self, broker: MemoryBroker, queue: str, topics: Sequence[str], delays: Sequence[timedelta] = DEFAULT_DELAYS
     ) -> None:
         self.queue = broker.queue(queue, topics)
-        self.ladder = ladder
+        self.delays = delays
         self.unacked: dict[MemoryDelivery, None] = {}
         self._is_stopped = False
 

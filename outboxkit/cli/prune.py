@@ -17,14 +17,14 @@ INCOMPLETE = 3
 """Exit code where a partition could not be made or dropped, and another try would not help."""
 
 
-@with_settings(*DATABASE, "inbox_retention", "clock_skew", "keep_published", "dead_retention")
+@with_settings(*DATABASE, "inbox_retention", "clock_skew", "published_retention", "dead_retention")
 def prune(chosen: Settings) -> None:
     """Forget what is older than its retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
     Safe to kill, to repeat and to run beside relays and consumers; one at a time works, a second one ends at once. On
     PostgreSQL it also makes the partitions of the days to come. Exit 3 where the role may not do that.
 
-    Example: outboxkit prune --inbox-retention 30d --keep-published 7d --dead-retention 90d
+    Example: outboxkit prune --inbox-retention 30d --published-retention 7d --dead-retention 90d
     """
     done = asyncio.run(_prune(chosen))
     if not done.alone:
@@ -79,8 +79,8 @@ def _lines(done: Pruned, chosen: Settings) -> Iterator[str]:
     if done.effects:
         yield f"effects: {done.effects} forgotten"
     if done.untouched:
-        yield "published: left alone; OUTBOXKIT_KEEP_PUBLISHED is not set, and messages are kept"
-    if chosen.keep_published is None:
+        yield "published: left alone; OUTBOXKIT_PUBLISHED_RETENTION is not set, and messages are kept"
+    if chosen.published_retention is None:
         return
     yield from _dropped("published", done.days_dropped)
     yield f"published: {done.published} rows forgotten that were in no day's partition"

@@ -78,7 +78,7 @@ def replay(
 ) -> None:
     """Publish kept messages again, same ids, to one queue: to rebuild a read model.
 
-    Needs OUTBOXKIT_KEEP_PUBLISHED at the relay. Exit 3 where it was stopped before the end; it says how to go on.
+    Needs OUTBOXKIT_PUBLISHED_RETENTION at the relay. Exit 3 where it was stopped before the end; it says how to go on.
 
     Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
     """
@@ -107,7 +107,7 @@ def _checked(handlers: list[str]) -> tuple[str, ...]:
 
 def _described(found: Found, queue: str, handlers: tuple[str, ...]) -> str:
     if found.first is None or found.last is None:
-        return "no such message is kept: a relay keeps messages while OUTBOXKIT_KEEP_PUBLISHED is set"
+        return "no such message is kept: a relay keeps messages while OUTBOXKIT_PUBLISHED_RETENTION is set"
     between = f"published from {_written(found.first)} to {_written(found.last)}"
     alone = f" and its handlers {', '.join(handlers)} alone" if handlers else ""
     return f"{found.count} messages for queue {queue}{alone}, {between}"

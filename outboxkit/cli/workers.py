@@ -24,7 +24,7 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
     *BROKER,
     *("destination", "app_id", "batch_size", "publish_timeout", "poll_interval"),
     *("concurrency", "http_authorization", "http_secret", "http_cloudevents"),
-    *("max_attempts", "unroutable", "dead_key", "keep_published"),
+    *("max_attempts", "unroutable", "dead_key", "published_retention"),
     *PROCESS,
 )
 def relay(chosen: Settings, *, drain: Drain = False) -> None:
@@ -67,8 +67,8 @@ def _summary(done: Drained) -> str:
 
 @with_settings(
     *("queue", *DATABASE, *BROKER),
-    *("concurrency", "prefetch", "consume_batch", "ordered"),
-    *("max_attempts", "retry_ladder", "max_crashes", "inbox_retention", "clock_skew", "publish_timeout"),
+    *("concurrency", "prefetch", "consume_batch_size", "ordered"),
+    *("max_attempts", "retry_delays", "max_crashes", "inbox_retention", "clock_skew", "publish_timeout"),
     *PROCESS,
 )
 def consume(chosen: Settings, modules: Modules, *, drain: Drain = False) -> None:

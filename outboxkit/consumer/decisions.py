@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from outboxkit import codec, window
-from outboxkit.brokers import DEFAULT_LADDER, Malformed
+from outboxkit.brokers import DEFAULT_DELAYS, Malformed
 from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
 from outboxkit.errors import ConfigurationError, DecodeError, Reject, Retry
 from outboxkit.failures import first_line, first_line_of, forget_values, printable, traceback_of
@@ -28,14 +28,14 @@ class Policy:
         retention: how long the inbox remembers a message; an older one is stale.
         skew: how far clocks may differ. A message becomes stale so much earlier, and is forgotten so much later.
         max_crashes: after so many starts that ended with the process, the message becomes a dead letter.
-        ladder: the delays between attempts, ascending, as the subscriber has them.
+        delays: the delays between attempts, ascending, as the subscriber has them.
     """
 
     max_attempts: int = 10
     retention: timedelta = timedelta(days=14)
     skew: timedelta = timedelta(minutes=5)
     max_crashes: int = 3
-    ladder: Sequence[timedelta] = DEFAULT_LADDER
+    delays: Sequence[timedelta] = DEFAULT_DELAYS
 
     def check(self, handlers: Iterable[Handler]) -> None:
         """Make sure that the inbox remembers a message for as long as it may be tried again.
@@ -51,7 +51,7 @@ class Policy:
             enough = _shown(window.recommended(delays, attempts, self.skew))
             raise ConfigurationError(
                 f"OUTBOXKIT_INBOX_RETENTION is {_shown(self.retention)}, but a message may be tried again for "
-                f"{_shown(needed)} ({attempts} attempts on OUTBOXKIT_RETRY_LADDER, and OUTBOXKIT_CLOCK_SKEW), and "
+                f"{_shown(needed)} ({attempts} attempts with OUTBOXKIT_RETRY_DELAYS, and OUTBOXKIT_CLOCK_SKEW), and "
                 f"would be forgotten meanwhile. retention = longest retry window times {window.SAFETY_FACTOR}, for "
                 f"outages to come: set it to {enough} or more"
             )
@@ -60,7 +60,7 @@ class Policy:
         """The number of attempts by this rule, and the delay after each failure but the last."""
         attempts = (rule.max_attempts if rule else None) or self.max_attempts
         failures = range(1, attempts)
-        return attempts, [delay_for(self.ladder, count, rule.delay(count) if rule else None) for count in failures]
+        return attempts, [delay_for(self.delays, count, rule.delay(count) if rule else None) for count in failures]
 
 
 @dataclass(frozen=True, slots=True)

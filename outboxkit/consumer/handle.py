@@ -249,7 +249,7 @@ class HandlerRunner:
             if updated is None:
                 await delivery.requeue()
                 return
-            delay = arrival.waits = delay_for(self._policy.ladder, attempt, shortest)
+            delay = arrival.waits = delay_for(self._policy.delays, attempt, shortest)
             arrival.failures, arrival.first_failed_at = updated.failures, updated.first_failed_at
             arrival.handlers = names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(retried)

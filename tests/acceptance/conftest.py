@@ -8,7 +8,7 @@ import pytest
 
 from tests.acceptance.deployment import Deployment
 from tests.databases import migrate
-from tests.ladder import LADDER_TEXT
+from tests.delays import DELAYS_TEXT
 from tests.plain_client import PlainClient
 from tests.servers import Server, create_database, drop_database
 
@@ -43,4 +43,4 @@ def on_own_rabbitmq(own_rabbitmq: Server, postgresql_url: str, tmp_path: Path) -
     made.close()
     own_rabbitmq.start()
     client.disconnect()
-    client.clean_up(LADDER_TEXT.split(","))
+    client.clean_up(DELAYS_TEXT.split(","))

@@ -15,7 +15,7 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import GATE
 from tests.acceptance.witness import assert_discreet, states
 from tests.acceptance.worker_process import WorkerProcess
-from tests.ladder import LADDER_TEXT
+from tests.delays import DELAYS_TEXT
 from tests.pages import libpq
 from tests.plain_client import PlainClient
 from tests.polling import eventually
@@ -122,7 +122,7 @@ class Customers:
 
     def depths(self) -> Counter[str]:
         """How many messages are ready in the queue, its retry steps and its dead letter queue, where there are any."""
-        names = ["", ".dead", *(f".retry.{step}" for step in LADDER_TEXT.split(","))]
+        names = ["", ".dead", *(f".retry.{step}" for step in DELAYS_TEXT.split(","))]
         broker = self.deployment.broker
         return +Counter({name or "queue": broker.depth(broker.queue + name) for name in names})
 

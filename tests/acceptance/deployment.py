@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from outboxkit import tables
 from tests.acceptance.shop import Effect, Order, Tables
 from tests.acceptance.worker_process import WorkerProcess
-from tests.ladder import LADDER_TEXT
+from tests.delays import DELAYS_TEXT
 from tests.plain_client import PlainClient
 from tests.polling import eventually
 from tests.processes import COMMAND, ROOT, run_to_end
@@ -46,7 +46,7 @@ class Deployment:
             "OUTBOXKIT_BROKER_URL": broker.url,
             "OUTBOXKIT_EXCHANGE": broker.exchange,
             "OUTBOXKIT_QUEUE": broker.queue,
-            "OUTBOXKIT_RETRY_LADDER": LADDER_TEXT,
+            "OUTBOXKIT_RETRY_DELAYS": DELAYS_TEXT,
             "OUTBOXKIT_POLL_INTERVAL": "100ms",
             "OUTBOXKIT_LOG_LEVEL": "debug",
             "OUTBOXKIT_LOG_FORMAT": "json",

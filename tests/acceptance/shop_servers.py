@@ -9,7 +9,7 @@ import pytest
 from tests.plain_client import PlainClient
 from tests.servers import create_database, drop_database
 
-LADDER = ("1s", "10s", "1m", "10m")
+DELAYS = ("1s", "10s", "1m", "10m")
 
 
 @contextmanager
@@ -25,6 +25,6 @@ def servers_of(request: pytest.FixtureRequest, *names: str) -> Iterator[dict[str
         environment.update({f"OUTBOXKIT_{setting}": value for setting, value in names_of.items()})
     yield environment
     if "rabbitmq" in names:
-        client.clean_up(LADDER)
+        client.clean_up(DELAYS)
     if "postgresql" in names:
         drop_database(server.url, name)

@@ -15,7 +15,7 @@ from outboxkit import ids, tables
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import Booking, Tables
 from tests.acceptance.worker_process import WorkerProcess
-from tests.ladder import LADDER_TEXT
+from tests.delays import DELAYS_TEXT
 from tests.plain_client import PlainClient
 from tests.polling import eventually
 
@@ -52,11 +52,11 @@ class Parcel:
 class Stock:
     """Starts `outboxkit consume` for the depot, and looks at what it has done."""
 
-    def __init__(self, deployment: Deployment, *, ladder: str = LADDER_TEXT) -> None:
+    def __init__(self, deployment: Deployment, *, delays: str = DELAYS_TEXT) -> None:
         deployment.programs = "outboxkit"
-        deployment.environment["OUTBOXKIT_RETRY_LADDER"] = ladder
+        deployment.environment["OUTBOXKIT_RETRY_DELAYS"] = delays
         self.deployment = deployment
-        self._steps = ladder.split(",")
+        self._steps = delays.split(",")
         Tables.metadata.create_all(deployment.engine)
 
     def declare(self, *options: str, **settings: str) -> None:

@@ -115,7 +115,7 @@ def test_it_has_waited_too_long_for_an_ack(on_own_rabbitmq: Deployment, own_rabb
 
 def test_it_takes_no_publishes_and_consuming_goes_on(on_own_rabbitmq: Deployment, own_rabbitmq: OwnServer):
     deployment = on_own_rabbitmq
-    few = {"OUTBOXKIT_PREFETCH": "4", "OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH": "2"}
+    few = {"OUTBOXKIT_PREFETCH": "4", "OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH_SIZE": "2"}
     customers = Customers(deployment, **few)
     with gate_shut(deployment):
         customers.send(20)

@@ -11,7 +11,7 @@ from tests.polling import eventually
 
 RUNNING = {"singly": 2, "together": 5}
 """How many parcels are inside transactions: two of one each, or one of five."""
-PACE = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH": "5"}
+PACE = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH_SIZE": "5"}
 PARCELS = [Parcel(number, "waits") for number in range(12)]
 NOTHING_WAITS = "1h"
 END_SESSIONS = text(
@@ -103,7 +103,7 @@ def test_a_second_signal_does_not_wait(stop: Stop):
 @pytest.mark.parametrize("way", WAYS)
 def test_what_waits_for_its_next_attempt_in_its_lane_is_given_back_at_once(deployment: Deployment, tmp_path, way: str):
     """In order a failed parcel waits in the process, for an hour here, and others of its key behind it."""
-    stock = Stock(deployment, ladder="1h")
+    stock = Stock(deployment, delays="1h")
     cleared = tmp_path / "cleared"
     settings = WAYS[way] | {"DEPOT_CLEARED": str(cleared), "OUTBOXKIT_SHUTDOWN_TIMEOUT": NOTHING_WAITS}
     stock.declare("--ordered", **settings)

@@ -12,7 +12,7 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.stock import DEPOT, WAYS, Parcel, Stock
 from tests.polling import eventually
 
-LADDER = "100ms"
+DELAYS = "100ms"
 MINUTE = timedelta(minutes=1)
 WINDOW = {"OUTBOXKIT_INBOX_RETENTION": "20m", "OUTBOXKIT_CLOCK_SKEW": "5m", "OUTBOXKIT_MAX_ATTEMPTS": "2"}
 EDGE = 15 * MINUTE
@@ -42,7 +42,7 @@ time.time, datetime.datetime = lambda: right_time() + AHEAD, Clock
 
 @pytest.fixture
 def stock(deployment: Deployment) -> Stock:
-    return Stock(deployment, ladder=LADDER)
+    return Stock(deployment, delays=DELAYS)
 
 
 def aged(number: int, age: timedelta, *, foreign: bool = False) -> Parcel:
@@ -127,14 +127,14 @@ def test_a_message_that_grows_old_in_the_queue_is_stale(stock: Stock):
     assert not stock.booked()
 
 
-def test_a_retention_shorter_than_the_ladder_is_refused_at_the_start(stock: Stock):
-    ladder = {"OUTBOXKIT_RETRY_LADDER": "1s,10s,1m,10m", "OUTBOXKIT_INBOX_RETENTION": "1h"}
-    refused = stock.deployment.outboxkit("consume", DEPOT, **ladder)
+def test_a_retention_shorter_than_the_retry_delays_is_refused_at_the_start(stock: Stock):
+    delays = {"OUTBOXKIT_RETRY_DELAYS": "1s,10s,1m,10m", "OUTBOXKIT_INBOX_RETENTION": "1h"}
+    refused = stock.deployment.outboxkit("consume", DEPOT, **delays)
     assert (refused.returncode, refused.stdout) == (2, "")
     (line,) = refused.stderr.splitlines()
     # 1 s, 10 s, 1 min, and six times 10 min until the tenth attempt, and 5 min of skew
     assert line.startswith("outboxkit: OUTBOXKIT_INBOX_RETENTION is 1h, but a message may be tried again for 67m ")
     assert "retention = longest retry window times 2" in line
     assert line.endswith("set it to 3h or more")
-    enough = ladder | {"OUTBOXKIT_INBOX_RETENTION": "3h"}
+    enough = delays | {"OUTBOXKIT_INBOX_RETENTION": "3h"}
     assert stock.deployment.outboxkit("consume", DEPOT, "--drain", **enough).returncode == 0

@@ -32,10 +32,10 @@ def own_names(broker: PlainClient) -> Iterator[dict[str, str]]:
     """A name of its own for each queue of the README, on a broker that others use too; deleted afterwards."""
     names = {queue: f"{broker.queue}-{queue}" for queue in QUEUES}
     yield names
-    ladder = ("1s", "10s", "1m", "10m")
-    assert [step.total_seconds() for step in Settings.model_fields["retry_ladder"].default] == [1, 10, 60, 600]
+    delays = ("1s", "10s", "1m", "10m")
+    assert [step.total_seconds() for step in Settings.model_fields["retry_delays"].default] == [1, 10, 60, 600]
     for name in names.values():
-        for suffix in ("", ".dead", *(f".retry.{step}" for step in ladder)):
+        for suffix in ("", ".dead", *(f".retry.{step}" for step in delays)):
             broker.delete_queue(f"{name}{suffix}")
 
 

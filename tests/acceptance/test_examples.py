@@ -87,8 +87,8 @@ def two_databases(postgresql: Server) -> Iterator[tuple[str, str]]:
 @pytest.fixture
 def named_queues(broker: PlainClient) -> Iterator[PlainClient]:
     """A broker that has none of the queues which the README names, before and after."""
-    ladder = Settings.model_fields["retry_ladder"].default
-    assert [step.total_seconds() for step in ladder] == [1, 10, 60, 600]
+    delays = Settings.model_fields["retry_delays"].default
+    assert [step.total_seconds() for step in delays] == [1, 10, 60, 600]
     queues = [
         f"{name}{suffix}"
         for name in ("orders", "billing")

@@ -12,13 +12,13 @@ from tests.night import by_night, chance
 from tests.polling import eventually
 
 KEYS, EACH = 50, by_night(24, else_=16)
-LADDER = "100ms,200ms"
+DELAYS = "100ms,200ms"
 PATIENT = {"OUTBOXKIT_MAX_ATTEMPTS": "1000"}
 
 
 @pytest.fixture
 def stock(deployment: Deployment) -> Stock:
-    return Stock(deployment, ladder=LADDER)
+    return Stock(deployment, delays=DELAYS)
 
 
 @pytest.mark.parametrize("way", WAYS)

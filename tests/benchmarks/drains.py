@@ -12,7 +12,7 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outboxkit import process
-from outboxkit.brokers import DEFAULT_LADDER, Subscriber
+from outboxkit.brokers import DEFAULT_DELAYS, Subscriber
 from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import Handler, handler_of
 from tests.benchmarks import hand_written, receipts
@@ -23,7 +23,7 @@ PACE = Concurrency(transactions=8, batch=200)
 PREFETCH = 64
 AHEAD = 2 * PACE.batch
 """What a consumer that only receives is pushed ahead: as much as ours in batches."""
-LADDER = DEFAULT_LADDER[:1]
+DELAYS = DEFAULT_DELAYS[:1]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ async def ours(orders: Orders, *, handler: Handler, until_empty: bool = False) -
 
 def _subscriber(orders: Orders, *, prefetch: int) -> Subscriber:
     return process.subscriber(
-        orders.broker_url, orders.queue, exchange=EXCHANGE, topics=[TYPE], prefetch=prefetch, ladder=LADDER
+        orders.broker_url, orders.queue, exchange=EXCHANGE, topics=[TYPE], prefetch=prefetch, delays=DELAYS
     )
 
 

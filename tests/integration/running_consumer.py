@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from outboxkit import event, inbox, inbox_handler, outbox, tables
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Consumer
-from tests.ladder import LADDER
+from tests.delays import DELAYS
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
@@ -68,7 +68,7 @@ def starter(engine: AsyncEngine, broker: PlainClient) -> Start:
 
 
 def subscriber_of(broker: PlainClient, topics: set[str]) -> RabbitSubscriber:
-    return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=sorted(topics), ladder=LADDER)
+    return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=sorted(topics), delays=DELAYS)
 
 
 def publish(broker: PlainClient, number: int, id_: str, **properties: Any) -> None:

@@ -87,7 +87,7 @@ def test_no_partition_is_dropped_where_outboxkit_migrate_made_the_tables(empty_p
     url = empty_postgresql_url
     write_history(tmp_path)
     command("outboxkit", "migrate", url=url, folder=tmp_path)
-    command("outboxkit", "prune", "--keep-published", "7d", url=url, folder=tmp_path)
+    command("outboxkit", "prune", "--published-retention", "7d", url=url, folder=tmp_path)
     command("alembic", "revision", "--autogenerate", "-m", "orders", "--rev-id", "9999", url=url, folder=tmp_path)
     made = (tmp_path / "migrations" / "versions" / "9999_orders.py").read_text()
     assert "op.create_table('orders'" in made

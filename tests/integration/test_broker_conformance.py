@@ -32,8 +32,8 @@ class Memory:
     def publisher(self) -> Publisher:
         return MemoryPublisher(self.broker)
 
-    def subscriber(self, queue: str, topics: Sequence[str], ladder: Sequence[timedelta]) -> Subscriber:
-        return MemorySubscriber(self.broker, queue, topics, ladder)
+    def subscriber(self, queue: str, topics: Sequence[str], delays: Sequence[timedelta]) -> Subscriber:
+        return MemorySubscriber(self.broker, queue, topics, delays)
 
 
 class Rabbit:
@@ -44,8 +44,8 @@ class Rabbit:
     def publisher(self) -> Publisher:
         return RabbitPublisher(self.url, exchange=self.exchange)
 
-    def subscriber(self, queue: str, topics: Sequence[str], ladder: Sequence[timedelta]) -> Subscriber:
-        return RabbitSubscriber(self.url, queue, exchange=self.exchange, topics=topics, ladder=ladder)
+    def subscriber(self, queue: str, topics: Sequence[str], delays: Sequence[timedelta]) -> Subscriber:
+        return RabbitSubscriber(self.url, queue, exchange=self.exchange, topics=topics, delays=delays)
 
 
 @pytest.mark.parametrize("case", conformance.CASES, ids=lambda case: case.__name__)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, connection, incoming
-from tests.ladder import LADDER
+from tests.delays import DELAYS
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
 
@@ -21,7 +21,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def subscriber_of(broker: PlainClient, heartbeat: int = 20) -> RabbitSubscriber:
     url = f"{broker.url}?heartbeat={heartbeat}"
-    return RabbitSubscriber(url, broker.queue, exchange=broker.exchange, topics=["T"], ladder=LADDER, prefetch=500)
+    return RabbitSubscriber(url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, prefetch=500)
 
 
 def publish(broker: PlainClient, count: int = COUNT, size: int = MIB, **properties: object) -> None:

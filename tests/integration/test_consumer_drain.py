@@ -11,15 +11,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from outboxkit import Outcome, Retry, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Concurrency, Consumer
+from tests.delays import DELAYS
 from tests.integration.running_consumer import Ordered, processed, publish
-from tests.ladder import LADDER
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
 
 def subscriber_of(broker: PlainClient, *, ordered: bool = False, prefetch: int = 64) -> RabbitSubscriber:
     exchange, topics = broker.exchange, ["Ordered"]
-    options: dict[str, Any] = {"ladder": LADDER, "ordered": ordered, "prefetch": prefetch}
+    options: dict[str, Any] = {"delays": DELAYS, "ordered": ordered, "prefetch": prefetch}
     return RabbitSubscriber(broker.url, broker.queue, exchange=exchange, topics=topics, **options)
 
 

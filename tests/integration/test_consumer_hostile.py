@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from outboxkit import BrokerUnavailable, inbox_handler
 from outboxkit.brokers.rabbitmq import retries
 from outboxkit.consumer import Policy
+from tests.delays import DELAYS
 from tests.integration.running_consumer import Ordered, dead_letters, starter, subscriber_of
-from tests.ladder import LADDER
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
@@ -49,7 +49,7 @@ async def test_whatever_is_on_a_message_that_fails_it_is_contained_and_the_conne
         raise ValueError("boom")
 
     with capture_logs() as said:
-        async with starter(async_pg_engine, broker)(fails, policy=Policy(max_attempts=3, ladder=LADDER)):
+        async with starter(async_pg_engine, broker)(fails, policy=Policy(max_attempts=3, delays=DELAYS)):
             for number, properties in enumerate(HOSTILE):
                 broker.publish(
                     b'{"number":1}', topic="Ordered", **({"message_id": f"m-{number}", "type": "Ordered"} | properties)
@@ -101,7 +101,7 @@ async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, 
         broker.publish(b"{}", topic="Ordered", message_id=str(number), type="Ordered")
     deliveries = [await subscriber.receive() for _ in range(5)]
     with capture_logs() as said:
-        assert await asyncio.gather(*(each.retry() for each in deliveries if each)) == [LADDER[0]] * 5
+        assert await asyncio.gather(*(each.retry() for each in deliveries if each)) == [DELAYS[0]] * 5
     assert len(lines) == 2, "all of them on one fresh connection"
     assert said == [], "a nack that a fresh connection mends is not worth a line"
     await subscriber.connect()

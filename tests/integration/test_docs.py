@@ -24,7 +24,7 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.ladder import LADDER_TEXT
+from tests.delays import DELAYS_TEXT
 from tests.pages import PAGES, ROOT, Block, blocks, libpq
 from tests.plain_client import PlainClient
 from tests.processes import programs
@@ -132,7 +132,7 @@ def environment(
         "DATABASE_URL": empty_postgresql_url,
         "BROKER_URL": broker.url,
         "EXCHANGE": broker.exchange,
-        "RETRY_LADDER": LADDER_TEXT,
+        "RETRY_DELAYS": DELAYS_TEXT,
     }
     for name, value in settings.items():
         monkeypatch.setenv(f"OUTBOXKIT_{name}", value)

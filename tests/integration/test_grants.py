@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
 from tests.acceptance.worker_process import WorkerProcess
-from tests.ladder import LADDER_TEXT
+from tests.delays import DELAYS_TEXT
 from tests.pages import blocks, libpq
 from tests.plain_client import PlainClient
 from tests.polling import eventually
@@ -64,7 +64,7 @@ def run(shop: None, roles: dict[str, str], postgresql_url: str, broker: PlainCli
         connection.execute(f"GRANT SELECT, INSERT ON receipts TO {roles['shop_consumer']}")
         both = f"{roles['shop_writer']}, {roles['shop_consumer']}"
         connection.execute(f"GRANT USAGE ON orders_id_seq, receipts_id_seq TO {both}")
-    settings = {"BROKER_URL": broker.url, "EXCHANGE": broker.exchange, "RETRY_LADDER": LADDER_TEXT}
+    settings = {"BROKER_URL": broker.url, "EXCHANGE": broker.exchange, "RETRY_DELAYS": DELAYS_TEXT}
 
     def command(role: str, line: str, code: int = 0, **more: str) -> str:
         url = f"{postgresql_url}?options=-crole%3D{roles[role]}"
@@ -87,7 +87,7 @@ def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_ur
     consume = f"outboxkit consume shop.handlers --queue {broker.queue} --drain"
     run("shop_consumer", consume)
     run("shop_writer", "python -m shop.orders")
-    assert run("shop_relay", "outboxkit relay --drain", KEEP_PUBLISHED="7d") == "published 1"
+    assert run("shop_relay", "outboxkit relay --drain", PUBLISHED_RETENTION="7d") == "published 1"
     assert run("shop_consumer", consume) == "processed 1"
     broker.publish(b"{", topic="OrderConfirmed", message_id="poison", type="OrderConfirmed")
     assert run("shop_consumer", consume) == "dead 1"
@@ -95,7 +95,7 @@ def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_ur
     with psycopg.connect(libpq(postgresql_url)) as connection:
         connection.execute("UPDATE outboxkit_inbox SET processed_at = processed_at - interval '1 year'")
         connection.execute("UPDATE outboxkit_published SET published_at = published_at - interval '1 day'")
-    pruned = run("shop_operator", "outboxkit prune --keep-published 7d").splitlines()
+    pruned = run("shop_operator", "outboxkit prune --published-retention 7d").splitlines()
     assert pruned[0] == "inbox: 1 rows forgotten"
     assert "partitions made" in pruned[-1]
     replayed = run("shop_operator", f"outboxkit replay --to-queue {broker.queue} --yes")
@@ -104,7 +104,7 @@ def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_ur
 
 
 def test_the_operator_drops_what_the_operator_has_made(run: Run, roles: dict[str, str], postgresql_url: str):
-    run("shop_operator", "outboxkit prune --keep-published 7d")
+    run("shop_operator", "outboxkit prune --published-retention 7d")
     with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
         (name,) = connection.execute(
             "SELECT min(relname) FROM pg_class WHERE relname ~ 'published_2.*[0-9]$'"
@@ -116,7 +116,7 @@ def test_the_operator_drops_what_the_operator_has_made(run: Run, roles: dict[str
             f"ALTER TABLE outboxkit_published ATTACH PARTITION {old} "
             "FOR VALUES FROM ('2020-01-01 UTC') TO ('2020-01-02 UTC')"
         )
-    assert "published: 1 day dropped, 2020-01-01" in run("shop_operator", "outboxkit prune --keep-published 7d")
+    assert "published: 1 day dropped, 2020-01-01" in run("shop_operator", "outboxkit prune --published-retention 7d")
 
 
 def test_dead_letters_are_buried_listed_and_brought_back(run: Run, broker: PlainClient):
@@ -156,7 +156,7 @@ def test_a_relay_sleeps_and_is_woken(
         "OUTBOXKIT_EXCHANGE": broker.exchange,
         "OUTBOXKIT_LOG_FORMAT": "json",
     }
-    relay = WorkerProcess([COMMAND, "relay", "--keep-published", "7d"], environment, tmp_path / "relay.log")
+    relay = WorkerProcess([COMMAND, "relay", "--published-retention", "7d"], environment, tmp_path / "relay.log")
     try:
         with psycopg.connect(libpq(postgresql_url), autocommit=True) as writer:
 

@@ -23,6 +23,7 @@ from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.consumer import Concurrency, Consumer, Decision, Policy
 from outboxkit.consumer.decisions import dead_letter
 from outboxkit.message import NAME_LIMIT
+from tests.delays import DELAYS
 from tests.integration.running_consumer import (
     Billed,
     Ordered,
@@ -34,7 +35,6 @@ from tests.integration.running_consumer import (
     starter,
     subscriber_of,
 )
-from tests.ladder import LADDER
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
@@ -161,7 +161,7 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
     messages = hostile()
     await send(broker, messages)
     publish(broker, 1, "healthy")
-    policy = Policy(max_attempts=2, ladder=LADDER)
+    policy = Policy(max_attempts=2, delays=DELAYS)
     consumer = Consumer(
         async_pg_engine, subscriber, handlers, queue=broker.queue, concurrency=concurrency, policy=policy
     )
@@ -258,12 +258,12 @@ async def test_an_old_and_a_new_consumer_share_a_queue(
     async def newer(session: AsyncSession, event: Billed) -> None:
         ran.append(event.number)
 
-    policy = Policy(max_attempts=30, ladder=LADDER[:1])
+    policy = Policy(max_attempts=30, delays=DELAYS[:1])
     stop, workers = asyncio.Event(), []
     for functions in ((bill,), (bill, newer)):
         handlers = [inbox.handler_of(function) for function in functions]
         subscriber = subscriber_of(broker, {handler.message_type for handler in handlers})
-        subscriber.ladder = LADDER[:1]
+        subscriber.delays = DELAYS[:1]
         consumer = Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue, policy=policy)
         workers.append(asyncio.create_task(consumer.run(stop)))
     await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers() == 2))

@@ -10,7 +10,7 @@ from pamqp import commands, frame
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
-from tests.ladder import LADDER
+from tests.delays import DELAYS
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
 
@@ -30,7 +30,7 @@ async def subscriber(broker: PlainClient) -> AsyncIterator[RabbitSubscriber]:
 
 def subscriber_of(broker: PlainClient, **options: Any) -> RabbitSubscriber:
     return RabbitSubscriber(
-        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed"], ladder=LADDER, **options
+        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed"], delays=DELAYS, **options
     )
 
 

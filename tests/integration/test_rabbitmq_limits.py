@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, retries
-from tests.ladder import LADDER, LADDER_TEXT
+from tests.delays import DELAYS, DELAYS_TEXT
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
 from tests.servers import OwnServer
@@ -19,7 +19,7 @@ from tests.servers import OwnServer
 def client(own_rabbitmq: OwnServer) -> Iterator[PlainClient]:
     made = PlainClient(own_rabbitmq.url)
     yield made
-    made.clean_up(LADDER_TEXT.split(","))
+    made.clean_up(DELAYS_TEXT.split(","))
 
 
 def subscriber_of(client: PlainClient, timeout: float = 10, prefetch: int = 64) -> RabbitSubscriber:
@@ -28,7 +28,7 @@ def subscriber_of(client: PlainClient, timeout: float = 10, prefetch: int = 64) 
         client.queue,
         exchange=client.exchange,
         topics=["orders.eu"],
-        ladder=LADDER,
+        delays=DELAYS,
         prefetch=prefetch,
         timeout=timedelta(seconds=timeout),
     )

@@ -7,7 +7,7 @@ import pytest
 
 from outboxkit import ConfigurationError
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
-from tests.ladder import LADDER
+from tests.delays import DELAYS
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
 
@@ -18,7 +18,7 @@ def subscriber_of(broker: PlainClient, *, ordered: bool = True, prefetch: int = 
         broker.queue,
         exchange=broker.exchange,
         topics=["T"],
-        ladder=LADDER,
+        delays=DELAYS,
         ordered=ordered,
         prefetch=prefetch,
     )

@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 from outboxkit import BrokerUnavailable, ConfigurationError, Message
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
-from tests.ladder import LADDER
+from tests.delays import DELAYS
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
 
@@ -28,7 +28,7 @@ async def subscriber(broker: PlainClient) -> AsyncIterator[RabbitSubscriber]:
 
 def subscriber_of(broker: PlainClient, **options: Any) -> RabbitSubscriber:
     return RabbitSubscriber(
-        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed"], ladder=LADDER, **options
+        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed"], delays=DELAYS, **options
     )
 
 
@@ -111,11 +111,11 @@ async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
     broker.publish(b"{}", topic="OrderConfirmed", headers={"tenant": "a"}, **properties)
     first = await subscriber.receive()
     assert first is not None
-    assert await first.retry() == LADDER[0]
+    assert await first.retry() == DELAYS[0]
     second = await subscriber.receive()
     assert second is not None
     assert (second.delivery_headers.attempt, second.message) == (2, first.message)
-    assert await second.retry(timedelta(days=1)) == LADDER[-1]
+    assert await second.retry(timedelta(days=1)) == DELAYS[-1]
     assert await subscriber.postponed() == 1
     waiting = broker.take(f"{broker.queue}.retry.1h")
     assert waiting is not None
@@ -136,7 +136,7 @@ async def test_an_expiry_does_not_cut_the_wait_short(subscriber: RabbitSubscribe
     assert waiting.properties.expiration is None
 
 
-async def test_the_attempts_climb_the_ladder(subscriber: RabbitSubscriber, broker: PlainClient):
+async def test_each_attempt_takes_the_next_delay(subscriber: RabbitSubscriber, broker: PlainClient):
     broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed")
     steps = []
     for attempt in (1, 2, 3):
@@ -144,7 +144,7 @@ async def test_the_attempts_climb_the_ladder(subscriber: RabbitSubscriber, broke
         assert delivery is not None
         assert delivery.delivery_headers.attempt == attempt
         steps.append(await delivery.retry())
-    assert steps == list(LADDER)
+    assert steps == list(DELAYS)
 
 
 async def test_a_release_comes_back_at_once_as_the_same_attempt(subscriber: RabbitSubscriber, broker: PlainClient):
@@ -190,7 +190,7 @@ async def test_what_the_broker_will_never_declare_is_a_configuration_error(broke
         ("amq.mine", "amq.topic", "OUTBOXKIT_QUEUE is 'amq.mine'"),
         ("two lines\n", "amq.topic", "OUTBOXKIT_QUEUE is .*letters, digits"),
     ):
-        subscriber = RabbitSubscriber(broker.url, queue, exchange=exchange, topics=["T"], ladder=LADDER)
+        subscriber = RabbitSubscriber(broker.url, queue, exchange=exchange, topics=["T"], delays=DELAYS)
         with pytest.raises(ConfigurationError, match=text):
             await subscriber.connect()
         await subscriber.close()
@@ -222,12 +222,12 @@ async def test_a_retry_without_its_step_gives_the_message_back(subscriber: Rabbi
     again = await subscriber.receive()
     assert again is not None
     assert (again.delivery_headers.attempt, again.message) == (1, delivery.message)
-    assert await again.retry() == LADDER[0]
+    assert await again.retry() == DELAYS[0]
 
 
 async def test_a_new_binding_is_added_to_an_existing_queue(subscriber: RabbitSubscriber, broker: PlainClient):
     other = RabbitSubscriber(
-        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed", "OrderShipped"], ladder=LADDER
+        broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed", "OrderShipped"], delays=DELAYS
     )
     await other.connect()
     broker.publish(b"{}", topic="OrderShipped", message_id="1", type="OrderShipped")

@@ -1,4 +1,4 @@
-"""Delays: how they grow, and which step of a ladder a message waits on."""
+"""Delays: how they grow, and which of the retry delays a message waits for."""
 
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from outboxkit.retry import Backoff, Retries, delay_for
 
 DELAYS = st.timedeltas(timedelta(0), timedelta(days=30))
 SHARES = st.floats(0, 1, exclude_max=True)
-LADDERS = st.sets(st.timedeltas(timedelta(milliseconds=1), timedelta(days=7)), min_size=1, max_size=6).map(
+ASCENDING = st.sets(st.timedeltas(timedelta(milliseconds=1), timedelta(days=7)), min_size=1, max_size=6).map(
     lambda steps: tuple(sorted(steps))
 )
 SECOND = timedelta(seconds=1)
@@ -56,25 +56,25 @@ def test_a_backoff_of_nothing_is_the_floor():
     assert Backoff(base=timedelta(0), minimum=timedelta(0)).after(9) == timedelta(0)
 
 
-@given(LADDERS, st.integers(-5, 1000))
-def test_a_message_climbs_one_step_with_each_failure_and_stays_on_the_last(
-    ladder: tuple[timedelta, ...], failures: int
+@given(ASCENDING, st.integers(-5, 1000))
+def test_a_message_takes_the_next_delay_with_each_failure_and_then_the_last(
+    delays: tuple[timedelta, ...], failures: int
 ):
-    assert delay_for(ladder, failures) == ladder[min(max(failures - 1, 0), len(ladder) - 1)]
+    assert delay_for(delays, failures) == delays[min(max(failures - 1, 0), len(delays) - 1)]
 
 
-@given(LADDERS, st.integers(1, 20), st.timedeltas(timedelta(days=-1), timedelta(days=400)))
-def test_what_was_asked_for_is_the_nearest_step(ladder: tuple[timedelta, ...], failures: int, wanted: timedelta):
-    found = delay_for(ladder, failures, wanted)
-    assert found in ladder
-    assert all(abs(found - wanted) <= abs(step - wanted) for step in ladder)
+@given(ASCENDING, st.integers(1, 20), st.timedeltas(timedelta(days=-1), timedelta(days=400)))
+def test_what_was_asked_for_is_the_nearest_delay(delays: tuple[timedelta, ...], failures: int, wanted: timedelta):
+    found = delay_for(delays, failures, wanted)
+    assert found in delays
+    assert all(abs(found - wanted) <= abs(step - wanted) for step in delays)
 
 
 def test_what_was_asked_for_may_be_no_delay_at_all():
     assert delay_for((SECOND, 2 * SECOND), 2, timedelta(0)) == SECOND
 
 
-def test_a_rule_without_delays_leaves_it_to_the_ladder():
+def test_a_rule_without_delays_leaves_it_to_the_consumer():
     assert Retries().delay(1) is None
     assert Retries(max_attempts=3).max_attempts == 3
 

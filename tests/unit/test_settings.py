@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from outboxkit import ConfigurationError, codec
-from outboxkit.brokers import DEFAULT_LADDER
+from outboxkit.brokers import DEFAULT_DELAYS
 from outboxkit.settings import SECRETS, Settings, load, parse_duration, variable
 
 SECRET = "hunter2"
@@ -67,18 +67,18 @@ BAD = {
     "max_payload_bytes": ["0", "1MiB"],
     "concurrency": ["0", "1001", "x"],
     "prefetch": ["0", "65536", "x"],
-    "consume_batch": ["0", "10001", "x"],
+    "consume_batch_size": ["0", "10001", "x"],
     "ordered": ["", "perhaps", "2"],
     "max_crashes": ["0", "-1", "x"],
     "max_attempts": ["0", "x"],
     "unroutable": ["", "keep"],
     "dead_key": ["", "stop"],
-    "keep_published": ["", "0d", "7", "for ever"],
+    "published_retention": ["", "0d", "7", "for ever"],
     "inbox_retention": ["0d", "14", "14 days"],
     "clock_skew": ["0s", "5", "a bit"],
     "dead_retention": ["", "0d", "for ever"],
     "prune_interval": ["0s", "hourly"],
-    "retry_ladder": ["", "1s,", "10s,1s", "1s,1s", "0s,1s", "1s;2s", "1s,x"],
+    "retry_delays": ["", "1s,", "10s,1s", "1s,1s", "0s,1s", "1s;2s", "1s,x"],
     "shutdown_timeout": ["0s", "x"],
     "log_level": ["loud", "", "10"],
     "log_format": ["xml", ""],
@@ -141,7 +141,7 @@ def test_every_bad_value_gets_its_line(monkeypatch: pytest.MonkeyPatch):
     ("name", "accepted"),
     [
         ("publish_timeout", "a duration such as 500ms, 10s, 5m, 2h or 7d is accepted"),
-        ("retry_ladder", "a duration such as 500ms, 10s, 5m, 2h or 7d is accepted"),
+        ("retry_delays", "a duration such as 500ms, 10s, 5m, 2h or 7d is accepted"),
         ("log_level", "'debug', 'info', 'warning' or 'error'"),
         ("log_format", "'auto', 'console' or 'json'"),
         ("batch_size", "a whole number from 1 to 10000 is accepted"),
@@ -168,8 +168,11 @@ def test_the_defaults():
     )
     assert (found.exchange, found.queue, found.batch_size) == ("outboxkit", None, 2000)
     assert (found.publish_timeout, found.inbox_retention) == (timedelta(seconds=10), timedelta(days=14))
-    assert (found.max_attempts, found.unroutable, found.dead_key, found.keep_published) == (10, "bury", "park", None)
-    assert (found.retry_ladder, found.max_payload_bytes) == (DEFAULT_LADDER, codec.MAX_PAYLOAD_BYTES)
+    assert (found.max_attempts, found.unroutable, found.dead_key, found.published_retention) == (
+        *(10, "bury"),
+        *("park", None),
+    )
+    assert (found.retry_delays, found.max_payload_bytes) == (DEFAULT_DELAYS, codec.MAX_PAYLOAD_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +183,10 @@ def test_the_defaults():
         ("publish_timeout", "500ms", timedelta(milliseconds=500)),
         ("inbox_retention", "7d", timedelta(days=7)),
         ("poll_interval", " 1.5s ", timedelta(seconds=1.5)),
-        ("retry_ladder", "1s, 10s,2m", (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=2))),
-        ("retry_ladder", "5m", (timedelta(minutes=5),)),
+        ("retry_delays", "1s, 10s,2m", (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=2))),
+        ("retry_delays", "5m", (timedelta(minutes=5),)),
         ("log_level", "WARNING", "warning"),
-        ("keep_published", "7d", timedelta(days=7)),
+        ("published_retention", "7d", timedelta(days=7)),
         ("unroutable", "discard", "discard"),
         ("dead_key", "continue", "continue"),
         ("destination", "payments", "payments"),

@@ -10,7 +10,7 @@ from outboxkit import ids, window
 from tests.unit.shop import NOW
 
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
-LADDER = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
+DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_what_is_forgotten_is_stale_from_then_on(
 @pytest.mark.parametrize(
     ("attempts", "needed"), [(1, timedelta(0)), (2, timedelta(seconds=1)), (5, 671 * timedelta(seconds=1))]
 )
-def test_the_retention_must_outlast_the_ladder(attempts: int, needed: timedelta):
-    assert window.needed(LADDER, attempts, 5 * MINUTE) == needed + 5 * MINUTE
+def test_the_retention_must_outlast_the_retry_delays(attempts: int, needed: timedelta):
+    assert window.needed(DELAYS, attempts, 5 * MINUTE) == needed + 5 * MINUTE
 
 
-def test_steps_beyond_the_ladders_end_count_as_its_last():
-    assert window.needed(LADDER, 7, timedelta(0)) == sum(LADDER, timedelta()) + 2 * LADDER[-1]
+def test_attempts_beyond_the_delays_count_as_the_last_one():
+    assert window.needed(DELAYS, 7, timedelta(0)) == sum(DELAYS, timedelta()) + 2 * DELAYS[-1]
 
 
 def test_twice_as_much_is_recommended():
-    assert window.recommended(LADDER, 5, 5 * MINUTE) == 2 * window.needed(LADDER, 5, 5 * MINUTE)
+    assert window.recommended(DELAYS, 5, 5 * MINUTE) == 2 * window.needed(DELAYS, 5, 5 * MINUTE)

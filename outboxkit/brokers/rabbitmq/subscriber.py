@@ -10,7 +10,7 @@ import aiormq
 from pamqp import commands
 
 from outboxkit import urls
-from outboxkit.brokers import DEFAULT_LADDER, Malformed, reserved
+from outboxkit.brokers import DEFAULT_DELAYS, Malformed, reserved
 from outboxkit.brokers.rabbitmq import connection, decode
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
@@ -35,7 +35,7 @@ class Source(Protocol):
         """
 
     @property
-    def ladder(self) -> tuple[timedelta, ...]:
+    def delays(self) -> tuple[timedelta, ...]:
         """The retry delays, ascending."""
 
 
@@ -65,7 +65,7 @@ class RabbitDelivery:
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         """Publish a copy to a retry queue, await its confirm, then ack. A crash in between leaves two, never none."""
-        delay = delay_for(self._source.ladder, self.delivery_headers.attempt, after)
+        delay = delay_for(self._source.delays, self.delivery_headers.attempt, after)
         delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
         await self._source.copy(self, delivery_headers, delay)
         await self.ack()
@@ -84,7 +84,7 @@ EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 class RabbitSubscriber:
     """A subscriber to one durable quorum queue, bound to the exchange by message types.
 
-    Beside queue `Q` it declares `Q.retry.<step>` for each step of the ladder, in which messages wait for their next
+    Beside queue `Q` it declares `Q.retry.<delay>` for each retry delay, in which messages wait for their next
     attempt, and `Q.dead`, which receives what the broker would drop by a limit of its own. Messages of `Q.dead` are
     delivered as well, as `dropped`.
 
@@ -94,7 +94,7 @@ class RabbitSubscriber:
         exchange: the topic exchange, which is declared if it is missing.
         topics: routing keys to bind, usually the handled event types.
         prefetch: the limit of unacked deliveries.
-        ladder: the retry steps, ascending.
+        delays: the retry delays, ascending.
         ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
         timeout: the limit for each answer of the broker.
     """
@@ -107,14 +107,14 @@ class RabbitSubscriber:
         exchange: str,
         topics: Sequence[str],
         prefetch: int = 64,
-        ladder: Sequence[timedelta] = DEFAULT_LADDER,
+        delays: Sequence[timedelta] = DEFAULT_DELAYS,
         ordered: bool = False,
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
-        self.ladder = tuple(ladder)
+        self.delays = tuple(delays)
         self._url, self._addresses = url, connection.Addresses(url)
         self._queue, self._dead = queue, dead_queue(queue)
-        self._queues = Queues(queue, exchange, topics, self.ladder, ordered, vhost=connection.vhost(url))
+        self._queues = Queues(queue, exchange, topics, self.delays, ordered, vhost=connection.vhost(url))
         self._prefetch = prefetch
         self._timeout = timeout.total_seconds()
         self._connection: aio_pika.abc.AbstractConnection | None = None
@@ -180,7 +180,7 @@ class RabbitSubscriber:
 
     async def postponed(self) -> int:
         """The number of messages in all retry queues."""
-        return sum([await self._depth(retry_queue(self._queue, step)) for step in self.ladder])
+        return sum([await self._depth(retry_queue(self._queue, step)) for step in self.delays])
 
     async def copy(self, delivery: RabbitDelivery, delivery_headers: DeliveryHeaders, delay: timedelta | None) -> None:
         """Put a copy of a delivery into the queue of a retry delay or, without a delay, at the end of its queue.

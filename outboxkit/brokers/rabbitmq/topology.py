@@ -50,7 +50,7 @@ class Queues:
     name: str
     exchange: str
     topics: Sequence[str]
-    ladder: Sequence[timedelta]
+    delays: Sequence[timedelta]
     ordered: bool
     vhost: str = "/"
 
@@ -79,7 +79,7 @@ class Queues:
         queue = await channel.declare_queue(self.name, durable=True, arguments=quorum(dead, **more), timeout=limit)
         for topic in self.topics:
             await queue.bind(exchange, routing_key=topic, timeout=limit)
-        for step in self.ladder:
+        for step in self.delays:
             arguments = quorum(self.name, **{"x-message-ttl": round(step.total_seconds() * 1000)})
             await channel.declare_queue(retry_queue(self.name, step), durable=True, arguments=arguments, timeout=limit)
 

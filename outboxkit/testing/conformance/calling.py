@@ -9,7 +9,7 @@ from outboxkit import ids
 from outboxkit.brokers import Delivery, Publisher, Receipt, Subscriber, Verdict
 from outboxkit.message import Message
 
-LADDER = (timedelta(milliseconds=100), timedelta(milliseconds=300))
+DELAYS = (timedelta(milliseconds=100), timedelta(milliseconds=300))
 PATIENCE = 10.0
 """Seconds after which a message that has not arrived is taken as lost."""
 
@@ -20,7 +20,7 @@ class BrokerUnderTest(Protocol):
     def publisher(self) -> Publisher:
         """A publisher, not yet connected."""
 
-    def subscriber(self, queue: str, topics: Sequence[str], ladder: Sequence[timedelta]) -> Subscriber:
+    def subscriber(self, queue: str, topics: Sequence[str], delays: Sequence[timedelta]) -> Subscriber:
         """A subscriber of this queue, not yet connected."""
 
 
@@ -36,7 +36,7 @@ class Route:
 
     def another_subscriber(self) -> Subscriber:
         """Another subscriber of the same queue, not yet connected."""
-        return self.broker.subscriber(self.queue, [self.type], LADDER)
+        return self.broker.subscriber(self.queue, [self.type], DELAYS)
 
     def message(self, text: str = "1", **more: object) -> Message:
         """A new message of this route's type, with this text as its payload."""

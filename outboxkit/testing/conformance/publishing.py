@@ -7,7 +7,7 @@ from outboxkit import ids
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.reserved import QUEUE
 from outboxkit.message import Message
-from outboxkit.testing.conformance.calling import LADDER, BrokerUnderTest, Route
+from outboxkit.testing.conformance.calling import DELAYS, BrokerUnderTest, Route
 
 
 async def a_confirmed_message_arrives_as_it_was(broker: BrokerUnderTest) -> None:
@@ -128,7 +128,7 @@ async def an_unroutable_message_is_no_confirmed_one(broker: BrokerUnderTest) -> 
 async def an_addressed_message_goes_to_its_queue_alone(broker: BrokerUnderTest) -> None:
     """A message for one queue passes every binding by, and its consumer sees it as it was."""
     async with Route(broker) as route:
-        other = broker.subscriber(f"{route.queue}-other", [route.type], LADDER)
+        other = broker.subscriber(f"{route.queue}-other", [route.type], DELAYS)
         await other.connect()
         plain = route.message(key="k", topic="a.topic.of.its.own", headers={"tenant": "acme"})
         there = replace(plain, headers={**plain.headers, QUEUE: route.queue})
@@ -145,7 +145,7 @@ async def an_addressed_message_goes_to_its_queue_alone(broker: BrokerUnderTest) 
 async def every_queue_gets_its_copy(broker: BrokerUnderTest) -> None:
     """Two queues of one type are two consumers: each gets every message."""
     async with Route(broker) as route:
-        other = broker.subscriber(f"{route.queue}-other", [route.type], LADDER)
+        other = broker.subscriber(f"{route.queue}-other", [route.type], DELAYS)
         await other.connect()
         sent = route.message()
         await route.send(sent)

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.testing.conformance.calling import LADDER, BrokerUnderTest, Route
+from outboxkit.testing.conformance.calling import DELAYS, BrokerUnderTest, Route
 
 
 async def an_empty_queue_says_so(broker: BrokerUnderTest) -> None:
@@ -46,17 +46,17 @@ async def what_is_not_acked_comes_again_after_a_disconnect(broker: BrokerUnderTe
 
 
 async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderTest) -> None:
-    """`retry` takes a step of the ladder, keeps the message as it was, and counts the attempt."""
+    """`retry` takes one of the delays, keeps the message as it was, and counts the attempt."""
     async with Route(broker) as route:
         sent = route.message(key="order-1", headers={"tenant": "acme"}, correlation_id="story-1")
         await route.send(sent)
         first = await route.next()
-        assert await first.retry() == LADDER[0]
+        assert await first.retry() == DELAYS[0]
         assert await route.subscriber.postponed() == 1
         second = await route.next()
         assert second.delivery_headers.attempt == 2
         assert second.message == first.message
-        assert await second.retry(after=LADDER[1] * 2) == LADDER[1], "the step nearest to what was asked for"
+        assert await second.retry(after=DELAYS[1] * 2) == DELAYS[1], "the delay nearest to what was asked for"
         third = await route.next()
         assert third.delivery_headers.attempt == 3
         await third.ack()

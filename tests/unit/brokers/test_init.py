@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from outboxkit.brokers import CONFIRMED, DEFAULT_LADDER, Malformed, Receipt, Verdict
+from outboxkit.brokers import CONFIRMED, DEFAULT_DELAYS, Malformed, Receipt, Verdict
 
 
 def test_only_one_verdict_is_a_confirm():
@@ -20,5 +20,5 @@ def test_what_a_broker_said_cannot_be_changed():
             said.reason = "other"
 
 
-def test_the_default_ladder_ascends():
-    assert list(DEFAULT_LADDER) == sorted(set(DEFAULT_LADDER))
+def test_the_default_delays_ascend():
+    assert list(DEFAULT_DELAYS) == sorted(set(DEFAULT_DELAYS))

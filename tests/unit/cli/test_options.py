@@ -93,7 +93,7 @@ def test_what_reads_the_database_can_be_told_where_it_is():
 
 def test_the_help_says_what_an_option_takes_in_plain_words():
     taken = {parameter.name: parameter.metavar for command in COMMANDS.values() for parameter in command.params}
-    assert {taken[name] for name in ("keep_published", "dead_retention", "publish_timeout")} == {"DURATION"}
+    assert {taken[name] for name in ("published_retention", "dead_retention", "publish_timeout")} == {"DURATION"}
     assert (taken["batch_size"], taken["orders"], taken["limit"]) == ("NUMBER", "NUMBER", "NUMBER")
     assert (taken["database_url"], taken["http_secret"], taken["http_secret_file"]) == ("URL", "SECRET", "FILE")
     for arguments in (["demo", "--help"], ["relay", "--help"], ["consume", "--help"], ["--help"]):

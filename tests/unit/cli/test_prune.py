@@ -37,7 +37,7 @@ def keep(engine: Engine, *days: int) -> None:
 
 def test_kept_messages_are_forgotten_when_they_are_old_enough(run: Run, engine: Engine, database_url: str):
     keep(engine, 1, 8, 9)
-    ended = run("prune", "--database-url", database_url, "--keep-published", "7d")
+    ended = run("prune", "--database-url", database_url, "--published-retention", "7d")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.splitlines() == [
         "inbox: 0 rows forgotten",
@@ -51,7 +51,7 @@ def test_without_a_retention_it_says_that_it_keeps_them(run: Run, engine: Engine
     ended = run("prune", "--database-url", database_url)
     assert ended.code == 0
     assert ended.out.splitlines()[1:] == [
-        "published: left alone; OUTBOXKIT_KEEP_PUBLISHED is not set, and messages are kept"
+        "published: left alone; OUTBOXKIT_PUBLISHED_RETENTION is not set, and messages are kept"
     ]
     assert len(rows(database_url, tables.published)) == 1
 

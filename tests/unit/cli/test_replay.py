@@ -52,7 +52,7 @@ def test_nothing_to_do_is_no_failure(run: Run, kept: None, database_url: str, op
     ended = run("replay", "--to-queue", "q", *options, "--database-url", database_url)
     assert (ended.code, ended.out) == (
         0,
-        "no such message is kept: a relay keeps messages while OUTBOXKIT_KEEP_PUBLISHED is set\n",
+        "no such message is kept: a relay keeps messages while OUTBOXKIT_PUBLISHED_RETENTION is set\n",
     )
 
 

@@ -32,7 +32,7 @@ class Bench:
             self.subscriber.queue.put(message)
 
     def consumer(self, *functions: Callable[..., Any], max_attempts: int = 3, **more: Any) -> Consumer:
-        policy = Policy(max_attempts=max_attempts, ladder=AT_ONCE)
+        policy = Policy(max_attempts=max_attempts, delays=AT_ONCE)
         handlers = [handler_of(function) for function in functions]
         given = {"queue": "billing", "policy": policy, "clock": lambda: NOW, "concurrency": Concurrency(2)} | more
         return Consumer(self.engine, self.subscriber, handlers, **given)

@@ -67,7 +67,7 @@ async def test_a_drain_of_nothing_ends_at_once(bench: Bench):
 
 
 async def test_a_drain_names_what_waits_for_a_retry_and_does_not_wait_for_it(bench: Bench):
-    bench.subscriber.ladder = (timedelta(hours=1),)
+    bench.subscriber.delays = (timedelta(hours=1),)
     bench.put(message(id="a"), message(id="b"))
     done = await bench.drain(fails)
     assert (done.outcomes, done.postponed) == ({Outcome.RETRIED: 2}, 2)

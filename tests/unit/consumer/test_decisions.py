@@ -114,16 +114,16 @@ def test_a_handler_has_rules_of_its_own():
 
 
 def test_the_inbox_must_remember_for_as_long_as_a_message_may_be_tried_again():
-    ladder, skew = (timedelta(seconds=1), timedelta(minutes=10)), timedelta(minutes=5)
+    delays, skew = (timedelta(seconds=1), timedelta(minutes=10)), timedelta(minutes=5)
     handlers = [handler_of(plain)]
     window = timedelta(minutes=10) * 3 + timedelta(seconds=1) + skew
-    Policy(max_attempts=5, retention=window, skew=skew, ladder=ladder).check(handlers)
-    short = Policy(max_attempts=5, retention=window - timedelta(seconds=1), skew=skew, ladder=ladder)
+    Policy(max_attempts=5, retention=window, skew=skew, delays=delays).check(handlers)
+    short = Policy(max_attempts=5, retention=window - timedelta(seconds=1), skew=skew, delays=delays)
     with pytest.raises(ConfigurationError) as raised:
         short.check(handlers)
     assert str(raised.value) == (
-        "OUTBOXKIT_INBOX_RETENTION is 35m, but a message may be tried again for 36m (5 attempts on "
-        "OUTBOXKIT_RETRY_LADDER, and OUTBOXKIT_CLOCK_SKEW), and would be forgotten meanwhile. retention = longest "
+        "OUTBOXKIT_INBOX_RETENTION is 35m, but a message may be tried again for 36m (5 attempts with "
+        "OUTBOXKIT_RETRY_DELAYS, and OUTBOXKIT_CLOCK_SKEW), and would be forgotten meanwhile. retention = longest "
         "retry window times 2, for outages to come: set it to 71m or more"
     )
 
@@ -133,7 +133,7 @@ def test_a_handlers_own_attempts_count_for_what_the_inbox_must_remember():
     def stubborn(session: Session, event: OrderConfirmed) -> None: ...
 
     with pytest.raises(ConfigurationError, match=r"tried again for 16d \(2 attempts"):
-        Policy(max_attempts=1, ladder=(timedelta(seconds=1), timedelta(days=15))).check([handler_of(stubborn)])
+        Policy(max_attempts=1, delays=(timedelta(seconds=1), timedelta(days=15))).check([handler_of(stubborn)])
 
 
 def test_every_reason_fits_its_column():

@@ -117,7 +117,7 @@ async def test_a_failed_suspect_is_a_suspect_no_more(bench: Bench, database_url:
     async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
         raise Retry(after=timedelta(hours=1))
 
-    bench.subscriber.ladder = (timedelta(hours=1),)
+    bench.subscriber.delays = (timedelta(hours=1),)
     put_suspect(bench, 1)
     assert (await bench.drain(fails)).outcomes == {Outcome.RETRIED: 1}
     assert rows(database_url, tables.attempt) == []
@@ -194,7 +194,7 @@ async def test_in_order_the_key_goes_on_behind_a_dead_letter(bench: Bench, datab
 
 async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database_url: str):
     _, handler = failing_first(1, 100)
-    bench.subscriber.ladder = (timedelta(hours=1),)
+    bench.subscriber.delays = (timedelta(hours=1),)
     bench.put(*(order(number, key="ab"[number % 2]) for number in range(1, 7)))
     done = await bench.drain(handler, concurrency=Concurrency(4, ordered=True), policy=policy_with_an_hour())
     assert done.outcomes == {Outcome.RETRIED: 1, Outcome.PROCESSED: 3}
@@ -204,7 +204,7 @@ async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database
 
 
 def policy_with_an_hour() -> Policy:
-    return Policy(ladder=(timedelta(hours=1),))
+    return Policy(delays=(timedelta(hours=1),))
 
 
 async def test_the_attempts_of_a_consumer_in_order_outlive_it(bench: Bench, database_url: str):

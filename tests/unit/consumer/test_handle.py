@@ -105,7 +105,7 @@ async def test_a_failure_is_rolled_back_and_comes_again_until_it_succeeds(bench:
     assert {(line["message_id"], line["handler"], line["queue"]) for line in warned} == {("m-1", "Flaky", "billing")}
 
 
-async def test_each_attempt_waits_on_its_step_of_the_ladder(bench: Bench):
+async def test_each_attempt_waits_for_its_delay(bench: Bench):
     bench.put(message())
     with capture_logs() as said:
         await bench.run_until_settled(fails, max_attempts=6)

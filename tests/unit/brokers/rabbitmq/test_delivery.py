@@ -19,7 +19,7 @@ STEPS = (timedelta(seconds=1), timedelta(minutes=1))
 class Source:
     """Notes the copies that are asked for."""
 
-    ladder = STEPS
+    delays = STEPS
 
     def __init__(self, error: Exception | None = None) -> None:
         self.copies: list[tuple[DeliveryHeaders, timedelta | None]] = []

@@ -26,8 +26,8 @@ class Memory:
     def publisher(self) -> Publisher:
         return self.make_publisher(self.broker)
 
-    def subscriber(self, queue: str, topics: Sequence[str], ladder: Sequence[timedelta]) -> Subscriber:
-        return self.make_subscriber(self.broker, queue, topics, ladder)
+    def subscriber(self, queue: str, topics: Sequence[str], delays: Sequence[timedelta]) -> Subscriber:
+        return self.make_subscriber(self.broker, queue, topics, delays)
 
 
 class ForgetsTheKey(MemoryPublisher):
@@ -71,8 +71,8 @@ class CannotBeClosedTwice(MemoryPublisher):
 
 
 class SharesOneQueue(MemorySubscriber):
-    def __init__(self, broker: MemoryBroker, queue: str, topics: Sequence[str], ladder: Sequence[timedelta]) -> None:
-        super().__init__(broker, "one for all", topics, ladder)
+    def __init__(self, broker: MemoryBroker, queue: str, topics: Sequence[str], delays: Sequence[timedelta]) -> None:
+        super().__init__(broker, "one for all", topics, delays)
 
 
 class NeverLooks(MemorySubscriber):
@@ -136,11 +136,11 @@ class LosesWhatIsNotAcked(MemorySubscriber):
 
 class NeverClimbs(MemorySubscriber):
     @property
-    def ladder(self) -> Sequence[timedelta]:
+    def delays(self) -> Sequence[timedelta]:
         return (timedelta(0),)
 
-    @ladder.setter
-    def ladder(self, value: Sequence[timedelta]) -> None: ...
+    @delays.setter
+    def delays(self, value: Sequence[timedelta]) -> None: ...
 
 
 FAULTS = {

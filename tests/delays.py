@@ -2,5 +2,5 @@
 
 from outboxkit.settings import parse_duration
 
-LADDER_TEXT = "200ms,1s,1h"
-LADDER = tuple(parse_duration(step) for step in LADDER_TEXT.split(","))
+DELAYS_TEXT = "200ms,1s,1h"
+DELAYS = tuple(parse_duration(step) for step in DELAYS_TEXT.split(","))
