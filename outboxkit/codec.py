@@ -1,7 +1,6 @@
 """Events to bytes and back: JSON through msgspec, with pydantic models if pydantic is installed."""
 
 import math
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -18,13 +17,6 @@ READABLE_ENCODINGS = ("", "identity", "utf-8", "utf8", "us-ascii")
 """Content encodings that leave the payload as it is. Some clients write the text's character set there."""
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """The default for `OUTBOXKIT_MAX_PAYLOAD_BYTES`: 1 MiB."""
-
-RESERVED_HEADERS = "outboxkit-"
-HEADER_NAME_LIMIT = 128
-"""The maximum bytes of a header's name: drivers cut it off at 128 characters (AMQP 0-9-1, section 4.2.5.5)."""
-HEADERS_LIMIT = 120_000
-"""The maximum bytes of all headers. With the other properties they must fit into one frame, 131 072 bytes."""
-_INT64 = range(-(2**63), 2**63)
 
 
 def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
@@ -82,61 +74,6 @@ def decode(event_type: type[T], payload: bytes, encoding: str | None = None) -> 
         return cast("T", models.read(event_type, payload))
     except Exception as error:  # whatever a validator of the class raises
         raise DecodeError(f"the payload is not a valid {event_type.__qualname__}: {_explain(error)}") from error
-
-
-def encode_headers(headers: Mapping[str, object]) -> bytes:
-    """Headers as JSON for the outbox row.
-
-    Raises:
-        EncodeError: a name is reserved, empty or over 128 bytes, or a value is not a str, int, bool or None. Or all
-            together are over 120 000 bytes.
-    """
-    for name, value in headers.items():
-        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= HEADER_NAME_LIMIT:
-            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {HEADER_NAME_LIMIT} bytes is")
-        if name.startswith(RESERVED_HEADERS):
-            raise EncodeError(
-                f"header {name!r} is reserved: names that start with {RESERVED_HEADERS!r} belong to outboxkit"
-            )
-        if not isinstance(value, str | int | bool | None):  # no float: on the wire it would be rounded to 32 bits
-            raise EncodeError(
-                f"header {name!r} is {value!r} ({type(value).__name__}); str, int, bool or None is accepted"
-            )
-        if isinstance(value, int) and value not in _INT64:
-            raise EncodeError(f"header {name!r} is {value}, which does not fit AMQP's 64 bits; send it as a str")
-    try:
-        encoded = msgspec.json.encode(dict(headers))
-    except (ValueError, TypeError) as error:
-        raise EncodeError(f"the headers cannot be encoded: {error}") from error
-    if len(encoded) > HEADERS_LIMIT:
-        raise EncodeError(f"the headers are {len(encoded)} bytes long; at most {HEADERS_LIMIT} fit into one AMQP frame")
-    return encoded
-
-
-def decode_headers(stored: bytes) -> dict[str, object]:
-    """The headers that `encode_headers` stored."""
-    return _HEADERS.decode(stored)
-
-
-def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:
-    """Headers of any client as JSON for people to read: values that JSON does not know become text."""
-    try:
-        return msgspec.json.encode(dict(headers), enc_hook=repr)
-    except Exception:  # noqa: BLE001 - a repr may raise anything
-        return msgspec.json.encode({_legible(name): _legible(value) for name, value in headers.items()})
-
-
-def _legible(value: object) -> str:
-    try:
-        text = value if isinstance(value, str) else repr(value)
-        return text.encode(errors="backslashreplace").decode()
-    except RecursionError:
-        return "nested too deeply to be shown"
-    except Exception as error:  # noqa: BLE001 - a repr may raise anything
-        return f"cannot be shown: {type(error).__name__}"
-
-
-_HEADERS = msgspec.json.Decoder(dict[str, object])
 
 
 def _has_non_finite(value: Any) -> bool:

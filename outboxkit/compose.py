@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pydantic import SecretStr
-from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import logs, process, settings
+from outboxkit import logs, process, settings, urls
 from outboxkit.brokers import is_slow
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
 from outboxkit.failures import first_line
@@ -163,11 +162,10 @@ def database(chosen: Settings, *, name: str, pool_size: int = 5) -> AsyncEngine:
 def database_url(chosen: Settings) -> str:
     """The URL of a database that is there, as far as a look at the disk can tell."""
     text = chosen.database_url.get_secret_value()
-    url = make_url(text)
-    is_file = url.get_backend_name() == "sqlite" and url.database and not url.database.startswith((":", "file:"))
-    if is_file and not (path := Path(str(url.database))).exists() and path.parent.is_dir():
+    name = urls.file_of(text)
+    if name is not None and not (path := Path(name)).exists() and path.parent.is_dir():
         raise SchemaError(
-            f"the outboxkit tables are missing: run `outboxkit migrate` first; there is no file {url.database!r} yet"
+            f"the outboxkit tables are missing: run `outboxkit migrate` first; there is no file {name!r} yet"
         )
     return text
 

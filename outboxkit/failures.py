@@ -11,6 +11,8 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
+from outboxkit.sqlstates import DATA_EXCEPTION
+
 TEXT_LIMIT = 64_000
 """The maximum characters of an error's text that are read."""
 LINE_LIMIT = 1_000
@@ -24,8 +26,6 @@ _OF_A_STATEMENT = re.compile(
     r"\[SQL: |\[parameters: |\(Background on this error |\n(?:DETAIL|CONTEXT|QUERY|LINE \d{1,9}): "
 )
 """The beginnings of what SQLAlchemy and PostgreSQL add to an error: the statement, its parameters, a row's values."""
-_BAD_VALUE = "22"
-"""The class of SQLSTATEs whose first line ends with the value itself (PostgreSQL, appendix A: data exception)."""
 _CALL = (str(Path(__file__).parent / "inbox" / "call.py"), "_invoke")
 """The function that calls a handler: frames above it say nothing about the failure."""
 
@@ -47,7 +47,7 @@ def text_of(value: object) -> str:
     state = _attribute(value, "sqlstate")
     if isinstance(state, str):
         text = text.strip().partition("\n")[0]
-        text = text.partition(': "')[0] if state.startswith(_BAD_VALUE) else text
+        text = text.partition(': "')[0] if state.startswith(DATA_EXCEPTION) else text
     of_a_statement = _OF_A_STATEMENT.search(text)
     return text[: of_a_statement.start() if of_a_statement else None].strip()
 

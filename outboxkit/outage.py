@@ -16,9 +16,9 @@ from tenacity.wait import wait_base, wait_random_exponential
 
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.failures import first_line
+from outboxkit.sqlstates import AWAY, AWAY_CODES, sqlstate_of
 
 __all__ = [
-    "PASSING_SQLSTATES",
     "REMIND_SECONDS",
     "Clock",
     "Outage",
@@ -38,17 +38,6 @@ Sleep = Callable[[float], Awaitable[None]]
 REMIND_SECONDS = 60.0
 """The interval at which an outage is logged again: its first error is often not its cause."""
 
-_AWAY_SQLSTATES = ("08", "57P01", "57P02", "57P03", "53300", "25006")
-"""Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
-its promotion (PostgreSQL, appendix A)."""
-PASSING_SQLSTATES = ("57014", "25P03", "40P01", "40001", "55P03", "53", "58")
-"""Cancelled, idle for too long, deadlock, serialization, lock not available, out of resources, system error.
-
-For outboxkit's own statements they say nothing about the work. In a handler's transaction the handler may cause them.
-"""
-_AWAY_SQLITE = frozenset({5, 6, 10, 14})
-"""SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
-
 
 def what_is_away(error: BaseException | None, *, passing: tuple[str, ...] = ()) -> str | None:
     """The peer that cannot be reached according to the error, `broker` or `database`; None for other errors.
@@ -65,14 +54,14 @@ def what_is_away(error: BaseException | None, *, passing: tuple[str, ...] = ()) 
 
 
 def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
-    sqlstate = getattr(error.orig, "sqlstate", None)
+    sqlstate = sqlstate_of(error)
     if sqlstate is not None:
-        return str(sqlstate).startswith((*_AWAY_SQLSTATES, *passing))
+        return sqlstate.startswith((*AWAY, *passing))
     if not isinstance(error, OperationalError | InterfaceError):
         return False
-    sqlite_code = getattr(error.orig, "sqlite_errorcode", None)
-    if sqlite_code is not None:
-        return sqlite_code & 0xFF in _AWAY_SQLITE
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is not None:
+        return code & 0xFF in AWAY_CODES
     # the driver got no answer with a state: refused, reset, no such host
     return type(error.orig).__module__.startswith("psycopg")
 
@@ -97,7 +86,7 @@ class Outage:
     Args:
         process: the process's name in the log, such as `relay`.
         patience: give up after this many seconds of one outage and raise its error; None waits for ever.
-        passing: SQLSTATEs that are waited out as well, such as `PASSING_SQLSTATES`.
+        passing: SQLSTATEs that are waited out as well, such as `sqlstates.TRANSIENT`.
         wait: the backoff, as a tenacity wait.
         sleep: for tests.
         monotonic: a monotonic clock in seconds, for tests.

@@ -14,7 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
+from outboxkit.sqlstates import LOCKED, NO_RIGHT, TAKEN, sqlstate_of
 from outboxkit.statements import partitions as sql
+from outboxkit.statements.dialects import is_server
 from outboxkit.statements.partitions import Ranged
 
 PUBLISHED = sql.PUBLISHED
@@ -23,11 +25,6 @@ DAYS_AHEAD = 7
 DAY = timedelta(days=1)
 AT_ONCE = 10
 """The maximum number of days in the default partition that get a partition of their own in one call."""
-
-_BUSY = ("55P03", "40P01")
-"""Lock not available, and deadlock detected (PostgreSQL, appendix A)."""
-_REFUSED = {"42501", "42P07", "42P17"}
-"""Insufficient privilege, a table of that name exists, or its range belongs to a partition that was created by hand."""
 
 
 @dataclass(slots=True)
@@ -85,7 +82,7 @@ async def prepare_partitions(
 async def make_ahead(connection: AsyncConnection, ranged: Ranged = PUBLISHED, now: datetime | None = None) -> Changed:
     """`prepare_partitions` without the log."""
     changed = Changed()
-    if connection.dialect.name != "postgresql":
+    if not is_server(connection.dialect.name):
         return changed
     async with connection.begin():
         today = _day(now or await clock(connection))
@@ -104,7 +101,7 @@ async def make_behind(connection: AsyncConnection, first: datetime, last: dateti
         sqlalchemy.exc.DBAPIError: the database is away.
     """
     changed, day, end = Changed(), _day(first), _day(last)
-    while connection.dialect.name == "postgresql" and changed.problem is None and len(changed.days) < AT_ONCE:
+    while is_server(connection.dialect.name) and changed.problem is None and len(changed.days) < AT_ONCE:
         async with connection.begin():
             id_ = (await connection.execute(sql.first_unplaced(INBOX), sql.range_of_ids(day, end))).scalar_one()
         if id_ is None:
@@ -126,7 +123,7 @@ async def drop_before(connection: AsyncConnection, before: datetime, ranged: Ran
         sqlalchemy.exc.DBAPIError: the database is away.
     """
     changed = Changed()
-    if connection.dialect.name != "postgresql":
+    if not is_server(connection.dialect.name):
         return changed
     async with connection.begin():
         existing = (await _find(connection, ranged)).days
@@ -158,10 +155,10 @@ async def _for_each(
                 is_changed = await change(connection, ranged, current, day)
             done += [day] if is_changed else []
         except DBAPIError as error:
-            sqlstate = getattr(error.orig, "sqlstate", None)
-            if sqlstate not in (*_BUSY, *_REFUSED):
+            sqlstate = sqlstate_of(error)
+            if sqlstate not in (*LOCKED, *TAKEN, NO_RIGHT):
                 raise
-            changed.busy = sqlstate in _BUSY
+            changed.busy = sqlstate in LOCKED
             changed.problem = f"{ranged.partition_of(day)}: {str(error.orig).splitlines()[0]}"
             break
     return done

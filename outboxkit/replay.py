@@ -11,12 +11,13 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import codec, partitions, schema, statements
+from outboxkit import envelope, partitions, schema, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict, reserved
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
-from outboxkit.message import DEFAULT_DESTINATION, Message
+from outboxkit.message import DEFAULT_DESTINATION, Message, changed
 from outboxkit.outage import Outage, Sleep, pause
+from outboxkit.statements.dialects import is_server
 
 PAGE = 500
 """The number of messages that are read and published at once."""
@@ -172,7 +173,7 @@ class Replay:
         Raises:
             OutboxkitError: it takes longer than `patience`.
         """
-        if connection.dialect.name != "postgresql":
+        if not is_server(connection.dialect.name):
             return
         before: set[str] | None = None
         end = self._monotonic() + self._patience.total_seconds()
@@ -193,7 +194,7 @@ class Replay:
         page = statements.published.kept_page(type_=selection.type, key=selection.key)
         parameters = {"after_at": cursor[0], "after_position": cursor[1], "limit": self._page}
         async with self._engine.connect() as connection:
-            if connection.dialect.name == "postgresql":
+            if is_server(connection.dialect.name):
                 await connection.execute(statements.published.be_reading())
             rows: Sequence[Row[Any]] = (await connection.execute(page, self._range | parameters)).all()
             return rows
@@ -221,17 +222,6 @@ def _confirmed(receipts: Sequence[Receipt]) -> int:
 
 
 def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
-    headers = reserved.without(codec.decode_headers(row.headers))  # a replayed dead letter is addressed to one queue
-    return Message(
-        id=row.message_id,
-        type=row.type,
-        payload=bytes(row.payload),
-        key=row.key,
-        topic=row.topic,
-        headers=headers | DeliveryHeaders(handlers=handlers).headers(),
-        correlation_id=row.correlation_id,
-        causation_id=row.causation_id,
-        created_at=row.created_at,
-        content_type=row.content_type,
-        content_encoding=row.content_encoding,
-    )
+    message = envelope.from_row(row[2:])
+    own = reserved.without(message.headers)  # a replayed dead letter is addressed to one queue
+    return changed(message, headers=own | DeliveryHeaders(handlers=handlers).headers())

@@ -14,6 +14,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 
 from outboxkit import partitions, schema, statements, urls, window
 from outboxkit.outage import Clock, Outage, Sleep, pause
+from outboxkit.statements.dialects import is_server
 
 BATCH_SIZE = 1000
 PAUSE = timedelta(milliseconds=20)
@@ -155,7 +156,7 @@ class Retention:
     @asynccontextmanager
     async def _alone(self) -> AsyncIterator[bool]:
         """Whether no other process prunes. Its connection is in no transaction, so it holds back no vacuum."""
-        if self._engine.dialect.name != "postgresql":
+        if not is_server(self._engine.dialect.name):
             yield True
             return
         async with self._engine.connect() as plain:

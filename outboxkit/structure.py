@@ -10,6 +10,7 @@ from sqlalchemy import DDL, Connection
 
 from outboxkit import statements
 from outboxkit.errors import SchemaError
+from outboxkit.statements.dialects import is_server
 from outboxkit.tables import inbox, metadata, outbox, published
 from outboxkit.tables.postgresql import INDEX_PROCESSED, PROCESSED, RING, TRIGGER, default_partition_again
 
@@ -48,7 +49,7 @@ def missing(connection: Connection) -> list[Part]:
     """The parts that tables of this version should have and do not, in the connection's own search path."""
     existing = {Part(*row) for row in connection.execute(statements.activity.parts(connection.dialect.name))}
     tables = {part.table for part in existing}
-    expected = _expected(postgresql=connection.dialect.name == "postgresql")
+    expected = _expected(divided=is_server(connection.dialect.name))
     return [part for part in expected if part not in existing and (part.kind == "table" or part.table in tables)]
 
 
@@ -103,12 +104,12 @@ def _make(connection: Connection, part: Part) -> None:
         next(index for index in metadata.tables[part.table].indexes if index.name == part.name).create(connection)
 
 
-def _expected(*, postgresql: bool) -> Iterator[Part]:
+def _expected(*, divided: bool) -> Iterator[Part]:
     for table in metadata.sorted_tables:
         yield Part("table", table.name, "")
         yield from (Part("column", table.name, column.name) for column in table.columns)
         yield from (Part("index", table.name, str(index.name)) for index in table.indexes)
-    if postgresql:
+    if divided:
         yield from (Part("partition", table.name, "default") for table in (inbox, published))
         yield Part("index", f"{inbox.name}_default", PROCESSED)
         yield Part("trigger", outbox.name, TRIGGER)

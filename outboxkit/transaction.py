@@ -2,10 +2,15 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, TextClause, event
+from sqlalchemy import Connection, Engine, TextClause, event
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction, scoped_session
 
 from outboxkit.errors import TransactionRequired
+from outboxkit.statements.dialects import has_one_writer
+
+AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
+"""The kinds of sessions that SQLAlchemy has."""
 
 _KEY = "outboxkit.guard"
 ALTERED = "outboxkit.altered"
@@ -26,28 +31,41 @@ class Guard:
         self.text = text
 
 
-def session_of(session: Session | scoped_session[Any], caller: str, arguments: str) -> Session:
+def session_of(session: AnySession, caller: str, arguments: str | None = None) -> Session:
     """The session itself, behind a scoped one.
+
+    Args:
+        session: the user's.
+        caller: the function that was given it.
+        arguments: the others of `caller`, for the text of the error. None: it does no I/O, so that the session of an
+            `AsyncSession` will do.
 
     Raises:
         TypeError: it is of another kind; the text says how an `AsyncSession` calls `caller`.
     """
-    opened = session() if isinstance(session, scoped_session) else session
-    if not isinstance(opened, Session):
+    opened = session() if isinstance(session, scoped_session | async_scoped_session) else session
+    if isinstance(opened, Session):
+        return opened
+    name = type(session).__name__
+    if arguments is not None:
         raise TypeError(
-            f"{caller} takes a Session, found {type(opened).__name__}; "
+            f"{caller} takes a Session, found {name}; "
             f"with an AsyncSession: await session.run_sync({caller}, {arguments})"
         )
-    return opened
+    if isinstance(opened, AsyncSession):
+        return opened.sync_session
+    raise TypeError(
+        f"{caller} takes a SQLAlchemy Session, AsyncSession, scoped_session or async_scoped_session; found {name}"
+    )
 
 
-def connection_of(session: Session, table: Table, why: str) -> Connection:
-    """The session's connection for the table, in a transaction that can be rolled back; begun where it is not.
+def connection_of(session: Session, why: str, **bind: Any) -> Connection:
+    """The session's connection for a `clause` or a `mapper`, in a transaction that can be rolled back.
 
     Raises:
         TransactionRequired: the connection is in autocommit mode; the text goes on with `why`.
     """
-    connection = session.connection(bind_arguments={"clause": table})
+    connection = session.connection(bind_arguments=bind)
     refuse_autocommit(connection, why)
     return connection
 
@@ -64,8 +82,8 @@ def refuse_autocommit(connection: Connection, why: str) -> None:
     Raises:
         TransactionRequired: the connection is in autocommit mode.
     """
-    if connection.dialect.name == "sqlite":
-        if not _commits_each_sqlite_statement(connection.connection.driver_connection):
+    if has_one_writer(connection.dialect.name):
+        if not _commits_each_statement(connection.connection.driver_connection):
             return
     else:
         driver_connection = connection.connection.dbapi_connection
@@ -82,7 +100,7 @@ def refuse_autocommit_engine(bind: Engine | Connection, why: str) -> None:
     Raises:
         TransactionRequired: as `refuse_autocommit`.
     """
-    if bind.dialect.name == "sqlite":
+    if has_one_writer(bind.dialect.name):
         return
     if isinstance(bind, Connection):
         if not bind.closed:
@@ -93,7 +111,7 @@ def refuse_autocommit_engine(bind: Engine | Connection, why: str) -> None:
         raise TransactionRequired(_AUTOCOMMIT.format(why))
 
 
-def _commits_each_sqlite_statement(driver_connection: Any) -> bool:
+def _commits_each_statement(driver_connection: Any) -> bool:
     """Whether a connection of sqlite3 or aiosqlite is in no transaction, and begins none before it writes."""
     commits = getattr(driver_connection, "isolation_level", "") is None
     if getattr(driver_connection, "autocommit", -1) in (True, False):  # Python 3.12: -1 goes by the isolation level

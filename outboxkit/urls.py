@@ -107,6 +107,13 @@ def shown(url: str | URL) -> str:
     return ", ".join(_one(each.strip()) for each in (url.split(",") if url.startswith("amqp") else [url]))
 
 
+def file_of(url: str) -> str | None:
+    """The file of a database, by its plain path; None if it is on a server, in memory, or named by a URI."""
+    parsed = make_url(url)
+    name = parsed.database if parsed.get_backend_name() == "sqlite" else None
+    return name if name and not name.startswith((":", "file:")) else None
+
+
 def is_ambiguous(url: str) -> bool:
     """Whether a part of the user or the password may be taken for the host, because an `@` in it is not escaped."""
     scheme, _, rest = url.strip().partition("://")

@@ -203,6 +203,50 @@ def test_drivers_are_imported_where_they_belong():
     assert offenders == []
 
 
+DIALECTS = re.compile("sqlite|postgresql", re.IGNORECASE)
+KNOW_DIALECTS = (
+    "statements/dialects.py",
+    "tables/",
+    "migrations/",
+    "autogenerate.py",  # Alembic's comparison of the tables
+    "process.py",  # the engine factory
+    "urls.py",  # which URLs the engine factory accepts
+)
+
+
+def dialect_names(path: Path) -> Iterator[str]:
+    """Names of a dialect in the code: a string that is one, or an identifier with one in it. Prose may have them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and DIALECTS.fullmatch(node.value):
+            yield f"{shown(path)}:{node.lineno} {node.value!r}"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sqlalchemy.dialects"):
+            yield f"{shown(path)}:{node.lineno} {node.module}"
+        for name in (getattr(node, field, None) for field in ("id", "attr", "arg", "name")):
+            if isinstance(name, str) and DIALECTS.search(name):
+                yield f"{shown(path)}:{getattr(node, 'lineno', 0)} {name}"
+
+
+def test_one_module_tells_postgresql_from_sqlite():
+    """Elsewhere a branch asks what the database can do, or the statement is the same for both."""
+    home = ROOT / "outboxkit"
+    others = [path for path in MODULES if not path.relative_to(home).as_posix().startswith(KNOW_DIALECTS)]
+    assert [found for path in others for found in dialect_names(path)] == []
+
+
+SQLSTATE = re.compile(r"[0-9][0-9A-Z]{4}")
+
+
+def test_sqlstates_stand_in_one_table():
+    offenders = [
+        f"{shown(path)}:{node.lineno} {node.value!r}"
+        for path in MODULES
+        if path.name != "sqlstates.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SQLSTATE.fullmatch(node.value)
+    ]
+    assert offenders == []
+
+
 def public_names() -> dict[str, list[str]]:
     """For each reference page the names that must be on it."""
     commands = typer.main.get_command(app).commands

@@ -16,9 +16,10 @@ from sqlalchemy.orm import Session
 
 from outboxkit import inbox
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict, reserved
-from outboxkit.errors import ConfigurationError, DecodeError, Reject, Retry
-from outboxkit.failures import first_line, first_line_of, printable, traceback_of
-from outboxkit.inbox import Handler
+from outboxkit.errors import ConfigurationError, Retry
+from outboxkit.failures import first_line, printable
+from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
 
@@ -183,26 +184,17 @@ class DirectPublisher:
 
     def _logged_failure(self, handler: Handler, message: Message, error: BaseException) -> Receipt:
         """Log the error that a handler raised, and return its receipt."""
+        decision = decide(error, handler, attempt=1, max_attempts=2)  # the relay counts the attempts
+        traceback = {} if decision.traceback is None else {"exception": decision.traceback}
         fields = {"handler": handler.name, "message_id": message.id, "type": message.type}
-        if isinstance(error, Retry | Reject):
-            text = first_line_of(error.reason)
-        else:
-            text, fields["exception"] = first_line(error), traceback_of(error)
-        self._log.warning("handler failed", error=text, **fields)
-        after = error.after if isinstance(error, Retry) else None
+        self._log.warning("handler failed", error=decision.error, **fields, **traceback)
+        after = decision.after if isinstance(error, Retry) else None
         return Receipt(
             Verdict.REJECTED,
-            f"{handler.name}: {text}",
+            f"{handler.name}: {decision.error}",
             after=None if after is None else min(after, LONGEST_WAIT),
-            final=_is_final(handler, error),
+            final=decision.outcome is Outcome.DEAD,
         )
-
-
-def _is_final(handler: Handler, error: BaseException) -> bool:
-    """Whether another attempt would not help."""
-    rule = handler.retry
-    excluded = rule is not None and (rule.max_attempts == 1 or isinstance(error, rule.never))
-    return excluded or isinstance(error, Reject | DecodeError)
 
 
 def _combined(failures: Sequence[Receipt]) -> Receipt:

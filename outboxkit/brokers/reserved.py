@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from outboxkit.headers import OWN
 from outboxkit.message import is_storable_name
 
-OWN = "outboxkit-"
-"""The prefix of the reserved headers. A user's header cannot have it."""
-ATTEMPT, FIRST_FAILED = "outboxkit-attempt", "outboxkit-first-failed-at"
-HANDLERS, ACCEPTED = "outboxkit-handlers", "outboxkit-accepted-at"
-QUEUE = "outboxkit-queue"
+ATTEMPT, FIRST_FAILED = f"{OWN}attempt", f"{OWN}first-failed-at"
+HANDLERS, ACCEPTED = f"{OWN}handlers", f"{OWN}accepted-at"
+QUEUE = f"{OWN}queue"
 """The header of a message for this queue alone, whatever is bound. It is not sent."""
 
 MOST_ATTEMPTS = 1_000_000

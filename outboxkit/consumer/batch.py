@@ -10,12 +10,12 @@ from typing import cast
 import structlog
 
 from outboxkit import inbox
-from outboxkit.consumer.decisions import Decision
 from outboxkit.consumer.handle import HandlerRunner, Routing
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.transactions import Transactions
 from outboxkit.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
+from outboxkit.inbox.failure import Decision
 from outboxkit.message import Message
 from outboxkit.outage import Clock
 

@@ -23,7 +23,8 @@ from outboxkit.consumer.reports import OnError, Reports, Watchdog
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, pause, what_is_away
+from outboxkit.outage import Clock, Outage, pause, what_is_away
+from outboxkit.sqlstates import TRANSIENT
 
 ORDERED_AHEAD = 500
 """The minimum prefetch of an ordered consumer: so many deliveries may wait behind keys whose first one failed."""
@@ -102,8 +103,8 @@ class Consumer:
         self._subscriber = subscriber
         self._concurrency = concurrency or Concurrency()
         seconds = patience.total_seconds() if patience else None
-        self._outage = outage = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
-        self._clock_outage = Outage("consumer", patience=seconds, passing=PASSING_SQLSTATES)
+        self._outage = outage = Outage("consumer", patience=seconds, passing=TRANSIENT)
+        self._clock_outage = Outage("consumer", patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
         self._registration = Registration(engine, handlers, queue=queue)
         self._watchdog = Watchdog(handlers)
@@ -230,7 +231,7 @@ class Consumer:
         """
         if isinstance(error, BrokerUnavailable):
             return
-        if not wait or isinstance(error, OutboxkitError) or what_is_away(error, passing=PASSING_SQLSTATES):
+        if not wait or isinstance(error, OutboxkitError) or what_is_away(error, passing=TRANSIENT):
             raise error
         self._reports.unexpected("dispatching deliveries failed, connecting again", error)
 

@@ -12,7 +12,8 @@ from outboxkit.consumer.reports import Reports
 from outboxkit.consumer.transactions import Cancellations
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line
-from outboxkit.outage import PASSING_SQLSTATES, what_is_away
+from outboxkit.outage import what_is_away
+from outboxkit.sqlstates import TRANSIENT
 
 
 class Incoming:
@@ -119,6 +120,6 @@ class Containment:
     def _raise_if_expected(self, error: BaseException) -> None:
         """Pass on what ends the flow for a reason; go on after a cancellation that nobody asked for."""
         ends = isinstance(error, BrokerUnavailable | KeyboardInterrupt | GeneratorExit)
-        if ends or self.cancellations.requested() or what_is_away(error, passing=PASSING_SQLSTATES):
+        if ends or self.cancellations.requested() or what_is_away(error, passing=TRANSIENT):
             raise error
         self.cancellations.undo_foreign()

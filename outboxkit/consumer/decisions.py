@@ -1,16 +1,19 @@
 """The consumer's decisions: another attempt or a dead letter, from what a handler raised. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from outboxkit import codec, window
+from outboxkit import window
 from outboxkit.brokers import DEFAULT_DELAYS, Malformed
 from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
-from outboxkit.errors import ConfigurationError, DecodeError, Reject, Retry
-from outboxkit.failures import first_line, first_line_of, forget_values, printable, traceback_of
+from outboxkit.envelope import TEXTS
+from outboxkit.errors import ConfigurationError
+from outboxkit.failures import first_line, printable
+from outboxkit.headers import encode_foreign_headers
 from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox.failure import Decision, readable_traceback
 from outboxkit.message import NAME_LIMIT, Message, storable
 from outboxkit.retry import Retries, delay_for
 
@@ -63,52 +66,9 @@ class Policy:
         return attempts, [delay_for(self.delays, count, rule.delay(count) if rule else None) for count in failures]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Another attempt (`Outcome.RETRIED`) or a dead letter (`Outcome.DEAD`, `Outcome.STALE`), with its reason.
-
-    Attributes:
-        outcome: one of these three.
-        reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler`, `stale`, `crash` or `dropped`.
-        error: the cause in one line.
-        after: the delay before the next attempt; None means the consumer's own delay.
-        cause: the exception that the handler raised; None if no handler is to blame.
-        traceback: the cause's traceback; None for `Retry` and `Reject`, which a handler raises on purpose.
-    """
-
-    outcome: Outcome
-    reason: str
-    error: str
-    after: timedelta | None = None
-    cause: BaseException | None = field(default=None, compare=False, repr=False)
-    traceback: str | None = field(default=None, compare=False, repr=False)
-
-
-def decide(error: BaseException, handler: Handler, *, attempt: int, max_attempts: int) -> Decision:
-    """The decision on what a handler raised. `Reject` and a payload that is not the event are never retried.
-
-    It is total: whatever was raised, the message is retried or dead.
-    """
-    if isinstance(error, Reject):
-        return Decision(Outcome.DEAD, "rejected", first_line_of(error.reason), cause=error)
-    if isinstance(error, DecodeError):
-        return Decision(Outcome.DEAD, "undecodable", first_line_of(str(error)), None, error, _traceback(error))
-    signal = error if isinstance(error, Retry) else None
-    text = first_line_of(signal.reason) if signal else first_line(error)
-    traceback = None if signal else _traceback(error)
-    rule = handler.retry
-    limit = (rule.max_attempts if rule else None) or max_attempts
-    if attempt >= limit or (rule is not None and isinstance(error, rule.never)):
-        return Decision(Outcome.DEAD, "failed", text, None, error, traceback)
-    after = signal.after if signal and isinstance(signal.after, timedelta) else None
-    if rule and after is None:
-        after = rule.delay(attempt)
-    return Decision(Outcome.RETRIED, "failed", text, after, error, traceback)
-
-
 def given_up(error: BaseException) -> Decision:
     """The decision on a message around which an unexpected error happened."""
-    return Decision(Outcome.DEAD, "failed", first_line(error), None, error, _traceback(error))
+    return Decision(Outcome.DEAD, "failed", first_line(error), None, error, readable_traceback(error))
 
 
 def malformed(delivery: Malformed) -> Decision:
@@ -164,22 +124,17 @@ def dead_letter(
     first_failed_at: datetime | None = None,
 ) -> dict[str, Any]:
     """The columns of the dead letter: the message, as far as a database can hold it, and its decision."""
-    whole = message if isinstance(message, Message) else None
+    texts = {name: _storable(getattr(message, name, None)) for name in TEXTS}
     return {
         "side": "inbox",
         "queue": _storable(queue),
         "handler": _storable(handler),
-        "message_id": _storable(whole.id if whole else getattr(message, "message_id", None)),
-        "type": _storable(message.type),
-        "topic": _storable(whole.topic) if whole else None,
-        "key": _storable(whole.key) if whole else None,
+        **texts,
+        "message_id": _storable(message.id if isinstance(message, Message) else message.message_id),
         "payload": message.payload,
-        "headers": codec.encode_foreign_headers(message.headers),
-        "correlation_id": _storable(message.correlation_id),
-        "causation_id": _storable(whole.causation_id) if whole else None,
-        "content_type": _storable(message.content_type) or "application/octet-stream",
-        "content_encoding": _storable(whole.content_encoding) if whole else None,
-        "created_at": _bounded(whole.created_at) if whole else None,
+        "headers": encode_foreign_headers(message.headers),
+        "content_type": texts["content_type"] or "application/octet-stream",
+        "created_at": _bounded(getattr(message, "created_at", None)),
         "reason": decision.reason,
         "error": printable(decision.error),
         "attempts": min(max(attempts, 1), MOST_ATTEMPTS),
@@ -221,13 +176,6 @@ def _bounded(moment: datetime | None) -> datetime | None:
     if moment is None or moment.tzinfo is None:
         return None
     return min(max(moment, EARLIEST), LATEST)
-
-
-def _traceback(error: BaseException) -> str:
-    """The error's traceback. Removes the parameters of SQL statements from the error itself."""
-    text = traceback_of(error)
-    forget_values(error)
-    return text
 
 
 def _shown(duration: timedelta) -> str:

@@ -16,12 +16,13 @@ from sqlalchemy.orm import Session
 from outboxkit import inbox, window
 from outboxkit.brokers import Delivery, Malformed
 from outboxkit.consumer import decisions
-from outboxkit.consumer.decisions import Decision, Policy
+from outboxkit.consumer.decisions import Policy
 from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.consumer.records import CrashRecord, CrashRecords, DeadLetterWriter
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.transactions import Escaped, Transactions
 from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox.failure import Decision, decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock
 from outboxkit.retry import delay_for
@@ -201,7 +202,7 @@ class HandlerRunner:
                 outcome = await self._transactions.run(self._work(delivery, handler, attempt), stop)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
                 cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
-                failed[handler.name] = decisions.decide(cause, handler, attempt=attempt, max_attempts=limit)
+                failed[handler.name] = decide(cause, handler, attempt=attempt, max_attempts=limit)
                 continue
             if outcome is None:
                 await delivery.requeue()

@@ -20,7 +20,8 @@ from outboxkit.consumer import decisions
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.inbox import Outcome
-from outboxkit.outage import PASSING_SQLSTATES, Outage, what_is_away
+from outboxkit.outage import Outage, what_is_away
+from outboxkit.sqlstates import TRANSIENT
 
 LAST_WORD_SECONDS = 2
 """How long a stop that is at its end waits for the database."""
@@ -144,7 +145,7 @@ class DeadLetterWriter:
         try:
             written = await self._write(rows, stop)
         except Exception as error:
-            if what_is_away(error, passing=PASSING_SQLSTATES):
+            if what_is_away(error, passing=TRANSIENT):
                 raise
             written = await self._write([decisions.bare(row, error) for row in rows], stop)
         if not written:

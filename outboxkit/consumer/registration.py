@@ -18,6 +18,7 @@ from outboxkit.failures import first_line
 from outboxkit.inbox import Handler
 from outboxkit.message import NAME_LIMIT, storable
 from outboxkit.outage import Sleep
+from outboxkit.sqlstates import NO_RIGHT, sqlstate_of
 from outboxkit.statements import activity as statements
 
 EVERY = timedelta(hours=1)
@@ -25,7 +26,6 @@ CURE = (
     "in one database a handler's name is its identity: of each message only one of them runs. "
     "Rename one, to a name such as billing.SendReceipt"
 )
-_NO_RIGHT = "42501"
 
 
 class Registration:
@@ -57,7 +57,7 @@ class Registration:
             await self._release_others()
             shared = await self._record()
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:
+            if sqlstate_of(error) != NO_RIGHT:
                 raise
             cure = "GRANT SELECT, INSERT, UPDATE ON outboxkit_handler to this role"
             self._log.warning("handlers not compared with those of other queues", error=first_line(error), cure=cure)

@@ -14,10 +14,10 @@ from types import CodeType, FrameType
 import structlog
 
 from outboxkit.brokers import Malformed
-from outboxkit.consumer.decisions import Decision
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox.failure import Decision
 from outboxkit.message import Message
 
 LOGGER = logging.getLogger("outboxkit.consumer")

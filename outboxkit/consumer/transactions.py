@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from outboxkit import statements, tables
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, jittered, pause, what_is_away
+from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
 
 T = TypeVar("T")
 
@@ -21,9 +22,6 @@ CONFLICTS = 5
 """The number of times a transaction is run again at once after a conflict, before that counts as a failure."""
 PROBE_SECONDS, SOON_SECONDS = 15.0, 2.0
 """A database that does not answer for so long is away. The shorter limit follows a handler's own timeout."""
-CONFLICT_SQLSTATES = ("40001", "40P01")
-"""Serialization failure, and deadlock detected (PostgreSQL, appendix A)."""
-CHECK_VIOLATION = "23514"
 SILENT = TimeoutError("the database does not answer")
 
 
@@ -143,8 +141,8 @@ def is_conflict(error: BaseException | None) -> bool:
     """Whether the transaction only collided with another one, or with a partition that was created meanwhile."""
     if not isinstance(error, DBAPIError):
         return False
-    sqlstate = getattr(error.orig, "sqlstate", None)
+    sqlstate = sqlstate_of(error)
     if sqlstate == CHECK_VIOLATION:
         table = getattr(getattr(error.orig, "diag", None), "table_name", None) or ""
         return table.startswith(tables.inbox.name)
-    return sqlstate in CONFLICT_SQLSTATES
+    return sqlstate in CONFLICT

@@ -17,6 +17,7 @@ from outboxkit import partitions, statements, window
 from outboxkit.deadletters import refusal
 from outboxkit.deadletters.refusal import Refusal, Rules
 from outboxkit.message import NAME_LIMIT, storable
+from outboxkit.statements.dialects import is_server
 from outboxkit.statements.resolve import Resolution
 
 NAMED = 10
@@ -60,8 +61,8 @@ async def resolve_page(
 ) -> Resolved:
     """Resolve those of these dead letters that are still open, in the connection's transaction."""
     dialect, page, requested = connection.dialect.name, Resolved(), set(ids)
-    if dialect == "postgresql":
-        await connection.execute(statements.resolve.by_key())
+    if is_server(dialect):
+        await connection.execute(statements.resolve.forbid_seqscan())
     family = (await connection.execute(statements.resolve.with_siblings(dialect), {"ids": ids})).scalars().all()
     locked = (await connection.execute(statements.resolve.lock(dialect), {"ids": family})).all()
     rows = [row for row in locked if row.id in requested]
@@ -87,7 +88,7 @@ async def who(connection: AsyncConnection) -> str:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user often has no name
         user = f"user {os.getuid()}"
-    if connection.dialect.name == "sqlite":
+    if not is_server(connection.dialect.name):
         return storable(user)[:NAME_LIMIT]
     role = (await connection.execute(statements.resolve.role())).scalar_one()
     return storable(f"{user} (database role {role})")[:NAME_LIMIT]

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from outboxkit import ids, statements, tables
 from outboxkit.errors import ConfigurationError, InProgressElsewhere, LeaseLost, Retry
 from outboxkit.message import Handling, current_handling
+from outboxkit.statements.dialects import has_one_writer
 
 Policy = Literal["skip", "repeat"]
 Outcome = Literal["made", "remembered", "skipped", "repeated"]
@@ -122,7 +123,7 @@ def dialect_of(session: Session, within: Handling | None) -> str:
             "must be committed before the call: bind the sessionmaker to an Engine"
         )
     name = bind.dialect.name
-    held = within.database if within is not None and name == "sqlite" else None
+    held = within.database if within is not None and has_one_writer(name) else None
     if within is not None and held is not None and _place(held) == _place(bind.url.database):
         raise ConfigurationError(
             f"effects.once: handler {within.handler!r} is writing to {held!r}, and SQLite has one writer at a time: "
@@ -184,7 +185,7 @@ def begin(session: Session, asked: Asked) -> Begun:
         ConfigurationError: the session is of no use here.
     """
     dialect = dialect_of(session, asked.within)
-    row = {"token": asked.token, "seconds": asked.lease.total_seconds()}
+    row = {"token": asked.token, "lease": asked.lease}
     for _ in range(ROUNDS):
         if session.execute(statements.effects.intend(dialect), {"key": asked.key, **row}).first() is not None:
             return Begun()
@@ -200,7 +201,7 @@ def begin(session: Session, asked: Asked) -> Begun:
         skips = asked.on_unknown == "skip"
         taking = statements.effects.skip(dialect) if skips else statements.effects.take_over(dialect)
         at = {"at_key": asked.key, "at_token": found.token, "new_token": asked.token}
-        if _changed(session, taking, at if skips else at | {"seconds": row["seconds"]}):
+        if _changed(session, taking, at if skips else at | {"lease": asked.lease}):
             return Begun(Effect("skipped") if skips else None, found.started_at)
     raise _busy(asked, timedelta(0))
 

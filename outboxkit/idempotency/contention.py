@@ -12,12 +12,11 @@ from sqlalchemy.orm import Session, SessionTransaction
 from outboxkit import transaction
 from outboxkit.idempotency.answer import Fresh, InProgress, Mismatch, Outcome
 from outboxkit.idempotency.request import Locks
+from outboxkit.sqlstates import LOCKED, sqlstate_of
 from outboxkit.statements import idempotency as statements
 from outboxkit.transaction import Guard
 
 _OF_KEY = 1
-_GIVEN_UP = ("55P03", "40P01")
-"""lock_not_available, deadlock_detected: either way the holder goes on."""
 _LONGEST_MS = 2**31 - 1
 
 
@@ -55,7 +54,7 @@ def wait(
         outcome = attempt()
     except DBAPIError as error:
         savepoint.rollback()
-        if getattr(error.orig, "sqlstate", None) in _GIVEN_UP:
+        if sqlstate_of(error) in LOCKED:
             return None
         raise
     if isinstance(outcome, Fresh):

@@ -22,6 +22,7 @@ from outboxkit.idempotency.answer import (
 )
 from outboxkit.idempotency.request import KeyRequest, check_span, row_of
 from outboxkit.statements import idempotency as statements
+from outboxkit.statements.dialects import is_server
 
 
 def write(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> None:
@@ -110,7 +111,7 @@ def begin(
     check_span("wait", wait, zero=True)
     if wait and lease is not None:
         raise ConfigurationError("wait is for requests without a lease: leave out one of the two")
-    connection = transaction.connection_of(session, tables.idempotency, _WHY)
+    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
     outcome = _take_or_tell(connection, request, wait)
     if isinstance(outcome, Fresh) and lease is None:
         contention.began(session, outcome.token, key)
@@ -136,7 +137,7 @@ def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Res
     answer = answer_of(response)
     if fresh.lease is None and not contention.is_unfinished(session, fresh.token):
         raise TransactionRequired(not_here(fresh))
-    connection = transaction.connection_of(session, tables.idempotency, _WHY)
+    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
     write(connection, fresh, statements.finish(), answer)
     if fresh.lease is None:
         contention.completed(session, fresh.token)
@@ -158,12 +159,12 @@ def release(session: Session | scoped_session[Any], fresh: Fresh, *, forget: boo
     session = transaction.session_of(session, "idempotency.release", "fresh")
     if fresh.lease is None:
         raise ConfigurationError("release is for runs with a lease; this one ends with its transaction: roll back")
-    connection = transaction.connection_of(session, tables.idempotency, _WHY)
+    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
     write(connection, fresh, statements.forget() if forget else statements.end_lease(connection.dialect.name), {})
 
 
 def _take_or_tell(connection: Connection, request: KeyRequest, wait: timedelta) -> Outcome:
-    shares_transaction = request.lease is None and connection.dialect.name == "postgresql"
+    shares_transaction = request.lease is None and is_server(connection.dialect.name)
     for _ in range(_ROUNDS):
         outcome = _attempt(connection, request)
         if outcome is None and shares_transaction:
@@ -179,8 +180,8 @@ def _take_or_tell(connection: Connection, request: KeyRequest, wait: timedelta) 
 def _attempt(connection: Connection, request: KeyRequest) -> Outcome | None:
     """Take the key, or read the row that has it; None: that row is not visible, or not any more."""
     dialect, parameters = connection.dialect.name, request.parameters()
-    if request.lease is None and dialect == "postgresql":
-        taking, parameters = statements.take_alone(), parameters | request.locks().to_take()
+    if request.lease is None and is_server(dialect):
+        taking, parameters = statements.take_alone(dialect), parameters | request.locks().to_take()
     else:
         taking = statements.take(dialect)
     taken = connection.execute(taking, parameters).first()

@@ -106,7 +106,7 @@ class Steps:
 
 
 def _keep(session: Session, fresh: Fresh, values: dict[str, Any]) -> None:
-    connection = transaction.connection_of(session, tables.idempotency, _WHY)
+    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
     write(connection, fresh, statements.keep_steps(connection.dialect.name), values)
 
 

@@ -18,6 +18,7 @@ from outboxkit import tables, transaction
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.message import Message, handling
+from outboxkit.statements.dialects import has_one_writer, is_server
 
 SessionCalls = list[tuple[str, Coroutine[Any, Any, Any]]]
 
@@ -98,7 +99,7 @@ def opened(session: Session | scoped_session[Any], caller: str, arguments: str) 
             "handler's work. Call it inside `with session.begin():`"
         )
     why = "the inbox row would stay when the handler fails, and the message would be lost"
-    return session, transaction.connection_of(session, tables.inbox, why)
+    return session, transaction.connection_of(session, why, clause=tables.inbox)
 
 
 @contextmanager
@@ -117,7 +118,7 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
         transaction.allow_commit(session, but=outer)
     if session.get_transaction() is not begun or connection.get_transaction() is not root:
         raise TransactionRequired(_ended(handler))
-    status = _status(connection) if connection.dialect.name == "postgresql" else None
+    status = _status(connection) if is_server(connection.dialect.name) else None
     if status == _ENDED:
         raise TransactionRequired(_ended(handler))
     if status == _ABORTED:
@@ -161,7 +162,7 @@ def call(
             await a call of its session.
     """
     started = perf_counter()
-    file = (connection.engine.url.database or ":memory:") if connection.dialect.name == "sqlite" else None
+    file = (connection.engine.url.database or ":memory:") if has_one_writer(connection.dialect.name) else None
     with (
         handling(message, handler=handler.name, database=file),
         guarded(session, connection, handler.name),
@@ -196,7 +197,7 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
             await_(deadline.__aexit__(type(error), error, error.__traceback__))
         # A cancellation from elsewhere, such as a stop, is not the handler's fault and is raised unchanged.
         if deadline.expired() and task.cancelling() <= before:
-            if connection.dialect.name == "sqlite":
+            if has_one_writer(connection.dialect.name):
                 # These frames keep the cursor alive, and with it the statement that holds the write lock.
                 traceback.clear_frames(error.__traceback__)
             raise TimeoutError(text) from error

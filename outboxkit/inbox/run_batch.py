@@ -116,7 +116,7 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
         outcomes.append(Outcome.PROCESSED)
     session.flush()
     if durations:
-        connection.execute(statements.inbox.took(), durations)
+        connection.execute(statements.inbox.record_duration(), durations)
     return outcomes
 
 

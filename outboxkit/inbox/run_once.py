@@ -73,5 +73,5 @@ def run_once(
     milliseconds = call(spec, session, connection, event, message, flush=True)
     if milliseconds is not None:
         duration = {"at_handler": spec.name, "at_message_id": message.id, "milliseconds": milliseconds}
-        connection.execute(statements.inbox.took(), duration)
+        connection.execute(statements.inbox.record_duration(), duration)
     return Outcome.PROCESSED

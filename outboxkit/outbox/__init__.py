@@ -3,14 +3,14 @@
 from collections.abc import Iterable
 from typing import Any, Unpack
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements
 from outboxkit.errors import EncodeError
 from outboxkit.message import Message
 from outboxkit.outbox.drafts import Drafts, Options, check_options
-from outboxkit.outbox.pending import AnySession, connection_of, session_of, wait_for_flush
+from outboxkit.outbox.pending import wait_for_flush, writing_connection
+from outboxkit.transaction import AnySession, session_of
 
 __all__ = ["AnySession", "Options", "add", "add_all", "cancel"]
 
@@ -28,17 +28,7 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
         session: a `Session`, an `AsyncSession`, or a scoped variant of either.
         event: an instance of an `@event` class, or a ready-made `Message`, whose own properties then count where an
             option is not given.
-        key: the ordering key, usually the aggregate's id: messages of one key stay in order.
-        headers: str, int, bool or None values, sent as AMQP headers.
-        message_id: a new UUIDv7 where None; `ids.derive(...)` for a producer that may run twice.
-        deliver_at: publish not before this moment (aware datetime), by the relay's clock.
-        expires_at: publish not after this moment (aware datetime), by the relay's clock; the message then goes to the
-            dead letters as expired.
-        dedup: write nothing where the outbox has a message of this id that was added with `dedup` too. Where another
-            transaction is adding it, the flush waits for that one's end. Needs `message_id`.
-        topic: the routing key, where it is not the event's name.
-        correlation_id: shared by all messages of one story.
-        destination: who publishes it (`outboxkit relay --destination NAME`), where that is not what its event says.
+        options: as `Options` says: `key`, `headers`, `deliver_at` and others.
 
     Returns:
         The message as it will be sent.
@@ -50,7 +40,7 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
         TransactionRequired: the session's connection is in autocommit mode. Where only the connection tells, the flush
             raises it, before anything is written.
     """
-    opened = session_of(session)
+    opened = session_of(session, "outbox.add")
     check_options("add", options)
     draft = Drafts(options).of(event)
     wait_for_flush(opened, [draft])
@@ -65,7 +55,7 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
     Raises:
         EncodeError: as `add`; also a `message_id` for more than one event.
     """
-    opened = session_of(session)
+    opened = session_of(session, "outbox.add_all")
     check_options("add_all", options)
     listed = list(events)
     if options.get("message_id") is not None and len(listed) > 1:
@@ -99,19 +89,10 @@ def cancel(session: Session | scoped_session[Any], message_id: str) -> bool:
         TypeError: `session` is an asynchronous one, or none at all.
         TransactionRequired: the session's connection is in autocommit mode.
     """
-    _refuse_async(session)
-    opened = session_of(session)
-    connection = connection_of(opened)
+    opened = session_of(session, "outbox.cancel", "message_id")
+    connection = writing_connection(opened)
     opened.flush()
     for statement in (statements.write.cancel_delayed(), statements.write.cancel()):
         if connection.execute(statement, {"message_id": message_id}).rowcount > 0:
             return True
     return False
-
-
-def _refuse_async(session: object) -> None:
-    if isinstance(session, AsyncSession | async_scoped_session):
-        raise TypeError(
-            f"outbox.cancel takes a Session, found {type(session).__name__}; "
-            "with an AsyncSession: await session.run_sync(outbox.cancel, message_id)"
-        )

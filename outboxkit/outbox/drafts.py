@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict
 
 from outboxkit import codec, ids
+from outboxkit.envelope import Sending, to_row
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.events import Declaration, declaration_of_instance
 from outboxkit.message import NAME_LIMIT, Message, being_handled, check_moment, is_storable_name
@@ -22,10 +23,11 @@ class Options(TypedDict, total=False):
         deliver_at: publish not before this moment (aware datetime), by the relay's clock.
         expires_at: publish not after this moment (aware datetime), by the relay's clock; the message then goes to the
             dead letters as expired.
-        dedup: write nothing where the outbox has a message of this id that was added with `dedup` too.
+        dedup: write nothing where the outbox has a message of this id that was added with `dedup` too. Where another
+            transaction is adding it, the flush waits for that one's end. Needs `message_id`.
         topic: the routing key, where it is not the event's name.
         correlation_id: shared by all messages of one story.
-        destination: who publishes it, where that is not what its event says.
+        destination: who publishes it (`outboxkit relay --destination NAME`), where that is not what its event says.
     """
 
     key: str | None
@@ -63,36 +65,12 @@ def check_options(caller: str, options: Options) -> None:
         raise EncodeError(f"destination is {destination!r}; a name of 1 to {NAME_LIMIT} bytes is accepted")
 
 
-_TRACE_HEADERS = ("traceparent", "tracestate")
-
-
-class Row(NamedTuple):
-    """A new row of the outbox, in the columns of `statements.write.WRITTEN`."""
-
-    message_id: str
-    type: str
-    payload: bytes
-    key: str | None
-    topic: str | None
-    headers: bytes
-    correlation_id: str | None
-    causation_id: str | None
-    created_at: datetime | None
-    content_type: str
-    content_encoding: str | None
-    due_at: datetime | None
-    expires_at: datetime | None
-    discard_unroutable: bool
-    dedup: bool
-    destination: str
-    reply: str | None
-
-
 class Draft(NamedTuple):
-    """A message, its row, and the key that its writers have to queue for, if they have to."""
+    """A message, its row in the columns of `statements.write.WRITTEN`, and the key for which its writers queue up."""
 
     message: Message
-    row: Row
+    row: tuple[Any, ...]
+    dedup: bool
     strict_key: str | None
 
 
@@ -125,8 +103,10 @@ class Drafts:
             message = self._made(event, declaration.name)
         if declaration.strict_order and message.key is None:
             raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")
-        message = _inherit(message)
-        return Draft(message, self._row(message, declaration), message.key if declaration.strict_order else None)
+        if (cause := being_handled()) is not None:
+            message = message.caused_by(cause)
+        strict_key = message.key if declaration.strict_order else None
+        return Draft(message, to_row(message) + self._sending(declaration), self._dedup, strict_key)
 
     def _made(self, event: object, name: str) -> Message:
         if self._dedup and self._id is None:
@@ -150,42 +130,15 @@ class Drafts:
         chosen = self._chosen if self._id is None else {**self._chosen, "id": self._id}
         return replace(message, created_at=message.created_at or self._created_at, **chosen)
 
-    def _row(self, message: Message, declaration: Declaration) -> Row:
-        return Row(
-            message.id,
-            message.type,
-            message.payload,
-            message.key,
-            message.topic,
-            codec.encode_headers(message.headers),
-            message.correlation_id,
-            message.causation_id,
-            message.created_at,
-            message.content_type,
-            message.content_encoding,
-            self._due_at,
-            self._options.get("expires_at"),
-            declaration.discard_unroutable,
-            self._dedup,
-            self._options.get("destination") or declaration.destination,
-            declaration.reply,
+    def _sending(self, declaration: Declaration) -> Sending:
+        return Sending(
+            due_at=self._due_at,
+            expires_at=self._options.get("expires_at"),
+            discard_unroutable=declaration.discard_unroutable,
+            dedup=self._dedup,
+            destination=self._options.get("destination") or declaration.destination,
+            reply=declaration.reply,
         )
-
-
-def _inherit(message: Message) -> Message:
-    """Fill what the message did not say from the message whose handler is running."""
-    cause = being_handled()
-    if cause is None:
-        return message
-    trace = {name: cause.headers[name] for name in _TRACE_HEADERS if isinstance(cause.headers.get(name), str)}
-    if "traceparent" in message.headers:
-        trace = {}
-    return replace(
-        message,
-        correlation_id=message.correlation_id or cause.correlation_id or cause.id,
-        causation_id=message.causation_id or cause.id,
-        headers={**trace, **message.headers},
-    )
 
 
 def _payload_limit() -> int:

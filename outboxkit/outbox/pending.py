@@ -7,18 +7,16 @@ inserted. Its flush writes them with Core.
 
 from collections.abc import Iterator
 from itertools import count
-from typing import Any
 
 from sqlalchemy import Connection, event, literal_column, select
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, registry, scoped_session
+from sqlalchemy.orm import Session, registry
 
 from outboxkit import statements, transaction
-from outboxkit.outbox.drafts import Draft, Row
+from outboxkit.outbox.drafts import Draft
+from outboxkit.statements.dialects import has_one_writer, is_server
+from outboxkit.statements.write import NAMES
 from outboxkit.tables import outbox
-
-AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]
 
 _WHY = "a rollback would not take the message back"
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1000, 16 * 1024 * 1024
@@ -31,7 +29,7 @@ class Pending:
 
     def __init__(self) -> None:
         self.number = next(_numbers)
-        self.rows: list[Row] = []
+        self.drafts: list[Draft] = []
         self.strict_keys: set[str] = set()
         self.connection: Connection | None = None
         """What the flush that is under way writes on: looked at before it began."""
@@ -42,27 +40,8 @@ class Pending:
 _nothing = select(literal_column("0").label("number")).select_from(outbox).subquery("pending")
 _mapper = registry().map_imperatively(Pending, _nothing, primary_key=[_nothing.c.number])
 
-_INSERT_ONE, _INSERT_MANY = statements.write.insert_one(), statements.write.insert_many()
+_INSERT_ONE = statements.write.insert_one()
 _LOCK_KEYS = statements.write.lock_keys()
-
-
-def session_of(session: AnySession) -> Session:
-    """The session itself, behind an `AsyncSession` or a scoped one.
-
-    Raises:
-        TypeError: it is none of the four kinds.
-    """
-    match session:
-        case Session():
-            return session
-        case AsyncSession():
-            return session.sync_session
-        case scoped_session() | async_scoped_session():
-            return session_of(session())
-    raise TypeError(
-        f"outbox.add takes a SQLAlchemy Session, AsyncSession, scoped_session or async_scoped_session; "
-        f"found {type(session).__name__}"
-    )
 
 
 def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
@@ -76,23 +55,21 @@ def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
     if pending is None or pending not in session:
         pending = session.info[_KEY] = Pending()
         session.add(pending)
-    pending.rows += [draft.row for draft in drafts]
+    pending.drafts += drafts
     pending.strict_keys.update(draft.strict_key for draft in drafts if draft.strict_key is not None)
 
 
-def connection_of(session: Session) -> Connection:
+def writing_connection(session: Session) -> Connection:
     """The connection on which the session writes to the outbox, in a transaction that can be rolled back.
 
     Raises:
         TransactionRequired: the connection is in autocommit mode.
     """
-    connection = session.connection(bind_arguments={"mapper": _mapper})
-    transaction.refuse_autocommit(connection, _WHY)
-    return connection
+    return transaction.connection_of(session, _WHY, mapper=_mapper)
 
 
 def _refuse_known_autocommit(session: Session) -> None:
-    """Refuse at the call what `connection_of` refuses at the flush; a `get_bind` of the user's own is asked there."""
+    """Refuse at the call what the flush would refuse; a `get_bind` of the user's own is asked there."""
     if type(session).get_bind is not Session.get_bind:
         return
     try:
@@ -107,7 +84,7 @@ def _check(session: Session, *_: object) -> None:
     """Refuse autocommit mode before the flush has written any business row, which a rollback would not take back."""
     pending: Pending | None = session.info.get(_KEY)
     if pending is not None and pending in session:
-        pending.connection = connection_of(session)
+        pending.connection = writing_connection(session)
 
 
 @event.listens_for(Session, "after_flush")
@@ -119,31 +96,33 @@ def _write(session: Session, _: object) -> None:
     pending: Pending | None = session.info.pop(_KEY, None)
     if pending is None or pending not in session:
         return
-    connection = pending.connection or connection_of(session)
-    if pending.strict_keys and connection.dialect.name != "sqlite":
+    connection = pending.connection or writing_connection(session)
+    if pending.strict_keys and not has_one_writer(connection.dialect.name):
         connection.execute(_LOCK_KEYS, {"keys": sorted(pending.strict_keys)})
-    for rows in _portions(pending.rows):
-        _insert(connection, rows)
+    for drafts in _portions(pending.drafts):
+        _insert(connection, drafts)
 
 
-def _insert(connection: Connection, rows: list[Row]) -> None:
+def _insert(connection: Connection, drafts: list[Draft]) -> None:
     """Insert some rows in their order; one with `dedup` among them does not touch the others."""
-    unless_there = any(row.dedup for row in rows)
-    if len(rows) > 1 and connection.dialect.name != "sqlite":
-        statement = statements.write.insert_many_unless_there() if unless_there else _INSERT_MANY
-        connection.execute(statement, dict(zip(Row._fields, map(list, zip(*rows, strict=True)), strict=True)))
+    unless_there, rows = any(draft.dedup for draft in drafts), [draft.row for draft in drafts]
+    dialect = connection.dialect.name
+    if len(rows) > 1 and is_server(dialect):
+        many = statements.write.insert_many_unless_there if unless_there else statements.write.insert_many
+        connection.execute(many(dialect), dict(zip(NAMES, map(list, zip(*rows, strict=True)), strict=True)))
         return
-    one = statements.write.insert_one_unless_there(connection.dialect.name) if unless_there else _INSERT_ONE
-    connection.execute(one, [row._asdict() for row in rows])
+    one = statements.write.insert_one_unless_there(dialect) if unless_there else _INSERT_ONE
+    connection.execute(one, [dict(zip(NAMES, row, strict=True)) for row in rows])
 
 
-def _portions(rows: list[Row]) -> Iterator[list[Row]]:
+def _portions(drafts: list[Draft]) -> Iterator[list[Draft]]:
     """Parts of at most a thousand rows, and of a size that a statement can carry."""
     start = size = 0
-    for place, row in enumerate(rows):
-        if place - start == _ROWS_AT_ONCE or size + len(row.payload) > _BYTES_AT_ONCE > 0 < place - start:
-            yield rows[start:place]
+    for place, draft in enumerate(drafts):
+        length = len(draft.message.payload)
+        if place - start == _ROWS_AT_ONCE or size + length > _BYTES_AT_ONCE > 0 < place - start:
+            yield drafts[start:place]
             start, size = place, 0
-        size += len(row.payload)
-    if rows:
-        yield rows[start:]
+        size += length
+    if drafts:
+        yield drafts[start:]

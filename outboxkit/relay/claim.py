@@ -13,6 +13,7 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay.floor import Floor
 from outboxkit.relay.order import BatchPlan, ContendedKeys, Predecessors, plan_batch
 from outboxkit.relay.rows import ClaimedRow, fetch, read
+from outboxkit.statements.dialects import has_one_writer, is_server
 
 LOOK_SECONDS = 0.1
 """The interval at which a busy relay looks for due rows, and for writers that keep the floor down."""
@@ -91,7 +92,7 @@ class Claimer:
     @property
     def can_claim_ahead(self) -> bool:
         """Whether a batch can be claimed while another one is open. SQLite has one writer at a time."""
-        return self._dialect != "sqlite"
+        return not has_one_writer(self._dialect)
 
     @property
     def skips_keys(self) -> bool:
@@ -157,7 +158,7 @@ class Claimer:
         return read(await fetch(connection, self._claim_due, parameters))
 
     async def _ready(self, connection: AsyncConnection, limit: int) -> tuple[list[ClaimedRow], int]:
-        if self._dialect == "postgresql" and self._is_floor_time():
+        if is_server(self._dialect) and self._is_floor_time():
             await self._raise_floor(connection)
         started = self._monotonic()
         is_sweep = started >= self._next_sweep
@@ -189,6 +190,6 @@ class Claimer:
             return {}
         own = [row.position for group in (rows, own_rows) for row in group if row.message.key is not None]
         parameters: dict[str, Any] = {"destination": self._destination, "keys": list(last), "mine": own}
-        if self._dialect == "postgresql":
+        if is_server(self._dialect):
             parameters |= {"uptos": list(last.values()), "floor": floor}
         return {row[0]: Predecessors(*row[1:]) for row in await fetch(connection, self._standing_before, parameters)}

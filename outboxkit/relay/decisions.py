@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from outboxkit import codec, ids
+from outboxkit import ids
 from outboxkit.brokers import Answer, Receipt, Verdict, reserved
-from outboxkit.message import NAME_LIMIT, Message, storable
+from outboxkit.message import NAME_LIMIT, Message, changed, storable
 from outboxkit.relay.order import BatchPlan
 from outboxkit.relay.rows import ClaimedRow
 from outboxkit.retry import Backoff
@@ -20,22 +20,12 @@ from outboxkit.tables import PARKED
 EMPTY_ANSWER = Answer(b"{}")
 """The reply to a message that was confirmed without an answer: an event without fields."""
 
-_TRACE_HEADERS = ("traceparent", "tracestate")
-
 
 class Reply(NamedTuple):
-    """A new outbox row, in the columns of `statements.settle.REPLY`, with the position of the message it answers."""
+    """A new message for the outbox, and the position of the row that it answers."""
 
     at_position: int
-    message_id: str
-    type: str
-    payload: bytes
-    key: str | None
-    headers: bytes
-    correlation_id: str | None
-    causation_id: str
-    created_at: datetime
-    content_type: str
+    message: Message
 
 
 def reply_to(row: ClaimedRow, reply_type: str, answer: Answer | None, *, now: datetime) -> Reply:
@@ -45,19 +35,20 @@ def reply_to(row: ClaimedRow, reply_type: str, answer: Answer | None, *, now: da
     Every answer becomes a row that can be stored and sent: otherwise its settlement would never commit.
     """
     content, cause = answer or EMPTY_ANSWER, row.message
-    trace = {name: cause.headers[name] for name in _TRACE_HEADERS if isinstance(cause.headers.get(name), str)}
-    return Reply(
-        at_position=row.position,
-        message_id=ids.derive("reply", cause.id),
+    reply = changed(
+        cause,
+        id=ids.derive("reply", cause.id),
         type=reply_type,
         payload=bytes(content.payload) or EMPTY_ANSWER.payload,
-        key=cause.key,
-        headers=codec.encode_headers(trace),
-        correlation_id=cause.correlation_id or cause.id,
-        causation_id=cause.id,
+        topic=None,
+        headers={},
+        correlation_id=None,
+        causation_id=None,
         created_at=now,
         content_type=_short(content.content_type),
+        content_encoding=None,
     )
+    return Reply(row.position, reply.caused_by(cause))
 
 
 def _short(content_type: str) -> str:

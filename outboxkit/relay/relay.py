@@ -15,7 +15,7 @@ from outboxkit.brokers import Publisher, address_of, is_slow
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import PASSING_SQLSTATES, Clock, Outage, is_unexpected, jittered, pause, utc_now
+from outboxkit.outage import Clock, Outage, is_unexpected, jittered, pause, utc_now
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Policy, Settlement
 from outboxkit.relay.notifier import Notifier
@@ -23,6 +23,8 @@ from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
+from outboxkit.sqlstates import TRANSIENT
+from outboxkit.statements.dialects import has_one_writer
 
 BLOCKED_SECONDS = 0.002
 """The first delay of a relay that waits for another one, which holds every row it could publish. It doubles."""
@@ -76,8 +78,8 @@ class Relay:
     def __post_init__(self) -> None:
         dialect = self.engine.dialect.name
         if self.hold is None:
-            self.hold = not (dialect == "sqlite" and is_slow(self.publisher))
-        if not self.hold and dialect != "sqlite":
+            self.hold = not (has_one_writer(dialect) and is_slow(self.publisher))
+        if not self.hold and not has_one_writer(dialect):
             raise ConfigurationError(f"hold=False is for SQLite, and the database is {dialect}: leave it out")
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
         self._wakeup = Notifier(
@@ -99,7 +101,7 @@ class Relay:
         Raises:
             SchemaError: the tables are missing or old.
         """
-        outage = Outage("relay", passing=PASSING_SQLSTATES)
+        outage = Outage("relay", passing=TRANSIENT)
         await outage.ride_out(self._prepare, stop)
         self._say_started()
         try:
@@ -155,7 +157,7 @@ class Relay:
             SchemaError: the tables are missing or old.
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage lasted longer than `patience`.
         """
-        outage = Outage("relay", patience=patience.total_seconds(), passing=PASSING_SQLSTATES)
+        outage = Outage("relay", patience=patience.total_seconds(), passing=TRANSIENT)
         await outage.ride_out(self._prepare, stop)
         self._say_started()
         totals = self._done = Drained()
@@ -173,7 +175,7 @@ class Relay:
                 self._pipeline.sweep()
                 await pause(stop, jittered(DRAIN_SECONDS))
         if stop.is_set():  # an outage of its own: a database that answers ends no broker outage
-            counting = Outage("relay", passing=PASSING_SQLSTATES)
+            counting = Outage("relay", passing=TRANSIENT)
             totals.blocked, totals.later = await counting.ride_out(self._counter(as_of), stop) or (None, 0)
         self._limited_log.flush(everything=True)
         await self.publisher.close()

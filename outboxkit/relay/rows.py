@@ -11,11 +11,9 @@ from sqlalchemy import Select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outboxkit import codec
-from outboxkit.message import Message, unchecked
+from outboxkit.envelope import from_claimed
+from outboxkit.message import Message
 from outboxkit.moments import read_bounded
-
-_NO_HEADERS: dict[str, object] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -35,24 +33,10 @@ class ClaimedRow:
 def read(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedRow]:
     """Rows from tuples, in the order of `statements.claim.CLAIMED`."""
     batch = []
-    for row in rows:
-        position, attempts, id_, type_, payload, key, topic, headers, correlation, causation, created = row[:11]
-        content_type, encoding, expires_at, discard, due_at, reply = row[11:]
-        carried, unreadable = (_NO_HEADERS, None) if headers == b"{}" else _headers(headers)
-        if type(payload) is not bytes:  # SQLite stores a value of any type
-            payload, unreadable = b"", "its payload is not bytes"
-        message = unchecked(
-            id_, type_, payload, key, topic, carried, correlation, causation, created, content_type, encoding
-        )
+    for position, attempts, *values, expires_at, discard, due_at, reply in rows:
+        message, unreadable = from_claimed(values)
         batch.append(ClaimedRow(position, attempts, message, expires_at, discard, due_at, reply, unreadable))
     return batch
-
-
-def _headers(stored: Any) -> tuple[dict[str, object], str | None]:
-    try:
-        return codec.decode_headers(stored), None
-    except Exception as error:  # noqa: BLE001 - whatever is stored, it stops no other row
-        return _NO_HEADERS, f"its headers cannot be read: {type(error).__name__}"
 
 
 async def fetch(

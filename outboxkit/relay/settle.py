@@ -9,9 +9,11 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
+from outboxkit.envelope import COLUMNS, to_row
 from outboxkit.message import DEFAULT_DESTINATION, storable
 from outboxkit.relay.claim import ClaimedBatch
 from outboxkit.relay.decisions import Dead, Settlement
+from outboxkit.statements.dialects import moves_rows
 
 
 class SettlementWriter:
@@ -27,7 +29,7 @@ class SettlementWriter:
         self._dialect = dialect
         self._destination = destination
         self._keeps = keep
-        self._moves = dialect != "sqlite"
+        self._moves = moves_rows(dialect)
         self._forget = statements.settle.forget(dialect)
         self._keep_published = statements.settle.keep_published(dialect)
         self._bury, self._hold = statements.settle.bury(dialect), statements.settle.hold(dialect)
@@ -49,7 +51,11 @@ class SettlementWriter:
     async def _write(self, connection: AsyncConnection, settlement: Settlement, now: datetime) -> None:
         deletions = [*settlement.discarded]
         if settlement.replies:
-            await connection.execute(self._add_reply, [reply._asdict() for reply in settlement.replies])
+            replies = [
+                {"at_position": reply.at_position} | dict(zip(COLUMNS, to_row(reply.message), strict=True))
+                for reply in settlement.replies
+            ]
+            await connection.execute(self._add_reply, replies)
         if settlement.published:
             deletions += await self._keep(connection, settlement.published)
         for rows in _alike(settlement.dead):

@@ -7,8 +7,8 @@ on and the locks it takes; a test explains the plans on PostgreSQL.
 from outboxkit.statements import (
     activity,
     claim,
-    conflicts,
     dead,
+    dialects,
     effects,
     idempotency,
     inbox,
@@ -24,8 +24,8 @@ from outboxkit.statements import (
 __all__ = [
     "activity",
     "claim",
-    "conflicts",
     "dead",
+    "dialects",
     "effects",
     "idempotency",
     "inbox",

@@ -18,7 +18,7 @@ from sqlalchemy import (
     update,
 )
 
-from outboxkit.statements.conflicts import insert_into
+from outboxkit.statements.dialects import has_one_writer, insert_into
 from outboxkit.tables import handler, inbox, metadata, published, schema_version
 
 _OURS = (*metadata.tables, f"{inbox.name}_default", f"{published.name}_default")
@@ -35,7 +35,7 @@ def parts(dialect: str) -> TextClause:
     Kinds: table, column and index; on PostgreSQL also partition (the default one) and trigger. Index: the catalogue's
     own. Locks: none.
     """
-    if dialect == "sqlite":
+    if has_one_writer(dialect):
         names = ", ".join(f"'{name}'" for name in metadata.tables)
         return text(
             f"SELECT 'table', name, '' FROM sqlite_master WHERE name IN ({names}) UNION ALL "  # noqa: S608 - our own names

@@ -27,28 +27,14 @@ from sqlalchemy import (
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
+from outboxkit.envelope import COLUMNS
+from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import dead_letter, outbox
 
-CLAIMED = (
-    outbox.c.position,
-    outbox.c.attempts,
-    outbox.c.message_id,
-    outbox.c.type,
-    outbox.c.payload,
-    outbox.c.key,
-    outbox.c.topic,
-    outbox.c.headers,
-    outbox.c.correlation_id,
-    outbox.c.causation_id,
-    outbox.c.created_at,
-    outbox.c.content_type,
-    outbox.c.content_encoding,
-    outbox.c.expires_at,
-    outbox.c.discard_unroutable,
-    outbox.c.due_at,
-    outbox.c.reply,
+CLAIMED = tuple(
+    outbox.c[name] for name in ("position", "attempts", *COLUMNS, "expires_at", "discard_unroutable", "due_at", "reply")
 )
-"""The columns of a claimed row, in the order in which `outboxkit.relay.claim` reads them."""
+"""The columns of a claimed row, in the order in which `outboxkit.relay.rows` reads them."""
 
 _NOW = bindparam("now", type_=outbox.c.due_at.type)
 _FLOOR = bindparam("floor", type_=BigInteger)
@@ -120,7 +106,7 @@ def standing_before(dialect: str) -> Select[Any]:
     Indexes: outboxkit_outbox_key above the floor, outboxkit_outbox_held, outboxkit_dead_letter_parked: on PostgreSQL
     one probe a key in each. Locks: none, and rows that others have locked are seen.
     """
-    return _held_or_parked() if dialect == "sqlite" else _standing_before()
+    return _held_or_parked() if has_one_writer(dialect) else _standing_before()
 
 
 def _standing_before() -> Select[Any]:

@@ -21,6 +21,7 @@ from sqlalchemy import (
     true,
 )
 
+from outboxkit.envelope import COLUMNS, TEXTS
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 
 
@@ -53,19 +54,10 @@ LISTED = tuple(
 )
 """What a list shows: all but what may be large."""
 
-MESSAGE = (
-    *("message_id", "type", "topic", "key", "payload", "headers", "correlation_id", "causation_id", "content_type"),
-    *("content_encoding", "created_at"),
-)
-"""What a dead letter and a row of the outbox have in common: the message."""
-
-BURIED = ("side", "queue", "handler", *MESSAGE, "reason", "error", "attempts", "first_failed_at", "traceback")
+BURIED = ("side", "queue", "handler", *COLUMNS, "reason", "error", "attempts", "first_failed_at", "traceback")
 """What the consumer says of a message that it gives up on."""
 
-JUDGED = (
-    *("side", "queue", "message_id", "type", "topic", "key", "correlation_id", "causation_id", "content_type"),
-    *("content_encoding", "created_at", "reason", "position"),
-)
+JUDGED = ("side", "queue", *TEXTS, "created_at", "reason", "position")
 """What tells whether a dead letter can be replayed."""
 
 _LIMIT = bindparam("limit", type_=BigInteger)

@@ -10,15 +10,11 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Delete,
-    Float,
-    Interval,
     Select,
-    Text,
     Update,
     and_,
     bindparam,
     delete,
-    func,
     literal_column,
     select,
     type_coerce,
@@ -26,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outboxkit.statements.conflicts import insert_into
+from outboxkit.statements.dialects import clock_time, insert_into, span
 from outboxkit.tables import UtcDateTime, effect
 
 _STARTED: ColumnElement[str] = literal_column("'started'")
@@ -39,15 +35,15 @@ _MINE = and_(_THIS, effect.c.token == bindparam("at_token", type_=effect.c.token
 def intend(dialect: str) -> ReturningInsert[str]:
     """Note that the call is about to be made: returns the key where nothing was noted of it before, else no row.
 
-    Parameters: key, token, seconds (how long the call may take). Index: the primary key. Locks: where another
+    Parameters: key, token, lease (how long the call may take). Index: the primary key. Locks: where another
     transaction has inserted the same key and is still open, this one waits for its end.
     """
     row = {
         "key": bindparam("key"),
         "state": _STARTED,
         "token": bindparam("token"),
-        "started_at": _now(dialect),
-        "locked_until": _later(dialect),
+        "started_at": clock_time(dialect),
+        "locked_until": clock_time(dialect, span("lease")),
     }
     made: ReturningInsert[str] = (
         insert_into(dialect, effect)
@@ -62,7 +58,7 @@ def intend(dialect: str) -> ReturningInsert[str]:
 def find(dialect: str) -> Select[Any]:
     """What is known of an effect, and the time. Parameters: at_key. Index: the primary key. Locks: none."""
     known = (effect.c.state, effect.c.token, effect.c.result, effect.c.started_at, effect.c.locked_until)
-    return select(*known, type_coerce(_now(dialect), UtcDateTime).label("now")).where(_THIS)
+    return select(*known, type_coerce(clock_time(dialect), UtcDateTime).label("now")).where(_THIS)
 
 
 @cache
@@ -70,9 +66,13 @@ def take_over(dialect: str) -> Update:
     """Begin a call once more that another run has begun: that run may record nothing from now on.
 
     It changes no row where the effect is not as it was found. Parameters: at_key; at_token: the one that was found;
-    new_token; seconds. Index: the primary key. Locks: the row.
+    new_token; lease. Index: the primary key. Locks: the row.
     """
-    return update(effect).where(_MINE).values(token=bindparam("new_token"), locked_until=_later(dialect))
+    return (
+        update(effect)
+        .where(_MINE)
+        .values(token=bindparam("new_token"), locked_until=clock_time(dialect, span("lease")))
+    )
 
 
 @cache
@@ -82,7 +82,11 @@ def skip(dialect: str) -> Update:
     It changes no row where the effect is not as it was found. Parameters: at_key; at_token: the one that was found;
     new_token. Index: the primary key. Locks: the row.
     """
-    skipped = {"state": literal_column("'skipped'"), "token": bindparam("new_token"), "finished_at": _now(dialect)}
+    skipped = {
+        "state": literal_column("'skipped'"),
+        "token": bindparam("new_token"),
+        "finished_at": clock_time(dialect),
+    }
     return update(effect).where(_MINE).values(skipped)
 
 
@@ -95,7 +99,7 @@ def record(dialect: str) -> Update:
     return (
         update(effect)
         .where(_MINE)
-        .values(state=bindparam("new_state"), result=bindparam("new_result"), finished_at=_now(dialect))
+        .values(state=bindparam("new_state"), result=bindparam("new_result"), finished_at=clock_time(dialect))
     )
 
 
@@ -114,21 +118,4 @@ def end_lease(dialect: str) -> Update:
 
     Index: the primary key. Locks: the row.
     """
-    return update(effect).where(_MINE).values(locked_until=_now(dialect))
-
-
-def _now(dialect: str) -> ColumnElement[Any]:
-    return _text_of_time() if dialect == "sqlite" else func.clock_timestamp()
-
-
-def _later(dialect: str) -> ColumnElement[Any]:
-    seconds = bindparam("seconds", type_=Float)
-    if dialect == "sqlite":
-        return _text_of_time(func.printf(literal_column("'%+.3f seconds'"), seconds))
-    return func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
-
-
-def _text_of_time(*changes: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The time as SQLAlchemy keeps it on SQLite."""
-    form: ColumnElement[str] = literal_column("'%Y-%m-%d %H:%M:%f000'")
-    return func.strftime(form, literal_column("'now'"), *changes, type_=Text)
+    return update(effect).where(_MINE).values(locked_until=clock_time(dialect))

@@ -4,7 +4,6 @@ A row that has expired is as good as none. The database's clock decides; on Post
 statement came in.
 """
 
-from datetime import timedelta
 from functools import cache
 from typing import Any
 
@@ -13,12 +12,9 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Delete,
-    Dialect,
     Integer,
-    Interval,
     Select,
     Text,
-    TypeDecorator,
     Update,
     and_,
     bindparam,
@@ -39,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outboxkit.statements.conflicts import insert_into
+from outboxkit.statements.dialects import insert_into, span, statement_time
 from outboxkit.tables import UtcDateTime, idempotency
 
 _KEY = (idempotency.c.scope, idempotency.c.principal, idempotency.c.key)
@@ -51,21 +47,6 @@ _REQUEST = bindparam("asked", type_=idempotency.c.fingerprint.type)
 _ANSWER = {"response_status": "status", "response_headers": "headers", "response_body": "body"}
 _LOCK_COLUMNS = ("virtualtransaction", "objsubid", "classid", "objid", "locktype", "database", "mode", "granted")
 _LOCKS = table("pg_locks", *(column(name) for name in _LOCK_COLUMNS))
-
-
-class _Span(TypeDecorator[timedelta]):
-    """A duration: an interval on PostgreSQL, what SQLite's `strftime` adds to a time."""
-
-    impl = Interval
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> Any:
-        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else Interval())
-
-    def process_bind_param(self, value: timedelta | None, dialect: Dialect) -> Any:
-        if value is None or dialect.name != "sqlite":
-            return value
-        return f"{value.total_seconds():+.3f} seconds"
 
 
 @cache
@@ -82,7 +63,7 @@ def take(dialect: str) -> ReturningInsert[Any]:
 
 
 @cache
-def take_alone() -> ReturningInsert[Any]:
+def take_alone(dialect: str) -> ReturningInsert[Any]:
     """`take`, but where another transaction is busy with the key, no row, and at once. PostgreSQL only.
 
     Parameters: those of `take`; request_lock; request_part and asked_part, the halves of a second lock. Index: the
@@ -92,7 +73,7 @@ def take_alone() -> ReturningInsert[Any]:
     """
     told = func.pg_try_advisory_xact_lock_shared(_part("request_part"), _part("asked_part"), type_=Boolean)
     alone = func.pg_try_advisory_xact_lock(_request_lock(), type_=Boolean)
-    return _take("postgresql", case((_in_use("postgresql"), false()), (told, alone), else_=false()))
+    return _take(dialect, case((_in_use(dialect), false()), (told, alone), else_=false()))
 
 
 @cache
@@ -102,8 +83,10 @@ def look_up(dialect: str) -> Select[Any]:
     Parameters: at_scope, at_principal, at_key. Index: the primary key. Locks: none.
     """
     known = ("fingerprint", "state", "token", "locked_until", "expires_at", *_ANSWER)
-    now = type_coerce(_now(dialect), UtcDateTime).label("now")
-    return select(*(idempotency.c[name] for name in known), now).where(_THIS, idempotency.c.expires_at > _now(dialect))
+    now = type_coerce(statement_time(dialect), UtcDateTime).label("now")
+    return select(*(idempotency.c[name] for name in known), now).where(
+        _THIS, idempotency.c.expires_at > statement_time(dialect)
+    )
 
 
 @cache
@@ -160,7 +143,7 @@ def keep_steps(dialect: str) -> Update:
     Parameters: at_scope, at_principal, at_key, at_token, finished, lease. Index: the primary key. Locks: the row.
     """
     finished = bindparam("finished", type_=idempotency.c.steps.type)
-    return update(idempotency).where(_MINE).values(steps=finished, locked_until=_later(dialect, "lease"))
+    return update(idempotency).where(_MINE).values(steps=finished, locked_until=statement_time(dialect, span("lease")))
 
 
 @cache
@@ -184,7 +167,7 @@ def end_lease(dialect: str) -> Update:
 
     Parameters: at_scope, at_principal, at_key, at_token. Index: the primary key. Locks: the row.
     """
-    return update(idempotency).where(_MINE).values(locked_until=_now(dialect))
+    return update(idempotency).where(_MINE).values(locked_until=statement_time(dialect))
 
 
 @cache
@@ -197,15 +180,15 @@ def forget() -> Delete:
 
 
 def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
-    now = _now(dialect)
+    now = statement_time(dialect)
     row = {
         **{known.name: bindparam(f"at_{known.name}", type_=known.type) for known in _KEY},
         "fingerprint": _REQUEST,
         "state": literal_column("'processing'"),
         "token": bindparam("token_now", type_=idempotency.c.token.type),
-        "locked_until": _later(dialect, "lease"),
+        "locked_until": statement_time(dialect, span("lease")),
         "created_at": now,
-        "expires_at": _later(dialect, "retention"),
+        "expires_at": statement_time(dialect, span("retention")),
     }
     insert = insert_into(dialect, idempotency).from_select(
         list(row), select(*row.values()).where(free), include_defaults=False
@@ -228,24 +211,9 @@ def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
 
 def _in_use(dialect: str) -> ColumnElement[bool]:
     """Whether there is a row that nobody may take over."""
-    held = or_(_IS_DONE, idempotency.c.locked_until.is_(None), idempotency.c.locked_until > _now(dialect))
+    held = or_(_IS_DONE, idempotency.c.locked_until.is_(None), idempotency.c.locked_until > statement_time(dialect))
     kept = or_(held, idempotency.c.fingerprint != _REQUEST)
-    return exists().where(_THIS, idempotency.c.expires_at > _now(dialect), kept)
-
-
-def _now(dialect: str) -> ColumnElement[Any]:
-    return _sqlite_time() if dialect == "sqlite" else func.statement_timestamp()
-
-
-def _later(dialect: str, span: str) -> ColumnElement[Any]:
-    length = bindparam(span, type_=_Span)
-    return _sqlite_time(length) if dialect == "sqlite" else func.statement_timestamp() + length
-
-
-def _sqlite_time(*changes: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The time as the text that SQLAlchemy keeps it as."""
-    form: ColumnElement[Any] = literal_column("'%Y-%m-%d %H:%M:%f000'")
-    return func.strftime(form, literal_column("'now'"), *changes, type_=Text)
+    return exists().where(_THIS, idempotency.c.expires_at > statement_time(dialect), kept)
 
 
 def _part(name: str) -> ColumnElement[int]:

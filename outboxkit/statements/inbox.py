@@ -1,24 +1,16 @@
 """The inbox: recording what was processed and which starts may have killed a consumer, and forgetting both in time."""
 
-import json
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cache
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     ColumnElement,
     Delete,
-    Dialect,
     Insert,
     Integer,
-    Select,
     String,
-    Text,
-    TypeDecorator,
     Update,
-    any_,
     bindparam,
     column,
     delete,
@@ -28,20 +20,32 @@ from sqlalchemy import (
     literal_column,
     select,
     table,
-    true,
     tuple_,
     update,
 )
 from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.types import TypeEngine
 
-from outboxkit.statements.conflicts import insert_into
+from outboxkit.statements.dialects import (
+    among_found,
+    has_one_writer,
+    insert_into,
+    latest_time,
+    lists,
+    row_id,
+    unplaced_rows,
+)
 from outboxkit.tables import UtcDateTime, attempt, inbox
-
-DEFAULT = f"{inbox.name}_default"
-"""The partition of ids that are no UUIDv7 of a day that has a partition."""
 
 _KEY = [inbox.c.handler, inbox.c.message_id]
 _RECORDED = ("handler", "message_id", "type", "attempts", "processed_at")
+_LISTS: dict[str, TypeEngine[Any]] = {
+    "handlers": String(),
+    "message_ids": String(),
+    "types": String(),
+    "attempts": Integer(),
+    "mades": UtcDateTime(),
+}
 
 
 @cache
@@ -56,7 +60,7 @@ def record_processed(dialect: str) -> ReturningInsert[str]:
     commit nothing is inserted, after its rollback this insert goes on.
     """
     row: dict[str, Any] = {name: bindparam(name) for name in _RECORDED[:-1]}
-    row["processed_at"] = _not_before(dialect, bindparam("made", type_=UtcDateTime))
+    row["processed_at"] = latest_time(dialect, bindparam("made", type_=UtcDateTime))
     made: ReturningInsert[str] = (
         insert_into(dialect, inbox)
         .values(row)
@@ -76,14 +80,15 @@ def record_all(dialect: str) -> ReturningInsert[str, str]:
     Locks: as `record_processed`, row by row in the order of the lists; who always sorts by handler and id meets no
     deadlock.
     """
-    rows = _json_rows() if dialect == "sqlite" else _array_rows()
+    given = lists(dialect, _LISTS)
+    rows = given.select(*(given.c[name] for name in list(_LISTS)[:-1]), latest_time(dialect, given.c["mades"]))
     into = insert_into(dialect, inbox).from_select(_RECORDED, rows, include_defaults=False)
     made: ReturningInsert[str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(*_KEY)
     return made
 
 
 @cache
-def took() -> Update:
+def record_duration() -> Update:
     """Note how long a handler took. Parameters: at_handler, at_message_id, milliseconds.
 
     Index: the primary key. Locks: the row, which the same transaction has inserted.
@@ -108,57 +113,10 @@ def prune_inbox(dialect: str, before: datetime, limit: int) -> Delete:
     Index: outboxkit_inbox_processed on PostgreSQL; none on SQLite, where the scan stops at the limit. Locks: the rows
     that it deletes.
     """
-    if dialect == "sqlite":
-        key = tuple_(*_KEY)
-        return delete(inbox).where(key.in_(select(*_KEY).where(inbox.c.processed_at < before).limit(limit)))
-    rows = table(DEFAULT, column("ctid"), column("processed_at", UtcDateTime))
-    old = select(rows.c.ctid).where(rows.c.processed_at < before).order_by(rows.c.processed_at).limit(limit)
-    return delete(rows).where(rows.c.ctid == any_(func.array(old.scalar_subquery())))
-
-
-class _Listed(TypeDecorator[Sequence[Any]]):
-    """A list as a JSON array, for SQLite; moments as the text that it keeps them as."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Sequence[Any] | None, dialect: Dialect) -> str:  # noqa: ARG002
-        return json.dumps([_as_text(one) if isinstance(one, datetime) else one for one in value or ()])
-
-
-def _as_text(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}"
-
-
-def _not_before(dialect: str, made: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The database's time, or `made` where that is later; SQLite's texts of times sort as the times do."""
-    now = func.current_timestamp()
-    return func.max(now, func.coalesce(made, now)) if dialect == "sqlite" else func.greatest(now, made)
-
-
-def _array_rows() -> Select[Any]:
-    kinds = {"handlers": String, "message_ids": String, "types": String, "attempts": Integer, "mades": UtcDateTime}
-    names = ("handler", "message_id", "type", "attempts", "made")
-    given = (
-        func.unnest(*(bindparam(name, type_=ARRAY(kind)) for name, kind in kinds.items()))
-        .table_valued(
-            *(column(name, kind) for name, kind in zip(names, kinds.values(), strict=True)), with_ordinality="place"
-        )
-        .render_derived("given")
-    )
-    columns = (*(given.c[name] for name in names[:-1]), _not_before("postgresql", given.c.made))
-    return select(*columns).order_by(given.c.place)
-
-
-def _json_rows() -> Select[Any]:
-    given = func.json_each(bindparam("handlers", type_=_Listed)).table_valued("key", "value", name="given")
-    place = func.printf(literal_column("'$[%d]'"), given.c.key)
-    others = [
-        func.json_extract(bindparam(name, type_=_Listed), place)
-        for name in ("message_ids", "types", "attempts", "mades")
-    ]
-    columns = (given.c.value, *others[:-1], _not_before("sqlite", others[-1]))
-    return select(*columns).where(true()).order_by(given.c.key)  # without a WHERE, SQLite takes ON CONFLICT for a join
+    rows = table(unplaced_rows(dialect, inbox), column("processed_at", UtcDateTime))
+    old = select(row_id(dialect)).select_from(rows).where(rows.c.processed_at < before).limit(limit)
+    old = old if has_one_writer(dialect) else old.order_by(rows.c.processed_at)
+    return delete(rows).where(among_found(dialect, row_id(dialect), old))
 
 
 _ROW_KEY = list(attempt.primary_key)

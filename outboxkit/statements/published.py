@@ -8,13 +8,10 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Delete,
-    Integer,
     Select,
     String,
     and_,
-    any_,
     bindparam,
-    cast,
     column,
     delete,
     func,
@@ -23,18 +20,18 @@ from sqlalchemy import (
     or_,
     select,
     table,
-    text,
     tuple_,
     type_coerce,
 )
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.dml import ReturningDelete
 
+from outboxkit.envelope import COLUMNS
+from outboxkit.statements.dialects import among_found, row_id, transaction_time, unplaced_rows
 from outboxkit.statements.partitions import PUBLISHED
 from outboxkit.tables import UtcDateTime, dead_letter, effect, idempotency, inbox, outbox, published
 
 # By the table, and not for the database: tenants may have a schema each.
-_OID = cast(cast(func.to_regclass(literal_column(f"'{inbox.name}'")), postgresql.OID), String)
+_OID = literal_column(f"to_regclass('{inbox.name}')::oid::text", String)
 _LOCK = func.hashtextextended(literal_column("'outboxkit:prune:'").concat(_OID), literal_column("0"))
 """Of a session-level advisory lock, which the one pruner of these tables holds."""
 
@@ -92,43 +89,18 @@ def prune_effects(dialect: str, before: datetime, limit: int) -> Delete:
 def _first(dialect: str, order: Column[Any], *old: ColumnElement[bool], limit: int) -> Delete:
     """By their places: by their keys the planner would read the whole table for each batch."""
     rows = order.table
-    place: Any = literal_column("rowid", Integer) if dialect == "sqlite" else literal_column("ctid")
+    place = row_id(dialect)
     found = select(place).select_from(rows).where(*old).order_by(order).limit(limit).with_for_update(skip_locked=True)
-    if dialect == "sqlite":
-        return delete(rows).where(place.in_(found))
-    return delete(rows).where(place == any_(func.array(found.scalar_subquery())))
+    return delete(rows).where(among_found(dialect, place, found))
 
 
-DEFAULT = f"{published.name}_default"
-"""The partition of rows whose day has none of its own."""
-
-KEPT = (
-    published.c.published_at,
-    published.c.position,
-    published.c.message_id,
-    published.c.type,
-    published.c.payload,
-    published.c.key,
-    published.c.topic,
-    published.c.headers,
-    published.c.correlation_id,
-    published.c.causation_id,
-    published.c.created_at,
-    published.c.content_type,
-    published.c.content_encoding,
-)
+KEPT = (published.c.published_at, published.c.position, *(published.c[name] for name in COLUMNS))
 """The columns of a kept row that `outboxkit.replay` reads. A replay is for a queue, and nothing there answers."""
 
 
 def moment(dialect: str) -> Select[Any]:
     """The time by the database's clock: the start of the transaction. Locks: none."""
-    # SQLite's own current_timestamp has no fraction of a second.
-    now = (
-        func.strftime(text("'%Y-%m-%d %H:%M:%f000'"), text("'now'"))
-        if dialect == "sqlite"
-        else func.current_timestamp()
-    )
-    return select(type_coerce(now, UtcDateTime))
+    return select(type_coerce(transaction_time(dialect), UtcDateTime))
 
 
 def be_reading() -> Select[Any]:
@@ -168,8 +140,7 @@ def prune_published(dialect: str, before: datetime, limit: int) -> Delete:
 
     Index: the primary key of the default partition, or of SQLite's plain table. Locks: the rows that it deletes.
     """
-    name = published.name if dialect == "sqlite" else DEFAULT
-    kept = table(name, column("published_at", UtcDateTime), column("position", BigInteger))
+    kept = table(unplaced_rows(dialect, published), column("published_at", UtcDateTime), column("position", BigInteger))
     place = (kept.c.published_at, kept.c.position)
     old = select(*place).where(kept.c.published_at < before).order_by(*place).limit(limit)
     return delete(kept).where(tuple_(*place).in_(old))

@@ -3,7 +3,6 @@
 from typing import Any, Literal
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     ColumnElement,
     CompoundSelect,
@@ -11,7 +10,6 @@ from sqlalchemy import (
     Select,
     Update,
     and_,
-    any_,
     bindparam,
     exists,
     func,
@@ -25,13 +23,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outboxkit.statements.conflicts import insert_into
-from outboxkit.statements.dead import LISTED, MESSAGE
+from outboxkit.envelope import COLUMNS
+from outboxkit.statements.dead import LISTED
+from outboxkit.statements.dialects import among, insert_into
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 
 Resolution = Literal["replayed", "discarded"]
 
-_ENVELOPE = ("position", *MESSAGE, "discard_unroutable", "destination", "reply")
+_ENVELOPE = ("position", *COLUMNS, "discard_unroutable", "destination", "reply")
 """What a message has in the outbox, and takes back there; its attempts begin anew, and it does not expire again."""
 
 
@@ -45,7 +44,7 @@ def with_siblings(dialect: str) -> CompoundSelect[Any]:
     Parameters: ids. Indexes: the primary key and outboxkit_dead_letter_parked. Locks: none.
     """
     chosen, other = dead_letter.alias("chosen"), dead_letter.alias("other")
-    ours = _among(chosen.c.id, "ids", dialect)
+    ours = among(dialect, chosen.c.id, "ids")
     keys = select(chosen.c.key, chosen.c.destination).where(ours, chosen.c.parked).distinct().subquery("keys")
     theirs = (other.c.key == keys.c.key, other.c.destination == keys.c.destination, other.c.parked)
     return union(select(chosen.c.id).where(ours), select(other.c.id).join(keys, and_(*theirs)))
@@ -62,13 +61,13 @@ def lock(dialect: str) -> Select[Any]:
     """
     return (
         select(*(dead_letter.c[name] for name in ("id", "position", "key", "parked", "side", "destination")))
-        .where(dead_letter.c.resolution.is_(None), _among(dead_letter.c.id, "ids", dialect))
+        .where(dead_letter.c.resolution.is_(None), among(dialect, dead_letter.c.id, "ids"))
         .order_by(dead_letter.c.id)
         .with_for_update()
     )
 
 
-def by_key() -> Select[Any]:
+def forbid_seqscan() -> Select[Any]:
     """Have this transaction find the rows of a page one by one, by their indexes, however many others there are.
 
     The planner would rather read a whole table once for 500 rows of it, and for the next 500 again. PostgreSQL only.
@@ -90,7 +89,7 @@ def put_back(dialect: str) -> ReturningInsert[Any]:
     """
     names = [*_ENVELOPE, "due_at", "held"]
     source = select(*(readable(dead_letter.c[name]) for name in _ENVELOPE), _NOW, true()).where(
-        dead_letter.c.resolution.is_(None), _has_a_place(), _among(dead_letter.c.id, "ids", dialect)
+        dead_letter.c.resolution.is_(None), _has_a_place(), among(dialect, dead_letter.c.id, "ids")
     )
     made: ReturningInsert[Any] = (
         insert_into(dialect, outbox)
@@ -107,7 +106,7 @@ def envelopes(dialect: str) -> Select[Any]:
     Parameters: ids. Index: the primary key. Locks: none beyond those of `lock`.
     """
     columns = (*LISTED, dead_letter.c.headers)
-    return select(*columns).where(_among(dead_letter.c.id, "ids", dialect)).order_by(dead_letter.c.id)
+    return select(*columns).where(among(dialect, dead_letter.c.id, "ids")).order_by(dead_letter.c.id)
 
 
 def send_back() -> Insert:
@@ -117,11 +116,11 @@ def send_back() -> Insert:
     row.
     """
     headers = bindparam("headers", type_=outbox.c.headers.type)
-    values = [headers if name == "headers" else readable(dead_letter.c[name]) for name in MESSAGE]
+    values = [headers if name == "headers" else readable(dead_letter.c[name]) for name in COLUMNS]
     source = select(*values).where(
         dead_letter.c.resolution.is_(None), dead_letter.c.id == bindparam("id", type_=BigInteger)
     )
-    return insert(outbox).inline().from_select(list(MESSAGE), source, include_defaults=False)
+    return insert(outbox).inline().from_select(list(COLUMNS), source, include_defaults=False)
 
 
 def resolve(dialect: str) -> Update:
@@ -131,7 +130,7 @@ def resolve(dialect: str) -> Update:
     """
     return (
         update(dead_letter)
-        .where(dead_letter.c.resolution.is_(None), _among(dead_letter.c.id, "ids", dialect))
+        .where(dead_letter.c.resolution.is_(None), among(dialect, dead_letter.c.id, "ids"))
         .values(resolution=bindparam("as_"), resolved_by=bindparam("by"), resolved_at=_NOW, parked=False)
     )
 
@@ -148,7 +147,7 @@ def release(dialect: str) -> Update:
     earlier = (before.c.position < outbox.c.position, before.c.destination == outbox.c.destination)
     stands = exists().where(before.c.parked, before.c.key == outbox.c.key, *earlier)
     theirs = (
-        _among(outbox.c.key, "keys", dialect),
+        among(dialect, outbox.c.key, "keys"),
         outbox.c.destination == bindparam("at_destination", type_=outbox.c.destination.type),
     )
     return update(outbox).where(*theirs, outbox.c.held, outbox.c.due_at == _PARKED, ~stands).values(due_at=_NOW)
@@ -161,10 +160,3 @@ def role() -> Select[Any]:
 
 def _has_a_place() -> ColumnElement[bool]:
     return (dead_letter.c.side == literal_column("'outbox'")) & dead_letter.c.position.is_not(None)
-
-
-def _among(column: ColumnElement[Any], name: str, dialect: str) -> ColumnElement[bool]:
-    """One array on PostgreSQL, so that the statement is the same text, and one plan, for pages of every size."""
-    if dialect == "sqlite":
-        return column.in_(bindparam(name, expanding=True, type_=column.type))
-    return column == any_(bindparam(name, type_=ARRAY(column.type)))

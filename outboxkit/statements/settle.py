@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     Boolean,
     ColumnElement,
@@ -14,7 +13,6 @@ from sqlalchemy import (
     String,
     Text,
     Update,
-    any_,
     bindparam,
     delete,
     exists,
@@ -26,23 +24,12 @@ from sqlalchemy import (
     update,
 )
 
+from outboxkit.envelope import COLUMNS
+from outboxkit.statements.dialects import among, has_one_writer, moves_rows, statement_time
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, published
 
 _MOVED = tuple(column.name for column in published.columns if column.name != "published_at")
 _BURIED = (*_MOVED, "discard_unroutable")
-
-REPLY = (
-    outbox.c.message_id,
-    outbox.c.type,
-    outbox.c.payload,
-    outbox.c.key,
-    outbox.c.headers,
-    outbox.c.correlation_id,
-    outbox.c.causation_id,
-    outbox.c.created_at,
-    outbox.c.content_type,
-)
-"""The columns of a reply that are its own; the others have their defaults."""
 
 
 def forget(dialect: str) -> Delete:
@@ -60,10 +47,7 @@ def keep_published(dialect: str) -> Insert:
     differ. Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
     """
     source, rows = _taken(dialect, _MOVED)
-    # SQLite compares texts: with as many digits as a parameter has, or what was published just then is not found.
-    as_text = func.strftime(literal_column("'%Y-%m-%d %H:%M:%f000'"), literal_column("'now'"))
-    now = as_text if dialect == "sqlite" else func.statement_timestamp()
-    moved = select(now.label("published_at"), *(source[name] for name in _MOVED))
+    moved = select(statement_time(dialect).label("published_at"), *(source[name] for name in _MOVED))
     return insert(published).from_select(["published_at", *_MOVED], moved.where(*rows))
 
 
@@ -107,7 +91,7 @@ def park(dialect: str) -> Update:
         dead_letter.c.key.in_(wanted),
         dead_letter.c.destination == bindparam("of_destination", type_=String),
     )
-    if dialect != "sqlite":
+    if not has_one_writer(dialect):
         parking = parking.order_by(dead_letter.c.id)  # as who resolves dead letters locks them: no deadlock
         parking = select(parking.with_for_update(read=True).cte("parking").c.key)
     return (
@@ -120,12 +104,12 @@ def park(dialect: str) -> Update:
 def add_reply() -> Insert:
     """Add what a destination has answered to a row as a row of `default`, if that row is there; a list of parameters.
 
-    Executed before `forget`, in its transaction. Parameters: at_position, and the columns of `REPLY`. Index: the
+    Executed before `forget`, in its transaction. Parameters: at_position, and the columns of the message. Index: the
     primary key. Locks: none.
     """
-    given = select(*(bindparam(known.name, type_=known.type).label(known.name) for known in REPLY))
+    message = select(*(bindparam(name, type_=outbox.c[name].type).label(name) for name in COLUMNS))
     is_there = exists().where(outbox.c.position == bindparam("at_position", type_=BigInteger))
-    return insert(outbox).inline().from_select([known.name for known in REPLY], given.where(is_there))
+    return insert(outbox).inline().from_select(list(COLUMNS), message.where(is_there))
 
 
 def bury(dialect: str) -> Insert:
@@ -152,14 +136,11 @@ def bury(dialect: str) -> Insert:
 
 def _taken(dialect: str, names: Sequence[str]) -> tuple[Any, list[ColumnElement[bool]]]:
     """The columns of rows that are to be moved, and which rows: deleted by the same statement where that can be."""
-    if dialect == "sqlite":
+    if not moves_rows(dialect):
         return outbox.c, [_among_positions(dialect)]
     gone = delete(outbox).where(_among_positions(dialect)).returning(*(outbox.c[name] for name in names))
     return gone.cte("gone").c, []
 
 
 def _among_positions(dialect: str) -> ColumnElement[bool]:
-    """One array on PostgreSQL, so that the statement is the same text, and one plan, for batches of every size."""
-    if dialect == "sqlite":
-        return outbox.c.position.in_(bindparam("positions", expanding=True))
-    return outbox.c.position == any_(bindparam("positions", type_=ARRAY(BigInteger)))
+    return among(dialect, outbox.c.position, "positions")

@@ -26,6 +26,7 @@ from sqlalchemy import (
     union,
 )
 
+from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import PARKED, dead_letter, effect, idempotency, inbox, outbox, published
 
 _LIMIT = bindparam("limit", type_=Integer)
@@ -223,7 +224,7 @@ def size(dialect: str, table: Table) -> Select[Any]:
     A sample is a random `percent` of the pages on PostgreSQL, which reads those pages only, and on SQLite the `limit`
     oldest rows. Index: none, it reads sizes. Locks: none.
     """
-    if dialect == "sqlite":
+    if has_one_writer(dialect):
         lowest, highest = (select(end(_ROWID)).select_from(table).scalar_subquery() for end in (func.min, func.max))
         return select(func.coalesce(highest - lowest + literal_column("1"), literal_column("0")))
     name = func.to_regclass(literal_column(f"'{table.name}'"))
@@ -261,7 +262,7 @@ def _each_destination(name: str, where: ColumnElement[bool]) -> Select[Any]:
 
 
 def _sample(dialect: str, table: Table) -> FromClause:
-    if dialect == "sqlite":
+    if has_one_writer(dialect):
         return select(table).order_by(_ROWID).limit(_LIMIT).subquery("sample")
     return table.tablesample(func.system(bindparam("percent", type_=Float)), name="sample")
 

@@ -21,7 +21,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.statements.claim import oldest_ready
-from outboxkit.statements.conflicts import insert_into
+from outboxkit.statements.dialects import SERVER, insert_into
 from outboxkit.tables import UtcDateTime, outbox, sleeper
 
 _NAME = bindparam("name", type_=String)
@@ -59,7 +59,7 @@ def go_to_sleep() -> Insert:
     """
     seconds = bindparam("seconds", type_=DOUBLE_PRECISION)
     until = func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
-    row = insert_into("postgresql", sleeper).values(name=_NAME, until=type_coerce(until, UtcDateTime))
+    row = insert_into(SERVER, sleeper).values(name=_NAME, until=type_coerce(until, UtcDateTime))
     made: Insert = row.on_conflict_do_update(index_elements=[sleeper.c.name], set_={"until": row.excluded.until})
     return made
 

@@ -23,36 +23,18 @@ from sqlalchemy import (
     select,
 )
 
-from outboxkit.statements.conflicts import insert_into
+from outboxkit.envelope import COLUMNS, Sending
+from outboxkit.statements.dialects import insert_into, lists
 from outboxkit.tables import outbox
 
-WRITTEN = (
-    outbox.c.message_id,
-    outbox.c.type,
-    outbox.c.payload,
-    outbox.c.key,
-    outbox.c.topic,
-    outbox.c.headers,
-    outbox.c.correlation_id,
-    outbox.c.causation_id,
-    outbox.c.created_at,
-    outbox.c.content_type,
-    outbox.c.content_encoding,
-    outbox.c.due_at,
-    outbox.c.expires_at,
-    outbox.c.discard_unroutable,
-    outbox.c.dedup,
-    outbox.c.destination,
-    outbox.c.reply,
-)
-"""The columns of a new row, in the order in which `outboxkit.outbox.drafts` gives them."""
+NAMES = (*COLUMNS, *Sending._fields)
+WRITTEN = tuple(outbox.c[name] for name in NAMES)
+"""The columns of a new row, in their order."""
 
 KEY_LOCKS = 1024
 """How many locks all the keys of `strict_order` share; a power of two."""
 KEY_LOCK_SPACE = 0x6F75_746B
 """The first of the two numbers of a key's lock, "outk": no lock that is named by one number can be the same."""
-
-_NAMES = [column.name for column in WRITTEN]
 
 
 def insert_one() -> Insert:
@@ -63,12 +45,13 @@ def insert_one() -> Insert:
     return insert(outbox).inline()
 
 
-def insert_many() -> Insert:
+@cache
+def insert_many(dialect: str) -> Insert:
     """Insert rows in their order: one statement, and one text, for any number of them. PostgreSQL only.
 
     Parameters: for each column of `WRITTEN` the list of its values. Locks: none.
     """
-    return insert(outbox).from_select(_NAMES, _given())
+    return insert(outbox).from_select(NAMES, _rows(dialect))
 
 
 @cache
@@ -82,12 +65,12 @@ def insert_one_unless_there(dialect: str) -> Insert:
 
 
 @cache
-def insert_many_unless_there() -> Insert:
+def insert_many_unless_there(dialect: str) -> Insert:
     """`insert_many`, but no rows with an id that the outbox has, where both have `dedup`. PostgreSQL only.
 
     Index: outboxkit_outbox_dedup. Locks: as `insert_one_unless_there`, for each row.
     """
-    return _unless_there(insert_into("postgresql", outbox).from_select(_NAMES, _given()))
+    return _unless_there(insert_into(dialect, outbox).from_select(NAMES, _rows(dialect)))
 
 
 def lock_keys() -> Select[Any]:
@@ -128,11 +111,6 @@ def _unless_there(rows: Any) -> Insert:
     return made
 
 
-def _given() -> Select[Any]:
-    lists = (bindparam(known.name, type_=ARRAY(known.type)) for known in WRITTEN)
-    given = (
-        func.unnest(*lists)
-        .table_valued(*(column(known.name, known.type) for known in WRITTEN), with_ordinality="place")
-        .render_derived("given")
-    )
-    return select(*(given.c[name] for name in _NAMES)).order_by(given.c.place)
+def _rows(dialect: str) -> Select[Any]:
+    given = lists(dialect, {written.name: written.type for written in WRITTEN})
+    return given.select(*given.c.values())

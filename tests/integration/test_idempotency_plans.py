@@ -26,7 +26,7 @@ TAKE = THIS | {"asked": b"a" * 32, "token_now": "t2", "retention": timedelta(hou
 LOCKED = TAKE | {"lease": None, "request_lock": 2**62, "request_part": -7, "asked_part": 9}
 STATEMENTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "take": (statements.idempotency.take("postgresql"), TAKE),
-    "take_alone": (statements.idempotency.take_alone(), LOCKED),
+    "take_alone": (statements.idempotency.take_alone("postgresql"), LOCKED),
     "look_up": (statements.idempotency.look_up("postgresql"), THIS),
     "keep_steps": (statements.idempotency.keep_steps("postgresql"), MINE | {"finished": b"{}", "lease": TAKE["lease"]}),
     "finish": (statements.idempotency.finish(), MINE | {"status": 200, "headers": b"[]", "body": b""}),
@@ -65,7 +65,7 @@ def test_a_statement_goes_by_the_primary_key(filled: Engine, name: str, prepared
 
 def test_where_a_key_is_in_use_no_lock_is_even_tried(filled: Engine):
     """The question is asked before the locks are taken, in whatever order the planner would like it."""
-    query, given = compiled(filled, statements.idempotency.take_alone(), LOCKED)
+    query, given = compiled(filled, statements.idempotency.take_alone("postgresql"), LOCKED)
     with filled.connect() as connection:
         connection.exec_driver_sql(query, given)
         held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"

@@ -84,8 +84,8 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "status.count_later": (statements.status.count_later(NOW + timedelta(hours=2)), OURS, {DUE}),
     "inbox.record_processed": (statements.inbox.record_processed("postgresql"), HANDLED, {INBOX}),
     "inbox.record_all": (statements.inbox.record_all("postgresql"), HANDLED_ALL, {INBOX}),
-    "inbox.took": (
-        statements.inbox.took(),
+    "inbox.record_duration": (
+        statements.inbox.record_duration(),
         {"at_handler": "H1", "at_message_id": "m1", "milliseconds": 7},
         {INBOX_DEFAULT},
     ),

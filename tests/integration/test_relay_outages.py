@@ -14,8 +14,9 @@ from structlog.testing import capture_logs
 
 from outboxkit import Message, process, statements
 from outboxkit.brokers import Receipt
-from outboxkit.outage import PASSING_SQLSTATES, what_is_away
+from outboxkit.outage import what_is_away
 from outboxkit.relay.rows import fetch
+from outboxkit.sqlstates import TRANSIENT
 from tests.integration.recording import Recorder, add, count, relay, rows, running
 from tests.polling import eventually_async
 
@@ -91,8 +92,8 @@ async def test_an_error_is_the_same_whether_sqlalchemy_or_the_driver_was_asked(
     assert getattr(ours.orig, "sqlstate", None) == getattr(theirs.orig, "sqlstate", None) == sqlstate
     assert type(ours) is type(theirs)
     assert ours.connection_invalidated is theirs.connection_invalidated is (trouble in ("terminated", "idle"))
-    assert what_is_away(ours, passing=PASSING_SQLSTATES) == what_is_away(theirs, passing=PASSING_SQLSTATES)
-    assert what_is_away(ours, passing=PASSING_SQLSTATES) == "database"
+    assert what_is_away(ours, passing=TRANSIENT) == what_is_away(theirs, passing=TRANSIENT)
+    assert what_is_away(ours, passing=TRANSIENT) == "database"
     assert async_pg_engine.pool.checkedout() == 0
     async with async_pg_engine.connect() as connection:
         assert len(await fetch(connection, CLAIM, EVERYTHING)) == 1

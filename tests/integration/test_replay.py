@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert
 
-from outboxkit import Message, codec, tables
+from outboxkit import Message, tables
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitSubscriber
+from outboxkit.headers import encode_headers
 from outboxkit.partitions import make_ahead
 from tests.acceptance.worker_process import WorkerProcess
 from tests.plain_client import PlainClient
@@ -60,7 +61,7 @@ def test_one_queue_gets_them_in_order_and_no_other(replay: Any, pg_engine: Engin
 
 
 async def test_a_consumer_sees_the_same_message(replay: Any, pg_engine: Engine, broker: PlainClient):
-    more = {"key": "order-1", "topic": "orders.eu", "headers": codec.encode_headers({"tenant": "a"})}
+    more = {"key": "order-1", "topic": "orders.eu", "headers": encode_headers({"tenant": "a"})}
     more |= {"correlation_id": "story", "causation_id": "cause", "content_encoding": "gzip"}
     keep(pg_engine, range(1, 2), **more, created_at=START.replace(microsecond=0))
     subscriber = RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed"])

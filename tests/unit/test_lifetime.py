@@ -131,9 +131,7 @@ def test_a_handler_that_cancels_every_task_ends_the_process_with_an_error():
     with running(service) as child:
         _, err = child.communicate(timeout=60)
     assert child.returncode == 1
-    assert err.endswith(
-        "RuntimeError: the service was cancelled: does a handler cancel tasks that it did not start?\n"
-    )
+    assert err.endswith("RuntimeError: the service was cancelled: does a handler cancel tasks that it did not start?\n")
 
 
 @pytest.mark.parametrize(

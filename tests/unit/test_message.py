@@ -125,3 +125,17 @@ async def test_tasks_handle_their_own_messages():
             return found.id if found else None
 
     assert await asyncio.gather(handle("a"), handle("b")) == ["a", "b"]
+
+
+def test_a_message_inherits_its_story_and_its_trace():
+    cause = message(id="m-1", correlation_id="c-1", headers={"traceparent": "00-a", "tracestate": 5, "tenant": "a"})
+    effect = message(id="m-2", headers={"own": "x"}).caused_by(cause)
+    assert (effect.id, effect.correlation_id, effect.causation_id) == ("m-2", "c-1", "m-1")
+    assert effect.headers == {"traceparent": "00-a", "own": "x"}
+    assert message().caused_by(message(id="m-1")).correlation_id == "m-1"
+
+
+def test_what_a_message_says_itself_stays():
+    cause = message(id="m-1", correlation_id="c-1", headers={"traceparent": "00-a", "tracestate": "b"})
+    own = message(correlation_id="c-2", causation_id="m-0", headers={"traceparent": "00-c"})
+    assert own.caused_by(cause) == own

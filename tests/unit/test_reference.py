@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 import outboxkit
 from outboxkit import effects, errors, idempotency, ids, inbox, migrations, outbox, preconditions, problems, tables
 from outboxkit.cli import app
-from outboxkit.consumer import decisions
+from outboxkit.inbox import failure
 from outboxkit.integrations import asgi, fastapi, flask, protocol
 from outboxkit.settings import SECRETS, Settings, variable
 
@@ -234,7 +234,7 @@ def test_every_column_may_be_null_as_it_is_written(table: tables.Table) -> None:
 
 
 def test_every_reason_of_a_dead_letter_is_in_its_table() -> None:
-    named = re.search(r"reason: (.*?)\.\n", decisions.Decision.__doc__ or "", re.DOTALL)
+    named = re.search(r"reason: (.*?)\.\n", failure.Decision.__doc__ or "", re.DOTALL)
     assert named is not None
     table = section(read("tables"), "outboxkit_dead_letter").split("| reason | what happened |")[1]
     assert first_cells(table) == re.findall(r"`([^`]+)`", named[1])

@@ -27,18 +27,18 @@ def test_a_session_is_found_behind_a_scoped_one(memory: Engine):
 
 def test_an_async_session_is_told_how_to_call():
     with pytest.raises(TypeError, match=r"await session\.run_sync\(begin, key\)"):
-        session_of(AsyncSession(), "begin", "key")  # type: ignore[arg-type]
+        session_of(AsyncSession(), "begin", "key")
 
 
 def test_a_connection_is_in_a_transaction(memory: Engine):
     with Session(memory) as session:
-        assert connection_of(session, tables.inbox, WHY).in_transaction()
+        assert connection_of(session, WHY, clause=tables.inbox).in_transaction()
 
 
 def test_a_connection_in_autocommit_mode_is_refused(postgresql_url: str):
     engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
     with Session(engine) as session, pytest.raises(TransactionRequired, match=f"AUTOCOMMIT: {WHY}"):
-        connection_of(session, tables.inbox, WHY)
+        connection_of(session, WHY, clause=tables.inbox)
     engine.dispose()
 
 

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from outboxkit import ids
-from outboxkit.brokers.reserved import OWN, addressed_to
+from outboxkit.brokers.reserved import addressed_to
 from outboxkit.errors import ConfigurationError
+from outboxkit.headers import OWN
 from outboxkit.message import Message
 
 PREFIX = "whsec_"

@@ -9,9 +9,9 @@ from typing import Any
 from pamqp import decode
 
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.reserved import OWN
 from outboxkit.codec import CONTENT_TYPE
 from outboxkit.errors import EncodeError
+from outboxkit.headers import MAX_DEPTH, OWN
 from outboxkit.message import Message, unchecked
 
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">d")
@@ -19,9 +19,6 @@ _MORE_FLAGS = 1
 _TEXT, _NOTHING = ord("S"), ord("V")
 MAX_SECONDS = 0xFFFFFFFF
 """The largest timestamp, in the year 2106, that counts as seconds. Some clients send milliseconds instead."""
-
-MAX_DEPTH = 32
-"""Limit of the nested tables and lists in a header. Many more would exceed Python's recursion limit."""
 
 
 @dataclass(slots=True)
@@ -198,13 +195,13 @@ def _end_of(read_one: _Read, data: bytes, offset: int) -> int:
 
 PERSISTENT = 2
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-KEY, CAUSATION, TOPIC = "outboxkit-key", "outboxkit-causation-id", "outboxkit-topic"
+KEY, CAUSATION, TOPIC = f"{OWN}key", f"{OWN}causation-id", f"{OWN}topic"
 DELIVERY_COUNT = "x-delivery-count"
 BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", DELIVERY_COUNT, "x-acquired-count")
 """Prefixes of the headers that RabbitMQ adds: they are about the delivery, not about the message."""
 SAFE_LENGTH = 63
 """Characters that fit into the 255 bytes of a short string, whatever they are."""
-_RESERVED = (OWN, *BROKERS_OWN)
+_NOT_THE_USERS = (OWN, *BROKERS_OWN)
 _NO_HEADERS: dict[str, Any] = {}
 
 
@@ -220,7 +217,7 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
     headers = properties.headers or _NO_HEADERS
     key, causation = _string(headers.get(KEY)), _string(headers.get(CAUSATION))
     texts = (key, topic, properties.correlation_id, causation, properties.content_encoding or None)
-    users_headers = {name: value for name, value in headers.items() if not name.startswith(_RESERVED)}
+    users_headers = {name: value for name, value in headers.items() if not name.startswith(_NOT_THE_USERS)}
     content_type = properties.content_type or CONTENT_TYPE
     start = (id_, type_, body, key, topic, users_headers)
     fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4])

@@ -8,7 +8,8 @@ from pamqp import encode
 
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import BROKERS_OWN, CAUSATION, EPOCH, KEY, PERSISTENT, TOPIC
-from outboxkit.brokers.reserved import OWN, QUEUE, DeliveryHeaders, addressed_to
+from outboxkit.brokers.reserved import QUEUE, DeliveryHeaders, addressed_to
+from outboxkit.headers import EXTRA_ROUTES, OWN
 from outboxkit.message import NAME_LIMIT, Message
 
 METHOD, HEADER, BODY, END = 1, 2, 3, 0xCE
@@ -168,8 +169,6 @@ def _explain(cause: Exception) -> str:
     return " ".join(str(cause).split()) or type(cause).__name__
 
 
-EXTRA_ROUTES = ("CC", "BCC")
-"""Headers with further routing keys. A copy must not have them: it would reach the other queues a second time."""
 _LEFT_OUT = ("expiration", "user_id", "cluster_id")
 """Properties that a copy does not have.
 

@@ -5,7 +5,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -45,14 +45,9 @@ Newer = Annotated[str | None, typer.Option("--newer-than", metavar="DURATION", h
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for; ages become moments by the database's clock."""
+    """The filters of a command; ages become moments by the database's clock."""
 
-    message_ids: tuple[str, ...] = ()
-    type: str | None = None
-    key: str | None = None
-    reason: str | None = None
-    side: str | None = None
-    destination: str | None = None
+    filters: Selection = field(default_factory=Selection)
     older: timedelta | None = None
     newer: timedelta | None = None
 
@@ -63,16 +58,10 @@ class Wanted:
 
     def selection(self, now: datetime, given: tuple[str, ...] = (), *, resolved: bool = False) -> Selection:
         """As a selection, with these arguments: digits are a dead letter's number, all else is a message id."""
-        numbers = tuple(int(one) for one in given if is_number(one))
-        named = tuple(one for one in given if not is_number(one))
-        return Selection(
-            numbers=numbers,
-            message_ids=self.message_ids + named,
-            type=self.type,
-            key=self.key,
-            reason=self.reason,
-            side=self.side,
-            destination=self.destination,
+        return replace(
+            self.filters,
+            numbers=tuple(int(one) for one in given if is_number(one)),
+            message_ids=self.filters.message_ids + tuple(one for one in given if not is_number(one)),
             before=None if self.older is None else now - self.older,
             since=None if self.newer is None else now - self.newer,
             resolved=resolved,
@@ -99,7 +88,7 @@ FILTERS: dict[str, Any] = {
     "older_than": Older,
     "newer_than": Newer,
 }
-"""The options of all `Wanted`, by their parameters."""
+"""The options of all `Wanted`, by their parameters; most are columns of a `Selection`."""
 
 
 def with_filters(command: Callable[..., None]) -> Callable[..., None]:
@@ -118,17 +107,14 @@ def with_filters(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wanted(
-    *, id_: Sequence[str] | None, side: str | None, older_than: str | None, newer_than: str | None, **more: str | None
+    *, id_: Sequence[str] | None, older_than: str | None, newer_than: str | None, **columns: str | None
 ) -> Wanted:
+    side = columns["side"]
     if side is not None and side not in SIDES:
         raise ConfigurationError(f"--side is {side!r}: {' or '.join(SIDES)} is accepted")
+    same: dict[str, Any] = {name.rstrip("_"): value for name, value in columns.items()}
     return Wanted(
-        message_ids=tuple(id_ or ()),
-        type=more["type_"],
-        key=more["key"],
-        reason=more["reason"],
-        side=side,
-        destination=more["destination_"],
+        Selection(message_ids=tuple(id_ or ()), **same),
         older=_age("--older-than", older_than),
         newer=_age("--newer-than", newer_than),
     )

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Row
 
-from outboxkit import codec
 from outboxkit.cli.wording import many, number, plain, span
 from outboxkit.deadletters import Refusal, Survey
+from outboxkit.headers import decode_headers
 from outboxkit.message import DEFAULT_DESTINATION
 
 HEX_BYTES = 64
@@ -147,7 +147,7 @@ def behind(survey: Survey) -> str | None:
 def headers(stored: bytes) -> Mapping[str, object]:
     """The headers; stored bytes that cannot be decoded are shown as they are."""
     try:
-        return codec.decode_headers(stored)
+        return decode_headers(stored)
     except (ValueError, RecursionError):
         return {"(unreadable)": repr(stored[:HEX_BYTES])}
 

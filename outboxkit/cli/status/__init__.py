@@ -14,6 +14,7 @@ from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, show, waiting
 from outboxkit.cli.status.report import Status
 from outboxkit.settings import Settings
+from outboxkit.statements.dialects import SNAPSHOT, is_server
 
 
 @with_settings(*DATABASE, "broker_url")
@@ -38,8 +39,8 @@ async def read_url(url: str) -> Status:
     engine = process.engine(url, name="outboxkit status")
     try:
         async with engine.connect() as connection:
-            if connection.dialect.name == "postgresql":
-                await connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            if is_server(connection.dialect.name):
+                await connection.execution_options(**SNAPSHOT)
             return await connection.run_sync(read, datetime.now(UTC))
     finally:
         await engine.dispose()
@@ -54,7 +55,7 @@ def read(connection: Connection, now: datetime) -> Status:
     schema.check(connection)
     if (version := schema.installed(connection)) == schema.NEEDED:
         structure.check(connection)
-    if connection.dialect.name == "postgresql":
+    if is_server(connection.dialect.name):
         connection.execute(statements.status.by_index())
     found = Status(
         schema_version=version,
@@ -66,7 +67,7 @@ def read(connection: Connection, now: datetime) -> Status:
         effects=waiting.read_effects(connection, now),
         database=urls.shown(connection.engine.url),
     )
-    if connection.dialect.name == "postgresql":
+    if is_server(connection.dialect.name):
         sessions, vacuum = advice.read_sessions(connection), advice.read_vacuum(connection, now)
         right = advice.missing_right(sessions, vacuum)
         found = replace(found, sessions=sessions, vacuum=vacuum, missing_right=right)

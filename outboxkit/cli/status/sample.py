@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, Select, Table
 
 from outboxkit import statements
 from outboxkit.cli.wording import Count
+from outboxkit.statements.dialects import has_one_writer
 
 EXACT_UP_TO = 10_000
 """Rows that are counted one by one; what is more is estimated."""
@@ -37,7 +38,7 @@ def take(connection: Connection, table: Table, query: Select[Any]) -> Sample:
     """Execute a statement on a sample of the table; its `rows` are counts."""
     dialect = connection.dialect.name
     size = float(connection.execute(statements.status.size(dialect, table)).scalar_one())
-    if dialect == "sqlite":
+    if has_one_writer(dialect):
         rows = connection.execute(query, {"limit": EXACT_UP_TO}).all()
         is_whole = sum(row.rows for row in rows) < EXACT_UP_TO
         return Sample(rows, 1 if is_whole else max(size / EXACT_UP_TO, 1))

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from outboxkit import BrokerUnavailable, ConfigurationError, DecodeError, Outcome, Reject, Retry, codec, inbox_handler
+from outboxkit import BrokerUnavailable, ConfigurationError, DecodeError, Outcome, Reject, Retry, inbox_handler
 from outboxkit.brokers import Malformed
-from outboxkit.consumer import Decision, Policy, decisions
+from outboxkit.consumer import Decision, Policy, decide, decisions
+from outboxkit.headers import decode_headers
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter
@@ -26,7 +27,7 @@ def plain(session: Session, event: OrderConfirmed) -> None: ...
 
 
 def decide_for(error: Exception, *, attempt: int, max_attempts: int, handler: Callable[..., Any] = plain) -> Decision:
-    return decisions.decide(error, handler_of(handler), attempt=attempt, max_attempts=max_attempts)
+    return decide(error, handler_of(handler), attempt=attempt, max_attempts=max_attempts)
 
 
 FAILED = Decision(Outcome.DEAD, "failed", "ValueError: boom")
@@ -145,7 +146,7 @@ def test_every_reason_fits_its_column():
 def test_a_dead_letter_keeps_the_whole_message():
     sent = message(key="k", topic="t", headers={"a": 1}, correlation_id="c", causation_id="d", content_encoding="gzip")
     row = decisions.dead_letter(sent, FAILED, queue="billing", handler="SendReceipt", attempts=3, first_failed_at=NOW)
-    assert codec.decode_headers(row.pop("headers")) == {"a": 1}
+    assert decode_headers(row.pop("headers")) == {"a": 1}
     assert row == {
         "side": "inbox",
         "queue": "billing",

@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp.header import ContentHeader
 
-from outboxkit import codec
 from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, HEADER_OVERHEAD, Encoder
 from outboxkit.deadletters import refusal
+from outboxkit.headers import MAX_DEPTH, carried, decode_headers
 from outboxkit.message import Message
 from tests.unit.shop import NOW
 
@@ -24,13 +24,13 @@ def letter(stored: bytes, **more: Any) -> Any:
     return SimpleNamespace(**({"headers": stored, "queue": "billing", "handler": None} | more))
 
 
-def written(carried: dict[str, object]) -> dict[str, Any]:
+def written(kept: dict[str, object]) -> dict[str, Any]:
     """What a consumer reads of these headers, once the relay has written them beside the longest of all else."""
     encoder = Encoder("x" * 255, app_id="x" * 255, channel=1, frame_max=FRAME_MAX)
     message = Message(
         **dict.fromkeys(("id", "type", "key", "topic", "correlation_id", "causation_id", "content_type"), LONGEST),
         payload=b"",
-        headers=carried | {reserved.QUEUE: "q" * 255, reserved.HANDLERS: ["h" * 255], reserved.ACCEPTED: 2**53},
+        headers=kept | {reserved.QUEUE: "q" * 255, reserved.HANDLERS: ["h" * 255], reserved.ACCEPTED: 2**53},
         created_at=NOW,
         content_encoding=LONGEST,
     )
@@ -55,13 +55,13 @@ JSON = st.recursive(
 @example({str(number): "x" * 100 for number in range(3000)})
 @example({"nested": {"x" * 300: 1, "n" * 129: 1, "": 1, "big": 2**70, "float": 1e308, "third": 1 / 3, "half": 0.5}})
 def test_the_relay_can_publish_them_whatever_they_are(found: dict[str, object]):
-    assert written(refusal.carried(found)) == refusal.carried(found)
+    assert written(carried(found)) == carried(found)
 
 
 def test_what_amqp_carries_stays_as_it_is():
     found = {"text": "grüße", "none": None, "yes": True, "int": -(2**63), "float": 1 / 3, "list": [1, ["a", 0.5]]}
     found |= {"table": {"a": {"b": None}}, "n" * 128: 1}
-    assert refusal.carried(found) == found == written(found)
+    assert carried(found) == found == written(found)
 
 
 @pytest.mark.parametrize(
@@ -69,35 +69,35 @@ def test_what_amqp_carries_stays_as_it_is():
     [(2**63, str(2**63)), ([2**64], [str(2**64)]), ([1 / 3], [repr(1 / 3)]), ({"a": 1e308}, {"a": "1e+308"})],
 )
 def test_numbers_that_do_not_fit_become_text(value: object, text: object):
-    assert refusal.carried({"a": value}) == {"a": text}
+    assert carried({"a": value}) == {"a": text}
 
 
 @pytest.mark.parametrize("name", ["", "n" * 129, "é" * 65, "outboxkit-attempt", reserved.QUEUE, "CC", "BCC"])
 def test_what_is_left_out(name: str):
-    assert refusal.carried({name: ["x"], "kept": 1}) == {"kept": 1}
+    assert carried({name: ["x"], "kept": 1}) == {"kept": 1}
 
 
 def test_what_is_deeper_than_any_driver_reads_becomes_text():
-    found = refusal.carried({"a": json.loads("[" * 40 + "]" * 40)})["a"]
-    for _ in range(refusal.DEEPEST - 1):
+    found = carried({"a": json.loads("[" * 40 + "]" * 40)})["a"]
+    for _ in range(MAX_DEPTH - 1):
         (found,) = found
     assert found == ["[" * 8 + "]" * 8]
 
 
 def test_the_largest_go_first_where_they_are_too_many():
-    assert refusal.carried({"a": "x" * 70_000, "b": "y" * 60_000, "c": 1}).keys() == {"b", "c"}
+    assert carried({"a": "x" * 70_000, "b": "y" * 60_000, "c": 1}).keys() == {"b", "c"}
 
 
 def test_where_it_goes_is_said_beside_them():
     found = refusal.of_replay(letter(b'{"tenant":"a"}', handler="SendReceipt"), accepted_at=NOW)
-    carried = codec.decode_headers(found)
-    assert reserved.without(carried) == {"tenant": "a"}
-    assert reserved.addressed_to(carried) == "billing"
-    assert reserved.read(carried) == reserved.DeliveryHeaders(handlers=("SendReceipt",), accepted_at=NOW)
+    kept = decode_headers(found)
+    assert reserved.without(kept) == {"tenant": "a"}
+    assert reserved.addressed_to(kept) == "billing"
+    assert reserved.read(kept) == reserved.DeliveryHeaders(handlers=("SendReceipt",), accepted_at=NOW)
 
 
 def test_no_handler_named_is_all_of_them():
-    assert codec.decode_headers(refusal.of_replay(letter(b"{}"), accepted_at=None)) == {reserved.QUEUE: "billing"}
+    assert decode_headers(refusal.of_replay(letter(b"{}"), accepted_at=None)) == {reserved.QUEUE: "billing"}
 
 
 @pytest.mark.parametrize("stored", [b"{", b"[]", b"\xff", b'{"a":1e999}', b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"])

@@ -12,8 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, obje
 
 from outboxkit import Message, outbox, tables
 from outboxkit.outbox import pending
-from outboxkit.outbox.drafts import Row
-from outboxkit.statements.write import WRITTEN
+from outboxkit.outbox.drafts import Draft
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
 
@@ -65,10 +64,6 @@ def order(number: int) -> OrderConfirmed:
 
 def sent(database_url: str) -> list[object]:
     return [row["message_id"] for row in rows(database_url, tables.outbox)]
-
-
-def test_a_row_has_the_columns_that_are_written():
-    assert Row._fields == tuple(column.name for column in WRITTEN)
 
 
 def test_expire_all_loses_nothing(session: Session, database_url: str):
@@ -264,9 +259,8 @@ def test_what_is_no_message_is_flushed_as_ever(session: Session, database_url: s
     assert (count(database_url, Order.__table__), count(database_url, tables.outbox)) == (1, 0)
 
 
-def row(payload: bytes) -> Row:
-    drafted = message(payload=payload)
-    return Row(*[getattr(drafted, name, None) for name in Row._fields])
+def draft(payload: bytes) -> Draft:
+    return Draft(message(payload=payload), (), dedup=False, strict_key=None)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +282,7 @@ def test_a_statement_carries_a_thousand_rows_and_sixteen_units_at_most(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], portions: list[int]
 ):
     monkeypatch.setattr(pending, "_BYTES_AT_ONCE", 16 if sizes and max(sizes) > 1 else 10_000)
-    given = [row(b"x" * size) for size in sizes]
+    given = [draft(b"x" * size) for size in sizes]
     made = list(pending._portions(given))
     assert [len(portion) for portion in made] == portions
     assert [one for portion in made for one in portion] == given

@@ -269,7 +269,7 @@ def test_an_answer_becomes_a_reply_where_one_is_wanted():
     ]
     found = settle(rows, [Receipt(Verdict.CONFIRMED, answer=answer)] * 3, now=NOW, policy=Policy())
     assert found.published == [1, 2, 3]
-    assert [(reply.at_position, reply.causation_id, reply.payload) for reply in found.replies] == [
+    assert [(reply.at_position, reply.message.causation_id, reply.message.payload) for reply in found.replies] == [
         (1, "a", answer.payload),
         (3, "c", answer.payload),
     ]

@@ -1,9 +1,9 @@
-INSERT INTO outboxkit_dead_letter (side, queue, handler, message_id, type, topic, key, payload,
-    headers, correlation_id, causation_id, content_type, content_encoding, created_at, reason,
+INSERT INTO outboxkit_dead_letter (side, queue, handler, message_id, type, payload, key, topic,
+    headers, correlation_id, causation_id, created_at, content_type, content_encoding, reason,
     error, attempts, first_failed_at, traceback) SELECT :side AS anon_1, :queue AS anon_2, :handler
-    AS anon_3, :message_id AS anon_4, :type AS anon_5, :topic AS anon_6, :key AS anon_7, :payload AS
-    anon_8, :headers AS anon_9, :correlation_id AS anon_10, :causation_id AS anon_11, :content_type
-    AS anon_12, :content_encoding AS anon_13, :created_at AS anon_14, :reason AS anon_15, :error AS
+    AS anon_3, :message_id AS anon_4, :type AS anon_5, :payload AS anon_6, :key AS anon_7, :topic AS
+    anon_8, :headers AS anon_9, :correlation_id AS anon_10, :causation_id AS anon_11, :created_at AS
+    anon_12, :content_type AS anon_13, :content_encoding AS anon_14, :reason AS anon_15, :error AS
     anon_16, :attempts AS anon_17, :first_failed_at AS anon_18, :traceback AS anon_19
 WHERE NOT (EXISTS (SELECT 1
         FROM outboxkit_dead_letter AS there

@@ -1,5 +1,5 @@
 INSERT INTO outboxkit_effect ("key", state, token, started_at, locked_until)
 VALUES (:key, 'started', :token, strftime('%Y-%m-%d %H:%M:%f000', 'now'), strftime('%Y-%m-%d
-    %H:%M:%f000', 'now', printf('%+.3f seconds', :seconds)))
+    %H:%M:%f000', 'now', :lease))
 ON CONFLICT ("key") DO NOTHING
 RETURNING "key";

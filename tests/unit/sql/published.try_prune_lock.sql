@@ -1,2 +1,2 @@
 SELECT pg_try_advisory_lock(hashtextextended('outboxkit:prune:' ||
-    CAST(CAST(to_regclass('outboxkit_inbox') AS OID) AS VARCHAR), 0)) AS pg_try_advisory_lock_1;
+    to_regclass('outboxkit_inbox')::oid::text, 0)) AS pg_try_advisory_lock_1;

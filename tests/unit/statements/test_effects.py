@@ -21,7 +21,9 @@ def begun(engine: Engine):
 
 
 def intend(connection: Connection, token: str) -> str | None:
-    return connection.execute(statements.intend("sqlite"), {"key": "k", "token": token, "seconds": 90.5}).scalar()
+    return connection.execute(
+        statements.intend("sqlite"), {"key": "k", "token": token, "lease": timedelta(seconds=90.5)}
+    ).scalar()
 
 
 def changed(connection: Connection, statement: Executable, **parameters: Any) -> int:
@@ -47,8 +49,8 @@ def test_it_is_found_with_the_time_and_its_lease(begun: Connection):
 
 def test_it_is_taken_over_from_the_run_that_was_found_alone(begun: Connection):
     take = statements.take_over("sqlite")
-    assert changed(begun, take, new_token="second", seconds=300) == 1
-    assert changed(begun, take, new_token="third", seconds=300) == 0
+    assert changed(begun, take, new_token="second", lease=timedelta(minutes=5)) == 1
+    assert changed(begun, take, new_token="third", lease=timedelta(minutes=5)) == 0
     assert row(begun).token == "second"
     assert row(begun).locked_until - row(begun).started_at >= timedelta(seconds=300)
 
@@ -60,7 +62,7 @@ def test_what_is_recorded_stays(begun: Connection, state: str):
     assert (row(begun).state, row(begun).result) == (state, b"7")
     assert row(begun).finished_at is not None
     assert changed(begun, record, new_state="done", new_result=b"8") == 0
-    assert changed(begun, statements.take_over("sqlite"), new_token="second", seconds=1) == 0
+    assert changed(begun, statements.take_over("sqlite"), new_token="second", lease=timedelta(seconds=1)) == 0
     assert changed(begun, statements.skip("sqlite"), new_token="second") == 0
     assert changed(begun, statements.end_lease("sqlite")) == 0
     assert changed(begun, statements.withdraw()) == 0

@@ -73,7 +73,9 @@ def test_how_long_it_took_is_noted_on_one_row(engine: Engine):
     with engine.begin() as connection:
         for handler in ("A", "B"):
             connection.execute(statements.record_processed("sqlite"), ROW | {"handler": handler})
-        connection.execute(statements.took(), {"at_handler": "A", "at_message_id": "m-1", "milliseconds": 250})
+        connection.execute(
+            statements.record_duration(), {"at_handler": "A", "at_message_id": "m-1", "milliseconds": 250}
+        )
         found = connection.execute(select(inbox.c.handler, inbox.c.duration_ms)).all()
     assert sorted(found) == [("A", 250), ("B", None)]
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pamqp.commands import Basic
 
 from outboxkit.brokers.rabbitmq import decode
-from outboxkit.brokers.rabbitmq.decode import MAX_DEPTH, Properties
+from outboxkit.brokers.rabbitmq.decode import Properties
+from outboxkit.headers import MAX_DEPTH
 
 SHORT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60)
 VALUES = st.recursive(

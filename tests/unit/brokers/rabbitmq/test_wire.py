@@ -11,16 +11,17 @@ from pamqp.commands import Basic
 from pamqp.header import ContentHeader
 
 from outboxkit import Message
-from outboxkit.brokers import Malformed, reserved
+from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq import decode as decoding
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Encoder
+from outboxkit.headers import OWN
 from tests.unit.shop import NOW, message
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
 HEADERS = st.dictionaries(
-    NAMES.map(lambda name: name[:32]).filter(lambda name: not name.startswith((reserved.OWN, *decode.BROKERS_OWN))),
+    NAMES.map(lambda name: name[:32]).filter(lambda name: not name.startswith((OWN, *decode.BROKERS_OWN))),
     st.none() | st.booleans() | NAMES | st.integers(-(2**63), 2**63 - 1),
     max_size=4,
 )

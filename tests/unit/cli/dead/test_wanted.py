@@ -19,7 +19,9 @@ def test_digits_are_a_number(given: str, number: bool):
 
 
 def test_arguments_and_filters_are_one_selection():
-    wanted = Wanted(("7",), "T", "k", "expired", "outbox", "payments", timedelta(hours=1), timedelta(days=1))
+    wanted = Wanted(
+        Selection((), ("7",), "T", "k", "expired", "outbox", "payments"), timedelta(hours=1), timedelta(days=1)
+    )
     assert wanted.selection(NOW, ("8", "m-1"), resolved=True) == Selection(
         numbers=(8,),
         message_ids=("7", "m-1"),
@@ -36,7 +38,7 @@ def test_arguments_and_filters_are_one_selection():
 
 def test_nothing_is_said_without_filters():
     assert Wanted().says_nothing
-    assert not Wanted(key="").says_nothing
+    assert not Wanted(Selection(key="")).says_nothing
 
 
 @pytest.mark.parametrize(

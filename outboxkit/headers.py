@@ -1,0 +1,137 @@
+"""Headers: which ones AMQP can carry, and how rows hold them. Pure."""
+
+from collections.abc import Mapping
+from struct import Struct
+
+import msgspec
+
+from outboxkit.errors import EncodeError
+
+OWN = "outboxkit-"
+"""The beginning of the name of every header of outboxkit's own; no user's header has it."""
+EXTRA_ROUTES = ("CC", "BCC")
+"""Headers by which a publisher sends to further queues (RabbitMQ's "sender-selected distribution"). It has happened by
+the time a message is copied or replayed, and would happen again."""
+NAME_LIMIT = 128
+"""Bytes of a header's name, which may have 128 characters (AMQP 0-9-1, section 4.2.5.5): drivers cut off the rest."""
+LIMIT = 120_000
+"""Bytes of all headers: with the other properties they must fit into one frame, which RabbitMQ limits to 131 072."""
+MAX_DEPTH = 32
+"""Levels of tables and lists inside each other; more could not be handled without reaching Python's limit."""
+INT64 = range(-(2**63), 2**63)
+_FLOAT = Struct(">f")
+_HEADERS = msgspec.json.Decoder(dict[str, object])
+
+
+def encode_headers(headers: Mapping[str, object]) -> bytes:
+    """Headers as JSON for the outbox row.
+
+    Raises:
+        EncodeError: a name is reserved, empty or over 128 bytes, or all are over 120 000 bytes. Or a value is neither
+            str, int, bool nor None.
+    """
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _is_name(name):
+            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {NAME_LIMIT} bytes is")
+        if name.startswith(OWN):
+            raise EncodeError(f"header {name!r} is reserved: names that start with {OWN!r} are outboxkit's own")
+        if not isinstance(value, str | int | bool | None):  # no float: on the wire it would be rounded to 32 bits
+            raise EncodeError(
+                f"header {name!r} is {value!r} ({type(value).__name__}); str, int, bool or None is accepted"
+            )
+        if isinstance(value, int) and value not in INT64:
+            raise EncodeError(f"header {name!r} is {value}, which does not fit AMQP's 64 bits; send it as a str")
+    try:
+        encoded = msgspec.json.encode(dict(headers))
+    except (ValueError, TypeError) as error:
+        raise EncodeError(f"the headers cannot be encoded: {error}") from error
+    if len(encoded) > LIMIT:
+        raise EncodeError(f"the headers are {len(encoded)} bytes long; at most {LIMIT} fit into one AMQP frame")
+    return encoded
+
+
+def decode_headers(stored: bytes) -> dict[str, object]:
+    """Headers as they were given to `encode_headers`."""
+    return _HEADERS.decode(stored)
+
+
+def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:
+    """Headers of any client as JSON, to be read by people: values that JSON does not know become text."""
+    try:
+        return msgspec.json.encode(dict(headers), enc_hook=repr)
+    except Exception:  # noqa: BLE001 - a repr of anybody's
+        return msgspec.json.encode({_legible(name): _legible(value) for name, value in headers.items()})
+
+
+def _legible(value: object) -> str:
+    try:
+        text = value if isinstance(value, str) else repr(value)
+        return text.encode(errors="backslashreplace").decode()
+    except RecursionError:
+        return "nested too deeply to be shown"
+    except Exception as error:  # noqa: BLE001 - a repr of anybody's
+        return f"cannot be shown: {type(error).__name__}"
+
+
+def carried(headers: Mapping[str, object]) -> dict[str, object]:
+    """Those of any client's headers that AMQP carries, each as exactly as it can.
+
+    Left out: names over 128 bytes, reserved ones, and the largest if all together would not fit into one frame.
+    """
+    fitting = {
+        name: _value(value, MAX_DEPTH)
+        for name, value in headers.items()
+        if _is_name(name) and not name.startswith(OWN) and name not in EXTRA_ROUTES
+    }
+    sizes = {name: _size_of_field(name, value) for name, value in fitting.items()}
+    total = sum(sizes.values())
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if total <= LIMIT:
+            break
+        total -= sizes[name]
+        del fitting[name]
+    return fitting
+
+
+def _value(value: object, depth: int) -> object:
+    match value:
+        case dict() | list() if depth == 0:
+            return msgspec.json.encode(value).decode()
+        case dict():
+            return {name: _value(inner, depth - 1) for name, inner in value.items() if _is_name(name)}
+        case list():
+            return [_value(inner, depth - 1) for inner in value]
+        case float() if depth < MAX_DEPTH and not _fits_32_bits(value):  # inside others no more of it is written
+            return repr(value)
+        case int() if value not in INT64:
+            return str(value)
+        case _:
+            return value
+
+
+def _fits_32_bits(value: float) -> bool:
+    try:
+        return bool(_FLOAT.unpack(_FLOAT.pack(value))[0] == value)
+    except OverflowError:
+        return False
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name.encode(errors="replace")) <= NAME_LIMIT
+
+
+def _size(value: object) -> int:
+    """Bytes on the wire, at most: a type, and eight for a number or four for the length of what follows."""
+    match value:
+        case str():
+            return 5 + len(value.encode())
+        case dict():
+            return 5 + sum(_size_of_field(name, inner) for name, inner in value.items())
+        case list():
+            return 5 + sum(map(_size, value))
+        case _:
+            return 9
+
+
+def _size_of_field(name: str, value: object) -> int:
+    return 1 + len(name.encode()) + _size(value)

@@ -1,0 +1,37 @@
+"""The SQLSTATEs that outboxkit tells apart, by what they mean to it (PostgreSQL, appendix A). Pure.
+
+A state of two or three characters stands for all that begin with it. SQLite has result codes in their place.
+"""
+
+DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE = "40P01", "40001", "55P03"
+
+# Away: the database cannot be reached now, or takes no writes.
+AWAY = ("08", "57P01", "57P02", "57P03", "53300", "25006")
+"""Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
+its promotion."""
+AWAY_CODES = frozenset({5, 6, 10, 14})
+"""SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
+
+# Transient: the same statement may succeed a moment later.
+TRANSIENT = ("57014", "25P03", DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE, "53", "58")
+"""Cancelled, idle for too long, deadlock, serialization, lock not available, out of resources, system trouble. For
+statements of our own they say nothing about the work. In a handler's transaction they may be the handler's doing."""
+CONFLICT = (SERIALIZATION_FAILURE, DEADLOCK)
+"""The transaction has only collided with another one."""
+LOCKED = (LOCK_NOT_AVAILABLE, DEADLOCK)
+"""Another transaction has the lock, and goes on."""
+
+# Ours: what the statement, its values or the role's rights are to blame for.
+NO_RIGHT = "42501"
+TAKEN = ("42P07", "42P17")
+"""A table of that name is there, or its range is taken by a partition that another process has made."""
+CHECK_VIOLATION = "23514"
+"""Also of an insert that meets a partition being attached."""
+DATA_EXCEPTION = "22"
+"""A value that its column cannot hold; the error's first line ends with it."""
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """The SQLSTATE of an error of SQLAlchemy, from its driver; None if it has none."""
+    state = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return None if state is None else str(state)
