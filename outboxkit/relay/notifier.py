@@ -1,9 +1,9 @@
 """Waking up: how an idle relay learns of new messages, without a tax on every commit.
 
-While a relay is recorded in `outboxkit_sleeper`, an insert into the outbox rings the bell: a NOTIFY, which takes a lock
-of the whole server at commit. A relay that is kept busy is not recorded, so that nobody pays. What no bell announces (a
-transaction that inserted before the sleeper was recorded, a pooler that swallows notifications) a net of rare looks
-catches.
+While a relay is recorded in `outboxkit_listener`, an insert into the outbox rings the bell: a NOTIFY, which takes a
+lock of the whole server at commit. A relay that is kept busy is not recorded, so that nobody pays. What no bell
+announces (a transaction that inserted before the sleeper was recorded, a pooler that swallows notifications) a net of
+rare looks catches.
 
 The bell is for the destination `default`: who inserts knows nothing of destinations. Relays of others poll.
 """

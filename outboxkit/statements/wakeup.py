@@ -22,7 +22,7 @@ from sqlalchemy import (
 
 from outboxkit.statements.claim import oldest_ready
 from outboxkit.statements.conflicts import insert_into
-from outboxkit.tables import UtcDateTime, outbox, sleeper
+from outboxkit.tables import UtcDateTime, listener, outbox
 
 _NAME = bindparam("name", type_=String)
 
@@ -53,25 +53,25 @@ def notify() -> Select[Any]:
 
 
 def go_to_sleep() -> Insert:
-    """Record a sleeper, or go on doing so, for so many seconds from now by the database's clock. PostgreSQL only.
+    """Record a listener, or go on doing so, for so many seconds from now by the database's clock. PostgreSQL only.
 
     Parameters: name, seconds. Index: the primary key. Locks: the sleeper's own row.
     """
     seconds = bindparam("seconds", type_=DOUBLE_PRECISION)
     until = func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
-    row = insert_into("postgresql", sleeper).values(name=_NAME, until=type_coerce(until, UtcDateTime))
-    made: Insert = row.on_conflict_do_update(index_elements=[sleeper.c.name], set_={"until": row.excluded.until})
+    row = insert_into("postgresql", listener).values(name=_NAME, until=type_coerce(until, UtcDateTime))
+    made: Insert = row.on_conflict_do_update(index_elements=[listener.c.name], set_={"until": row.excluded.until})
     return made
 
 
 def wake_up() -> Delete:
     """Take a sleeper's row back. Parameters: name. Index: the primary key. Locks: the row."""
-    return delete(sleeper).where(sleeper.c.name == _NAME)
+    return delete(listener).where(listener.c.name == _NAME)
 
 
 def forget_the_gone() -> Delete:
-    """Forget sleepers that went without a word. PostgreSQL only. Index: outboxkit_sleeper_until. Locks: their rows."""
-    return delete(sleeper).where(sleeper.c.until < type_coerce(func.statement_timestamp(), UtcDateTime))
+    """Forget sleepers that went without a word. PostgreSQL only. Index: outboxkit_listener_until. Locks: their rows."""
+    return delete(listener).where(listener.c.until < type_coerce(func.statement_timestamp(), UtcDateTime))
 
 
 def something_to_do() -> Select[Any]:

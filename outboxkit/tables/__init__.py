@@ -34,9 +34,9 @@ from sqlalchemy import (
 )
 
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.tables.postgresql import INDEX_PROCESSED, RING, TRIGGER, default_partition
+from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, TRIGGER, default_partition
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 1
 """The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
 
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
@@ -223,15 +223,15 @@ published = Table(
 )
 """What was published, where it is kept: on PostgreSQL a partition for each day, and one for what fits in none."""
 
-sleeper = Table(
-    "outboxkit_sleeper",
+listener = Table(
+    "outboxkit_listener",
     metadata,
     Column("name", String(255), primary_key=True),
-    Column("until", UtcDateTime, nullable=False, comment="after this the relay has gone without a word"),
+    Column("until", UtcDateTime, nullable=False, comment="the relay listens until then, unless it says so again"),
 )
-"""Relays that are asleep and want to be woken by the next insert. Unlogged: after a crash nobody is asleep."""
+"""Relays that are idle and listen for the next insert. Unlogged: after a crash nobody listens."""
 
-Index("outboxkit_sleeper_until", sleeper.c.until)
+Index("outboxkit_listener_until", listener.c.until)
 
 idempotency = Table(
     "outboxkit_idempotency",
@@ -271,10 +271,10 @@ Index("outboxkit_effect_started", effect.c.started_at)
 _partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_column("'started'"))
 
 for _table, _when, _statement in (
-    (outbox, "after_create", RING),
+    (outbox, "after_create", NOTIFY),
     (outbox, "after_drop", f"DROP FUNCTION IF EXISTS {TRIGGER}()"),
     (published, "after_create", default_partition(published.name)),
-    (sleeper, "after_create", "ALTER TABLE outboxkit_sleeper SET UNLOGGED"),
+    (listener, "after_create", "ALTER TABLE outboxkit_listener SET UNLOGGED"),
     (inbox, "after_create", default_partition(inbox.name)),
     (inbox, "after_create", INDEX_PROCESSED),
 ):

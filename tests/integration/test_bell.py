@@ -15,7 +15,7 @@ from tests.pages import libpq
 INSERT = (
     "INSERT INTO {}outboxkit_outbox (message_id, type, payload, headers, content_type) VALUES ('m', 'T', '', '', '')"
 )
-SLEEP = "INSERT INTO {}outboxkit_sleeper VALUES ('relay', clock_timestamp() + interval '{}')"
+SLEEP = "INSERT INTO {}outboxkit_listener VALUES ('relay', clock_timestamp() + interval '{}')"
 
 Connection = psycopg.Connection[Any]
 
@@ -84,7 +84,7 @@ def test_a_writer_needs_no_rights_on_the_sleepers_and_no_search_path(empty_postg
             with psycopg.connect(libpq(within.render_as_string(hide_password=False)), autocommit=True) as ear:
                 listen(ear)
                 owner.execute(f"SET ROLE {role}; SET search_path = pg_temp")
-                owner.execute("CREATE TEMP TABLE outboxkit_sleeper (until timestamptz)")
+                owner.execute("CREATE TEMP TABLE outboxkit_listener (until timestamptz)")
                 owner.execute(INSERT.format("messages."))
                 assert heard(ear, owner) == 1
         finally:
@@ -94,9 +94,9 @@ def test_a_writer_needs_no_rights_on_the_sleepers_and_no_search_path(empty_postg
 @pytest.mark.parametrize(
     "harm",
     [
-        "DROP TABLE outboxkit_sleeper",
-        "ALTER TABLE outboxkit_sleeper RENAME COLUMN until TO till",
-        "REVOKE ALL ON outboxkit_sleeper FROM CURRENT_USER",
+        "DROP TABLE outboxkit_listener",
+        "ALTER TABLE outboxkit_listener RENAME COLUMN until TO till",
+        "REVOKE ALL ON outboxkit_listener FROM CURRENT_USER",
         "CREATE SCHEMA moved; ALTER TABLE outboxkit_outbox SET SCHEMA moved; SET search_path = moved",
     ],
 )
@@ -113,10 +113,10 @@ def test_dead_versions_of_sleepers_are_not_walked_over(postgresql_url: str, writ
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT 1")
         writer.execute(
-            "INSERT INTO outboxkit_sleeper SELECT i::text, now() - interval '1 day' FROM generate_series(1, 20000) i"
+            "INSERT INTO outboxkit_listener SELECT i::text, now() - interval '1 day' FROM generate_series(1, 20000) i"
         )
-        writer.execute("DELETE FROM outboxkit_sleeper")
-        writer.execute("ANALYZE outboxkit_sleeper")  # as autovacuum does, also where it cannot remove anything
+        writer.execute("DELETE FROM outboxkit_listener")
+        writer.execute("ANALYZE outboxkit_listener")  # as autovacuum does, also where it cannot remove anything
         writer.execute(INSERT.format(""))  # what is read at first, the plan for one
         before = pages_read(writer)
         for _ in range(10):
@@ -129,15 +129,15 @@ def pages_read(connection: Connection) -> int:
     connection.execute("SELECT pg_stat_force_next_flush()")
     found = connection.execute(
         "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables "
-        "WHERE relname = 'outboxkit_sleeper'"
+        "WHERE relname = 'outboxkit_listener'"
     ).fetchone()
     return int(found[0]) if found else -1
 
 
-def test_the_tables_of_create_all_have_the_bell_too(empty_postgresql_url: str):
+def test_the_tables_of_create_all_have_the_trigger_too(empty_postgresql_url: str):
     engine = create_engine(empty_postgresql_url)
     metadata.create_all(engine)
     with engine.begin() as connection:
         found = connection.execute(text("SELECT tgname FROM pg_trigger WHERE tgrelid = 'outboxkit_outbox'::regclass"))
-        assert found.scalars().all() == ["outboxkit_ring"]
+        assert found.scalars().all() == ["outboxkit_notify"]
     engine.dispose()

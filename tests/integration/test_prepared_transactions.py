@@ -16,7 +16,7 @@ ADD = """
 INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type)
 VALUES ('m', 'T', '{}', '{}', 'application/json')
 """
-SLEEP = "INSERT INTO outboxkit_sleeper VALUES ('somebody', now() + interval '1 hour')"
+SLEEP = "INSERT INTO outboxkit_listener VALUES ('somebody', now() + interval '1 hour')"
 
 
 @pytest.fixture(scope="module")

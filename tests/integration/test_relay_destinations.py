@@ -113,8 +113,8 @@ async def test_an_answer_is_a_message_for_the_other_relay_whose_bell_it_rings(
     asleep = Relay(async_pg_engine, MemoryPublisher(broker), poll_interval=HOUR)
     asleep._wakeup._net_seconds = HOUR.total_seconds()
     async with running(asleep):
-        sleepers = "SELECT count(*) FROM outboxkit_sleeper"
-        await eventually_async(lambda: asyncio.to_thread(asked, pg_engine, sleepers))
+        listeners = "SELECT count(*) FROM outboxkit_listener"
+        await eventually_async(lambda: asyncio.to_thread(asked, pg_engine, listeners))
         (sent,) = charges(pg_engine, 1, reply="CardCharged", correlation_id="c")
         await drained(async_pg_engine, Answering(), destination="payments")
         async with asyncio.timeout(60):
@@ -191,7 +191,7 @@ async def test_another_destination_has_no_bell_and_polls(pg_engine: Engine, asyn
     async with running(relay):
         (sent,) = charges(pg_engine, 1)
         await eventually_async(lambda: asyncio.sleep(0, recorder.arrived))
-        assert asked(pg_engine, "SELECT count(*) FROM outboxkit_sleeper") == 0
+        assert asked(pg_engine, "SELECT count(*) FROM outboxkit_listener") == 0
     assert recorder.arrived == [sent]
 
 

@@ -27,7 +27,7 @@ HOUR = timedelta(hours=1)
 INSERT = (
     "INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type{}) VALUES ('m', 'T', '', '', ''{})"
 )
-SLEEPERS = "SELECT count(*) FROM outboxkit_sleeper"
+SLEEPERS = "SELECT count(*) FROM outboxkit_listener"
 BELLS = f"FROM pg_stat_activity WHERE application_name = '{notifier.NAME}' AND datname = current_database()"
 
 Writer = psycopg.Connection[Any]

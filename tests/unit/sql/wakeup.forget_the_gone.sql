@@ -1,2 +1,2 @@
-DELETE FROM outboxkit_sleeper
-WHERE outboxkit_sleeper.until < statement_timestamp();
+DELETE FROM outboxkit_listener
+WHERE outboxkit_listener.until < statement_timestamp();

@@ -1,2 +1,2 @@
-DELETE FROM outboxkit_sleeper
-WHERE outboxkit_sleeper.name = :name;
+DELETE FROM outboxkit_listener
+WHERE outboxkit_listener.name = :name;
