@@ -160,10 +160,10 @@ def test_a_relay_sleeps_and_is_woken(
     try:
         with psycopg.connect(libpq(postgresql_url), autocommit=True) as writer:
 
-            def asleep() -> int:
+            def listeners() -> int:
                 return writer.execute("SELECT count(*) FROM outboxkit_listener").fetchone()[0]
 
-            eventually(asleep, lambda count: count == 1)
+            eventually(listeners, lambda count: count == 1)
             writer.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(roles["shop_writer"])))
             writer.execute(ADD)
             writer.execute("RESET ROLE")

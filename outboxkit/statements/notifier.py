@@ -1,4 +1,4 @@
-"""Waking up: the sleepers' rows, which make inserts ring the bell, and a look at whether there is something to do."""
+"""What an idle relay asks: the rows of listeners, for which inserts notify, and whether there is something to do."""
 
 from typing import Any
 
@@ -28,13 +28,13 @@ _NAME = bindparam("name", type_=String)
 
 
 def channel() -> Select[str, bool]:
-    """The channel that inserts notify, and whether they do: where transactions can be prepared they must not.
+    """The channel that inserts notify, and whether they do: if transactions can be prepared they must not.
 
     PostgreSQL only. Index: the catalogue's own. Locks: none.
     """
     name = literal_column(f"'outboxkit_' || '{outbox.name}'::regclass::oid", type_=String)
     can_prepare = func.current_setting(literal_column("'max_prepared_transactions'")) != literal_column("'0'")
-    return select(name.label("channel"), not_(can_prepare).label("rings"))
+    return select(name.label("channel"), not_(can_prepare).label("notifies"))
 
 
 def listen(channel: str) -> TextClause:
@@ -52,10 +52,10 @@ def notify() -> Select[Any]:
     return select(func.pg_notify(bindparam("channel", type_=String), bindparam("payload", type_=String)))
 
 
-def go_to_sleep() -> Insert:
-    """Record a listener, or go on doing so, for so many seconds from now by the database's clock. PostgreSQL only.
+def register_listener() -> Insert:
+    """Register a listener, or renew it, for so many seconds from now by the database's clock. PostgreSQL only.
 
-    Parameters: name, seconds. Index: the primary key. Locks: the sleeper's own row.
+    Parameters: name, seconds. Index: the primary key. Locks: the listener's own row.
     """
     seconds = bindparam("seconds", type_=DOUBLE_PRECISION)
     until = func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
@@ -64,13 +64,13 @@ def go_to_sleep() -> Insert:
     return made
 
 
-def wake_up() -> Delete:
-    """Take a sleeper's row back. Parameters: name. Index: the primary key. Locks: the row."""
+def remove_listener() -> Delete:
+    """Remove a listener's row. Parameters: name. Index: the primary key. Locks: the row."""
     return delete(listener).where(listener.c.name == _NAME)
 
 
-def forget_the_gone() -> Delete:
-    """Forget sleepers that went without a word. PostgreSQL only. Index: outboxkit_listener_until. Locks: their rows."""
+def forget_listeners() -> Delete:
+    """Forget listeners that were killed. PostgreSQL only. Index: outboxkit_listener_until. Locks: their rows."""
     return delete(listener).where(listener.c.until < type_coerce(func.statement_timestamp(), UtcDateTime))
 
 
