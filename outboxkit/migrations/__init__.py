@@ -80,10 +80,10 @@ def migrate(connection: Connection) -> tuple[int, int]:
     """
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    found = installed(connection)
-    if found < LATEST:
-        upgrade(Operations(MigrationContext.configure(connection)), since=found, to=LATEST)
-    return found, max(found, LATEST)
+    version = installed(connection)
+    if version < LATEST:
+        upgrade(Operations(MigrationContext.configure(connection)), since=version, to=LATEST)
+    return version, max(version, LATEST)
 
 
 def repair(connection: Connection) -> list[str]:

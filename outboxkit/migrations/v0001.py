@@ -89,7 +89,7 @@ def _create_inbox(op: Any) -> None:
         sa.Column("queue", sa.String(255), primary_key=True),
         sa.Column("message_id", sa.String(255), primary_key=True),
         _count("starts", "that have not ended: crashes, it may be"),
-        _count("failures", "where no broker counts them"),
+        _count("failures", "if no broker counts them"),
         sa.Column("first_failed_at", _TIME),
         sa.Column("touched_at", _TIME, nullable=False, server_default=_NOW),
     )

@@ -32,24 +32,24 @@ from outboxkit.statements import notifier as statements
 NAME = "outboxkit relay listener"
 """The `application_name` of the connection on which a relay listens."""
 FALLBACK_POLL = timedelta(seconds=1.2)
-"""How often an idle relay looks although no notification came."""
+"""The time between looks of an idle relay to which no notification comes."""
 TURN_SECONDS = 15.0
-"""How long it waits at most: the caller's own look sees more, what is below the floor for one."""
+"""The longest wait: the caller's own look sees more, what is below the floor for one."""
 LASTS_SECONDS, RENEW_SECONDS = 15.0, 5.0
-"""How long inserts notify for a listener that was killed, and how often a living one renews its registration."""
+"""The time for which inserts notify after a listener was killed, and after which a living one registers again."""
 TEST_SECONDS, RETEST_SECONDS = 1.0, 60.0
-"""How long a notification may take to arrive in the test, and when to test again if it did not."""
+"""The time in which a notification must arrive in the test, and after which to test again if it did not."""
 QUIET_SECONDS, BURST_TURNS, LONG_SECONDS, LONG_TURNS = 0.002, 20, 0.1, 3
 """Without such a wait between them that many turns are a burst, and if they take long, fewer are."""
 BURST_SECONDS, BURST_PAUSES = 2.0, (0.005, 0.02)
-"""How long a burst is taken to last after it was last seen, and the shortest and longest pause in it."""
+"""The time that a burst lasts after it was last seen, and the shortest and longest pause in it."""
 
 
 class Listener:
     """A connection that listens, and the row by which inserts know that it does. PostgreSQL on psycopg only.
 
     Args:
-        engine: where the connection comes from, and the one of the test that notifications arrive.
+        engine: gives the connection, and the one of the test that notifications arrive.
         monotonic: seconds, for tests.
     """
 
@@ -165,7 +165,7 @@ class Listener:
             raise RuntimeError("not connected: connect() comes first")
         try:
             return await self._connection.execute(statement, parameters)
-        except BaseException:  # also where the task was cancelled: nobody knows what the connection is in the midst of
+        except BaseException:  # also if the task was cancelled: nobody knows what the connection is in the midst of
             await self._disconnect()
             raise
 
@@ -185,7 +185,7 @@ class Listener:
 
 
 class Notifier:
-    """What an idle relay waits for: a notification, the time of a delayed message, a fallback poll.
+    """The wait of an idle relay: for a notification, the time of a delayed message, or a fallback poll.
 
     On SQLite, with another driver than psycopg, for a destination but `default`, or if notifications do not arrive, it
     polls.

@@ -1,4 +1,4 @@
-"""What an idle relay asks: the rows of listeners, for which inserts notify, and whether there is something to do."""
+"""Statements of an idle relay: the rows of listeners, for which inserts notify, and a look at what is to be done."""
 
 from typing import Any
 
@@ -60,8 +60,8 @@ def register_listener() -> Insert:
     seconds = bindparam("seconds", type_=DOUBLE_PRECISION)
     until = func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
     row = insert_into("postgresql", listener).values(name=_NAME, until=type_coerce(until, UtcDateTime))
-    made: Insert = row.on_conflict_do_update(index_elements=[listener.c.name], set_={"until": row.excluded.until})
-    return made
+    upsert: Insert = row.on_conflict_do_update(index_elements=[listener.c.name], set_={"until": row.excluded.until})
+    return upsert
 
 
 def remove_listener() -> Delete:
@@ -75,7 +75,7 @@ def forget_listeners() -> Delete:
 
 
 def something_to_do() -> Select[Any]:
-    """The lowest position of a ready row above the floor, and the earliest due time; null where there is none.
+    """The lowest position of a ready row above the floor, and the earliest due time; null if there is none.
 
     Parameters: destination, floor. Indexes: outboxkit_outbox_ready from the floor on, and outboxkit_outbox_due. Locks:
     none, and rows that others have locked are seen.

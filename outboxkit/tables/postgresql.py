@@ -1,4 +1,4 @@
-"""What only PostgreSQL has: default partitions, and the trigger by which an insert notifies relays that listen."""
+"""DDL for PostgreSQL alone: default partitions, and the trigger by which an insert notifies relays that listen."""
 
 from importlib.resources import files
 
@@ -33,8 +33,8 @@ END $make$
 NOTIFY = (files("outboxkit") / "migrations" / "notify_v1.sql").read_text()
 """The trigger: an insert notifies the channel `outboxkit_<oid of the table>` while a listener is registered.
 
-It must cost the writer nothing, least of all the transaction: the writer's rights and search path do not matter, no
-error leaves the function, and it is silent if a NOTIFY could make the COMMIT or a PREPARE TRANSACTION fail. Every
-name and operator is qualified, which is as safe as a search path of its own and costs nothing at each call. The index
-on `until` leads past dead versions of listeners, however long vacuum has been held back.
+It must cost the writer nothing, least of all the transaction. The writer's rights and search path do not matter, and no
+error leaves the function. It is silent if a NOTIFY could make the COMMIT or a PREPARE TRANSACTION fail. Every name and
+operator is qualified, which is as safe as a search path of its own and costs nothing at each call. The index on `until`
+leads past dead versions of listeners, however long vacuum has been held back.
 """

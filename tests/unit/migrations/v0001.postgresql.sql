@@ -71,7 +71,7 @@ CREATE TABLE outboxkit_attempt (
 
 COMMENT ON COLUMN outboxkit_attempt.starts IS 'that have not ended: crashes, it may be';
 
-COMMENT ON COLUMN outboxkit_attempt.failures IS 'where no broker counts them';
+COMMENT ON COLUMN outboxkit_attempt.failures IS 'if no broker counts them';
 
 CREATE TABLE outboxkit_handler (
     handler VARCHAR(255) NOT NULL,
