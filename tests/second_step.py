@@ -31,7 +31,8 @@ def register(monkeypatch: pytest.MonkeyPatch) -> sa.MetaData:
     monkeypatch.setattr(tables, "SCHEMA_VERSION", VERSION)
     metadata = sa.MetaData()
     for table in tables.metadata.sorted_tables:
-        table.to_metadata(metadata)
+        copy = table.to_metadata(metadata)
+        copy.dispatch._update(table.dispatch, only_propagate=False)  # what follows each CREATE TABLE
     label = _label()
     metadata.tables["outboxkit_dead_letter"].append_column(label)
     sa.Index("outboxkit_dead_letter_label", label)

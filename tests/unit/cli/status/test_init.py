@@ -40,7 +40,7 @@ def test_json_says_everything(run: Run, filled: str):
     assert said == {
         "database": filled,
         "broker": "amqp://localhost:5672/",
-        "schema_version": 5,
+        "schema_version": 1,
         "outbox": {
             "pending": exactly(8),
             "ready": exactly(2),
