@@ -93,7 +93,7 @@ class Settings(BaseSettings):
         description="how long a batch may wait for its confirms, and how long --drain waits for one who is away",
     )
     poll_interval: Duration = Field(
-        timedelta(milliseconds=250), description="how long an idle relay sleeps where no NOTIFY wakes it"
+        timedelta(milliseconds=250), description="how long an idle relay waits if no NOTIFY wakes it"
     )
     max_payload_bytes: int = Field(MAX_PAYLOAD_BYTES, ge=1, description="the largest event that outbox.add accepts")
     concurrency: int = Field(

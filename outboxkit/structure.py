@@ -12,7 +12,7 @@ from outboxkit import statements
 from outboxkit.errors import SchemaError
 from outboxkit.statements.dialects import is_server
 from outboxkit.tables import inbox, metadata, outbox, published
-from outboxkit.tables.postgresql import INDEX_PROCESSED, PROCESSED, RING, TRIGGER, default_partition_again
+from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, PROCESSED, TRIGGER, default_partition_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _make(connection: Connection, part: Part) -> None:
     ddl = {
         ("partition", "default"): default_partition_again(part.table),
         ("index", PROCESSED): INDEX_PROCESSED,
-        ("trigger", TRIGGER): RING,
+        ("trigger", TRIGGER): NOTIFY,
     }.get((part.kind, part.name))
     if ddl is not None:
         connection.execute(DDL(ddl))  # type: ignore[no-untyped-call]

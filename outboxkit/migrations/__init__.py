@@ -6,9 +6,9 @@ In a revision of your own, one line is enough, also for `alembic upgrade --sql`:
     from outboxkit import migrations
 
     def upgrade() -> None:
-        migrations.upgrade(op, to=5)
+        migrations.upgrade(op, to=1)
 
-A later revision says `migrations.upgrade(op, since=5, to=6)`.
+A later revision says `migrations.upgrade(op, since=1, to=2)`.
 """
 
 from types import ModuleType
@@ -20,7 +20,7 @@ from sqlalchemy import Connection, func, select
 
 from outboxkit import autogenerate, structure, tables
 from outboxkit.errors import ConfigurationError
-from outboxkit.migrations import v0001, v0002, v0003, v0004, v0005
+from outboxkit.migrations import v0001
 from outboxkit.schema import check, check_engine, installed
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
 
 autogenerate.register()
 
-STEPS: dict[int, ModuleType] = {1: v0001, 2: v0002, 3: v0003, 4: v0004, 5: v0005}
+STEPS: dict[int, ModuleType] = {1: v0001}
 LATEST = max(STEPS)
 
 _VERSION = tables.schema_version
@@ -80,10 +80,10 @@ def migrate(connection: Connection) -> tuple[int, int]:
     """
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-    found = installed(connection)
-    if found < LATEST:
-        upgrade(Operations(MigrationContext.configure(connection)), since=found, to=LATEST)
-    return found, max(found, LATEST)
+    version = installed(connection)
+    if version < LATEST:
+        upgrade(Operations(MigrationContext.configure(connection)), since=version, to=LATEST)
+    return version, max(version, LATEST)
 
 
 def repair(connection: Connection) -> list[str]:

@@ -50,7 +50,7 @@ class Relay:
         publisher: the broker's or the destination's.
         destination: the destination of these messages, set by `@event(..., destination=...)` or `outbox.add`.
         batch_size: the maximum number of rows claimed at once; fewer if they are large.
-        poll_interval: how long an idle relay sleeps unless it is woken: a commit wakes relays of `default` only.
+        poll_interval: how long an idle relay waits unless it is woken: a commit wakes relays of `default` only.
         policy: the rules for messages that cannot be published.
         keep_published: move published rows to `outboxkit_published` instead of deleting them.
         hold: keep the rows of a batch locked while they are published. None means yes, unless the database is SQLite
@@ -82,7 +82,7 @@ class Relay:
         if not self.hold and not has_one_writer(dialect):
             raise ConfigurationError(f"hold=False is for SQLite, and the database is {dialect}: leave it out")
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
-        self._wakeup = Notifier(
+        self._notifier = Notifier(
             self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self.clock
         )
         self._done, self._limited_log = Drained(), LimitedLog("relay")
@@ -112,7 +112,7 @@ class Relay:
             raise
         finally:
             self._limited_log.flush(everything=True)
-            await self._wakeup.close()
+            await self._notifier.close()
         await self.publisher.close()
         self._log.info("relay stopped")
 
@@ -137,12 +137,12 @@ class Relay:
                 blocked_seconds = BLOCKED_SECONDS
 
     async def _take_turn(self, outage: Outage, stop: asyncio.Event) -> Turn | None:
-        """One turn, and the sleep after a turn without rows."""
+        """One turn, and the wait after a turn without rows."""
         turn = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), stop), stop)
         if turn is Turn.MOVED:
-            await self._wakeup.busy()
+            await self._notifier.busy()
         elif turn is Turn.NOTHING:
-            await outage.ride_out(lambda: self._wakeup.wait(stop, floor=self._pipeline.floor), stop)
+            await outage.ride_out(lambda: self._notifier.wait(stop, floor=self._pipeline.floor), stop)
         return turn
 
     def _report_unexpected(self, error: BaseException) -> None:

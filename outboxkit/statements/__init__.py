@@ -12,12 +12,12 @@ from outboxkit.statements import (
     effects,
     idempotency,
     inbox,
+    notifier,
     partitions,
     published,
     resolve,
     settle,
     status,
-    wakeup,
     write,
 )
 
@@ -29,11 +29,11 @@ __all__ = [
     "effects",
     "idempotency",
     "inbox",
+    "notifier",
     "partitions",
     "published",
     "resolve",
     "settle",
     "status",
-    "wakeup",
     "write",
 ]

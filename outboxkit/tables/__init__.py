@@ -34,9 +34,9 @@ from sqlalchemy import (
 )
 
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.tables.postgresql import INDEX_PROCESSED, RING, TRIGGER, default_partition
+from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, TRIGGER, default_partition
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 1
 """The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
 
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
@@ -80,7 +80,7 @@ metadata = MetaData()
 
 
 def _big_identity(name: str) -> Column[Any]:
-    # SQLite numbers rows by itself only where the column is exactly INTEGER PRIMARY KEY.
+    # SQLite numbers rows by itself only if the column is exactly INTEGER PRIMARY KEY.
     return Column(name, BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
 
 
@@ -151,9 +151,9 @@ inbox = Table(
     Column("duration_ms", Integer, comment="of handlers that took longer than 100 ms; null: they did not"),
     postgresql_partition_by="RANGE (message_id)",
 )
-"""What has been handled: one row for each (handler, message), inserted before the handler runs.
+"""Messages that have been handled: one row for each (handler, message), inserted before the handler runs.
 
-`processed_at` is the message's own time where that is later: so long, at least, a delivery of it is not stale. On
+`processed_at` is the message's own time if that is later: so long, at least, a delivery of it is not stale. On
 PostgreSQL there is a partition for each day of UUIDv7 ids, and one for every other id. The collation sorts ids by
 their bytes, as the partitions' bounds need.
 """
@@ -164,11 +164,11 @@ attempt = Table(
     Column("queue", String(255), primary_key=True),
     Column("message_id", String(255), primary_key=True),
     Column("starts", Integer, nullable=False, server_default="0", comment="that have not ended: crashes, it may be"),
-    Column("failures", Integer, nullable=False, server_default="0", comment="where no broker counts them"),
+    Column("failures", Integer, nullable=False, server_default="0", comment="if no broker counts them"),
     Column("first_failed_at", UtcDateTime),
     Column("touched_at", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
 )
-"""Messages of a queue that are under suspicion of killing their consumer, or that wait in a consumer in order."""
+"""Messages of a queue that may have killed their consumer, or that wait in a consumer in order."""
 
 handler = Table(
     "outboxkit_handler",
@@ -178,7 +178,7 @@ handler = Table(
     Column("function", String(255), comment="module and name, for people who look"),
     Column("last_seen", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
 )
-"""Which queue's consumer has a handler of which name: the inbox knows handlers by their name alone."""
+"""The handlers of each queue's consumer: the inbox knows handlers by their name alone."""
 
 dead_letter = Table(
     "outboxkit_dead_letter",
@@ -221,17 +221,17 @@ published = Table(
     *_route(),
     postgresql_partition_by="RANGE (published_at)",
 )
-"""What was published, where it is kept: on PostgreSQL a partition for each day, and one for what fits in none."""
+"""Published messages that are kept: on PostgreSQL a partition for each day, and one for what fits in none."""
 
-sleeper = Table(
-    "outboxkit_sleeper",
+listener = Table(
+    "outboxkit_listener",
     metadata,
     Column("name", String(255), primary_key=True),
-    Column("until", UtcDateTime, nullable=False, comment="after this the relay has gone without a word"),
+    Column("until", UtcDateTime, nullable=False, comment="the relay listens until then, unless it says so again"),
 )
-"""Relays that are asleep and want to be woken by the next insert. Unlogged: after a crash nobody is asleep."""
+"""Relays that are idle and listen for the next insert. Unlogged: after a crash nobody listens."""
 
-Index("outboxkit_sleeper_until", sleeper.c.until)
+Index("outboxkit_listener_until", listener.c.until)
 
 idempotency = Table(
     "outboxkit_idempotency",
@@ -271,10 +271,10 @@ Index("outboxkit_effect_started", effect.c.started_at)
 _partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_column("'started'"))
 
 for _table, _when, _statement in (
-    (outbox, "after_create", RING),
+    (outbox, "after_create", NOTIFY),
     (outbox, "after_drop", f"DROP FUNCTION IF EXISTS {TRIGGER}()"),
     (published, "after_create", default_partition(published.name)),
-    (sleeper, "after_create", "ALTER TABLE outboxkit_sleeper SET UNLOGGED"),
+    (listener, "after_create", "ALTER TABLE outboxkit_listener SET UNLOGGED"),
     (inbox, "after_create", default_partition(inbox.name)),
     (inbox, "after_create", INDEX_PROCESSED),
 ):

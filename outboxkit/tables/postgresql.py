@@ -1,6 +1,8 @@
-"""What only PostgreSQL has: default partitions, and the trigger by which an insert wakes relays that are asleep."""
+"""DDL for PostgreSQL alone: default partitions, and the trigger by which an insert notifies relays that listen."""
 
-TRIGGER = "outboxkit_ring"
+from importlib.resources import files
+
+TRIGGER = "outboxkit_notify"
 """The trigger's name, and its function's."""
 PROCESSED = "outboxkit_inbox_processed"
 """The index of the inbox's default partition."""
@@ -28,33 +30,11 @@ END $make$
 """  # noqa: S608 - our own names
 
 
-RING = """
-DO $make$
-DECLARE place text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'outboxkit_outbox'::regclass);
-BEGIN
-    EXECUTE replace($bell$
-        CREATE OR REPLACE FUNCTION <place>.outboxkit_ring() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $ring$
-        DECLARE moment pg_catalog.timestamptz := pg_catalog.clock_timestamp();
-        BEGIN
-            IF EXISTS (SELECT FROM <place>.outboxkit_sleeper WHERE until OPERATOR(pg_catalog.>) moment) THEN
-                IF pg_catalog.current_setting('max_prepared_transactions') OPERATOR(pg_catalog.=) '0'
-                    AND pg_catalog.pg_notification_queue_usage() OPERATOR(pg_catalog.<) 0.5 THEN
-                    PERFORM pg_catalog.pg_notify(pg_catalog.concat('outboxkit_', TG_RELID), '');
-                END IF;
-            END IF;
-            RETURN NULL;
-        EXCEPTION WHEN OTHERS THEN
-            RETURN NULL;
-        END $ring$;
-        CREATE TRIGGER outboxkit_ring AFTER INSERT ON <place>.outboxkit_outbox
-        FOR EACH STATEMENT EXECUTE FUNCTION <place>.outboxkit_ring();
-    $bell$, '<place>', place);
-END $make$
-"""
-"""The bell: an insert notifies the channel `outboxkit_<oid of the table>` while a sleeper is recorded.
+NOTIFY = (files("outboxkit") / "migrations" / "notify_v1.sql").read_text()
+"""The trigger: an insert notifies the channel `outboxkit_<oid of the table>` while a listener is registered.
 
-It must cost the writer nothing, least of all the transaction: the writer's rights and search path do not matter, no
-error leaves the function, and it is silent where a NOTIFY could make the COMMIT or a PREPARE TRANSACTION fail. Every
-name and operator is qualified, which is as safe as a search path of its own and costs nothing at each call. The index
-on `until` leads past dead versions of sleepers, however long vacuum has been held back.
+It must cost the writer nothing, least of all the transaction. The writer's rights and search path do not matter, and no
+error leaves the function. It is silent if a NOTIFY could make the COMMIT or a PREPARE TRANSACTION fail. Every name and
+operator is qualified, which is as safe as a search path of its own and costs nothing at each call. The index on `until`
+leads past dead versions of listeners, however long vacuum has been held back.
 """

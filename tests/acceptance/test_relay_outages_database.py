@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 
 from outboxkit import tables
-from outboxkit.relay.notifier import NAME as BELL
+from outboxkit.relay.notifier import NAME as LISTENER
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import SETTLE, let_settling_wait
 from tests.acceptance.witness import Witness, begin, declare, read_only, states, status_says
@@ -48,7 +48,7 @@ def test_it_has_no_connection_left(on_own_postgresql: Deployment):
     with ExitStack() as stack, deployment.engine.connect() as own:
         own.execute(text("SELECT 1"))
         take_all_connections(deployment, stack)
-        own.execute(ENDED, {"names": [RELAY, BELL]})
+        own.execute(ENDED, {"names": [RELAY, LISTENER]})
         take_all_connections(deployment, stack)
         witness.assert_away("database", "terminating connection", "too many clients")
         assert "too many clients" in status_says(deployment)
@@ -81,9 +81,9 @@ def test_it_cancels_a_claim_that_waits(deployment: Deployment, way: str, because
 
 def test_it_ends_every_connection_of_an_idle_relay(deployment: Deployment):
     witness = begin(deployment)
-    eventually(lambda: pids(deployment, BELL))
+    eventually(lambda: pids(deployment, LISTENER))
     with deployment.engine.begin() as person:
-        person.execute(ENDED, {"names": [RELAY, BELL]})
+        person.execute(ENDED, {"names": [RELAY, LISTENER]})
     witness.send()
     witness.assert_away("database", "terminating connection due to administrator command")
     witness.assert_all_arrived("database")
@@ -107,10 +107,10 @@ def test_it_ends_the_connections_between_publish_and_settle(deployment: Deployme
 def test_it_ends_the_connection_for_waking_up_alone(deployment: Deployment):
     witness = begin(deployment)
     for _ in range(2):
-        (bell,) = eventually(lambda: pids(deployment, BELL))
+        (listener,) = eventually(lambda: pids(deployment, LISTENER))
         with deployment.engine.begin() as person:
-            person.execute(ENDED, {"names": [BELL]})
-        eventually(lambda: pids(deployment, BELL), lambda found: found not in ([], [bell]))  # noqa: B023
+            person.execute(ENDED, {"names": [LISTENER]})
+        eventually(lambda: pids(deployment, LISTENER), lambda found: found not in ([], [listener]))  # noqa: B023
         witness.send()
     witness.collect()
     witness.assert_status(waiting=0)

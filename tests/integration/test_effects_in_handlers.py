@@ -219,7 +219,7 @@ async def test_on_sqlite_the_handlers_own_file_is_refused_at_once(embedded: Asyn
 
     @inbox_handler("SendReceipt")
     async def send_receipt(session: AsyncSession, event: Ordered) -> None:
-        await session.execute(insert(tables.sleeper).values(name="a row of the handler", until=tables.PARKED))
+        await session.execute(insert(tables.listener).values(name="a row of the handler", until=tables.PARKED))
         await effects.once(async_sessionmaker(embedded), call=made.append, on_unknown="skip")
 
     assert await drained(embedded, send_receipt) == {"dead": 2}

@@ -160,10 +160,10 @@ def test_a_relay_sleeps_and_is_woken(
     try:
         with psycopg.connect(libpq(postgresql_url), autocommit=True) as writer:
 
-            def asleep() -> int:
-                return writer.execute("SELECT count(*) FROM outboxkit_sleeper").fetchone()[0]
+            def listeners() -> int:
+                return writer.execute("SELECT count(*) FROM outboxkit_listener").fetchone()[0]
 
-            eventually(asleep, lambda count: count == 1)
+            eventually(listeners, lambda count: count == 1)
             writer.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(roles["shop_writer"])))
             writer.execute(ADD)
             writer.execute("RESET ROLE")
@@ -178,7 +178,7 @@ def test_a_relay_sleeps_and_is_woken(
 COLUMNS = "message_id, type, payload, headers, content_type"
 ROW = "'m', 'T', '{}', '{}', 'application/json'"
 ADD = f"INSERT INTO outboxkit_outbox ({COLUMNS}) VALUES ({ROW})"
-TABLES = ("outbox", "inbox", "attempt", "handler", "dead_letter", "published", "sleeper", "schema_version")
+TABLES = ("outbox", "inbox", "attempt", "handler", "dead_letter", "published", "listener", "schema_version")
 OURS = ("outboxkit_idempotency", "outboxkit_effect")
 REFUSED = {
     "shop_writer": [
@@ -190,7 +190,7 @@ REFUSED = {
         *(f"DELETE FROM outboxkit_{name}" for name in TABLES),
         "TRUNCATE outboxkit_outbox",
         *(f"TRUNCATE {name}" for name in OURS),
-        "LISTEN x; NOTIFY x; SELECT * FROM outboxkit_sleeper",
+        "LISTEN x; NOTIFY x; SELECT * FROM outboxkit_listener",
     ],
     "shop_relay": [
         "UPDATE outboxkit_outbox SET payload = ''",
@@ -222,7 +222,7 @@ REFUSED = {
         "DELETE FROM outboxkit_dead_letter",
         "DELETE FROM outboxkit_handler",
         "SELECT * FROM outboxkit_published",
-        "SELECT * FROM outboxkit_sleeper",
+        "SELECT * FROM outboxkit_listener",
         "SELECT key FROM outboxkit_idempotency",
         "DELETE FROM outboxkit_idempotency",
     ],
@@ -260,7 +260,7 @@ def test_nothing_else_is_allowed(roles: dict[str, str], postgresql_url: str):
 
 def test_a_writer_adds_without_reading(roles: dict[str, str], postgresql_url: str):
     with psycopg.connect(libpq(postgresql_url), autocommit=True) as connection:
-        connection.execute("INSERT INTO outboxkit_sleeper (name, until) VALUES ('relay', now() + interval '1 hour')")
+        connection.execute("INSERT INTO outboxkit_listener (name, until) VALUES ('relay', now() + interval '1 hour')")
         connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(roles["shop_writer"])))
         connection.execute(ADD)
         connection.execute("RESET ROLE")

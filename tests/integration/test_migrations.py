@@ -13,6 +13,7 @@ from alembic.operations import Operations
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, text
 
 from outboxkit import SchemaError, metadata, migrations, urls
+from tests import second_step
 from tests.polling import eventually
 from tests.processes import COMMAND, run_to_end
 
@@ -106,6 +107,36 @@ def test_down_and_up_again(empty_engine: Engine):
         assert described(connection) == before
 
 
+def test_a_later_step_makes_what_create_all_makes_then(empty_engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    with empty_engine.begin() as connection:
+        migrations.migrate(connection)
+        first = described(connection)
+        newest = second_step.register(monkeypatch)
+        assert migrations.migrate(connection) == (1, 2)
+        second = described(connection)
+        downgrade(connection, to=1)
+        assert described(connection) == first
+        downgrade(connection, to=0, since=1)
+        newest.create_all(connection)
+        assert described(connection) == second
+
+
+def test_every_row_outlives_a_later_step_and_the_way_back(empty_engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    with empty_engine.begin() as connection:
+        migrations.migrate(connection)
+        fill(connection)
+        rows = contents(connection)
+        second_step.register(monkeypatch)
+        migrations.migrate(connection)
+        labels = connection.scalars(text("SELECT label FROM outboxkit_dead_letter")).all()
+        assert labels == ["none"]
+        fill(connection)  # as a process of version 1 does, which goes on
+        downgrade(connection, to=1)
+        found = contents(connection)
+        assert {name: len(row) for name, row in found.items()} == {name: 2 * len(row) for name, row in rows.items()}
+        assert all(row in found[name] for name in rows for row in rows[name])
+
+
 def test_nothing_is_left_when_the_tables_are_dropped(empty_engine: Engine):
     with empty_engine.begin() as connection:
         for make in (metadata.create_all, migrations.migrate):
@@ -180,8 +211,29 @@ def left_over(connection: Connection) -> list[Any]:
     return found
 
 
-def downgrade(connection: Connection, *, to: int) -> None:
-    migrations.downgrade(Operations(MigrationContext.configure(connection)), to=to, since=migrations.LATEST)
+def downgrade(connection: Connection, *, to: int, since: int | None = None) -> None:
+    operations = Operations(MigrationContext.configure(connection))
+    migrations.downgrade(operations, to=to, since=migrations.LATEST if since is None else since)
+
+
+def fill(connection: Connection) -> None:
+    """A row of each table that holds messages; in the inbox one of its own, whose ids are unique."""
+    names, message = "message_id, type, payload, headers, content_type", "'m', 'T', '', '', 'application/json'"
+    connection.execute(text(f"INSERT INTO outboxkit_outbox ({names}) VALUES ({message})"))
+    dead = f"INSERT INTO outboxkit_dead_letter ({names}, side, reason, attempts)"
+    connection.execute(text(f"{dead} VALUES ({message}, 'inbox', 'failed', 10)"))
+    position = len(contents(connection)["outboxkit_published"])
+    keep = f"INSERT INTO outboxkit_published ({names}, published_at, position)"
+    connection.execute(text(f"{keep} VALUES ({message}, CURRENT_TIMESTAMP, {position})"))
+    handled = "INSERT INTO outboxkit_inbox (handler, message_id, type)"
+    connection.execute(text(f"{handled} VALUES ('H', 'm{position}', 'T')"))
+
+
+def contents(connection: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    return {
+        name: [tuple(row) for row in connection.execute(text(f"SELECT * FROM {name} ORDER BY 1"))]
+        for name in ("outboxkit_outbox", "outboxkit_inbox", "outboxkit_dead_letter", "outboxkit_published")
+    }
 
 
 def feed(engine: Engine, ddl: str) -> None:

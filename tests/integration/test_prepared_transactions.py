@@ -16,7 +16,7 @@ ADD = """
 INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type)
 VALUES ('m', 'T', '{}', '{}', 'application/json')
 """
-SLEEP = "INSERT INTO outboxkit_sleeper VALUES ('somebody', now() + interval '1 hour')"
+REGISTER = "INSERT INTO outboxkit_listener VALUES ('somebody', now() + interval '1 hour')"
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,10 @@ def test_a_prepared_transaction_holds_back_vacuum(preparing_url: str) -> None:
     assert (holder.kind, holder.pid, holder.name) == ("prepared", None, name)
 
 
-def test_a_transaction_with_a_message_can_be_prepared_while_a_relay_sleeps(preparing_url: str) -> None:
-    """A transaction that has notified cannot: the bell keeps silent, and the relay looks by itself."""
+def test_a_transaction_with_a_message_can_be_prepared_while_a_relay_listens(preparing_url: str) -> None:
+    """A transaction that has notified cannot: the trigger keeps silent, and the relay polls."""
     with psycopg.connect(libpq(preparing_url), autocommit=True) as connection:
-        connection.execute(SLEEP)
+        connection.execute(REGISTER)
         connection.execute(f"BEGIN; {ADD}; PREPARE TRANSACTION 'order'")
         connection.execute("COMMIT PREPARED 'order'")
         assert connection.execute("SELECT count(*) FROM outboxkit_outbox").fetchone() == (1,)

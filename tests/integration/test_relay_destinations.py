@@ -93,7 +93,7 @@ async def test_a_backlog_of_another_destination_is_not_walked_over(pg_engine: En
         statements.claim.claim_due(),
         statements.claim.oldest_ready(),
         statements.claim.standing_before("postgresql"),
-        statements.wakeup.something_to_do(),
+        statements.notifier.something_to_do(),
         statements.status.count_due(NOW),
         statements.status.count_later(NOW),
     ):
@@ -105,16 +105,14 @@ async def test_a_backlog_of_another_destination_is_not_walked_over(pg_engine: En
         assert found["Shared Hit Blocks"] + found["Shared Read Blocks"] < 400
 
 
-async def test_an_answer_is_a_message_for_the_other_relay_whose_bell_it_rings(
-    pg_engine: Engine, async_pg_engine: AsyncEngine
-):
+async def test_an_answer_is_a_message_that_wakes_the_other_relay(pg_engine: Engine, async_pg_engine: AsyncEngine):
     broker = MemoryBroker()
     subscriber = MemorySubscriber(broker, "q", ["CardCharged"])
-    asleep = Relay(async_pg_engine, MemoryPublisher(broker), poll_interval=HOUR)
-    asleep._wakeup._net_seconds = HOUR.total_seconds()
-    async with running(asleep):
-        sleepers = "SELECT count(*) FROM outboxkit_sleeper"
-        await eventually_async(lambda: asyncio.to_thread(asked, pg_engine, sleepers))
+    idle = Relay(async_pg_engine, MemoryPublisher(broker), poll_interval=HOUR)
+    idle._notifier._fallback_seconds = HOUR.total_seconds()
+    async with running(idle):
+        listeners = "SELECT count(*) FROM outboxkit_listener"
+        await eventually_async(lambda: asyncio.to_thread(asked, pg_engine, listeners))
         (sent,) = charges(pg_engine, 1, reply="CardCharged", correlation_id="c")
         await drained(async_pg_engine, Answering(), destination="payments")
         async with asyncio.timeout(60):
@@ -167,31 +165,31 @@ def asked(engine: Engine, query: str) -> Any:
         return connection.execute(text(query)).scalar()
 
 
-async def test_a_relay_of_default_sleeps_beside_a_backlog_of_another(pg_engine: Engine, async_pg_engine: AsyncEngine):
+async def test_a_relay_of_default_is_idle_beside_a_backlog_of_another(pg_engine: Engine, async_pg_engine: AsyncEngine):
     charges(pg_engine, 50)
     add(pg_engine, 1, destination="payments", deliver_at=NOW - HOUR)
     relay = Relay(async_pg_engine, Recorder(), poll_interval=HOUR)
-    relay._wakeup._net_seconds = HOUR.total_seconds()
+    relay._notifier._fallback_seconds = HOUR.total_seconds()
     stop = asyncio.Event()
-    waiting = asyncio.create_task(relay._wakeup.wait(stop))
+    waiting = asyncio.create_task(relay._notifier.wait(stop))
     looked = (
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outboxkit relay bell' AND state = 'idle' "
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outboxkit relay listener' AND state = 'idle' "
         "AND datname = current_database() AND query LIKE 'SELECT (SELECT min(%'"
     )
     await eventually_async(lambda: asyncio.to_thread(asked, pg_engine, looked))
     assert not waiting.done()
     stop.set()
     await waiting
-    await relay._wakeup.close()
+    await relay._notifier.close()
 
 
-async def test_another_destination_has_no_bell_and_polls(pg_engine: Engine, async_pg_engine: AsyncEngine):
+async def test_another_destination_is_not_notified_and_polls(pg_engine: Engine, async_pg_engine: AsyncEngine):
     recorder = Recorder()
     relay = Relay(async_pg_engine, recorder, destination="payments", poll_interval=timedelta(milliseconds=20))
     async with running(relay):
         (sent,) = charges(pg_engine, 1)
         await eventually_async(lambda: asyncio.sleep(0, recorder.arrived))
-        assert asked(pg_engine, "SELECT count(*) FROM outboxkit_sleeper") == 0
+        assert asked(pg_engine, "SELECT count(*) FROM outboxkit_listener") == 0
     assert recorder.arrived == [sent]
 
 

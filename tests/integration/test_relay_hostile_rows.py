@@ -133,10 +133,10 @@ async def test_moments_at_the_ends_of_time_stop_nothing_wherever_the_server_is(e
     assert (done.published, done.later, done.failed) == (3, 1, {})
     assert set(recorder.arrived) == set(ids.values()) - {ids["due at the end"]}
     stop = asyncio.Event()
-    wakeup = Notifier(engine, poll_interval=timedelta(milliseconds=5), net=timedelta(milliseconds=5))
+    notifier = Notifier(engine, poll_interval=timedelta(milliseconds=5), fallback_poll=timedelta(milliseconds=5))
     asyncio.get_running_loop().call_later(0.2, stop.set)
-    await wakeup.wait(stop)
-    await wakeup.close()
+    await notifier.wait(stop)
+    await notifier.close()
     await engine.dispose()
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import structlog
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
-from sqlalchemy import create_engine
 
-from outboxkit import cli, migrations
+from outboxkit import cli
+from tests import second_step
+from tests.databases import migrate
 from tests.servers.ports import free_ports
 
 COMMANDS = {
@@ -49,24 +48,18 @@ def _settings(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def test_missing_tables(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     assert failure(command, monkeypatch, capsys) == (
         "outboxkit: the outboxkit tables are missing: run `outboxkit migrate`, "
-        "or add migrations.upgrade(op, to=5) to your Alembic history\n"
+        "or add migrations.upgrade(op, to=1) to your Alembic history\n"
     )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_old_tables(command: str, empty_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    create_version_1(empty_url)
+    migrate(empty_url)
+    second_step.register(monkeypatch)
     assert failure(command, monkeypatch, capsys) == (
-        "outboxkit: the outboxkit tables have version 1, this code needs 5: run `outboxkit migrate`, "
-        "or add migrations.upgrade(op, since=1, to=5) to your Alembic history\n"
+        "outboxkit: the outboxkit tables have version 1, this code needs 2: run `outboxkit migrate`, "
+        "or add migrations.upgrade(op, since=1, to=2) to your Alembic history\n"
     )
-
-
-def create_version_1(url: str) -> None:
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        migrations.upgrade(Operations(MigrationContext.configure(connection)), to=1)
-    engine.dispose()
 
 
 def failure(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:

@@ -175,8 +175,8 @@ async def test_operators_at_the_same_time_send_each_back_once(pg_engine: Engine,
 async def test_a_sleeping_relay_is_woken(pg_engine: Engine, async_pg_engine: AsyncEngine):
     fill(pg_engine, [buried("x")])
     with pg_engine.begin() as connection:
-        sleeper = {"name": "relay", "until": datetime.now(UTC) + timedelta(minutes=5)}
-        connection.execute(insert(tables.sleeper), sleeper)
+        listener = {"name": "relay", "until": datetime.now(UTC) + timedelta(minutes=5)}
+        connection.execute(insert(tables.listener), listener)
     heard: list[str] = []
     async with async_pg_engine.connect() as connection:
         driver: Any = (await connection.get_raw_connection()).driver_connection

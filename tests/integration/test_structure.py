@@ -13,7 +13,7 @@ from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture
 DROPPED = (
     "DROP TABLE outboxkit_inbox_default",
     "DROP TABLE outboxkit_published_default",
-    "DROP TRIGGER outboxkit_ring ON outboxkit_outbox",
+    "DROP TRIGGER outboxkit_notify ON outboxkit_outbox",
     "DROP INDEX outboxkit_outbox_held",
 )
 """What a revision of Alembic's autogenerate did, and more."""
@@ -39,7 +39,7 @@ def test_what_was_dropped_is_told_and_made_again(pg_engine: Engine, postgresql_u
         "made again: the default partition of outboxkit_published",
         "made again: index outboxkit_outbox_held of outboxkit_outbox",
         "made again: index outboxkit_inbox_processed of outboxkit_inbox_default",
-        "made again: trigger outboxkit_ring of outboxkit_outbox",
+        "made again: trigger outboxkit_notify of outboxkit_outbox",
     ]
     assert run("migrate", "--check", URL, postgresql_url).code == 0
     with pg_engine.connect() as connection:

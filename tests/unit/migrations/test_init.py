@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, create_engine, delete, inspect, selec
 
 from outboxkit import ConfigurationError, SchemaError, metadata, migrations, schema, tables
 from outboxkit.migrations import LATEST, STEPS
+from tests import second_step
 
 TABLES = set(metadata.tables)
 
@@ -105,18 +106,43 @@ def test_one_line_in_a_revision_of_ones_own(engine: Engine):
         migrations.check(connection)
 
 
-def test_step_by_step_is_the_same(engine: Engine):
+def test_step_by_step_is_the_same(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    newest = second_step.register(monkeypatch)
     with engine.begin() as connection:
-        metadata.create_all(connection)
+        newest.create_all(connection)
         made = reflected(connection)
-        metadata.drop_all(connection)
-        for version in range(1, LATEST + 1):
-            migrations.upgrade(operations(connection), since=version - 1, to=version)
-            assert stored_version(connection) == [version]
+        assert stored_version(connection) == [2]
+        newest.drop_all(connection)
+        migrations.upgrade(operations(connection), to=1)
+        first = reflected(connection)
+        assert stored_version(connection) == [1]
+        assert first != made
+        migrations.upgrade(operations(connection), since=1, to=2)
         assert reflected(connection) == made
-        for version in range(LATEST, 1, -1):
-            migrations.downgrade(operations(connection), since=version, to=version - 1)
-            assert stored_version(connection) == [version - 1]
+        assert stored_version(connection) == [2]
+        migrations.downgrade(operations(connection), since=2, to=1)
+        assert reflected(connection) == first
+        assert stored_version(connection) == [1]
+
+
+def test_all_steps_and_back_at_once(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    newest = second_step.register(monkeypatch)
+    with engine.begin() as connection:
+        migrations.upgrade(operations(connection), to=2)
+        assert set(inspect(connection).get_table_names()) == set(newest.tables)
+        assert compare_metadata(MigrationContext.configure(connection), newest) == []
+        migrations.downgrade(operations(connection), since=2, to=0)
+        assert inspect(connection).get_table_names() == []
+
+
+def test_migrate_runs_the_steps_that_are_missing(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    with engine.begin() as connection:
+        assert migrations.migrate(connection) == (0, LATEST)
+        second_step.register(monkeypatch)
+        assert migrations.migrate(connection) == (LATEST, 2)
+        assert migrations.migrate(connection) == (2, 2)
+        assert stored_version(connection) == [2]
+        migrations.check(connection)
 
 
 def test_no_step_is_no_change(engine: Engine):
@@ -164,17 +190,28 @@ def test_tables_of_autogenerate_without_a_version_are_explained(engine: Engine):
                 ask(connection)
 
 
-def test_the_ddl_of_sqlite_makes_the_same_tables(engine: Engine):
-    text = io.StringIO()
-    migrations.write_sql("sqlite", text)
+@pytest.mark.parametrize("later", [False, True], ids=["this release", "the next one"])
+def test_the_ddl_of_sqlite_makes_the_same_tables(engine: Engine, monkeypatch: pytest.MonkeyPatch, later: bool):
+    if later:
+        second_step.register(monkeypatch)
+    output = io.StringIO()
+    migrations.write_sql("sqlite", output)
     driver = sqlite3.connect(":memory:")
-    driver.executescript(text.getvalue())
+    driver.executescript(output.getvalue())
     written = create_engine("sqlite://", creator=lambda: driver)
     with engine.begin() as stepped, written.begin() as scripted:
         migrations.migrate(stepped)
         assert reflected(scripted) == reflected(stepped)
-        assert stored_version(scripted) == [LATEST]
+        assert stored_version(scripted) == stored_version(stepped) == [LATEST + later]
     written.dispose()
+
+
+def test_the_ddl_ends_with_the_version_that_it_leads_to(monkeypatch: pytest.MonkeyPatch):
+    second_step.register(monkeypatch)
+    output = io.StringIO()
+    migrations.write_sql("postgresql", output)
+    assert "INSERT INTO outboxkit_schema_version (version) VALUES (1)" in output.getvalue()
+    assert output.getvalue().rstrip().endswith("UPDATE outboxkit_schema_version SET version=2;\n\nCOMMIT;")
 
 
 def test_the_ddl_of_postgresql_is_one_transaction_without_placeholders():

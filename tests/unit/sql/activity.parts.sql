@@ -3,7 +3,7 @@ WITH ours AS (SELECT oid, relname
     WHERE oid IN (to_regclass('outboxkit_outbox'), to_regclass('outboxkit_inbox'),
         to_regclass('outboxkit_attempt'), to_regclass('outboxkit_handler'),
         to_regclass('outboxkit_dead_letter'), to_regclass('outboxkit_published'),
-        to_regclass('outboxkit_sleeper'), to_regclass('outboxkit_idempotency'),
+        to_regclass('outboxkit_listener'), to_regclass('outboxkit_idempotency'),
         to_regclass('outboxkit_effect'), to_regclass('outboxkit_schema_version'),
         to_regclass('outboxkit_inbox_default'), to_regclass('outboxkit_published_default'))) SELECT
         'table', relname, ''

@@ -40,7 +40,7 @@ def test_json_says_everything(run: Run, filled: str):
     assert said == {
         "database": filled,
         "broker": "amqp://localhost:5672/",
-        "schema_version": 5,
+        "schema_version": 1,
         "outbox": {
             "pending": exactly(8),
             "ready": exactly(2),
@@ -107,7 +107,7 @@ def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyP
         f"published     1 kept, the oldest of {NOW - 48 * HOUR:%Y-%m-%d %H:%M} UTC",
         "idempotency   4 keys remembered",
         "effects       2 unknown: started, and nobody knows whether they happened",
-        "tables        version 5",
+        "tables        version 1",
         "advice        3 keys are parked: see `outboxkit dead list`, then replay or",
         "                discard",
         "              2 effects may have happened or not: the next run decides as its",
@@ -132,7 +132,7 @@ def test_nothing_at_all(run: Run, database_url: str):
         "outbox        0 pending",
         "inbox         0 processed",
         "dead letters  0 open",
-        "tables        version 5",
+        "tables        version 1",
     ]
 
 

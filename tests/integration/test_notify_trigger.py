@@ -1,4 +1,4 @@
-"""The bell that an insert rings: only while somebody sleeps, whoever inserts, and never to the cost of the insert."""
+"""The trigger by which an insert notifies: only while a relay listens, whoever inserts, and never at its cost."""
 
 import secrets
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.pages import libpq
 INSERT = (
     "INSERT INTO {}outboxkit_outbox (message_id, type, payload, headers, content_type) VALUES ('m', 'T', '', '', '')"
 )
-SLEEP = "INSERT INTO {}outboxkit_sleeper VALUES ('relay', clock_timestamp() + interval '{}')"
+REGISTER = "INSERT INTO {}outboxkit_listener VALUES ('relay', clock_timestamp() + interval '{}')"
 
 Connection = psycopg.Connection[Any]
 
@@ -41,22 +41,22 @@ def listen(connection: Connection) -> None:
 
 
 def heard(ear: Connection, writer: Connection) -> int:
-    """How often the bell has rung. Notifications arrive in the order of the commits: behind the last one is nothing."""
+    """How many notifications came. They arrive in the order of the commits: behind the last one is nothing."""
     writer.execute("NOTIFY the_end")
-    for rings, notification in enumerate(ear.notifies(timeout=30)):
+    for count, notification in enumerate(ear.notifies(timeout=30)):
         if notification.channel == "the_end":
-            return rings
+            return count
     raise AssertionError("notifications do not arrive")
 
 
-def test_nothing_is_notified_while_nobody_sleeps(ear: Connection, writer: Connection):
+def test_nothing_is_notified_while_nobody_listens(ear: Connection, writer: Connection):
     for _ in range(3):
         writer.execute(INSERT.format(""))
     assert heard(ear, writer) == 0
 
 
-def test_a_commit_rings_once_while_somebody_sleeps(ear: Connection, writer: Connection):
-    writer.execute(SLEEP.format("", "1 hour"))
+def test_a_commit_notifies_once_while_a_relay_listens(ear: Connection, writer: Connection):
+    writer.execute(REGISTER.format("", "1 hour"))
     with writer.transaction():
         for _ in range(3):
             writer.execute(INSERT.format(""))
@@ -66,13 +66,13 @@ def test_a_commit_rings_once_while_somebody_sleeps(ear: Connection, writer: Conn
     assert heard(ear, writer) == 0
 
 
-def test_nobody_rings_for_a_sleeper_that_has_gone(ear: Connection, writer: Connection):
-    writer.execute(SLEEP.format("", "-1 millisecond"))
+def test_nothing_is_notified_for_a_listener_that_was_killed(ear: Connection, writer: Connection):
+    writer.execute(REGISTER.format("", "-1 millisecond"))
     writer.execute(INSERT.format(""))
     assert heard(ear, writer) == 0
 
 
-def test_a_writer_needs_no_rights_on_the_sleepers_and_no_search_path(empty_postgresql_url: str):
+def test_a_writer_needs_no_rights_on_the_listeners_and_no_search_path(empty_postgresql_url: str):
     role = f"writer_{secrets.token_hex(6)}"
     within = make_url(empty_postgresql_url).set(query={"options": "-csearch_path=messages"})
     with psycopg.connect(libpq(empty_postgresql_url), autocommit=True) as owner:
@@ -80,11 +80,11 @@ def test_a_writer_needs_no_rights_on_the_sleepers_and_no_search_path(empty_postg
         try:
             migrate(within.render_as_string(hide_password=False))
             owner.execute(f"GRANT INSERT ON messages.outboxkit_outbox TO {role}")
-            owner.execute(SLEEP.format("messages.", "1 hour"))
+            owner.execute(REGISTER.format("messages.", "1 hour"))
             with psycopg.connect(libpq(within.render_as_string(hide_password=False)), autocommit=True) as ear:
                 listen(ear)
                 owner.execute(f"SET ROLE {role}; SET search_path = pg_temp")
-                owner.execute("CREATE TEMP TABLE outboxkit_sleeper (until timestamptz)")
+                owner.execute("CREATE TEMP TABLE outboxkit_listener (until timestamptz)")
                 owner.execute(INSERT.format("messages."))
                 assert heard(ear, owner) == 1
         finally:
@@ -94,29 +94,29 @@ def test_a_writer_needs_no_rights_on_the_sleepers_and_no_search_path(empty_postg
 @pytest.mark.parametrize(
     "harm",
     [
-        "DROP TABLE outboxkit_sleeper",
-        "ALTER TABLE outboxkit_sleeper RENAME COLUMN until TO till",
-        "REVOKE ALL ON outboxkit_sleeper FROM CURRENT_USER",
+        "DROP TABLE outboxkit_listener",
+        "ALTER TABLE outboxkit_listener RENAME COLUMN until TO till",
+        "REVOKE ALL ON outboxkit_listener FROM CURRENT_USER",
         "CREATE SCHEMA moved; ALTER TABLE outboxkit_outbox SET SCHEMA moved; SET search_path = moved",
     ],
 )
-def test_an_insert_succeeds_whatever_has_become_of_the_sleepers(writer: Connection, harm: str):
-    writer.execute(SLEEP.format("", "1 hour"))
+def test_an_insert_succeeds_whatever_has_become_of_the_listeners(writer: Connection, harm: str):
+    writer.execute(REGISTER.format("", "1 hour"))
     writer.execute(harm)
     writer.execute(INSERT.format(""))
     assert writer.execute("SELECT count(*) FROM outboxkit_outbox").fetchone() == (1,)
 
 
-def test_dead_versions_of_sleepers_are_not_walked_over(postgresql_url: str, writer: Connection):
-    """However long vacuum has been held back, an insert reads no more than what has been recorded of late."""
+def test_dead_versions_of_listeners_are_not_walked_over(postgresql_url: str, writer: Connection):
+    """However long vacuum has been held back, an insert reads no more than what has been registered of late."""
     with psycopg.connect(libpq(postgresql_url)) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT 1")
         writer.execute(
-            "INSERT INTO outboxkit_sleeper SELECT i::text, now() - interval '1 day' FROM generate_series(1, 20000) i"
+            "INSERT INTO outboxkit_listener SELECT i::text, now() - interval '1 day' FROM generate_series(1, 20000) i"
         )
-        writer.execute("DELETE FROM outboxkit_sleeper")
-        writer.execute("ANALYZE outboxkit_sleeper")  # as autovacuum does, also where it cannot remove anything
+        writer.execute("DELETE FROM outboxkit_listener")
+        writer.execute("ANALYZE outboxkit_listener")  # as autovacuum does, also where it cannot remove anything
         writer.execute(INSERT.format(""))  # what is read at first, the plan for one
         before = pages_read(writer)
         for _ in range(10):
@@ -125,19 +125,19 @@ def test_dead_versions_of_sleepers_are_not_walked_over(postgresql_url: str, writ
 
 
 def pages_read(connection: Connection) -> int:
-    """Pages of the sleepers' table and its indexes that have been read."""
+    """Pages of the listeners' table and its indexes that have been read."""
     connection.execute("SELECT pg_stat_force_next_flush()")
     found = connection.execute(
         "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables "
-        "WHERE relname = 'outboxkit_sleeper'"
+        "WHERE relname = 'outboxkit_listener'"
     ).fetchone()
     return int(found[0]) if found else -1
 
 
-def test_the_tables_of_create_all_have_the_bell_too(empty_postgresql_url: str):
+def test_the_tables_of_create_all_have_the_trigger_too(empty_postgresql_url: str):
     engine = create_engine(empty_postgresql_url)
     metadata.create_all(engine)
     with engine.begin() as connection:
         found = connection.execute(text("SELECT tgname FROM pg_trigger WHERE tgrelid = 'outboxkit_outbox'::regclass"))
-        assert found.scalars().all() == ["outboxkit_ring"]
+        assert found.scalars().all() == ["outboxkit_notify"]
     engine.dispose()

@@ -1,4 +1,4 @@
-"""Waking up: the sleepers' rows, which make inserts ring the bell, and a look at whether there is something to do."""
+"""Statements of an idle relay: the rows of listeners, for which inserts notify, and a look at what is to be done."""
 
 from typing import Any
 
@@ -22,19 +22,19 @@ from sqlalchemy import (
 
 from outboxkit.statements.claim import oldest_ready
 from outboxkit.statements.dialects import SERVER, insert_into
-from outboxkit.tables import UtcDateTime, outbox, sleeper
+from outboxkit.tables import UtcDateTime, listener, outbox
 
 _NAME = bindparam("name", type_=String)
 
 
 def channel() -> Select[str, bool]:
-    """The channel that inserts notify, and whether they do: where transactions can be prepared they must not.
+    """The channel that inserts notify, and whether they do: if transactions can be prepared they must not.
 
     PostgreSQL only. Index: the catalogue's own. Locks: none.
     """
     name = literal_column(f"'outboxkit_' || '{outbox.name}'::regclass::oid", type_=String)
     can_prepare = func.current_setting(literal_column("'max_prepared_transactions'")) != literal_column("'0'")
-    return select(name.label("channel"), not_(can_prepare).label("rings"))
+    return select(name.label("channel"), not_(can_prepare).label("notifies"))
 
 
 def listen(channel: str) -> TextClause:
@@ -52,30 +52,30 @@ def notify() -> Select[Any]:
     return select(func.pg_notify(bindparam("channel", type_=String), bindparam("payload", type_=String)))
 
 
-def go_to_sleep() -> Insert:
-    """Record a sleeper, or go on doing so, for so many seconds from now by the database's clock. PostgreSQL only.
+def register_listener() -> Insert:
+    """Register a listener, or renew it, for so many seconds from now by the database's clock. PostgreSQL only.
 
-    Parameters: name, seconds. Index: the primary key. Locks: the sleeper's own row.
+    Parameters: name, seconds. Index: the primary key. Locks: the listener's own row.
     """
     seconds = bindparam("seconds", type_=DOUBLE_PRECISION)
     until = func.clock_timestamp() + seconds * literal_column("interval '1 second'", type_=Interval)
-    row = insert_into(SERVER, sleeper).values(name=_NAME, until=type_coerce(until, UtcDateTime))
-    made: Insert = row.on_conflict_do_update(index_elements=[sleeper.c.name], set_={"until": row.excluded.until})
-    return made
+    row = insert_into(SERVER, listener).values(name=_NAME, until=type_coerce(until, UtcDateTime))
+    upsert: Insert = row.on_conflict_do_update(index_elements=[listener.c.name], set_={"until": row.excluded.until})
+    return upsert
 
 
-def wake_up() -> Delete:
-    """Take a sleeper's row back. Parameters: name. Index: the primary key. Locks: the row."""
-    return delete(sleeper).where(sleeper.c.name == _NAME)
+def remove_listener() -> Delete:
+    """Remove a listener's row. Parameters: name. Index: the primary key. Locks: the row."""
+    return delete(listener).where(listener.c.name == _NAME)
 
 
-def forget_the_gone() -> Delete:
-    """Forget sleepers that went without a word. PostgreSQL only. Index: outboxkit_sleeper_until. Locks: their rows."""
-    return delete(sleeper).where(sleeper.c.until < type_coerce(func.statement_timestamp(), UtcDateTime))
+def forget_listeners() -> Delete:
+    """Forget listeners that were killed. PostgreSQL only. Index: outboxkit_listener_until. Locks: their rows."""
+    return delete(listener).where(listener.c.until < type_coerce(func.statement_timestamp(), UtcDateTime))
 
 
 def something_to_do() -> Select[Any]:
-    """The lowest position of a ready row above the floor, and the earliest due time; null where there is none.
+    """The lowest position of a ready row above the floor, and the earliest due time; null if there is none.
 
     Parameters: destination, floor. Indexes: outboxkit_outbox_ready from the floor on, and outboxkit_outbox_due. Locks:
     none, and rows that others have locked are seen.

@@ -1,0 +1,2 @@
+DELETE FROM outboxkit_listener
+WHERE outboxkit_listener.name = :name;

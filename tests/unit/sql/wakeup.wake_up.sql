@@ -1,2 +1,0 @@
-DELETE FROM outboxkit_sleeper
-WHERE outboxkit_sleeper.name = :name;
