@@ -36,7 +36,7 @@ class ParkedKeys:
 
 @dataclass(frozen=True)
 class OfDestination:
-    """The rows of one destination by state; `oldest_age_seconds` as of the whole outbox."""
+    """The rows of one destination by state; `oldest_age_seconds` and `next_due` as of the whole outbox."""
 
     pending: Count
     ready: Count
@@ -44,6 +44,7 @@ class OfDestination:
     held: Count
     parked: Count
     oldest_age_seconds: float | None
+    next_due: datetime | None = None
 
 
 @dataclass(frozen=True)
