@@ -18,7 +18,7 @@ from outboxkit.settings import Settings
 
 @with_settings(*DATABASE, "broker_url")
 def status(settings: Settings, *, as_json: AsJson = False) -> None:
-    """Show what waits and why, what was given up on, who is connected, and what holds back vacuum.
+    """Show waiting messages and why they wait, dead letters, connections, and what holds back vacuum.
 
     Cheap for tables of any size: it counts ten thousand rows of a kind, and where there are more it says so.
 
