@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import compose, process
 from outboxkit.brokers import Publisher
 from outboxkit.cli.options import DATABASE, PROCESS, with_settings
+from outboxkit.cli.progress import now_and_then
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
 from outboxkit.outage import utc_now
@@ -23,7 +24,6 @@ from outboxkit.settings import Settings, parse_duration
 
 FAILED, INCOMPLETE = 1, 3
 """Exit codes: the broker refused a message; it was stopped before the end."""
-SAY_EVERY = 10_000
 
 Queue = Annotated[str, typer.Option("--to-queue", metavar="NAME", help="The queue to publish to. It must exist.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
@@ -157,7 +157,7 @@ def _connections(chosen: Settings, queue: str) -> tuple[AsyncEngine, Publisher]:
 def _shown(total: int) -> Iterator[Callable[[Replayed], None]]:
     """A bar on a terminal; elsewhere a line now and then. Both say how far it is, for whom it is killed."""
     if not sys.stderr.isatty():
-        yield _say_now_and_then(total)
+        yield now_and_then(lambda done: f"replayed {done.count} of {total}, up to {_written(done.upto)}")
         return
     from rich.console import Console  # noqa: PLC0415 - a terminal alone shows a bar
     from rich.progress import Progress, TextColumn  # noqa: PLC0415
@@ -170,18 +170,6 @@ def _shown(total: int) -> Iterator[Callable[[Replayed], None]]:
             bar.update(task, completed=done.count, upto=_written(done.upto))
 
         yield show
-
-
-def _say_now_and_then(total: int) -> Callable[[Replayed], None]:
-    said = 0
-
-    def show(done: Replayed) -> None:
-        nonlocal said
-        if done.count >= said + SAY_EVERY:
-            said = done.count
-            typer.echo(f"replayed {done.count} of {total}, up to {_written(done.upto)}", err=True)
-
-    return show
 
 
 def _moment(option: str, text: str | None, now: datetime) -> datetime | None:

@@ -3,38 +3,40 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+COUNTED = 10_000
+"""Rows of a kind that are counted, and no more."""
+
 
 @dataclass(frozen=True)
 class Count:
-    """A number of rows: counted, or estimated from a sample."""
+    """The number of rows that were counted, and whether the counting ended before the rows did."""
 
     value: int = 0
-    estimate: bool = False
+    at_least: bool = False
 
     def __add__(self, other: "Count") -> "Count":
-        return Count(self.value + other.value, self.estimate or other.estimate)
+        return Count(self.value + other.value, self.at_least or other.at_least)
 
 
 NOTHING = Count()
 
 
 def total(counts: Iterable[Count]) -> Count:
-    """The sum, which is an estimate if one of the counts is."""
+    """The sum, which is no more exact than each of them."""
     return sum(counts, Count())
 
 
 def number(count: Count | int) -> str:
-    """`12 345`, or `~12 000` for an estimate."""
+    """`12 345`; or `more than 10 000`, and for a part of so many `at least 700`, if not all rows were counted."""
     if isinstance(count, int):
         return f"{count:,}".replace(",", " ")
-    if not count.estimate:
+    if not count.at_least:
         return number(count.value)
-    magnitude = 10 ** max(len(str(count.value)) - 2, 0)
-    return "~" + number(round(count.value / magnitude) * magnitude)
+    return f"more than {number(COUNTED)}" if count.value > COUNTED else f"at least {number(count.value)}"
 
 
 def many(count: Count | int, one: str, several: str | None = None) -> str:
-    """`1 key`, `2 keys`, `~12 000 keys`."""
+    """`1 key`, `2 keys`, `more than 10 000 keys`."""
     value = count if isinstance(count, int) else count.value
     return f"{number(count)} {one if value == 1 else several or one + 's'}"
 

@@ -17,7 +17,7 @@ from outboxkit.consumer.database_clock import DatabaseClock
 from outboxkit.consumer.decisions import Policy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner, Routing
-from outboxkit.consumer.records import CrashRecords, DeadLetterWriter
+from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import OnError, Reports, Watchdog
 from outboxkit.consumer.transactions import Cancellations, Transactions
@@ -119,8 +119,7 @@ class Consumer:
         self._runner = runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
-            crash_records=CrashRecords(engine, queue=queue, outage=outage),
-            dead_letters=DeadLetterWriter(engine, queue=queue, outage=outage, outcomes=self.outcomes, reports=reports),
+            records=Records(engine=engine, queue=queue, outage=outage, outcomes=self.outcomes, reports=reports),
             reports=reports,
             policy=policy,
             now=database_clock.now,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 from outboxkit.brokers import Delivery
@@ -54,20 +55,21 @@ class Incoming:
         self.settled = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Containment:
     """Handles deliveries, and contains what nobody has expected.
 
     Attributes:
+        handling: handles one delivery.
+        batches: handles many in a transaction.
         cancellations: tells a task that the consumer has cancelled from every other one.
+        reports: hears of what nobody has expected.
     """
 
-    def __init__(
-        self, *, handling: HandlerRunner, batches: BatchRunner, cancellations: Cancellations, reports: Reports
-    ) -> None:
-        self._handling = handling
-        self._batches = batches
-        self.cancellations = cancellations
-        self._reports = reports
+    handling: HandlerRunner
+    batches: BatchRunner
+    cancellations: Cancellations
+    reports: Reports
 
     async def handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         """Handle one delivery; one that could not even be set aside is left unsettled, and `is_stuck`.
@@ -77,7 +79,7 @@ class Containment:
             sqlalchemy.exc.DBAPIError: the database was away for longer than the consumer's patience.
         """
         try:
-            await self._handling.handle(arrival, stop)
+            await self.handling.handle(arrival, stop)
         except BaseException as error:  # noqa: BLE001 - looked at there
             self._raise_if_expected(error)
             await self._contain(arrival, error, stop)
@@ -89,10 +91,10 @@ class Containment:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `handle`.
         """
         try:
-            return await self._batches.handle(arrivals, stop)
+            return await self.batches.handle(arrivals, stop)
         except BaseException as error:  # noqa: BLE001 - looked at there
             self._raise_if_expected(error)
-            self._reports.unexpected("a batch failed unexpectedly, its messages are handled singly", error)
+            self.reports.unexpected("a batch failed unexpectedly, its messages are handled singly", error)
         left: list[Arrival] = []
         for arrival in arrivals:
             if arrival.settled:
@@ -109,12 +111,12 @@ class Containment:
         if arrival.settled:
             raise BrokerUnavailable(f"a delivery could not be settled: {first_line(error)}") from error
         try:
-            await self._handling.give_up(arrival, error, stop)
+            await self.handling.give_up(arrival, error, stop)
         except BaseException as other:
             self._raise_if_expected(other)
             if arrival.settled:
                 raise BrokerUnavailable(f"a delivery could not be settled: {first_line(other)}") from other
-            self._reports.unexpected("a message can be neither handled nor set aside, and is given back", other)
+            self.reports.unexpected("a message can be neither handled nor set aside, and is given back", other)
             arrival.is_stuck = True
 
     def _raise_if_expected(self, error: BaseException) -> None:

@@ -18,7 +18,7 @@ from outboxkit.brokers import Delivery, Malformed
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import Policy
 from outboxkit.consumer.key_queues import Arrival, Mode
-from outboxkit.consumer.records import CrashRecord, CrashRecords, DeadLetterWriter
+from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.transactions import Escaped, Transactions
 from outboxkit.inbox import Handler, Outcome
@@ -132,8 +132,7 @@ class HandlerRunner:
         *,
         routing: Routing,
         transactions: Transactions,
-        crash_records: CrashRecords,
-        dead_letters: DeadLetterWriter,
+        records: Records,
         reports: Reports,
         policy: Policy,
         now: Clock,
@@ -141,8 +140,7 @@ class HandlerRunner:
     ) -> None:
         self._routing = routing
         self._transactions = transactions
-        self._crash_records = crash_records
-        self._dead_letters = dead_letters
+        self._records = records
         self._reports = reports
         self._policy = policy
         self._now = now
@@ -157,11 +155,11 @@ class HandlerRunner:
         delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
         if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None:
             # The copy counts as new, so the record of its earlier starts has to go first.
-            is_cleared = await self._crash_records.forget(_id(delivery), stop)
+            is_cleared = await self._records.forget(_id(delivery), stop)
             await (delivery.requeue_fresh() if is_cleared else delivery.requeue())
             return
         if arrival.mode is Mode.ISOLATED:
-            started = await self._crash_records.start(_id(delivery), stop)
+            started = await self._records.start(_id(delivery), stop)
             if started is None:
                 await delivery.requeue()
                 return
@@ -179,7 +177,7 @@ class HandlerRunner:
             await self._run_all(arrival, handlers, record, attempt, stop)
         except asyncio.CancelledError:  # a stop did not wait for it: it comes again, and has not killed the process
             if record.starts and self._transactions.is_cancelled:
-                await self._crash_records.call_off(_id(delivery), record, stop)
+                await self._records.call_off(_id(delivery), record, stop)
             raise
 
     async def give_up(self, arrival: Arrival, error: BaseException, stop: asyncio.Event) -> None:
@@ -232,7 +230,7 @@ class HandlerRunner:
         if not retried:
             await self._finish(arrival, dead, record, stop, attempts=attempt)
             return
-        if dead and not await self._dead_letters.bury(arrival, dead, stop, attempts=attempt):
+        if dead and not await self._records.bury(arrival, dead, stop, attempts=attempt):
             await delivery.requeue()
             return
         # Handlers that gave the message up must not run again; for those that succeeded it is a duplicate.
@@ -241,12 +239,12 @@ class HandlerRunner:
         shortest = min((each.after for each in retried.values() if each.after is not None), default=None)
         if arrival.key is None:
             # Clear the record first: if the process ends while the copy waits, the message did not cause that.
-            if record.starts and not await self._crash_records.forget(_id(delivery), stop):
+            if record.starts and not await self._records.forget(_id(delivery), stop):
                 await delivery.requeue()
                 return
             delay = await delivery.retry(shortest, handlers=names)
         else:  # its key waits for it, so it cannot go to a retry queue: the database counts its failures
-            updated = await self._crash_records.fail(_id(delivery), stop)
+            updated = await self._records.fail(_id(delivery), stop)
             if updated is None:
                 await delivery.requeue()
                 return
@@ -265,9 +263,9 @@ class HandlerRunner:
         delivery = arrival.delivery
         count = delivery.delivery_headers.attempt if attempts is None else attempts
         has_record = bool(record.starts or record.failures) or count > delivery.delivery_headers.attempt
-        done = not failed or await self._dead_letters.bury(arrival, failed, stop, attempts=count)
+        done = not failed or await self._records.bury(arrival, failed, stop, attempts=count)
         if done and has_record:
-            done = bool(await self._crash_records.forget(_id(delivery), stop))
+            done = await self._records.forget(_id(delivery), stop)
         await (delivery.ack() if done else delivery.requeue())
 
 

@@ -1,4 +1,4 @@
-"""What a consumer records beside handling: starts of messages that may kill it, and dead letters.
+"""The records of a consumer beside the inbox: starts of messages that may kill it, and dead letters.
 
 Each is written in a transaction of its own, and a dead letter always before the ack.
 """
@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Executable
+from sqlalchemy import Executable, Row
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -24,12 +25,12 @@ from outboxkit.outage import Outage, what_is_away
 from outboxkit.sqlstates import TRANSIENT
 
 LAST_WORD_SECONDS = 2
-"""How long a stop that is at its end waits for the database."""
+"""A stop that is at its end waits so long for the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """What is recorded of a message of this queue.
+    """The starts and failures of a message of a queue.
 
     Attributes:
         starts: those that have not ended, with the one that was just recorded.
@@ -45,85 +46,54 @@ class CrashRecord:
 _STARTED_ONCE = CrashRecord(starts=1)
 
 
-class CrashRecords:
-    """The records of one queue; each change is a transaction of its own. An outage is waited out.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """The crash records and dead letters of one queue. An outage is waited out.
 
-    Every method returns None where `stop` came during an outage.
+    Every method returns None, or False, if `stop` came during an outage.
+
+    Attributes:
+        engine: of the database that has them.
+        queue: whose they are.
+        outage: waits while the database is away.
+        outcomes: dead letters are counted in it.
+        reports: hears of dead letters.
     """
 
-    def __init__(self, engine: AsyncEngine, *, queue: str, outage: Outage) -> None:
-        self._engine = engine
-        self._queue = queue
-        self._outage = outage
+    engine: AsyncEngine
+    queue: str
+    outage: Outage
+    outcomes: Counter[Outcome]
+    reports: Reports
 
     async def start(self, message_id: str, stop: asyncio.Event) -> CrashRecord | None:
         """Record that a handler of the message is about to be called."""
-
-        async def write() -> CrashRecord:
-            async with self._engine.begin() as connection:
-                statement = statements.inbox.start(connection.dialect.name)
-                row = (await connection.execute(statement, self._place(message_id))).one()
-                return CrashRecord(row.starts, row.failures, row.first_failed_at)
-
-        return await self._outage.ride_out(write, stop)
+        statement = statements.inbox.start(self.engine.dialect.name)
+        rows = await self._write(statement, self._place(message_id), stop)
+        return CrashRecord(*rows[0]) if rows else None
 
     async def fail(self, message_id: str, stop: asyncio.Event) -> CrashRecord | None:
         """Record that the start has ended, with one more failure."""
+        statement = statements.inbox.fail(self.engine.dialect.name)
+        rows = await self._write(statement, self._place(message_id), stop)
+        return CrashRecord(0, *rows[0]) if rows else None
 
-        async def write() -> CrashRecord:
-            async with self._engine.begin() as connection:
-                statement = statements.inbox.fail(connection.dialect.name)
-                row = (await connection.execute(statement, self._place(message_id))).one()
-                return CrashRecord(0, row.failures, row.first_failed_at)
-
-        return await self._outage.ride_out(write, stop)
-
-    async def forget(self, message_id: str, stop: asyncio.Event) -> bool | None:
+    async def forget(self, message_id: str, stop: asyncio.Event) -> bool:
         """Record that the start has ended, and that nothing more is to be known."""
-
-        async def write() -> bool:
-            async with self._engine.begin() as connection:
-                await connection.execute(statements.inbox.forget(), self._place(message_id))
-            return True
-
-        return await self._outage.ride_out(write, stop)
+        return await self._write(statements.inbox.forget(), self._place(message_id), stop) is not None
 
     async def call_off(self, message_id: str, known: CrashRecord, stop: asyncio.Event) -> None:
         """Record that the start has ended because the process was told to stop, as far as that can be done soon."""
-        if known == _STARTED_ONCE:
-            statement: Executable = statements.inbox.forget()
-            place = self._place(message_id)
-        else:
-            statement = statements.inbox.call_off()
-            place = {f"at_{name}": value for name, value in self._place(message_id).items()}
-
-        async def write() -> bool:
-            async with self._engine.begin() as connection:
-                await connection.execute(statement, place)
-            return True
-
+        statement: Executable = statements.inbox.forget()
+        place = self._place(message_id)
+        if known != _STARTED_ONCE:
+            statement, place = statements.inbox.call_off(), {f"at_{name}": value for name, value in place.items()}
         with suppress(TimeoutError, SQLAlchemyError):
             async with asyncio.timeout(LAST_WORD_SECONDS):
-                await self._outage.ride_out(write, stop)
-
-    def _place(self, message_id: str) -> dict[str, str]:
-        return {"queue": self._queue, "message_id": message_id}
-
-
-class DeadLetterWriter:
-    """Writes the dead letters of one queue, counts them and says so."""
-
-    def __init__(
-        self, engine: AsyncEngine, *, queue: str, outage: Outage, outcomes: Counter[Outcome], reports: Reports
-    ) -> None:
-        self._engine = engine
-        self._queue = queue
-        self._outage = outage
-        self._outcomes = outcomes
-        self._reports = reports
+                await self._write(statement, place, stop)
 
     async def bury(self, arrival: Arrival, failed: Failed, stop: asyncio.Event, *, attempts: int) -> bool:
-        """Put the message among the dead letters, once for each handler; False if `stop` came during an outage.
+        """Put the message among the dead letters, once for each handler, count them and say so.
 
         What the database refuses is put there without what is not needed to handle it again.
 
@@ -135,7 +105,7 @@ class DeadLetterWriter:
             decisions.dead_letter(
                 delivery.message,
                 decision,
-                queue=self._queue,
+                queue=self.queue,
                 handler=handler,
                 attempts=attempts,
                 first_failed_at=delivery.delivery_headers.first_failed_at or arrival.first_failed_at,
@@ -143,21 +113,26 @@ class DeadLetterWriter:
             for handler, decision in failed.items()
         ]
         try:
-            written = await self._write(rows, stop)
+            written = await self._write(statements.dead.bury_once(), rows, stop)
         except Exception as error:
             if what_is_away(error, passing=TRANSIENT):
                 raise
-            written = await self._write([decisions.bare(row, error) for row in rows], stop)
-        if not written:
+            bare = [decisions.bare(row, error) for row in rows]
+            written = await self._write(statements.dead.bury_once(), bare, stop)
+        if written is None:
             return False
-        self._outcomes.update(decision.outcome for decision in failed.values())
-        self._reports.failed("message set aside as a dead letter", delivery.message, failed, attempt=attempts)
+        self.outcomes.update(decision.outcome for decision in failed.values())
+        self.reports.failed("message set aside as a dead letter", delivery.message, failed, attempt=attempts)
         return True
 
-    async def _write(self, rows: Sequence[dict[str, Any]], stop: asyncio.Event) -> bool:
-        async def write() -> bool:
-            async with self._engine.begin() as connection:
-                await connection.execute(statements.dead.bury_once(), rows)
-            return True
+    def _place(self, message_id: str) -> dict[str, str]:
+        return {"queue": self.queue, "message_id": message_id}
 
-        return bool(await self._outage.ride_out(write, stop))
+    async def _write(self, statement: Executable, parameters: Any, stop: asyncio.Event) -> Sequence[Row[Any]] | None:
+        """The rows that the statement returns; None if `stop` came during an outage."""
+        return await self.outage.ride_out(partial(self._execute, statement, parameters), stop)
+
+    async def _execute(self, statement: Executable, parameters: Any) -> Sequence[Row[Any]]:
+        async with self.engine.begin() as connection:
+            result = await connection.execute(statement, parameters)
+            return result.all() if result.returns_rows else ()

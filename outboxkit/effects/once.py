@@ -16,11 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import codec
-from outboxkit.effects.record import Asked, Begun, Effect, Errors, Policy, asked, begin, give_up, record
+from outboxkit.effects.record import Begun, Effect, EffectRun, Errors, OnUnknown, begin, give_up, new_run, record
 from outboxkit.errors import ConfigurationError, EncodeError
 
 TIDY_SECONDS = 5
-"""How long a run that failed or was cancelled may take to say so; without a word, its lease runs out."""
+"""A run that failed or was cancelled may take so long to record it; else its lease runs out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def once(
     key: str | None = ...,
     call: Callable[[], object] | None = ...,
     *,
-    on_unknown: Policy,
+    on_unknown: OnUnknown,
     lease: timedelta = ...,
     ambiguous: Errors = ...,
 ) -> Effect: ...
@@ -52,7 +52,7 @@ def once(
     key: str | None = ...,
     call: Callable[[], Awaitable[object]] | None = ...,
     *,
-    on_unknown: Policy,
+    on_unknown: OnUnknown,
     lease: timedelta = ...,
     ambiguous: Errors = ...,
 ) -> Coroutine[Any, Any, Effect]: ...
@@ -61,7 +61,7 @@ def once(
     key: str | None = None,
     call: Callable[[], Any] | None = None,
     *,
-    on_unknown: Policy,
+    on_unknown: OnUnknown,
     lease: timedelta = timedelta(minutes=1),
     ambiguous: Errors = (),
 ) -> Effect | Coroutine[Any, Any, Effect]:
@@ -72,11 +72,11 @@ def once(
     Args:
         session_factory: for sessions of its own, on a database with outboxkit's tables. On SQLite, inside a handler,
             another file than the handler's.
-        key: what the effect is known by, up to 600 characters. None: the handler's name and the id of the message that
-            is being handled, for the one effect of a handler that has no key of its own.
+        key: the effect's name at each run, up to 600 characters. None: the names of the handler and its message, for
+            the one effect of a handler that has no key of its own.
         call: what makes the effect; it takes nothing. What it returns must have a JSON form.
-        on_unknown: what to do where an earlier run has left unknown whether the call was made: `skip` it, and it is
-            made at most once; or `repeat` it, and it is made at least once.
+        on_unknown: the policy if an earlier run has left unknown whether the call was made. `skip` it, and it is made
+            at most once; or `repeat` it, and it is made at least once.
         lease: how long the call may take. Until then another run of the key is refused; after that its outcome is
             unknown. Between runs of the default key none is needed: the inbox keeps them apart.
         ambiguous: more exceptions, beside `AMBIGUOUS`, after which the call may have been made.
@@ -87,9 +87,9 @@ def once(
         InProgressElsewhere: another run is busy with it; inside a handler `Retry` instead, for the same time.
         LeaseLost: the call took longer than its lease, and another run has taken over.
         EncodeError: the call was made, and is remembered with None: its result has no JSON form.
-        ConfigurationError: there is no call, or no key and no handler; a second effect of a handler has no key; an
-            option is of another kind; or the sessions are of no use here: a `Connection`'s, or on the file that the
-            handler is writing to.
+        ConfigurationError: there is no call, or neither a key nor a handler. Or a second effect of a handler has no
+            key, or an option is of another kind. Or the sessions are of no use here: a `Connection`'s, or on the file
+            that the handler is writing to.
     """
     if call is None:
         raise ConfigurationError("effects.once needs a call: effects.once(session_factory, key, call, on_unknown=...)")
@@ -98,7 +98,7 @@ def once(
             f"effects.once takes a sessionmaker or an async_sessionmaker, found {type(session_factory).__name__}: the "
             "intention is committed before the call, so it needs sessions of its own"
         )
-    run = asked(key, on_unknown, lease, ambiguous)
+    run = new_run(key, on_unknown, lease, ambiguous)
     if isinstance(session_factory, async_sessionmaker):
         return _run_async(session_factory, _plan(run), call)
     if iscoroutinefunction(call):
@@ -106,9 +106,9 @@ def once(
     return _run(session_factory, _plan(run), call)
 
 
-def _plan(run: Asked) -> Plan:
-    """What to do, one thing after the other; the result of each comes back. The same for both colours."""
-    begun: Begun = yield Write(partial(begin, asked=run))
+def _plan(run: EffectRun) -> Plan:
+    """The steps of a run, one after the other; the result of each comes back. The same for both colours."""
+    begun: Begun = yield Write(partial(begin, run=run))
     _report(run, begun)
     if begun.effect is not None:
         return begun.effect
@@ -118,10 +118,10 @@ def _plan(run: Asked) -> Plan:
         raise
     except BaseException as error:
         with suppress(SQLAlchemyError, TimeoutError):
-            yield Write(partial(give_up, asked=run, begun=begun, error=error), seconds=TIDY_SECONDS)
+            yield Write(partial(give_up, run=run, begun=begun, error=error), seconds=TIDY_SECONDS)
         raise
     payload, problem = _written(run, result)
-    yield Write(partial(record, asked=run, begun=begun, payload=payload))
+    yield Write(partial(record, run=run, begun=begun, payload=payload))
     return _ended(begun, payload, problem)
 
 
@@ -165,7 +165,7 @@ async def _run_async(factory: async_sessionmaker[AsyncSession], plan: Plan, call
 
 
 def _plain(result: object) -> object:
-    """What a plain call returned; an awaitable is no call that was made."""
+    """The result of a plain call; an awaitable is refused, since the call was not made."""
     if not isawaitable(result):
         return result
     if iscoroutine(result):
@@ -173,14 +173,14 @@ def _plain(result: object) -> object:
     raise ConfigurationError("effects.once: the call is async and the sessions are not: use an async_sessionmaker")
 
 
-def _written(run: Asked, result: object) -> tuple[bytes, EncodeError | None]:
-    """The result as JSON; null where it has none, and then what to tell about it once that is recorded."""
+def _written(run: EffectRun, result: object) -> tuple[bytes, EncodeError | None]:
+    """The result as JSON; if it has none, null, and the error to raise once that is recorded."""
     try:
         return codec.encode_value(result), None
     except EncodeError as error:
-        told = EncodeError(f"effect {run.key!r}: the call was made, and its result is not remembered: {error}")
-        told.__cause__ = error
-        return b"null", told
+        problem = EncodeError(f"effect {run.key!r}: the call was made, and its result is not remembered: {error}")
+        problem.__cause__ = error
+        return b"null", problem
 
 
 def _ended(begun: Begun, payload: bytes, problem: EncodeError | None) -> Effect:
@@ -189,7 +189,7 @@ def _ended(begun: Begun, payload: bytes, problem: EncodeError | None) -> Effect:
     return Effect("made" if begun.unknown_since is None else "repeated", msgspec.json.decode(payload))
 
 
-def _report(run: Asked, begun: Begun) -> None:
+def _report(run: EffectRun, begun: Begun) -> None:
     if begun.unknown_since is not None:
         structlog.get_logger("outboxkit").warning(
             "an effect is unknown: it was begun, and nobody knows whether it was made",

@@ -15,8 +15,8 @@ from outboxkit.errors import ConfigurationError, InProgressElsewhere, LeaseLost,
 from outboxkit.message import Handling, current_handling
 from outboxkit.statements.dialects import has_one_writer
 
-Policy = Literal["skip", "repeat"]
-Outcome = Literal["made", "remembered", "skipped", "repeated"]
+OnUnknown = Literal["skip", "repeat"]
+EffectOutcome = Literal["made", "remembered", "skipped", "repeated"]
 Errors = tuple[type[BaseException], ...]
 
 AMBIGUOUS: Errors = (TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError)
@@ -25,20 +25,20 @@ AMBIGUOUS: Errors = (TimeoutError, ConnectionResetError, ConnectionAbortedError,
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What became of an effect.
+    """The outcome of an effect, and its result.
 
     Attributes:
         outcome: `made` now; `remembered` from an earlier run; `skipped`, or `repeated`, because an earlier run has left
             unknown whether it was made.
-        result: what the call returned, as its JSON reads: the same at each run. None where it was skipped.
+        result: what the call returned, as its JSON reads: the same at each run. None if it was skipped.
     """
 
-    outcome: Outcome
+    outcome: EffectOutcome
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EffectRow:
     """A row that was there: `now` is the database's time."""
 
     state: str
@@ -49,13 +49,13 @@ class Found:
     now: datetime
 
 
-def decide(found: Found, *, alone: bool) -> Effect | timedelta | None:
-    """What is known of an effect that was begun before; how long another run may be busy with it; None for unknown."""
-    if found.state in ("done", "repeated"):
-        return Effect("remembered", msgspec.json.decode(found.result) if found.result is not None else None)
-    if found.state == "skipped":
+def decide(row: EffectRow, *, alone: bool) -> Effect | timedelta | None:
+    """The effect, if it is known; else how long another run may be busy with it; None if it is unknown."""
+    if row.state in ("done", "repeated"):
+        return Effect("remembered", msgspec.json.decode(row.result) if row.result is not None else None)
+    if row.state == "skipped":
         return Effect("skipped")
-    return None if alone or found.locked_until <= found.now else found.locked_until - found.now
+    return None if alone or row.locked_until <= row.now else row.locked_until - row.now
 
 
 def may_have_been_made(error: BaseException | None, ambiguous: Errors) -> bool:
@@ -75,28 +75,28 @@ _default_key_used: ContextVar[Handling | None] = ContextVar("outboxkit_default_k
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class EffectRun:
     """One run of an effect.
 
     Attributes:
-        key: what the effect is known by.
-        alone: no other run can be busy with it, whatever its lease says.
-        within: what is being handled, if anything is.
-        on_unknown, lease, ambiguous: as they were given to `once`, the last with what is ambiguous anyway.
+        key: the effect's name at each run.
+        alone: the inbox keeps other runs away, so the lease is ignored.
+        within: the message and handler that it belongs to, if any.
+        on_unknown, lease, ambiguous: the arguments of `once`, the last with `AMBIGUOUS`.
         token: of this run alone.
     """
 
     key: str
     alone: bool
     within: Handling | None
-    on_unknown: Policy
+    on_unknown: OnUnknown
     lease: timedelta
     ambiguous: Errors
     token: str
 
 
-def asked(key: str | None, on_unknown: Policy, lease: timedelta, ambiguous: Errors) -> Asked:
-    """What `once` is asked to do, here and now.
+def new_run(key: str | None, on_unknown: OnUnknown, lease: timedelta, ambiguous: Errors) -> EffectRun:
+    """A run of `once` with these arguments, here and now.
 
     Raises:
         ConfigurationError: an option is of another kind; there is no key, and no handler or another effect of it.
@@ -107,7 +107,7 @@ def asked(key: str | None, on_unknown: Policy, lease: timedelta, ambiguous: Erro
         raise ConfigurationError(f"effects.once: lease is {lease!r}; a timedelta above 0 is accepted")
     within = current_handling()
     known_by = _default_key(within) if key is None else _checked(key)
-    return Asked(known_by, key is None, within, on_unknown, lease, (*AMBIGUOUS, *ambiguous), ids.new())
+    return EffectRun(known_by, key is None, within, on_unknown, lease, (*AMBIGUOUS, *ambiguous), ids.new())
 
 
 def dialect_of(session: Session, within: Handling | None) -> str:
@@ -134,7 +134,7 @@ def dialect_of(session: Session, within: Handling | None) -> str:
 
 
 def _place(database: str | None) -> str:
-    """Which file a URL names; all databases in memory are taken as one."""
+    """The file that a URL names; all databases in memory are taken as one."""
     name = (database or MEMORY).removeprefix("file:").partition("?")[0]
     return MEMORY if name == MEMORY else str(Path(name).resolve())
 
@@ -143,13 +143,13 @@ def _default_key(within: Handling | None) -> str:
     """For the one effect of a handler: the length keeps apart what could be read in two ways."""
     if within is None or within.handler is None:
         raise ConfigurationError(
-            "effects.once needs a key where no handler is running: what the effect is known by at each run, such as "
+            "effects.once needs a key if no handler is running: the name of the effect at each run, such as "
             "f'receipt-{order.id}'"
         )
     if _default_key_used.get() is within:
         raise ConfigurationError(
-            f"handler {within.handler!r} has a second effect, and both would be known by the handler and its message: "
-            "give each a key of its own, such as f'receipt-{order.id}'"
+            f"handler {within.handler!r} has a second effect, and both would have the same name: give each a key of "
+            "its own, such as f'receipt-{order.id}'"
         )
     _default_key_used.set(within)
     return f"{len(within.handler)}:{within.handler}:{within.message.id}"
@@ -163,69 +163,71 @@ def _checked(key: str) -> str:
 
 
 ROUNDS = 5
-"""How often a run looks again at an effect that another run has changed meanwhile."""
+"""A run looks so often again at an effect that another run has changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How a run begins: with what is known, or with the call to be made, where `effect` is None.
+    """The beginning of a run.
 
-    `unknown_since`: when a call was begun of which nobody knows whether it was made.
+    Attributes:
+        effect: if it is known; None: the call is to be made.
+        unknown_since: when a call was begun of which nobody knows whether it was made.
     """
 
     effect: Effect | None = None
     unknown_since: datetime | None = None
 
 
-def begin(session: Session, asked: Asked) -> Begun:
+def begin(session: Session, run: EffectRun) -> Begun:
     """Note the intention, or find what is known of the effect; the caller commits before it makes the call.
 
     Raises:
         InProgressElsewhere, Retry: another run is busy with it.
         ConfigurationError: the session is of no use here.
     """
-    dialect = dialect_of(session, asked.within)
-    row = {"token": asked.token, "lease": asked.lease}
+    dialect = dialect_of(session, run.within)
+    ours = {"token": run.token, "lease": run.lease}
     for _ in range(ROUNDS):
-        if session.execute(statements.effects.intend(dialect), {"key": asked.key, **row}).first() is not None:
+        if session.execute(statements.effects.intend(dialect), {"key": run.key, **ours}).first() is not None:
             return Begun()
-        was = session.execute(statements.effects.find(dialect), {"at_key": asked.key}).first()
+        was = session.execute(statements.effects.find(dialect), {"at_key": run.key}).first()
         if was is None:  # its call failed meanwhile
             continue
-        found = Found(*was)
-        known = decide(found, alone=asked.alone)
+        row = EffectRow(*was)
+        known = decide(row, alone=run.alone)
         if isinstance(known, Effect):
             return Begun(known)
         if known is not None:
-            raise _busy(asked, known)
-        skips = asked.on_unknown == "skip"
+            raise _busy(run, known)
+        skips = run.on_unknown == "skip"
         taking = statements.effects.skip(dialect) if skips else statements.effects.take_over(dialect)
-        at = {"at_key": asked.key, "at_token": found.token, "new_token": asked.token}
-        if _changed(session, taking, at if skips else at | {"lease": asked.lease}):
-            return Begun(Effect("skipped") if skips else None, found.started_at)
-    raise _busy(asked, timedelta(0))
+        at = {"at_key": run.key, "at_token": row.token, "new_token": run.token}
+        if _changed(session, taking, at if skips else at | {"lease": run.lease}):
+            return Begun(Effect("skipped") if skips else None, row.started_at)
+    raise _busy(run, timedelta(0))
 
 
-def record(session: Session, asked: Asked, begun: Begun, payload: bytes) -> None:
+def record(session: Session, run: EffectRun, begun: Begun, payload: bytes) -> None:
     """Note that the call was made, and what it returned.
 
     Raises:
         LeaseLost: another run has taken over.
     """
     state = "done" if begun.unknown_since is None else "repeated"
-    at = {"at_key": asked.key, "at_token": asked.token, "new_state": state, "new_result": payload}
+    at = {"at_key": run.key, "at_token": run.token, "new_state": state, "new_result": payload}
     if not _changed(session, statements.effects.record(_dialect(session)), at):
         raise LeaseLost(
-            f"effect {asked.key!r}: the call was made, but it took longer than its lease of {asked.lease}, and another "
+            f"effect {run.key!r}: the call was made, but it took longer than its lease of {run.lease}, and another "
             "run has decided what becomes of it. Give effects.once a longer lease"
         )
 
 
-def give_up(session: Session, asked: Asked, begun: Begun, error: BaseException) -> None:
-    """After a call that raised; where an earlier one may have been made, that is as open as it was."""
-    unknown = begun.unknown_since is not None or may_have_been_made(error, asked.ambiguous)
+def give_up(session: Session, run: EffectRun, begun: Begun, error: BaseException) -> None:
+    """Record that the call raised. If an earlier one may have been made, that stays unknown."""
+    unknown = begun.unknown_since is not None or may_have_been_made(error, run.ambiguous)
     ending = statements.effects.end_lease(_dialect(session)) if unknown else statements.effects.withdraw()
-    session.execute(ending, {"at_key": asked.key, "at_token": asked.token})
+    session.execute(ending, {"at_key": run.key, "at_token": run.token})
 
 
 def _dialect(session: Session) -> str:
@@ -237,7 +239,7 @@ def _changed(session: Session, statement: Update, parameters: dict[str, Any]) ->
     return result.rowcount == 1
 
 
-def _busy(asked: Asked, after: timedelta) -> Exception:
+def _busy(run: EffectRun, after: timedelta) -> Exception:
     """For a caller of its own an error; a consumer knows by `Retry` when to come back."""
-    text = f"effect {asked.key!r}: another run is busy with it, for {after.total_seconds():.1f} s at most"
-    return Retry(text, after=after) if asked.within is not None else InProgressElsewhere(text, after=after)
+    text = f"effect {run.key!r}: another run is busy with it, for {after.total_seconds():.1f} s at most"
+    return Retry(text, after=after) if run.within is not None else InProgressElsewhere(text, after=after)

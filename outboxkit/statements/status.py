@@ -1,7 +1,7 @@
-"""What is counted: by a relay that drains, and by `outboxkit status`.
+"""Statements that count: for a relay that drains, and for `outboxkit status`.
 
-The statements of `status` read a bounded part of a table, however many rows it has: the first ones of an index, or a
-sample of the pages. Those that read from the lowest position on also walk over what vacuum has not removed there yet.
+The statements of `status` read a bounded part of a table, however many rows it has: the first ones of an index. They
+also walk over what vacuum has not removed there yet.
 """
 
 from datetime import datetime
@@ -9,35 +9,28 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Float,
-    FromClause,
     Integer,
     Select,
     String,
     Subquery,
-    Table,
     bindparam,
-    case,
-    cast,
-    column,
     func,
     literal_column,
     select,
     union,
 )
 
-from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import PARKED, dead_letter, effect, idempotency, inbox, outbox, published
 
 _LIMIT = bindparam("limit", type_=Integer)
 _DESTINATION = bindparam("destination", type_=String)
+_MOST = bindparam("most", type_=Integer)
 _ROWS = func.count().label("rows")
-_ROWID = literal_column("rowid", Integer)
 _PARKED = bindparam("parked_until", PARKED, type_=outbox.c.due_at.type)
 
 
 def count_due(now: datetime) -> Select[int]:
-    """How many committed rows of a destination could be published now, whoever holds them.
+    """The number of committed rows of a destination that could be published now, also those that a relay holds.
 
     Parameters: destination. Indexes: outboxkit_outbox_ready and outboxkit_outbox_due, the destination's part of them
     counted in full. Locks: none.
@@ -49,7 +42,7 @@ def count_due(now: datetime) -> Select[int]:
 
 
 def count_later(now: datetime) -> Select[int, datetime | None]:
-    """How many rows of a destination wait for a later time, and the next such time.
+    """The number of rows of a destination that wait for a later time, and the next such time.
 
     Parameters: destination. Index: outboxkit_outbox_due, from `now` on. Locks: none.
     """
@@ -58,18 +51,18 @@ def count_later(now: datetime) -> Select[int, datetime | None]:
 
 
 def by_index() -> Select[Any]:
-    """Have this transaction read the first rows in an index's order, also where the planner expects few rows in all.
+    """Have this transaction read the first rows in an index's order, even if the planner expects few rows in all.
 
     Without statistics it would expect so of a table that was filled a moment ago, and read and sort all of it. And do
     not wait for longer than five seconds while a table is being altered. PostgreSQL only. Index: none. Locks: none.
     """
-    wanted = dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off") | {
+    settings = dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off") | {
         "lock_timeout": "5s"
     }
     return select(
         *(
             func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), literal_column("true"))
-            for name, value in wanted.items()
+            for name, value in settings.items()
         )
     )
 
@@ -81,23 +74,23 @@ def destinations() -> Select[str]:
     outboxkit_outbox_ready, outboxkit_outbox_due and outboxkit_dead_letter_parked. Locks: none.
     """
     letters = _first(select(dead_letter.c.destination).where(dead_letter.c.parked), dead_letter.c.key)
-    found = union(
-        _each_destination("ready", outbox.c.due_at.is_(None)),
-        _each_destination("due", outbox.c.due_at.is_not(None)),
+    names = union(
+        _each("ready", outbox.c.destination, outbox.c.due_at.is_(None)),
+        _each("due", outbox.c.destination, outbox.c.due_at.is_not(None)),
         select(letters.c.destination),
-    ).subquery("found")
-    return select(found.c.destination).order_by(found.c.destination)
+    ).subquery("names")
+    return select(names.c.value).order_by(names.c.value)
 
 
 def ready() -> Select[int, Any]:
-    """How many rows of a destination wait for nothing, and the creation of the oldest, among the first `limit` of them.
+    """The number of rows of a destination that wait for nothing, up to `limit`, and when the oldest of them was made.
 
     Parameters: destination, limit. Index: outboxkit_outbox_ready. Locks: none.
     """
     # A range of one, and both columns in the order: for an equation the planner would take the primary key's order.
     ours = outbox.c.destination.between(_DESTINATION, _DESTINATION)
-    found = select(outbox.c.created_at).where(ours, outbox.c.due_at.is_(None))
-    first = _first(found, outbox.c.destination, outbox.c.position)
+    rows = select(outbox.c.created_at).where(ours, outbox.c.due_at.is_(None))
+    first = _first(rows, outbox.c.destination, outbox.c.position)
     return select(func.count(), func.min(first.c.created_at)).select_from(first)
 
 
@@ -125,7 +118,7 @@ def retried() -> Select[Any]:
 
 
 def parked() -> Select[Any]:
-    """How many rows of a destination wait behind a parked dead letter: at most `limit` are counted.
+    """The number of rows of a destination that wait behind a parked dead letter, up to `limit`.
 
     Parameters: destination, limit. Index: outboxkit_outbox_due, its upper end. Locks: none.
     """
@@ -156,17 +149,13 @@ def parked_keys() -> Select[Any]:
 
 
 def oldest_by_type() -> Select[Any]:
-    """The `limit` rows with the lowest positions, by type, destination and state; how many of them failed before.
+    """The `limit` rows with the lowest positions, by type; how many of them failed before.
 
     Parameters: limit. Index: the primary key. Locks: none.
     """
-    columns = (outbox.c.type, outbox.c.destination, outbox.c.due_at, outbox.c.held, outbox.c.attempts)
-    return _by_type(_first(select(*columns), outbox.c.position))
-
-
-def sampled_by_type(dialect: str) -> Select[Any]:
-    """As `oldest_by_type`, of a sample of the rows (see `size`). Locks: none."""
-    return _by_type(_sample(dialect, outbox))
+    first = _first(select(outbox.c.type, outbox.c.attempts), outbox.c.position)
+    failed = func.count().filter(first.c.attempts > literal_column("0", Integer)).label("failed")
+    return select(first.c.type, failed, _ROWS).group_by(first.c.type)
 
 
 def dead_open() -> Select[Any]:
@@ -180,37 +169,58 @@ def dead_open() -> Select[Any]:
     return select(*by, _ROWS).group_by(*by).order_by(*by)
 
 
-def sampled_dead(dialect: str) -> Select[Any]:
-    """Dead letters by side, reason and resolution (null: open), in a sample of the rows (see `size`). Locks: none."""
-    rows = _sample(dialect, dead_letter)
-    by = (rows.c.side, rows.c.reason, rows.c.resolution)
-    return select(*by, _ROWS).group_by(*by).order_by(*by)
+def dead_resolved() -> Select[int, int]:
+    """The numbers of resolved dead letters and of all, among the `limit` with the lowest ids.
+
+    Parameters: limit. Index: the primary key. Locks: none.
+    """
+    first = _first(select(dead_letter.c.resolution), dead_letter.c.id)
+    return select(func.count(first.c.resolution), func.count()).select_from(first)
 
 
-def sampled_processed(dialect: str) -> Select[Any]:
-    """How many messages each handler has processed, in a sample of the inbox (see `size`). Locks: none."""
-    rows = _sample(dialect, inbox)
-    return select(rows.c.handler, _ROWS).group_by(rows.c.handler).order_by(rows.c.handler)
+def handlers() -> Select[str]:
+    """The names of handlers in the inbox, at most `most`.
+
+    However many rows there are, it reads one for each name. Parameters: most. Index: the primary key, of each
+    partition. Locks: none.
+    """
+    return _each("handlers", inbox.c.handler)
 
 
-def sampled_published(dialect: str) -> Select[Any]:
-    """How many published messages are kept, in a sample of them (see `size`). Locks: none."""
-    return select(_ROWS).select_from(_sample(dialect, published))
+def count_processed() -> Select[int]:
+    """The number of messages that a handler has processed, up to `limit`.
+
+    Parameters: handler, limit. Index: the primary key, of each partition. Locks: none.
+    """
+    ours = select(inbox.c.message_id).where(inbox.c.handler == bindparam("handler", type_=String))
+    return _count(ours, inbox.c.message_id)
 
 
-def sampled_remembered(dialect: str) -> Select[Any]:
-    """How many requests with an idempotency key are remembered, in a sample of them (see `size`). Locks: none."""
-    return select(_ROWS).select_from(_sample(dialect, idempotency))
+def count_published() -> Select[int]:
+    """The number of published messages that are kept, up to `limit`.
+
+    Parameters: limit. Index: the primary key, of each partition. Locks: none.
+    """
+    return _count(select(published.c.position), published.c.published_at, published.c.position)
+
+
+def count_remembered() -> Select[int]:
+    """The number of requests with an idempotency key that are remembered, up to `limit`.
+
+    Parameters: limit. Index: the primary key. Locks: none.
+    """
+    key = tuple(idempotency.primary_key)
+    return _count(select(*key), *key)
 
 
 def unknown_effects() -> Select[Any]:
-    """How many effects were started, and have neither an end nor a lease any more: at most `limit` are counted.
+    """The number of effects that were started and have neither an end nor a lease any more, up to `limit`.
 
     Parameters: limit, now. Index: outboxkit_effect_open. Locks: none.
     """
     is_open = effect.c.state == literal_column("'started'")
     over = effect.c.locked_until < bindparam("now", type_=effect.c.locked_until.type)
-    return select(func.count()).select_from(_first(select(effect.c.key).where(is_open, over), effect.c.locked_until))
+    return _count(select(effect.c.key).where(is_open, over), effect.c.locked_until)
 
 
 def oldest_published() -> Select[Any]:
@@ -218,25 +228,13 @@ def oldest_published() -> Select[Any]:
     return select(func.min(published.c.published_at))
 
 
-def size(dialect: str, table: Table) -> Select[Any]:
-    """What a table is sampled from: on PostgreSQL its pages and its partitions', on SQLite the span of its rowids.
-
-    A sample is a random `percent` of the pages on PostgreSQL, which reads those pages only, and on SQLite the `limit`
-    oldest rows. Index: none, it reads sizes. Locks: none.
-    """
-    if has_one_writer(dialect):
-        lowest, highest = (select(end(_ROWID)).select_from(table).scalar_subquery() for end in (func.min, func.max))
-        return select(func.coalesce(highest - lowest + literal_column("1"), literal_column("0")))
-    name = func.to_regclass(literal_column(f"'{table.name}'"))
-    tree = func.pg_partition_tree(name).table_valued(column("relid"))
-    parts = select(func.sum(func.pg_relation_size(tree.c.relid))).scalar_subquery()
-    octets = func.coalesce(parts, func.pg_relation_size(name))
-    return select(octets / cast(func.current_setting(literal_column("'block_size'")), Integer))
-
-
 def _first(query: Select[Any], *order: Any) -> Subquery:
     """The order keeps the planner on the index: without it a limit over most of a table is read from its start."""
     return query.order_by(*order).limit(_LIMIT).subquery("first")
+
+
+def _count(query: Select[Any], *order: Any) -> Select[int]:
+    return select(func.count()).select_from(_first(query, *order))
 
 
 def _parked_rows() -> Subquery:
@@ -248,32 +246,14 @@ def _to_destination(*columns: Any) -> Select[Any]:
     return select(*columns).where(outbox.c.destination == _DESTINATION)
 
 
-def _each_destination(name: str, where: ColumnElement[bool]) -> Select[Any]:
-    """Each destination by one look into the index: the next one behind the last."""
-    first = select(func.min(outbox.c.destination)).where(where).scalar_subquery()
+def _each(name: str, values: ColumnElement[str], *where: ColumnElement[bool]) -> Select[str]:
+    """The different values of a column, by one look into the index for each: the next one behind the last."""
+    first = select(func.min(values)).where(*where).scalar_subquery()
     one = literal_column("1", Integer)
-    found = select(first.label("destination"), one.label("number")).cte(name, recursive=True)
-    behind = select(func.min(outbox.c.destination)).where(where, outbox.c.destination > found.c.destination)
-    following = select(behind.correlate(found).scalar_subquery(), found.c.number + one).where(
-        found.c.destination.is_not(None), found.c.number < bindparam("most", type_=Integer)
+    seen = select(first.label("value"), one.label("number")).cte(name, recursive=True)
+    behind = select(func.min(values)).where(*where, values > seen.c.value)
+    following = select(behind.correlate(seen).scalar_subquery(), seen.c.number + one).where(
+        seen.c.value.is_not(None), seen.c.number < _MOST
     )
-    each = found.union_all(following)
-    return select(each.c.destination).where(each.c.destination.is_not(None))
-
-
-def _sample(dialect: str, table: Table) -> FromClause:
-    if has_one_writer(dialect):
-        return select(table).order_by(_ROWID).limit(_LIMIT).subquery("sample")
-    return table.tablesample(func.system(bindparam("percent", type_=Float)), name="sample")
-
-
-def _by_type(rows: FromClause) -> Select[Any]:
-    state = case(
-        (rows.c.due_at.is_(None), literal_column("'ready'", String)),
-        (rows.c.due_at == _PARKED, literal_column("'parked'", String)),
-        (rows.c.held, literal_column("'held'", String)),
-        else_=literal_column("'delayed'", String),
-    ).label("state")
-    failed = func.count().filter(rows.c.attempts > literal_column("0", Integer)).label("failed")
-    by = (rows.c.type, rows.c.destination)
-    return select(*by, state, failed, _ROWS).group_by(*by, literal_column("state"))
+    each = seen.union_all(following)
+    return select(each.c.value).where(each.c.value.is_not(None))

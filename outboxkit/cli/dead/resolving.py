@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Annotated
@@ -13,6 +12,7 @@ from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.reading import MEMORY, Wanted, nowhere, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
+from outboxkit.cli.progress import now_and_then
 from outboxkit.cli.wording import many, number
 from outboxkit.deadletters import DeadLetters, Resolved, Rules, Selection, Survey
 from outboxkit.errors import ConfigurationError
@@ -20,7 +20,6 @@ from outboxkit.settings import Settings
 
 INCOMPLETE = 3
 """Exit code: some dead letters were refused, or the command was stopped before the end."""
-SAY_EVERY = 10_000
 MOST_NAMED = 1000
 
 Named = Annotated[
@@ -174,7 +173,12 @@ def _run(settings: Settings, plan: Plan, what: str, total: int, rate: float | No
         try:
             letters = DeadLetters(engine, rules=plan.rules, rate=rate)
             resolve = letters.replay if what == "replay" else letters.discard
-            await resolve(plan.selection, stop, done, _say_now_and_then(what, total))
+            await resolve(
+                plan.selection,
+                stop,
+                done,
+                now_and_then(lambda done: f"{_past(what)} {number(done.count)} of {number(total)}"),
+            )
         finally:
             await engine.dispose()
         return 0
@@ -200,15 +204,3 @@ def _say_refused(done: Resolved, survey: Survey) -> None:
 
 def _past(what: str) -> str:
     return {"replay": "replayed", "discard": "discarded"}[what]
-
-
-def _say_now_and_then(what: str, total: int) -> Callable[[Resolved], None]:
-    said = 0
-
-    def say(done: Resolved) -> None:
-        nonlocal said
-        if done.count >= said + SAY_EVERY:
-            said = done.count
-            typer.echo(f"{_past(what)} {number(done.count)} of {number(total)}", err=True)
-
-    return say

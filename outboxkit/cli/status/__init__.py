@@ -1,4 +1,4 @@
-"""`outboxkit status`: what waits, for how long and why, what was given up on, and who is at work."""
+"""`outboxkit status`: messages that wait, for how long and why, dead letters, and the processes at work."""
 
 import asyncio
 import shutil
@@ -18,19 +18,19 @@ from outboxkit.statements.dialects import SNAPSHOT, is_server
 
 
 @with_settings(*DATABASE, "broker_url")
-def status(chosen: Settings, *, as_json: AsJson = False) -> None:
-    """Show what waits and why, what was given up on, who is connected, and what holds back vacuum.
+def status(settings: Settings, *, as_json: AsJson = False) -> None:
+    """Show waiting messages and why they wait, dead letters, connections, and what holds back vacuum.
 
-    Cheap for tables of any size: beyond ten thousand rows it estimates, and says so with a ~.
+    Cheap for tables of any size: it counts ten thousand rows of a kind, and where there are more it says so.
 
     Example: outboxkit status --json
     """
-    found = asyncio.run(read_url(compose.database_url(chosen)))
-    found = replace(found, broker=urls.shown(chosen.broker_url.get_secret_value()))
+    report = asyncio.run(read_url(compose.database_url(settings)))
+    report = replace(report, broker=urls.shown(settings.broker_url.get_secret_value()))
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        for line in show.lines(found, width=shutil.get_terminal_size().columns):
+        for line in show.lines(report, width=shutil.get_terminal_size().columns):
             typer.echo(line)
 
 
@@ -57,7 +57,7 @@ def read(connection: Connection, now: datetime) -> Status:
         structure.check(connection)
     if is_server(connection.dialect.name):
         connection.execute(statements.status.by_index())
-    found = Status(
+    report = Status(
         schema_version=version,
         outbox=waiting.read_outbox(connection, now),
         inbox=waiting.read_inbox(connection, now),
@@ -70,5 +70,5 @@ def read(connection: Connection, now: datetime) -> Status:
     if is_server(connection.dialect.name):
         sessions, vacuum = advice.read_sessions(connection), advice.read_vacuum(connection, now)
         right = advice.missing_right(sessions, vacuum)
-        found = replace(found, sessions=sessions, vacuum=vacuum, missing_right=right)
-    return replace(found, advice=tuple(advice.advise(found)))
+        report = replace(report, sessions=sessions, vacuum=vacuum, missing_right=right)
+    return replace(report, advice=tuple(advice.advise(report)))

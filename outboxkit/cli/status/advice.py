@@ -1,4 +1,4 @@
-"""What `outboxkit status` advises, from the tables and the server's settings."""
+"""The advice of `outboxkit status`, from the tables and the server's settings."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -18,11 +18,11 @@ _RELAY, _CONSUMER = "outboxkit relay", "outboxkit consumer"
 
 def read_sessions(connection: Connection) -> Sessions:
     """The connections of relays, consumers and other commands, but this one's."""
-    found = [Session(**row) for row in connection.execute(activity.sessions()).mappings()]
+    all_ = [Session(**row) for row in connection.execute(activity.sessions()).mappings()]
     return Sessions(
-        relays=tuple(session for session in found if session.name.startswith(_RELAY)),
-        consumers=tuple(session for session in found if session.name.startswith(_CONSUMER)),
-        others=tuple(session for session in found if not session.name.startswith((_RELAY, _CONSUMER))),
+        relays=tuple(session for session in all_ if session.name.startswith(_RELAY)),
+        consumers=tuple(session for session in all_ if session.name.startswith(_CONSUMER)),
+        others=tuple(session for session in all_ if not session.name.startswith((_RELAY, _CONSUMER))),
     )
 
 
@@ -38,7 +38,7 @@ def read_vacuum(connection: Connection, now: datetime) -> Vacuum:
 
 
 def missing_right(sessions: Sessions, vacuum: Vacuum) -> str | None:
-    """The right that this role lacks, where PostgreSQL hid something that was asked for."""
+    """The right that this role lacks, if PostgreSQL hid something from it."""
     ours = (*sessions.relays, *sessions.consumers, *sessions.others)
     holder = vacuum.oldest_transaction
     is_holder_hidden = holder is not None and holder.kind == "session" and holder.since is None
@@ -49,38 +49,39 @@ PATIENCE = 60
 """Seconds that a message may wait, or a transaction stay open, before it is worth a line."""
 MANY_DEAD_ROWS = 1_000
 FAR_BEHIND = 10_000
-"""Transactions since the oldest one began, where its age in seconds is not known."""
+"""Transactions since the oldest one began, if its age in seconds is not known."""
 
 
-def advise(found: Status) -> Iterator[str]:
+def advise(report: Status) -> Iterator[str]:
     """A line for each thing that is wrong."""
-    yield from _waiting(found)
-    keys = found.outbox.parked_keys.count
+    yield from _waiting(report)
+    keys = report.outbox.parked_keys.count
     if keys.value:
         yield f"{many(keys, 'key is', 'keys are')} parked: see `outboxkit dead list`, then replay or discard"
-    elif found.dead_letters.open.value:
-        yield f"{many(found.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
-    for shared in found.inbox.shared_names:
+    elif report.dead_letters.open.value:
+        yield f"{many(report.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
+    for shared in report.inbox.shared_names:
         both = f"queues {plain(' and '.join(shared.queues))} have a handler {plain(shared.handler)} each"
         yield f"{both}, and of a message only one of them runs: rename one"
-    if found.effects.unknown.value:
+    if report.effects.unknown.value:
         yield (
-            f"{many(found.effects.unknown, 'effect')} may have happened or not: the next run decides as its on_unknown "
-            "says; see outboxkit_effect, state 'started'"
+            f"{many(report.effects.unknown, 'effect')} may have happened or not: the next run decides as its "
+            "on_unknown says; see outboxkit_effect, state 'started'"
         )
-    if found.vacuum is not None and found.vacuum.oldest_transaction is not None and is_held_back(found.vacuum):
-        yield f"{number(found.vacuum.dead_rows)} dead rows cannot be removed: {_cure(found.vacuum.oldest_transaction)}"
-    if found.missing_right is not None:
-        yield f"PostgreSQL hides other roles' sessions from this one: GRANT {found.missing_right} to it"
+    vacuum = report.vacuum
+    if vacuum is not None and vacuum.oldest_transaction is not None and is_held_back(vacuum):
+        yield f"{number(vacuum.dead_rows)} dead rows cannot be removed: {_cure(vacuum.oldest_transaction)}"
+    if report.missing_right is not None:
+        yield f"PostgreSQL hides other roles' sessions from this one: GRANT {report.missing_right} to it"
 
 
-def _waiting(found: Status) -> Iterator[str]:
-    """Who should publish what waits; a relay of another destination than `default` cannot be told from the others."""
-    by_destination = found.outbox.by_destination
-    ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else found.outbox
+def _waiting(report: Status) -> Iterator[str]:
+    """Lines about relays that should publish. Those of other destinations than `default` look alike in the listing."""
+    by_destination = report.outbox.by_destination
+    ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else report.outbox
     age = (ours.oldest_age_seconds if ours is not None else None) or 0
-    if found.sessions is not None and age >= PATIENCE:
-        if not found.sessions.relays:
+    if report.sessions is not None and age >= PATIENCE:
+        if not report.sessions.relays:
             yield f"no relay is connected, and messages wait for {span(age)}: start `outboxkit relay`"
         else:
             yield f"messages wait for {span(age)} though a relay is connected: read its log"

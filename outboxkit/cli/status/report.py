@@ -1,4 +1,4 @@
-"""What `outboxkit status` reports; `--json` prints these names."""
+"""The report of `outboxkit status`; `--json` prints these names."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,7 +27,7 @@ class ParkedKey:
 
 @dataclass(frozen=True)
 class ParkedKeys:
-    """How many keys are parked, those with the most waiting messages, and how many are not among these."""
+    """The number of parked keys, those with the most waiting messages, and the number of the others."""
 
     count: Count = NOTHING
     top: tuple[ParkedKey, ...] = ()
@@ -36,7 +36,7 @@ class ParkedKeys:
 
 @dataclass(frozen=True)
 class OfDestination:
-    """The rows of one destination by state; `oldest_age_seconds` as of the whole outbox."""
+    """The rows of one destination by state; `oldest_age_seconds` and `next_due` as of the whole outbox."""
 
     pending: Count
     ready: Count
@@ -44,11 +44,12 @@ class OfDestination:
     held: Count
     parked: Count
     oldest_age_seconds: float | None
+    next_due: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Retried:
-    """Why messages to a destination wait for their retry: how many do, and the latest error."""
+    """Messages to a destination that wait for their retry: how many, and the latest error."""
 
     destination: str
     waiting: Count
@@ -59,7 +60,7 @@ class Retried:
 class Outbox:
     """Rows by state; `oldest_age_seconds` is how long the oldest one that should be gone has waited.
 
-    `by_destination` is empty where there is no destination but `default`.
+    `by_destination` is empty if there is no destination but `default`.
     """
 
     pending: Count
@@ -85,7 +86,7 @@ class SharedName:
 
 @dataclass(frozen=True)
 class Inbox:
-    """What the inbox remembers, by handler."""
+    """Processed messages that the inbox remembers, by handler."""
 
     processed: Count
     by_handler: dict[str, Count]
@@ -154,7 +155,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Holder:
-    """What holds the oldest transaction: a session, a standby, a replication slot or a prepared transaction."""
+    """The holder of the oldest transaction: a session, a standby, a replication slot or a prepared transaction."""
 
     kind: str
     pid: int | None

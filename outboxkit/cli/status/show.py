@@ -28,22 +28,22 @@ SHOWN_SESSIONS = 10
 LONGEST_ERROR = 200
 
 
-def lines(found: Status, *, width: int) -> Iterator[str]:
+def lines(report: Status, *, width: int) -> Iterator[str]:
     """The whole report, folded to the width."""
     parts: list[tuple[str, Iterator[str]]] = [
-        ("database", filter(None, [found.database])),
-        ("broker", filter(None, [found.broker])),
-        ("outbox", _outbox(found.outbox)),
-        ("inbox", _inbox(found.inbox)),
-        ("dead letters", _dead_letters(found.dead_letters)),
-        ("published", _published(found.published)),
-        ("idempotency", _idempotency(found.idempotency)),
-        ("effects", _effects(found.effects)),
+        ("database", filter(None, [report.database])),
+        ("broker", filter(None, [report.broker])),
+        ("outbox", _outbox(report.outbox)),
+        ("inbox", _inbox(report.inbox)),
+        ("dead letters", _dead_letters(report.dead_letters)),
+        ("published", _published(report.published)),
+        ("idempotency", _idempotency(report.idempotency)),
+        ("effects", _effects(report.effects)),
     ]
-    if found.sessions is not None and found.vacuum is not None:
-        parts += _sessions(found.sessions)
-        parts.append(("vacuum", _vacuum(found.vacuum)))
-    parts += [("tables", iter([f"version {found.schema_version}"])), ("advice", iter(found.advice))]
+    if report.sessions is not None and report.vacuum is not None:
+        parts += _sessions(report.sessions)
+        parts.append(("vacuum", _vacuum(report.vacuum)))
+    parts += [("tables", iter([f"version {report.schema_version}"])), ("advice", iter(report.advice))]
     for label, texts in parts:
         for index, text in enumerate(texts):
             start = (label if index == 0 else "").ljust(LABEL)
@@ -57,24 +57,24 @@ def lines(found: Status, *, width: int) -> Iterator[str]:
             )
 
 
-def _outbox(found: Outbox) -> Iterator[str]:
-    age = "" if found.oldest_age_seconds is None else f", the oldest for {span(found.oldest_age_seconds)}"
-    yield f"{number(found.pending)} pending{age}"
-    if found.pending.value > found.ready.value:
-        yield f"  {_states(found)}"
-    if found.next_due is not None:
-        yield f"  next due: {found.next_due:%Y-%m-%d %H:%M:%S} UTC"
-    for kind, of_type in found.by_type.items():
+def _outbox(outbox: Outbox) -> Iterator[str]:
+    age = "" if outbox.oldest_age_seconds is None else f", the oldest for {span(outbox.oldest_age_seconds)}"
+    yield f"{number(outbox.pending)} pending{age}"
+    if outbox.pending.value > outbox.ready.value:
+        yield f"  {_states(outbox)}"
+    if outbox.next_due is not None:
+        yield f"  next due: {outbox.next_due:%Y-%m-%d %H:%M:%S} UTC"
+    for kind, of_type in outbox.by_type.items():
         failed = f", {number(of_type.failed_before)} failed before" if of_type.failed_before.value else ""
         yield f"  {plain(kind)}: {number(of_type.pending)}{failed}"
-    for name, there in found.by_destination.items():
+    for name, there in outbox.by_destination.items():
         age = "" if there.oldest_age_seconds is None else f", the oldest for {span(there.oldest_age_seconds)}"
         yield f"to {plain(name)}: {_states(there)}{age}"
-    for why in found.retried:
+    for why in outbox.retried:
         to = "" if why.destination == DEFAULT_DESTINATION else f" to {plain(why.destination)}"
         verb = "waits" if why.waiting.value == 1 else "wait"
         yield f"{number(why.waiting)}{to} {verb} for a retry, the latest because of: {_short(plain(why.last_error))}"
-    keys = found.parked_keys
+    keys = outbox.parked_keys
     if keys.count.value:
         yield f"{many(keys.count, 'key')} parked"
     for key in keys.top:
@@ -88,44 +88,44 @@ def _short(text: str) -> str:
     return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…"
 
 
-def _states(found: Outbox | OfDestination) -> str:
-    states = {"ready": found.ready, "delayed": found.delayed, "held": found.held, "parked": found.parked}
+def _states(counts: Outbox | OfDestination) -> str:
+    states = {"ready": counts.ready, "delayed": counts.delayed, "held": counts.held, "parked": counts.parked}
     return ", ".join(f"{number(count)} {name}" for name, count in states.items() if count.value)
 
 
-def _key(found: ParkedKey) -> str:
-    elsewhere = "" if found.destination == DEFAULT_DESTINATION else f" to {plain(found.destination)}"
-    return plain(found.key) + elsewhere
+def _key(parked: ParkedKey) -> str:
+    elsewhere = "" if parked.destination == DEFAULT_DESTINATION else f" to {plain(parked.destination)}"
+    return plain(parked.key) + elsewhere
 
 
-def _inbox(found: Inbox) -> Iterator[str]:
-    yield f"{number(found.processed)} processed"
-    for handler, count in found.by_handler.items():
+def _inbox(inbox: Inbox) -> Iterator[str]:
+    yield f"{number(inbox.processed)} processed"
+    for handler, count in inbox.by_handler.items():
         yield f"  {plain(handler)}: {number(count)}"
-    for shared in found.shared_names:
+    for shared in inbox.shared_names:
         yield f"  error: {plain(shared.handler)} is a handler of queues {plain(', '.join(shared.queues))}"
 
 
-def _dead_letters(found: DeadLetters) -> Iterator[str]:
-    resolved = f", {number(found.resolved)} resolved" if found.resolved.value else ""
-    yield f"{number(found.open)} open{resolved}"
-    for row in found.by_reason:
+def _dead_letters(letters: DeadLetters) -> Iterator[str]:
+    resolved = f", {number(letters.resolved)} resolved" if letters.resolved.value else ""
+    yield f"{number(letters.open)} open{resolved}"
+    for row in letters.by_reason:
         yield f"  {row.side}, {row.reason}: {number(row.count)}"
 
 
-def _published(found: Published) -> Iterator[str]:
-    if found.oldest is not None:
-        yield f"{number(found.kept)} kept, the oldest of {found.oldest:%Y-%m-%d %H:%M} UTC"
+def _published(published: Published) -> Iterator[str]:
+    if published.oldest is not None:
+        yield f"{number(published.kept)} kept, the oldest of {published.oldest:%Y-%m-%d %H:%M} UTC"
 
 
-def _idempotency(found: Idempotency) -> Iterator[str]:
-    if found.remembered.value:
-        yield f"{many(found.remembered, 'key')} remembered"
+def _idempotency(idempotency: Idempotency) -> Iterator[str]:
+    if idempotency.remembered.value:
+        yield f"{many(idempotency.remembered, 'key')} remembered"
 
 
-def _effects(found: Effects) -> Iterator[str]:
-    if found.unknown.value:
-        yield f"{number(found.unknown)} unknown: started, and nobody knows whether they happened"
+def _effects(effects: Effects) -> Iterator[str]:
+    if effects.unknown.value:
+        yield f"{number(effects.unknown)} unknown: started, and nobody knows whether they happened"
 
 
 def _sessions(sessions: Sessions) -> list[tuple[str, Iterator[str]]]:
@@ -140,18 +140,18 @@ def _connections(sessions: tuple[Session, ...]) -> Iterator[str]:
     yield many(len(sessions), "connection") if sessions else "none connected"
     for session in sessions[:SHOWN_SESSIONS]:
         since = f"since {session.since:%Y-%m-%d %H:%M} UTC" if session.since else "hidden from this role"
-        told = [session.state, f"from {session.address}" if session.address else None, since]
-        yield f"  {session.pid} {plain(session.name)}: {', '.join(part for part in told if part)}"
+        parts = [session.state, f"from {session.address}" if session.address else None, since]
+        yield f"  {session.pid} {plain(session.name)}: {', '.join(part for part in parts if part)}"
     if len(sessions) > SHOWN_SESSIONS:
         yield f"  and {len(sessions) - SHOWN_SESSIONS} more"
 
 
-def _vacuum(found: Vacuum) -> Iterator[str]:
-    last = f"{found.last_vacuum:%Y-%m-%d %H:%M} UTC" if found.last_vacuum else "never"
-    yield f"{many(found.dead_rows, 'dead row')} in the outbox, last vacuum {last}"
-    holder = found.oldest_transaction
+def _vacuum(vacuum: Vacuum) -> Iterator[str]:
+    last = f"{vacuum.last_vacuum:%Y-%m-%d %H:%M} UTC" if vacuum.last_vacuum else "never"
+    yield f"{many(vacuum.dead_rows, 'dead row')} in the outbox, last vacuum {last}"
+    holder = vacuum.oldest_transaction
     if holder is not None and is_old(holder):
-        yield f"  {'held back by' if is_held_back(found) else 'oldest transaction:'} {_holder(holder)}"
+        yield f"  {'held back by' if is_held_back(vacuum) else 'oldest transaction:'} {_holder(holder)}"
 
 
 def _holder(holder: Holder) -> str:

@@ -17,7 +17,7 @@ from outboxkit import Outcome, Reject, Retry, event, inbox_handler, tables
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency, dispatcher
 from outboxkit.consumer.handle import HandlerRunner
-from outboxkit.consumer.records import DeadLetterWriter
+from outboxkit.consumer.records import Records
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
@@ -206,7 +206,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
 ):
     monkeypatch.setattr(dispatcher, "GIVE_BACK_SECONDS", 0.02)
     refused: list[float] = []
-    bury = DeadLetterWriter.bury
+    bury = Records.bury
 
     async def failing(self: Any, *given: Any, **more: Any) -> bool:
         if len(refused) < 6:
@@ -219,7 +219,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
         if event.order_id == 7:
             raise Reject(KeyError("x"))
 
-    monkeypatch.setattr(DeadLetterWriter, "bury", failing)
+    monkeypatch.setattr(Records, "bury", failing)
     bench.put(message(), message(id="m-2", payload=b'{"order_id":8,"total":"1"}'))
     consumer = await bench.run_until_settled(rejects)
     assert consumer.outcomes == {Outcome.PROCESSED: 1, Outcome.DEAD: 1}

@@ -10,15 +10,15 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError
-from outboxkit.effects.record import AMBIGUOUS, Asked, asked, dialect_of
+from outboxkit.effects.record import AMBIGUOUS, EffectRun, dialect_of, new_run
 from outboxkit.message import Handling, current_handling, handling
 from tests.unit.shop import message
 
 MINUTE = timedelta(minutes=1)
 
 
-def ask(key: str | None = None, **options: Any) -> Asked:
-    return asked(**({"key": key, "on_unknown": "skip", "lease": MINUTE, "ambiguous": ()} | options))
+def ask(key: str | None = None, **options: Any) -> EffectRun:
+    return new_run(**({"key": key, "on_unknown": "skip", "lease": MINUTE, "ambiguous": ()} | options))
 
 
 def test_a_key_of_its_own_is_no_ones_alone():
@@ -72,7 +72,7 @@ def nobody(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def test_outside_a_handler_a_key_is_required(nobody: None):
-    with pytest.raises(ConfigurationError, match="needs a key where no handler is running"):
+    with pytest.raises(ConfigurationError, match="needs a key if no handler is running"):
         ask()
 
 

@@ -5,14 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from outboxkit.effects.record import AMBIGUOUS, Effect, Found, decide, may_have_been_made
+from outboxkit.effects.record import AMBIGUOUS, Effect, EffectRow, decide, may_have_been_made
 from tests.unit.shop import NOW
 
 MINUTE = timedelta(minutes=1)
 
 
-def found(state: str, result: bytes | None = None, *, lease: timedelta = MINUTE) -> Found:
-    return Found(state, "t", result, NOW - MINUTE, NOW + lease, NOW)
+def found(state: str, result: bytes | None = None, *, lease: timedelta = MINUTE) -> EffectRow:
+    return EffectRow(state, "t", result, NOW - MINUTE, NOW + lease, NOW)
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -25,7 +25,7 @@ def found(state: str, result: bytes | None = None, *, lease: timedelta = MINUTE)
         (found("skipped"), Effect("skipped")),
     ],
 )
-def test_what_has_ended_is_known(row: Found, known: Effect, alone: bool):
+def test_what_has_ended_is_known(row: EffectRow, known: Effect, alone: bool):
     assert decide(row, alone=alone) == known
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from outboxkit import Retry, statements
-from outboxkit.effects.record import Asked, Begun, Effect, asked, begin, give_up, record
+from outboxkit.effects.record import Begun, Effect, EffectRun, begin, give_up, new_run, record
 from outboxkit.errors import InProgressElsewhere, LeaseLost
 from outboxkit.message import handling
 from outboxkit.tables import effect
@@ -24,8 +24,8 @@ def session(engine: Engine) -> Iterator[Session]:
         yield session
 
 
-def run(policy: str = "skip") -> Asked:
-    return asked("k", policy, LEASE, ())
+def run(policy: str = "skip") -> EffectRun:
+    return new_run("k", policy, LEASE, ())
 
 
 def state(session: Session) -> str | None:

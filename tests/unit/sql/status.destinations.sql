@@ -1,32 +1,32 @@
-WITH RECURSIVE ready(destination, number) AS
+WITH RECURSIVE ready(value, number) AS
 (SELECT (SELECT min(outboxkit_outbox.destination) AS min_1
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at IS NULL) AS destination, 1 AS number UNION ALL SELECT (SELECT
+        WHERE outboxkit_outbox.due_at IS NULL) AS value, 1 AS number UNION ALL SELECT (SELECT
             min(outboxkit_outbox.destination) AS min_2
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at IS NULL AND outboxkit_outbox.destination > ready.destination)
-            AS anon_1, ready.number + 1 AS anon_2
+        WHERE outboxkit_outbox.due_at IS NULL AND outboxkit_outbox.destination > ready.value) AS
+            anon_1, ready.number + 1 AS anon_2
     FROM ready
-    WHERE ready.destination IS NOT NULL AND ready.number < :most),
-due(destination, number) AS
+    WHERE ready.value IS NOT NULL AND ready.number < :most),
+due(value, number) AS
 (SELECT (SELECT min(outboxkit_outbox.destination) AS min_3
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at IS NOT NULL) AS destination, 1 AS number UNION ALL SELECT
-            (SELECT min(outboxkit_outbox.destination) AS min_4
+        WHERE outboxkit_outbox.due_at IS NOT NULL) AS value, 1 AS number UNION ALL SELECT (SELECT
+            min(outboxkit_outbox.destination) AS min_4
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at IS NOT NULL AND outboxkit_outbox.destination >
-            due.destination) AS anon_3, due.number + 1 AS anon_4
+        WHERE outboxkit_outbox.due_at IS NOT NULL AND outboxkit_outbox.destination > due.value) AS
+            anon_3, due.number + 1 AS anon_4
     FROM due
-    WHERE due.destination IS NOT NULL AND due.number < :most)
-SELECT found.destination
-FROM (SELECT ready.destination AS destination
+    WHERE due.value IS NOT NULL AND due.number < :most)
+SELECT names.value
+FROM (SELECT ready.value AS value
     FROM ready
-    WHERE ready.destination IS NOT NULL UNION SELECT due.destination AS destination
+    WHERE ready.value IS NOT NULL UNION SELECT due.value AS value
     FROM due
-    WHERE due.destination IS NOT NULL UNION SELECT first.destination AS destination
+    WHERE due.value IS NOT NULL UNION SELECT first.destination AS destination
     FROM (SELECT outboxkit_dead_letter.destination AS destination
         FROM outboxkit_dead_letter
         WHERE outboxkit_dead_letter.parked
         ORDER BY outboxkit_dead_letter.key
-        LIMIT :limit) AS first) AS found
-ORDER BY found.destination;
+        LIMIT :limit) AS first) AS names
+ORDER BY names.value;

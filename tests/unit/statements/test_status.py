@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine
 
-from outboxkit import tables
 from outboxkit.statements import status
 from tests.unit.cli.status.rows import NOW, add_dead, add_rows, fill
 
@@ -20,13 +19,7 @@ LIMITED: list[Callable[[], Any]] = [
     status.dead_open,
     status.unknown_effects,
 ]
-SAMPLED: list[Callable[[str], Any]] = [
-    status.sampled_by_type,
-    status.sampled_dead,
-    status.sampled_processed,
-    status.sampled_published,
-    status.sampled_remembered,
-]
+COUNTS: list[Callable[[], Any]] = [status.count_processed, status.count_published, status.count_remembered]
 
 
 @pytest.mark.parametrize("function", LIMITED, ids=lambda function: function.__name__)
@@ -39,20 +32,29 @@ def test_a_count_reads_no_more_rows_than_the_limit(engine: Engine, function: Cal
         assert "limit" in (inspect.getdoc(function) or "")
 
 
-@pytest.mark.parametrize("function", SAMPLED, ids=lambda function: function.__name__)
-def test_a_sample_reads_no_more_rows_than_the_limit(engine: Engine, function: Callable[[str], Any]):
+@pytest.mark.parametrize("function", COUNTS, ids=lambda function: function.__name__)
+def test_the_rows_of_a_kind_are_counted_up_to_the_limit(engine: Engine, function: Callable[[], Any]):
     with engine.begin() as connection:
         fill(connection)
-        assert sum(row.rows for row in connection.execute(function("sqlite"), {"limit": 1})) == 1
+        whole = connection.execute(function(), {"limit": 100, "handler": "A"}).scalar_one()
+        assert whole == {"count_processed": 2, "count_published": 1, "count_remembered": 4}[function.__name__]
+        assert connection.execute(function(), {"limit": 1, "handler": "A"}).scalar_one() == 1
 
 
-@pytest.mark.parametrize("table", [tables.outbox, tables.inbox, tables.idempotency, tables.published])
-def test_the_size_of_a_table_on_sqlite_is_the_span_of_its_rows(engine: Engine, table: tables.Table):
+def test_resolved_dead_letters_are_counted_among_the_first(engine: Engine):
     with engine.begin() as connection:
-        assert connection.execute(status.size("sqlite", table)).scalar_one() == 0
         fill(connection)
-        rows = len(connection.execute(table.select()).all())
-        assert connection.execute(status.size("sqlite", table)).scalar_one() == rows
+        add_dead(connection, 4, resolution="discarded")
+        assert connection.execute(status.dead_resolved(), {"limit": 100}).one() == (5, 10)
+        assert connection.execute(status.dead_resolved(), {"limit": 8}).one() == (3, 8)
+
+
+def test_the_handlers_in_the_inbox(engine: Engine):
+    with engine.begin() as connection:
+        assert connection.execute(status.handlers(), {"most": 10}).all() == []
+        fill(connection)
+        assert connection.execute(status.handlers(), {"most": 10}).scalars().all() == ["A", "B"]
+        assert connection.execute(status.handlers(), {"most": 1}).scalars().all() == ["A"]
 
 
 def test_the_destinations_of_what_is_ready_of_what_waits_and_of_what_is_parked(engine: Engine):

@@ -1,40 +1,86 @@
-"""What is kept beside the outbox, beyond the limit of exact counting, on SQLite."""
+"""What is kept beside the outbox, beyond the limit of the counting, on SQLite."""
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, insert
 
-from outboxkit.cli.status import sample, waiting
+from outboxkit import tables
+from outboxkit.cli.status import waiting
 from outboxkit.cli.status.report import OfReason
 from outboxkit.cli.wording import Count
-from tests.unit.cli.status.rows import HOUR, NOW, add_dead, fill
+from tests.unit.cli.status.rows import ENVELOPE, HOUR, NOW, add_dead, fill
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sample, waiting):
-        monkeypatch.setattr(module, "EXACT_UP_TO", 50)
-        monkeypatch.setattr(module, "LIMIT", {"limit": 51})
+    monkeypatch.setattr(waiting, "COUNTED", 50)
+    monkeypatch.setattr(waiting, "LIMIT", {"limit": 51})
 
 
-def test_resolved_dead_letters_do_not_make_open_ones_an_estimate(engine: Engine):
+def test_many_resolved_dead_letters_do_not_make_the_open_ones_less_exact(engine: Engine):
     with engine.begin() as connection:
         add_dead(connection, 5)
         add_dead(connection, 200, resolution="discarded", resolved_at=NOW, resolved_by="ann")
-        found = waiting.read_dead_letters(connection)
-    assert found.by_reason == (OfReason("outbox", "refused", Count(5)),)
-    assert found.resolved.estimate
+        report = waiting.read_dead_letters(connection)
+    assert report.by_reason == (OfReason("outbox", "refused", Count(5)),)
+    assert report.resolved == Count(46, at_least=True), "of the first 51"
 
 
-def test_many_open_dead_letters_are_estimated(engine: Engine):
+def test_many_open_dead_letters_are_counted_up_to_the_limit(engine: Engine):
     with engine.begin() as connection:
         for number in range(60):
             add_dead(connection, side="inbox", reason="stale" if number % 2 else "failed")
-        found = waiting.read_dead_letters(connection)
-    assert {(row.reason, row.count) for row in found.by_reason} == {
-        ("failed", Count(30, estimate=True)),
-        ("stale", Count(30, estimate=True)),
+        report = waiting.read_dead_letters(connection)
+    assert {(row.reason, row.count) for row in report.by_reason} == {
+        ("failed", Count(26, at_least=True)),
+        ("stale", Count(25, at_least=True)),
     }
-    assert found.open == Count(60, estimate=True)
+    assert report.open == Count(51, at_least=True)
+
+
+def test_as_many_as_the_limit_are_counted_exactly(engine: Engine):
+    with engine.begin() as connection:
+        add_dead(connection, 50)
+        report = waiting.read_dead_letters(connection)
+    assert (report.open, report.resolved) == (Count(50), Count(0))
+
+
+def add_processed(engine: Engine, handler: str, count: int) -> None:
+    rows = [{"handler": handler, "message_id": f"m{number}", "type": "T"} for number in range(count)]
+    with engine.begin() as connection:
+        connection.execute(insert(tables.inbox), rows)
+
+
+def test_each_handler_is_counted_up_to_the_limit(engine: Engine):
+    add_processed(engine, "Many", 200)
+    add_processed(engine, "Few", 7)
+    with engine.begin() as connection:
+        report = waiting.read_inbox(connection, NOW)
+    assert report.by_handler == {"Few": Count(7), "Many": Count(51, at_least=True)}
+    assert report.processed == Count(58, at_least=True)
+
+
+def test_handlers_beyond_the_limit_of_names_are_not_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waiting, "MOST_NAMES", 2)
+    for name in ("A", "B"):
+        add_processed(engine, name, 3)
+    with engine.begin() as connection:
+        assert waiting.read_inbox(connection, NOW).processed == Count(6)
+    add_processed(engine, "C", 3)
+    with engine.begin() as connection:
+        report = waiting.read_inbox(connection, NOW)
+    assert report.by_handler == {"A": Count(3), "B": Count(3)}
+    assert report.processed == Count(6, at_least=True)
+
+
+def test_kept_messages_are_counted_up_to_the_limit(engine: Engine):
+    def add_kept(positions: range) -> Count:
+        rows = [{"published_at": NOW, "position": position, "message_id": "m", "type": "T"} for position in positions]
+        with engine.begin() as connection:
+            connection.execute(insert(tables.published), [row | ENVELOPE for row in rows])
+            return waiting.read_published(connection).kept
+
+    assert add_kept(range(50)) == Count(50)
+    assert add_kept(range(50, 90)) == Count(51, at_least=True)
 
 
 def test_an_effect_is_unknown_when_its_lease_is_over_and_nobody_has_recorded_an_end(engine: Engine):
@@ -45,7 +91,10 @@ def test_an_effect_is_unknown_when_its_lease_is_over_and_nobody_has_recorded_an_
         assert waiting.read_effects(connection, NOW + 2 * HOUR).unknown == Count(3)
 
 
-def test_idempotency_keys_are_counted(engine: Engine):
+def test_idempotency_keys_are_counted_up_to_the_limit(engine: Engine, monkeypatch: pytest.MonkeyPatch):
     with engine.begin() as connection:
         fill(connection)
         assert waiting.read_idempotency(connection).remembered == Count(4)
+        monkeypatch.setattr(waiting, "COUNTED", 2)
+        monkeypatch.setattr(waiting, "LIMIT", {"limit": 3})
+        assert waiting.read_idempotency(connection).remembered == Count(3, at_least=True)

@@ -72,12 +72,12 @@ def test_no_relay_is_said_and_no_consumer_is_not():
     assert not any(line.startswith(("consumers", "others")) for line in lines)
 
 
-def test_an_estimate_is_seen_as_one():
-    many = Count(987_654, estimate=True)
-    found = replace(outbox(pending=many, age=0.4), by_type={"OrderConfirmed": OfType(many, Count(0, estimate=True))})
+def test_it_says_where_the_counting_ended():
+    many, part = Count(10_001, at_least=True), Count(7_000, at_least=True)
+    found = replace(outbox(pending=many, age=0.4), by_type={"OrderConfirmed": OfType(part, Count(0, at_least=True))})
     assert list(show.lines(status(outbox=found), width=80))[:2] == [
-        "outbox        ~990 000 pending, the oldest for 0.4 s",
-        "                OrderConfirmed: ~990 000",
+        "outbox        more than 10 000 pending, the oldest for 0.4 s",
+        "                OrderConfirmed: at least 7 000",
     ]
 
 

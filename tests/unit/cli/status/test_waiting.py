@@ -1,4 +1,4 @@
-"""The outbox beyond the limit of exact counting, on SQLite; each state and destination by itself."""
+"""The outbox beyond the limit of the counting, on SQLite; each state and destination by itself."""
 
 from datetime import timedelta
 
@@ -6,16 +6,16 @@ import pytest
 from sqlalchemy import Engine
 
 from outboxkit import tables
-from outboxkit.cli.status import sample, waiting
+from outboxkit.cli.status import waiting
+from outboxkit.cli.status.report import OfType
 from outboxkit.cli.wording import Count
 from tests.unit.cli.status.rows import HOUR, NOW, add_dead, add_rows
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (sample, waiting):
-        monkeypatch.setattr(module, "EXACT_UP_TO", 50)
-        monkeypatch.setattr(module, "LIMIT", {"limit": 51})
+    monkeypatch.setattr(waiting, "COUNTED", 50)
+    monkeypatch.setattr(waiting, "LIMIT", {"limit": 51})
 
 
 def test_a_state_within_the_limit_is_exact_beside_one_beyond_it(engine: Engine):
@@ -25,9 +25,8 @@ def test_a_state_within_the_limit_is_exact_beside_one_beyond_it(engine: Engine):
         add_rows(connection, 200)
         found = waiting.read_outbox(connection, NOW)
     assert (found.held, found.delayed, found.parked) == (Count(7), Count(3), Count(0))
-    assert found.ready.estimate
-    assert found.ready.value > 50
-    assert found.pending.estimate
+    assert found.ready == Count(51, at_least=True)
+    assert found.pending == Count(61, at_least=True)
 
 
 def test_held_and_delayed_share_an_index_and_its_limit(engine: Engine):
@@ -36,16 +35,29 @@ def test_held_and_delayed_share_an_index_and_its_limit(engine: Engine):
             add_rows(connection, key="a", held=True, due_at=NOW + HOUR)
             add_rows(connection, due_at=NOW + HOUR)
         found = waiting.read_outbox(connection, NOW)
-    assert (found.held, found.delayed) == (Count(30, estimate=True), Count(30, estimate=True))
+    assert found.held.at_least
+    assert found.delayed.at_least
+    assert found.held + found.delayed == found.pending == Count(51, at_least=True)
 
 
 def test_exactly_the_limit_is_exact(engine: Engine):
     with engine.begin() as connection:
         add_rows(connection, 50)
+        assert waiting.read_outbox(connection, NOW).by_type["OrderConfirmed"].pending == Count(50)
         add_rows(connection, 50, held=True, due_at=tables.PARKED)
+        assert waiting.read_outbox(connection, NOW).pending == Count(100)
+
+
+def test_types_are_those_of_the_oldest_rows(engine: Engine):
+    with engine.begin() as connection:
+        add_rows(connection, 30, type="A", attempts=1)
+        add_rows(connection, 30, type="B")
+        add_rows(connection, 30, type="C")
         found = waiting.read_outbox(connection, NOW)
-    assert found.pending == Count(100)
-    assert found.by_type["OrderConfirmed"].pending == Count(100)
+    assert found.by_type == {
+        "A": OfType(Count(30, at_least=True), Count(30, at_least=True)),
+        "B": OfType(Count(21, at_least=True), Count(0, at_least=True)),
+    }
 
 
 @pytest.mark.parametrize(
@@ -83,7 +95,24 @@ def test_more_parked_keys_than_are_read(engine: Engine):
         for number in range(60):
             add_dead(connection, key=f"k{number:02}", parked=True)
         found = waiting.read_outbox(connection, NOW).parked_keys
-    assert found.count == Count(51, estimate=True)
+    assert found.count == Count(51, at_least=True)
+    assert found.more == Count(41, at_least=True)
+
+
+def test_more_rows_behind_a_key_than_are_read(engine: Engine):
+    with engine.begin() as connection:
+        add_dead(connection, key="a", parked=True)
+        add_rows(connection, 60, key="a", held=True, due_at=tables.PARKED)
+        (key,) = waiting.read_outbox(connection, NOW).parked_keys.top
+    assert key.waiting == Count(51, at_least=True)
+
+
+def test_more_retries_than_are_read(engine: Engine):
+    with engine.begin() as connection:
+        add_rows(connection, 40, held=True, due_at=NOW + HOUR, last_error="queue full")
+        add_rows(connection, 40, held=True, due_at=NOW + 2 * HOUR)
+        (why,) = waiting.read_outbox(connection, NOW).retried
+    assert why.waiting == Count(40, at_least=True)
 
 
 def test_an_overdue_time_is_the_next_due(engine: Engine):
@@ -92,14 +121,14 @@ def test_an_overdue_time_is_the_next_due(engine: Engine):
         assert waiting.read_outbox(connection, NOW).next_due == NOW - timedelta(minutes=1)
 
 
-def test_one_destination_is_counted_beside_one_that_is_estimated(engine: Engine):
+def test_one_destination_is_exact_beside_one_with_more_rows_than_are_counted(engine: Engine):
     with engine.begin() as connection:
         add_rows(connection, 200, created_at=NOW - HOUR)
         add_rows(connection, 7, destination="payments", created_at=NOW - 2 * HOUR)
         found = waiting.read_outbox(connection, NOW)
     payments, ours = found.by_destination["payments"], found.by_destination["default"]
     assert (payments.ready, payments.pending, payments.oldest_age_seconds) == (Count(7), Count(7), 7200)
-    assert ours.ready.estimate
+    assert ours.ready == Count(51, at_least=True)
     assert ours.oldest_age_seconds == 3600
     assert found.oldest_age_seconds == 7200, "of the one that comes later by its name, too"
 
@@ -121,11 +150,11 @@ def test_a_destination_is_named_only_where_something_waits_for_it(engine: Engine
     assert [(key.key, key.destination) for key in found.parked_keys.top] == [("k", "payments")]
 
 
-def test_what_goes_to_too_many_destinations_is_part_of_an_estimate(engine: Engine, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waiting, "MOST_DESTINATIONS", 2)
+def test_what_goes_to_too_many_destinations_is_not_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(waiting, "MOST_NAMES", 2)
     with engine.begin() as connection:
         for name in ("a", "b", "c", "d"):
             add_rows(connection, 5, destination=name)
         found = waiting.read_outbox(connection, NOW)
     assert found.by_destination.keys() == {"a", "b"}
-    assert found.pending == Count(20, estimate=True)
+    assert found.ready == Count(10, at_least=True)

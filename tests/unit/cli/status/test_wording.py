@@ -2,7 +2,7 @@
 
 import pytest
 
-from outboxkit.cli.wording import Count, many, number, plain, span
+from outboxkit.cli.wording import Count, many, number, plain, span, total
 
 
 @pytest.mark.parametrize(
@@ -11,10 +11,10 @@ from outboxkit.cli.wording import Count, many, number, plain, span
         (0, "0"),
         (12345, "12 345"),
         (Count(1234567), "1 234 567"),
-        (Count(987_654, estimate=True), "~990 000"),
-        (Count(999_999, estimate=True), "~1 000 000"),
-        (Count(7, estimate=True), "~7"),
-        (Count(0, estimate=True), "~0"),
+        (Count(10_001, at_least=True), "more than 10 000"),
+        (Count(30_003, at_least=True), "more than 10 000"),
+        (Count(10_000, at_least=True), "at least 10 000"),
+        (Count(7, at_least=True), "at least 7"),
     ],
 )
 def test_number(count: Count | int, text: str):
@@ -38,9 +38,14 @@ def test_span(seconds: float, text: str):
     assert span(seconds) == text
 
 
+def test_a_sum_is_a_lower_bound_if_one_part_is():
+    assert total([Count(1), Count(2)]) == Count(3)
+    assert total([Count(1), Count(2, at_least=True)]) == Count(3, at_least=True)
+
+
 def test_many():
     assert many(1, "key") == "1 key"
-    assert many(Count(12_345, estimate=True), "key is", "keys are") == "~12 000 keys are"
+    assert many(Count(10_001, at_least=True), "key is", "keys are") == "more than 10 000 keys are"
 
 
 def test_plain():

@@ -1,0 +1,30 @@
+"""Progress of a long command, for standard error: a line now and then."""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import typer
+
+SAY_EVERY = 10_000
+"""Messages between two lines."""
+
+
+class _Counted(Protocol):
+    @property
+    def count(self) -> int: ...
+
+
+_Done = TypeVar("_Done", bound=_Counted)
+
+
+def now_and_then(line: Callable[[_Done], str]) -> Callable[[_Done], None]:
+    """A callback that prints its line each time that `SAY_EVERY` more are done."""
+    last = 0
+
+    def show(done: _Done) -> None:
+        nonlocal last
+        if done.count >= last + SAY_EVERY:
+            last = done.count
+            typer.echo(line(done), err=True)
+
+    return show

@@ -1,2 +1,0 @@
-SELECT count(*) AS rows
-FROM outboxkit_idempotency AS sample TABLESAMPLE system(:percent);
