@@ -39,13 +39,14 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
         topic: the routing key, where it is not the event's name.
         correlation_id: shared by all messages of one story.
         destination: who publishes it (`outboxkit relay --destination NAME`), where that is not what its event says.
+        max_payload_bytes: the largest payload that is accepted, 1 MiB where None. Send a reference to larger content.
 
     Returns:
         The message as it will be sent.
 
     Raises:
         EncodeError: the event, or one of the options, cannot be stored and sent.
-        ConfigurationError: the class is no `@event`, or `OUTBOXKIT_MAX_PAYLOAD_BYTES` is no whole number.
+        ConfigurationError: the class is no `@event`, or `max_payload_bytes` is not a whole number from 1.
         TypeError: `session` is none of the four kinds, or there is no such option.
         TransactionRequired: the session's connection is in autocommit mode. Where only the connection tells, the flush
             raises it, before anything is written.

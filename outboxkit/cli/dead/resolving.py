@@ -11,7 +11,7 @@ import typer
 
 from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.dead.reading import MEMORY, Wanted, nowhere, rules, with_filters
+from outboxkit.cli.dead.reading import Wanted, nowhere, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.wording import many, number
 from outboxkit.deadletters import DeadLetters, Resolved, Rules, Selection, Survey
@@ -49,7 +49,7 @@ class Plan:
     rules: Rules
 
 
-@with_settings(*DATABASE, *MEMORY, "shutdown_timeout")
+@with_settings(*DATABASE, "inbox_retention", "shutdown_timeout")
 @with_filters
 def replay(
     settings: Settings,
