@@ -16,7 +16,7 @@ CONTENT_TYPE = "application/json"
 READABLE_ENCODINGS = ("", "identity", "utf-8", "utf8", "us-ascii")
 """Content encodings that leave the payload as it is. Some clients write the text's character set there."""
 MAX_PAYLOAD_BYTES = 1024 * 1024
-"""The default for `OUTBOXKIT_MAX_PAYLOAD_BYTES`: 1 MiB."""
+"""The largest payload that `outbox.add` accepts without `max_payload_bytes`, and of an HTTP answer that is kept."""
 
 
 def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
@@ -48,7 +48,7 @@ def encode_value(value: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     if len(payload) > limit:
         raise EncodeError(
             f"{type(value).__qualname__} is {len(payload)} bytes long when encoded; at most {limit} are accepted "
-            "(OUTBOXKIT_MAX_PAYLOAD_BYTES). Send a reference to the content instead of the content"
+            "(max_payload_bytes). Send a reference to the content instead of the content"
         )
     if b"null" in payload and _has_non_finite(models.plain(value)):
         raise EncodeError(

@@ -4,25 +4,25 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import SecretStr
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import logs, process, settings, urls
-from outboxkit.brokers import is_slow
+from outboxkit import logs, process, urls
+from outboxkit.brokers import batch_limit, is_slow
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.settings import Settings
+from outboxkit.settings import Settings, load, unknown_variables
 
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
     from outboxkit.consumer import Consumer
+    from outboxkit.consumer import Policy as ConsumerPolicy
     from outboxkit.inbox import Handler
+    from outboxkit.relay import Policy as RelayPolicy
     from outboxkit.relay import Relay
     from outboxkit.retention import Retention
 
@@ -32,9 +32,15 @@ FAILED, WRONG_SETTINGS = 1, 2
 
 @asynccontextmanager
 async def relay(
-    chosen: Settings, *, engine: AsyncEngine | None = None, publisher: "Publisher | None" = None
+    settings: Settings,
+    *,
+    engine: AsyncEngine | None = None,
+    publisher: "Publisher | None" = None,
+    policy: "RelayPolicy | None" = None,
 ) -> AsyncIterator["Relay"]:
     """A relay of these settings. Its engine and publisher may be your own; either way they are closed at the end.
+
+    A `policy` of your own stands for `max_attempts` and `dead_key` of the settings.
 
     Raises:
         ConfigurationError: the broker is `memory://`, or an HTTP destination that has no name of its own.
@@ -42,83 +48,80 @@ async def relay(
     """
     from outboxkit.relay import Policy, Relay  # noqa: PLC0415 - each process imports what it runs
 
-    limit, requests, url = chosen.publish_timeout, _requests(chosen), broker_url(chosen)
-    over_http = publisher is None and process.is_http(url)
-    if over_http and chosen.destination == DEFAULT_DESTINATION:
-        raise ConfigurationError(
-            "OUTBOXKIT_BROKER_URL is an HTTP URL, and the messages of destination 'default' are for the broker: "
-            "name the destination whose messages go there, with --destination NAME or OUTBOXKIT_DESTINATION=NAME"
-        )
-    if publisher is None:
-        publisher = process.publisher(
-            url, exchange=chosen.exchange, timeout=limit, app_id=chosen.app_id, requests=requests
-        )
+    publisher = publisher or _publisher(settings)
     if engine is None:
-        engine = process.relay_engine(database_url(chosen), publish_timeout=limit * 2 if is_slow(publisher) else limit)
+        limit = settings.publish_timeout * (2 if is_slow(publisher) else 1)
+        engine = process.relay_engine(database_url(settings), publish_timeout=limit)
     try:
         yield Relay(
             engine,
             publisher,
-            destination=chosen.destination,
-            batch_size=requests.rows(chosen.batch_size) if over_http else chosen.batch_size,
-            poll_interval=chosen.poll_interval,
-            policy=Policy(chosen.max_attempts, chosen.unroutable, chosen.dead_key),
-            keep_published=chosen.published_retention is not None,
+            destination=settings.destination,
+            batch_size=batch_limit(publisher, settings.batch_size),
+            poll_interval=settings.poll_interval,
+            policy=policy or Policy(max_attempts=settings.max_attempts, dead_key=settings.dead_key),
+            keep_published=settings.published_retention is not None,
         )
     finally:
         await publisher.close()
         await engine.dispose()
 
 
-def _requests(chosen: Settings) -> process.Requests:
-    def shown(secret: SecretStr | None) -> str | None:
-        return None if secret is None else secret.get_secret_value()
-
-    return process.Requests(
-        concurrency=chosen.concurrency,
-        authorization=shown(chosen.http_authorization),
-        secret=shown(chosen.http_secret),
-        cloudevents=chosen.http_cloudevents,
-        max_answer=chosen.max_payload_bytes,
-    )
+def _publisher(settings: Settings) -> "Publisher":
+    url, limit = broker_url(settings), settings.publish_timeout
+    if not process.is_http(url):
+        return process.publisher(url, exchange=settings.exchange, timeout=limit)
+    if settings.destination == DEFAULT_DESTINATION:
+        raise ConfigurationError(
+            "OUTBOXKIT_BROKER_URL is an HTTP URL, and the messages of destination 'default' are for the broker. "
+            "Name the destination whose messages go there, with --destination NAME or OUTBOXKIT_DESTINATION=NAME"
+        )
+    secrets = {"authorization": settings.http_authorization, "secret": settings.http_secret}
+    values = {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
+    return process.http_publisher(url, timeout=limit, concurrency=settings.concurrency, **values)
 
 
 @asynccontextmanager
 async def consumer(
-    chosen: Settings,
+    settings: Settings,
     handlers: "Sequence[Handler]",
     *,
     engine: AsyncEngine | None = None,
     subscriber: "Subscriber | None" = None,
-    patience: timedelta | None = None,
+    policy: "ConsumerPolicy | None" = None,
+    drain: bool = False,
 ) -> AsyncIterator["Consumer"]:
     """A consumer of these settings. Its engine and subscriber may be your own; either way they are closed at the end.
 
-    `patience` is how long an outage is waited out; for ever where it is None.
+    A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings. A consumer
+    that is to `drain` waits out an outage for `drain_patience`, another one for ever.
 
     Raises:
-        ConfigurationError: no queue is named, the broker is `memory://` or an HTTP destination, or a message could be
-            tried again for longer than the inbox remembers it.
+        ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. Or a message could
+            be tried again for longer than the inbox remembers it.
         SchemaError: there is no such SQLite file.
     """
     from outboxkit.consumer import Concurrency, Consumer, Policy  # noqa: PLC0415 - as above
 
-    name, delays = queue_name(chosen), chosen.retry_delays
-    policy = Policy(chosen.max_attempts, chosen.inbox_retention, chosen.clock_skew, chosen.max_crashes, delays)
+    name = queue_name(settings)
+    policy = policy or Policy(
+        max_attempts=settings.max_attempts, retention=settings.inbox_retention, delays=settings.retry_delays
+    )
     policy.check(handlers)
-    concurrency = Concurrency(chosen.concurrency, chosen.consume_batch_size, chosen.ordered)
+    concurrency = Concurrency(settings.concurrency, settings.consume_batch_size, settings.ordered)
     if subscriber is None:
         subscriber = process.subscriber(
-            broker_url(chosen),
+            broker_url(settings),
             name,
-            exchange=chosen.exchange,
+            exchange=settings.exchange,
             topics=sorted({handler.message_type for handler in handlers}),
-            prefetch=concurrency.prefetch(handlers, chosen.prefetch),
-            delays=delays,
+            prefetch=concurrency.prefetch(handlers),
+            delays=policy.delays,
             ordered=concurrency.ordered,
         )
     if engine is None:
-        engine = database(chosen, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
+        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
+    patience = settings.drain_patience if drain else None
     try:
         yield Consumer(
             engine, subscriber, handlers, queue=name, concurrency=concurrency, policy=policy, patience=patience
@@ -129,7 +132,7 @@ async def consumer(
 
 
 @asynccontextmanager
-async def retention(chosen: Settings, *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
+async def retention(settings: Settings, *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
     """A retention of these settings; its connections are called `name`.
 
     Raises:
@@ -137,12 +140,9 @@ async def retention(chosen: Settings, *, name: str = "outboxkit retention") -> A
     """
     from outboxkit.retention import Periods, Retention  # noqa: PLC0415 - as above
 
-    engine = database(chosen, name=name, pool_size=2)
+    engine = database(settings, name=name, pool_size=2)
     periods = Periods(
-        inbox=chosen.inbox_retention,
-        skew=chosen.clock_skew,
-        published=chosen.published_retention,
-        dead=chosen.dead_retention,
+        inbox=settings.inbox_retention, published=settings.published_retention, dead=settings.dead_retention
     )
     try:
         yield Retention(engine, periods)
@@ -150,18 +150,18 @@ async def retention(chosen: Settings, *, name: str = "outboxkit retention") -> A
         await engine.dispose()
 
 
-def database(chosen: Settings, *, name: str, pool_size: int = 5) -> AsyncEngine:
+def database(settings: Settings, *, name: str, pool_size: int = 5) -> AsyncEngine:
     """The engine for a process that needs the tables, and so makes no SQLite file.
 
     Raises:
         SchemaError: there is no such file.
     """
-    return process.engine(database_url(chosen), name=name, pool_size=pool_size)
+    return process.engine(database_url(settings), name=name, pool_size=pool_size)
 
 
-def database_url(chosen: Settings) -> str:
+def database_url(settings: Settings) -> str:
     """The URL of a database that is there, as far as a look at the disk can tell."""
-    text = chosen.database_url.get_secret_value()
+    text = settings.database_url.get_secret_value()
     name = urls.file_of(text)
     if name is not None and not (path := Path(name)).exists() and path.parent.is_dir():
         raise SchemaError(
@@ -170,9 +170,9 @@ def database_url(chosen: Settings) -> str:
     return text
 
 
-def broker_url(chosen: Settings) -> str:
+def broker_url(settings: Settings) -> str:
     """The broker's URL, for a process that shares the broker with others."""
-    url = chosen.broker_url.get_secret_value()
+    url = settings.broker_url.get_secret_value()
     if url.startswith(process.MEMORY):
         raise ConfigurationError(
             "OUTBOXKIT_BROKER_URL is memory://, a broker inside one process: a relay and a consumer would never meet "
@@ -181,11 +181,11 @@ def broker_url(chosen: Settings) -> str:
     return url
 
 
-def queue_name(chosen: Settings) -> str:
+def queue_name(settings: Settings) -> str:
     """The queue that a consumer is to read."""
-    if chosen.queue is None:
+    if settings.queue is None:
         raise ConfigurationError("which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME")
-    return chosen.queue
+    return settings.queue
 
 
 def handlers_in(names: Sequence[str]) -> "list[Handler]":
@@ -204,10 +204,10 @@ def handlers_in(names: Sequence[str]) -> "list[Handler]":
     return inbox.handlers_in([loading.load(name) for name in names])
 
 
-def begin(chosen: Settings) -> None:
+def begin(settings: Settings) -> None:
     """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
-    logs.configure_log(level=chosen.log_level, format=chosen.log_format)
-    for line in settings.unknown_variables():
+    logs.configure_log(level=settings.log_level, format=settings.log_format)
+    for line in unknown_variables():
         logs.logger().warning(line)
 
 
@@ -221,9 +221,11 @@ def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]]
     """
     try:
         _refuse(sys.argv[1:] if not arguments else [])
-        chosen = settings.load()
-        begin(chosen)
-        return process.leave(process.run(lambda stop: service(chosen, stop), shutdown_timeout=chosen.shutdown_timeout))
+        settings = load()
+        begin(settings)
+        return process.leave(
+            process.run(lambda stop: service(settings, stop), shutdown_timeout=settings.shutdown_timeout)
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is becomes one line
         text, code = explain(error)
         sys.stderr.write(f"{name}: {text}\n")

@@ -14,6 +14,20 @@ FILE = "_FILE"
 OTHERS = re.compile(rf"{PREFIX}TEST_.*|{PREFIX}(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)")
 """Variables of the project's own tests, and those that Kubernetes makes for a Service called outboxkit-something."""
 LARGEST = 64 * 1024
+REPLACED = {
+    "KEEP_PUBLISHED": "OUTBOXKIT_PUBLISHED_RETENTION",
+    "RETRY_LADDER": "OUTBOXKIT_RETRY_DELAYS",
+    "CONSUME_BATCH": "OUTBOXKIT_CONSUME_BATCH_SIZE",
+    "APP_ID": "RabbitPublisher(app_id=…)",
+    "HTTP_CLOUDEVENTS": "HttpPublisher(cloudevents=True)",
+    "PREFETCH": "RabbitSubscriber(prefetch=…)",
+    "PRUNE_INTERVAL": "INTERVAL in workers/retention.py",
+    "UNROUTABLE": '@event(…, unroutable="discard")',
+    "MAX_CRASHES": "consumer.Policy(max_crashes=…)",
+    "CLOCK_SKEW": "skew=… of consumer.Policy and retention.Periods",
+    "MAX_PAYLOAD_BYTES": "outbox.add(…, max_payload_bytes=…)",
+}
+"""Former settings without their prefix, and what says the same now."""
 
 
 def variable(name: str) -> str:
@@ -27,11 +41,17 @@ def variables() -> dict[str, str]:
 
 
 def unknown(known: Collection[str]) -> Iterator[str]:
-    """A line for each variable behind the prefix that is not one of those known, with the nearest that is."""
+    """A line for each variable behind the prefix that is not a known one, with what replaced it or the nearest one."""
     for name in sorted(set(variables()) - set(known)):
         if OTHERS.fullmatch(name) is None:
-            near = get_close_matches(name, sorted(known), n=1, cutoff=0.7)
-            yield f"{printable(name)} is not a setting" + (f": did you mean {near[0]}?" if near else "")
+            yield f"{printable(name)} is not a setting{_hint(name.removeprefix(PREFIX), known)}"
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    if name in REPLACED:
+        return f" any more: {REPLACED[name]} took its place"
+    near = get_close_matches(name, sorted(each.removeprefix(PREFIX) for each in known), n=1, cutoff=0.66)
+    return f": did you mean {PREFIX}{near[0]}?" if near else ""
 
 
 def read_secret(path: str, *, named: str) -> str:

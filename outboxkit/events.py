@@ -55,8 +55,8 @@ def event(
         name: 1 to 255 bytes.
         strict_order: on PostgreSQL, transactions that add events of one key wait for each other from the flush to the
             commit. So the order of positions is the order of commits. Every event then needs a key.
-        unroutable: "discard" if an event that reaches no queue counts as published. None leaves it to
-            `OUTBOXKIT_UNROUTABLE`.
+        unroutable: "discard" if an event that reaches no queue counts as published. None makes it a failure, and after
+            all attempts a dead letter.
         destination: the destination whose relay publishes it, `outboxkit relay --destination NAME`. 1 to 255 bytes.
         reply: the name of another event, for HTTP destinations. The body of a 2xx response is added to the outbox as
             that event, in the transaction that settles this one.

@@ -1,8 +1,7 @@
-"""What every outboxkit process needs around its service: engine, broker, log, signals, a deadline for stopping."""
+"""The surroundings of a service: engine, broker, log, signals, a deadline for stopping."""
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -14,7 +13,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from outboxkit import lifetime, logs
 from outboxkit.brokers import DEFAULT_DELAYS, Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import ConfigurationError
 from outboxkit.transaction import ALTERED
 
@@ -28,15 +26,13 @@ SILENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""After how long a database that does not answer any more is given up, also in the middle of a statement: half a
-minute instead of the operating system's hours. In seconds, the last in milliseconds; the URL may say otherwise."""
+"""Limits for a database that does not answer any more: half a minute instead of the operating system's hours. They
+hold in the middle of a statement, too. In seconds, the last in milliseconds; the URL may say otherwise."""
 LOCK_TIMEOUT = "'2s'"
-"""A relay never waits for rows, but for a table that is altered: that waits for its one transaction, which would wait
-for its other one, which waits for the table."""
-ROUNDS = 8
-"""How many batches of requests, each as many as may be open at once, a relay of an HTTP destination claims."""
+"""The limit for a table that is being altered; a relay never waits for rows. The ALTER waits for one transaction of the
+relay, and that one would wait for the other one, which waits for the table."""
 LEAVING = timedelta(seconds=5)
-"""What a relay may need, beside its two publishes, to leave a broker that does not answer and to settle."""
+"""Time for a relay, beside its two publishes, to leave a broker that does not answer and to settle."""
 configure_log = logs.configure_log
 run, leave = lifetime.run, lifetime.leave
 
@@ -44,10 +40,10 @@ run, leave = lifetime.run, lifetime.leave
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
     """An async engine for a process of outboxkit, whatever driver the URL names.
 
-    On PostgreSQL its connections are called `name`, their times are in UTC whatever the server says, they notice a
-    server that fell silent, and the server ends one that leaves a transaction idle for longer than
+    On PostgreSQL its connections are called `name`, and their times are in UTC whatever the server says. They notice
+    a server that fell silent. The server ends one that leaves a transaction idle for longer than
     `idle_in_transaction`: a relay whose machine froze gives its rows back. On SQLite every transaction takes the
-    writer lock at its start, and the database is in WAL mode, so that readers are not held up.
+    writer lock at its start. The database is in WAL mode, so that readers are not held up.
 
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
@@ -62,24 +58,24 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     from outboxkit.connections import Connection  # noqa: PLC0415 - psycopg, which SQLite does without
     from outboxkit.moments import read_bounded  # noqa: PLC0415
 
-    limits = {given: value for given, value in SILENCE.items() if given not in target.query}
-    made = create_async_engine(
+    limits = {option: value for option, value in SILENCE.items() if option not in target.query}
+    engine = create_async_engine(
         target,
         pool_size=pool_size,
         max_overflow=2,
         hide_parameters=True,
         connect_args={"application_name": name, "async_creator_fn": Connection.connect, **limits},
     )
-    event.listen(made.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
-    event.listen(made.sync_engine, "checkin", _part_with_altered)
-    _set(made, timezone="'UTC'")
+    event.listen(engine.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
+    event.listen(engine.sync_engine, "checkin", _part_with_altered)
+    _set(engine, timezone="'UTC'")
     if idle_in_transaction is not None:
-        _set(made, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
-    return made
+        _set(engine, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
+    return engine
 
 
 def _part_with_altered(_: Any, record: ConnectionPoolEntry) -> None:
-    """The next one who asks for this connection gets a new one: a `SET` in a handler would be its own, too."""
+    """Replace a connection in which a handler has used `SET`: the next handler would have the same."""
     if record.info.pop(ALTERED, False):
         record.invalidate(soft=True)
 
@@ -93,16 +89,16 @@ def relay_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
     """
-    made = engine(url, name="outboxkit relay", idle_in_transaction=publish_timeout * 3 + LEAVING)
-    if made.dialect.name == "postgresql":
-        _set(made, enable_seqscan="off", enable_bitmapscan="off", lock_timeout=LOCK_TIMEOUT)
-    return made
+    connections = engine(url, name="outboxkit relay", idle_in_transaction=publish_timeout * 3 + LEAVING)
+    if connections.dialect.name == "postgresql":
+        _set(connections, enable_seqscan="off", enable_bitmapscan="off", lock_timeout=LOCK_TIMEOUT)
+    return connections
 
 
-def _set(made: AsyncEngine, **parameters: str) -> None:
+def _set(engine: AsyncEngine, **parameters: str) -> None:
     """Set these parameters of PostgreSQL in every session of the engine."""
 
-    @event.listens_for(made.sync_engine, "connect")
+    @event.listens_for(engine.sync_engine, "connect")
     def _set_all(connection: Any, _: Any) -> None:
         for name, value in parameters.items():
             connection.cursor().execute(f"SET {name} = {value}")
@@ -110,51 +106,26 @@ def _set(made: AsyncEngine, **parameters: str) -> None:
 
 
 def _sqlite(target: URL) -> AsyncEngine:
-    made = create_async_engine(target, hide_parameters=True, connect_args={"timeout": SQLITE_BUSY_SECONDS})
+    engine = create_async_engine(target, hide_parameters=True, connect_args={"timeout": SQLITE_BUSY_SECONDS})
 
-    @event.listens_for(made.sync_engine, "do_connect")
+    @event.listens_for(engine.sync_engine, "do_connect")
     def _try_to_open(_: Any, __: Any, arguments: Any, options: Any) -> None:
-        # Where aiosqlite cannot open the file it leaves a thread, which later speaks to an event loop that is gone.
+        # If aiosqlite cannot open the file it leaves a thread, which later speaks to an event loop that is gone.
         sqlite3.connect(arguments[0], uri=bool(options.get("uri"))).close()
 
-    @event.listens_for(made.sync_engine, "connect")
+    @event.listens_for(engine.sync_engine, "connect")
     def _settle_in(connection: Any, _: Any) -> None:
         connection.isolation_level = None  # the driver would begin only before the first write, after the first read
         connection.cursor().execute("PRAGMA journal_mode = WAL")
 
-    @event.listens_for(made.sync_engine, "begin")
+    @event.listens_for(engine.sync_engine, "begin")
     def _begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
-    return made
+    return engine
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """How an HTTP destination is spoken to.
-
-    Attributes:
-        concurrency: requests that are open at once.
-        authorization: the Authorization header.
-        secret: a secret of Standard Webhooks, `whsec_…`: requests are signed with it.
-        cloudevents: whether requests carry the headers of CloudEvents.
-        max_answer: the longest answer that can be kept as a reply, in bytes.
-    """
-
-    concurrency: int = 8
-    authorization: str | None = field(default=None, repr=False)
-    secret: str | None = field(default=None, repr=False)
-    cloudevents: bool = False
-    max_answer: int = MAX_PAYLOAD_BYTES
-
-    def rows(self, wanted: int) -> int:
-        """How many rows a relay claims at once, at most: what can be sent while others wait for the rows."""
-        return min(wanted, ROUNDS * self.concurrency)
-
-
-def publisher(
-    url: str, *, exchange: str, timeout: timedelta, app_id: str = "outboxkit", requests: Requests | None = None
-) -> Publisher:
+def publisher(url: str, *, exchange: str, timeout: timedelta) -> Publisher:
     """The publisher for a broker URL, or for the URL of an HTTP destination.
 
     `memory://` is one broker for the whole process, and for no other. An HTTP publisher needs up to twice the timeout.
@@ -163,12 +134,12 @@ def publisher(
         ConfigurationError: an HTTP destination, and httpx is not installed.
     """
     if is_http(url):
-        return _http_publisher(url, timeout=timeout, source=app_id, requests=requests or Requests())
+        return http_publisher(url, timeout=timeout)
     if url.startswith(MEMORY):
         return MemoryPublisher(_memory_broker(url))
     from outboxkit.brokers.rabbitmq import RabbitPublisher  # noqa: PLC0415 - a broker is imported when it is used
 
-    return RabbitPublisher(url, exchange=exchange, timeout=timeout, app_id=app_id)
+    return RabbitPublisher(url, exchange=exchange, timeout=timeout)
 
 
 def is_http(url: str) -> bool:
@@ -176,7 +147,14 @@ def is_http(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
-def _http_publisher(url: str, *, timeout: timedelta, source: str, requests: Requests) -> Publisher:
+def http_publisher(
+    url: str, *, timeout: timedelta, concurrency: int = 8, authorization: str | None = None, secret: str | None = None
+) -> Publisher:
+    """The publisher for the URL of an HTTP destination; `HttpPublisher` says what the arguments mean.
+
+    Raises:
+        ConfigurationError: httpx is not installed.
+    """
     try:
         from outboxkit.brokers.http import HttpPublisher  # noqa: PLC0415 - httpx is an extra
     except ModuleNotFoundError as error:
@@ -184,7 +162,7 @@ def _http_publisher(url: str, *, timeout: timedelta, source: str, requests: Requ
             raise
         needed = "pip install outboxkit[http]"
         raise ConfigurationError(f"OUTBOXKIT_BROKER_URL is an HTTP URL, which needs httpx: {needed}") from None
-    return HttpPublisher(url, timeout=timeout, source=source, **asdict(requests))
+    return HttpPublisher(url, timeout=timeout, concurrency=concurrency, authorization=authorization, secret=secret)
 
 
 def refuse_http(url: str) -> None:
@@ -199,7 +177,7 @@ def refuse_http(url: str) -> None:
         )
 
 
-def queue_publisher(url: str, queue: str, *, timeout: timedelta, app_id: str = "outboxkit") -> Publisher:
+def queue_publisher(url: str, queue: str, *, timeout: timedelta) -> Publisher:
     """A publisher past every binding, to one queue that exists.
 
     Raises:
@@ -210,7 +188,7 @@ def queue_publisher(url: str, queue: str, *, timeout: timedelta, app_id: str = "
         raise ConfigurationError("OUTBOXKIT_BROKER_URL is memory://, a broker inside one process; amqp://… is accepted")
     from outboxkit.brokers.rabbitmq import QueuePublisher  # noqa: PLC0415 - a broker is imported when it is used
 
-    return QueuePublisher(url, queue, timeout=timeout, app_id=app_id)
+    return QueuePublisher(url, queue, timeout=timeout)
 
 
 def subscriber(

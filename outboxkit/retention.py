@@ -85,7 +85,7 @@ class Periods:
     """
 
     inbox: timedelta
-    skew: timedelta = timedelta(minutes=5)
+    skew: timedelta = window.CLOCK_SKEW
     published: timedelta | None = None
     dead: timedelta | None = None
 

@@ -11,7 +11,6 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from outboxkit import environment, urls
 from outboxkit.brokers import DEFAULT_DELAYS
-from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
@@ -34,8 +33,8 @@ def parse_duration(text: object) -> timedelta:
     """
     if isinstance(text, timedelta):
         return text
-    found = _DURATION.fullmatch(str(text).strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0
+    match = _DURATION.fullmatch(str(text).strip())
+    seconds = float(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < seconds <= LONGEST.total_seconds():
         raise ValueError(f"{_DURATION_HINT} is accepted, longer than nothing and up to {LONGEST.days}d")
     return timedelta(seconds=seconds)
@@ -66,79 +65,42 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    database_url: SecretStr = Field(description="where the tables are: postgresql+psycopg://… or sqlite:///…")
+    database_url: SecretStr = Field(description="postgresql+psycopg://… or sqlite:///…")
     broker_url: SecretStr = Field(
         SecretStr("amqp://guest:guest@localhost:5672/"),
-        description="the broker: amqp://…, amqps://… or memory://, several with commas are tried one after another; "
-        "or, for a relay, an HTTP destination: https://…",
+        description="amqp:// or amqps://; a relay's also https://",
     )
+    exchange: str = Field(
+        "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
+    )
+    queue: str | None = Field(None, min_length=1, max_length=200, description="the queue to consume")
     destination: str = Field(
         DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"
     )
-    http_authorization: SecretStr | None = Field(
-        None, description="the Authorization header for an HTTP destination, such as Bearer …"
-    )
-    http_secret: SecretStr | None = Field(
-        None, description="the secret that signs requests to an HTTP destination (Standard Webhooks): whsec_…"
-    )
-    http_cloudevents: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
-        default=False, description="requests to an HTTP destination carry the headers of CloudEvents"
-    )
-    exchange: str = Field("outboxkit", min_length=1, max_length=255, description="the topic exchange")
-    queue: str | None = Field(None, min_length=1, max_length=200, description="the consumer's queue")
-    app_id: str = Field("outboxkit", max_length=255, description="AMQP app_id of what the relay publishes")
-    batch_size: int = Field(2000, ge=1, le=10_000, description="rows that the relay claims at once, at most")
-    publish_timeout: Duration = Field(
-        timedelta(seconds=10),
-        description="how long a batch may wait for its confirms, and how long --drain waits for one who is away",
-    )
+    http_authorization: SecretStr | None = Field(None, description="Authorization header for an HTTP destination")
+    http_secret: SecretStr | None = Field(None, description="signs requests to an HTTP destination: whsec_…")
+    batch_size: int = Field(2000, ge=1, le=10_000, description="rows claimed at once, at most")
+    publish_timeout: Duration = Field(timedelta(seconds=10), description="how long a batch waits for confirms")
     poll_interval: Duration = Field(
-        timedelta(milliseconds=250), description="how long an idle relay waits if no NOTIFY wakes it"
+        timedelta(milliseconds=250), description="how often an idle relay looks without NOTIFY"
     )
-    max_payload_bytes: int = Field(MAX_PAYLOAD_BYTES, ge=1, description="the largest event that outbox.add accepts")
-    concurrency: int = Field(
-        8, ge=1, le=1000, description="deliveries that a consumer handles at once, or requests that a relay has open"
-    )
-    prefetch: int = Field(64, ge=1, le=65_535, description="deliveries that the broker may push ahead")
-    consume_batch_size: int = Field(
-        200, ge=1, le=10_000, description="deliveries that share a transaction at handlers with batch=True, at most"
-    )
+    drain_patience: Duration = Field(timedelta(seconds=10), description="how long --drain waits for an absent server")
+    concurrency: int = Field(8, ge=1, le=1000, description="deliveries, or HTTP requests, at once")
+    consume_batch_size: int = Field(200, ge=1, le=10_000, description="deliveries in a transaction, at most")
     ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
-        default=False, description="messages of one key one after the other, on one consumer at a time"
+        default=False, description="messages of a key one after the other"
     )
-    max_crashes: int = Field(
-        3, ge=1, description="starts of a message that end with the process, before it goes to the dead letters"
-    )
-    max_attempts: int = Field(
-        10, ge=1, le=ATTEMPTS_LIMIT, description="failures after which a message goes to the dead letters"
-    )
-    unroutable: Literal["bury", "discard"] = Field(
-        "bury", description="a message that no queue wants, after all attempts: bury it, or discard it at once"
-    )
-    dead_key: Literal["park", "continue"] = Field(
-        "park", description="later messages of a dead one's key wait for an operator (park), or go on"
-    )
-    published_retention: Duration | None = Field(
-        None, description="how long published messages are kept for a replay; deleted at once where it is not set"
-    )
-    inbox_retention: Duration = Field(
-        timedelta(days=14), description="how long the inbox remembers; older deliveries are stale"
-    )
-    clock_skew: Duration = Field(
-        timedelta(minutes=5), description="how far clocks may be apart; the inbox forgets later, and refuses earlier"
-    )
-    dead_retention: Duration | None = Field(
-        None, description="how long dead letters are kept, but for those that park a key; for ever where it is not set"
-    )
-    prune_interval: Duration = Field(timedelta(hours=1), description="how often workers/retention.py prunes")
-    retry_delays: Delays = Field(DEFAULT_DELAYS, description="delays of a failed message, ascending, with commas")
-    shutdown_timeout: Duration = Field(
-        timedelta(seconds=25), description="how long a stop may take to finish what is in flight"
-    )
+    max_attempts: int = Field(10, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter")
+    dead_key: Literal["park", "continue"] = Field("park", description="later messages of a dead letter's key")
+    published_retention: Duration | None = Field(None, description="how long published messages are kept")
+    inbox_retention: Duration = Field(timedelta(days=14), description="how long the inbox remembers")
+    dead_retention: Duration | None = Field(None, description="how long dead letters are kept")
+    retry_delays: Delays = Field(DEFAULT_DELAYS, description="before each next attempt, such as 1s,10s,1m")
+    shutdown_timeout: Duration = Field(timedelta(seconds=25), description="how long a stop may take")
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = Field(
-        "info", description="what is logged, at least"
+        "info", description="debug, info, warning or error"
     )
-    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: console on a terminal, else json")
+    log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: JSON without a terminal")
 
     @field_validator("database_url")
     @classmethod
@@ -199,15 +161,15 @@ def load(options: Mapping[str, Any] | None = None) -> Settings:
     Raises:
         ConfigurationError: one line for each bad value: the variable, what was found, what is accepted.
     """
-    given = {name: value for name, value in (options or {}).items() if value is not None}
-    named = {name: option(name) for name in given}
+    values = {name: value for name, value in (options or {}).items() if value is not None}
+    named = {name: option(name) for name in values}
     try:
         for name in sorted(SECRETS):
-            _read_file(name, given, named)
-        return Settings(**given)
+            _read_file(name, values, named)
+        return Settings(**values)
     except ValidationError as error:
         bad = [problem for problem in error.errors() if problem["type"] != "missing"]
-        lines = [_explain(problem, given, named) for problem in bad or error.errors()]
+        lines = [_explain(problem, values, named) for problem in bad or error.errors()]
     except ConfigurationError as error:
         lines = [str(error)]
     raise ConfigurationError("\n".join([*lines, *unknown_variables()]))
@@ -224,23 +186,23 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _read_file(name: str, given: dict[str, Any], named: dict[str, str]) -> None:
-    """Put what a secret's file holds, if one is named, among the values, and say where it is from."""
-    found = environment.variables()
-    path, of_option = given.pop(name + FILE.lower(), None), option(name + FILE.lower())
+def _read_file(name: str, values: dict[str, Any], named: dict[str, str]) -> None:
+    """Put the content of a secret's file, if one is named, among the values, and note what names it."""
+    variables = environment.variables()
+    path, of_option = values.pop(name + FILE.lower(), None), option(name + FILE.lower())
     as_value, as_file = variable(name), variable(name) + FILE
-    if path is not None and name in given:
+    if path is not None and name in values:
         raise ConfigurationError(f"{option(name)} and {of_option} are both given: one of them is accepted")
     if path is not None:
-        given[name], named[name] = environment.read_secret(path, named=of_option), of_option
-    elif name not in given and as_file in found:
-        if as_value in found:
+        values[name], named[name] = environment.read_secret(path, named=of_option), of_option
+    elif name not in values and as_file in variables:
+        if as_value in variables:
             raise ConfigurationError(f"{as_value} and {as_file} are both set: one of them is accepted")
-        given[name], named[name] = environment.read_secret(found[as_file], named=as_file), as_file
+        values[name], named[name] = environment.read_secret(variables[as_file], named=as_file), as_file
 
 
 def _accepted(problem: Any) -> str:
-    """What pydantic would have taken, in the words of the other errors."""
+    """The values that are accepted, in the words of the other errors."""
     kind, bounds = problem["type"], problem.get("ctx", {})
     if kind == "literal_error":
         return f"{bounds['expected']} is accepted"
@@ -251,12 +213,12 @@ def _accepted(problem: Any) -> str:
     return str(problem["msg"]).removeprefix("Value error, ")
 
 
-def _explain(problem: Any, given: Mapping[str, Any], named: Mapping[str, str]) -> str:
+def _explain(problem: Any, values: Mapping[str, Any], named: Mapping[str, str]) -> str:
     name = str(problem["loc"][0])
     shown = named.get(name, variable(name))
     if problem["type"] == "missing":
         return f"{shown} is not set: {urls.DATABASES} is accepted, there or in the file that {shown}{FILE} names"
-    raw = given[name] if name in given else environment.variables().get(variable(name), problem["input"])
-    found = "" if name in SECRETS else f" is {raw!r}"
+    raw = values[name] if name in values else environment.variables().get(variable(name), problem["input"])
+    what = "" if name in SECRETS else f" is {raw!r}"
     accepted = _accepted(problem)
-    return f"{shown}{found}{':' if found else ' cannot be used:'} {accepted}"
+    return f"{shown}{what}{':' if what else ' cannot be used:'} {accepted}"

@@ -13,6 +13,9 @@ from outboxkit.retry import delay_for
 SAFETY_FACTOR = 2
 """The factor by which the retention should exceed the longest time that retries can take."""
 
+CLOCK_SKEW = timedelta(minutes=5)
+"""The allowance for clocks that differ, if nobody says otherwise. Consumers and retention must have the same."""
+
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
@@ -57,7 +60,7 @@ def is_stale(
     *,
     now: datetime,
     retention: timedelta,
-    skew: timedelta = timedelta(minutes=5),
+    skew: timedelta = CLOCK_SKEW,
     accepted_at: datetime | None = None,
 ) -> bool:
     """Whether the message is so old that its inbox row may be forgotten, so that it may have been handled already.

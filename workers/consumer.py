@@ -7,10 +7,10 @@ from outboxkit import compose
 from outboxkit.settings import Settings
 
 
-async def consume(chosen: Settings, stop: asyncio.Event) -> int:
+async def consume(settings: Settings, stop: asyncio.Event) -> int:
     """Handle deliveries until `stop` is set. A copy may import its modules and call `inbox.handlers_in` with them."""
     handlers = compose.handlers_in(sys.argv[1:])
-    async with compose.consumer(chosen, handlers) as worker:
+    async with compose.consumer(settings, handlers) as worker:
         await worker.run(stop)
     return 0
 

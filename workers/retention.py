@@ -2,15 +2,18 @@
 
 import asyncio
 import sys
+from datetime import timedelta
 
 from outboxkit import compose
 from outboxkit.settings import Settings
 
+INTERVAL = timedelta(hours=1)
 
-async def retain(chosen: Settings, stop: asyncio.Event) -> int:
-    """Prune now and after each `OUTBOXKIT_PRUNE_INTERVAL`, until `stop` is set."""
-    async with compose.retention(chosen) as worker:
-        await worker.run(stop, interval=chosen.prune_interval)
+
+async def retain(settings: Settings, stop: asyncio.Event) -> int:
+    """Prune now and after each `INTERVAL`, until `stop` is set."""
+    async with compose.retention(settings) as worker:
+        await worker.run(stop, interval=INTERVAL)
     return 0
 
 

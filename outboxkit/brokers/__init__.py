@@ -207,5 +207,14 @@ def is_slow(publisher: Publisher) -> bool:
     return bool(getattr(publisher, "slow", False))
 
 
+def batch_limit(publisher: Publisher, most: int) -> int:
+    """The number of rows to claim at once: `most`, or fewer if the publisher says so of itself, as `batch_limit`.
+
+    Rows wait for the whole batch that they are in. One that is sent slowly should leave most rows to others.
+    """
+    limit: int = getattr(publisher, "batch_limit", most)
+    return min(most, limit)
+
+
 DEFAULT_DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
 """The default for `OUTBOXKIT_RETRY_DELAYS`."""

@@ -22,6 +22,7 @@ from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
+from outboxkit.window import CLOCK_SKEW
 
 LONGEST_WAIT = timedelta(hours=1)
 """The longest wait that a handler's `Retry` can ask for."""
@@ -69,7 +70,7 @@ class DirectPublisher:
         *,
         timeout: timedelta = timedelta(seconds=10),
         retention: timedelta = timedelta(days=14),
-        skew: timedelta = timedelta(minutes=5),
+        skew: timedelta = CLOCK_SKEW,
         clock: Clock = utc_now,
     ) -> None:
         if timeout <= timedelta(0):

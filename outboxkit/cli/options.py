@@ -9,80 +9,86 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic import SecretStr
 
-from outboxkit import compose, settings
+from outboxkit import compose
 from outboxkit.environment import FILE, variable
 from outboxkit.errors import ConfigurationError
-from outboxkit.settings import SECRETS, Settings
+from outboxkit.settings import SECRETS, Settings, load, unknown_variables
+from outboxkit.settings import option as option_of
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 DATABASE = ("database_url",)
 BROKER = ("broker_url", "exchange")
 PROCESS = ("shutdown_timeout", "log_level", "log_format")
+LONGEST_CHOICES = 20
+FOR_FEW = ("http_authorization", "http_secret", *(name + FILE.lower() for name in SECRETS))
+"""Options that the help does not list: other users can see a command line, so secrets stand better elsewhere."""
+VARIABLES = """Settings are variables, too: OUTBOXKIT_DATABASE_URL, or …_URL_FILE if a file
+holds it. Keep passwords out of the command line."""
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `command(chosen: Settings, ...)` into a typer command that has these settings as options, behind its own.
+    """Turn `command(settings: Settings, ...)` into a typer command that has these settings as options, behind its own.
 
-    An error that names the variable of a setting names the option instead, if that was given.
+    An error that names the variable of a setting names the option instead, if that was given. The help fits one
+    screen: it lists no option of `FOR_FEW`, and says once that each option is a variable, too.
     """
     added = [option for name in names for option in _options(name)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[1:]
 
-        def with_options(**given: Any) -> None:
-            options = {option.name: given.pop(option.name) for option in added}
+        def with_options(**arguments: Any) -> None:
+            options = {option.name: arguments.pop(option.name) for option in added}
             try:
-                chosen = settings.load(options)
-                _begin(chosen, logs="log_format" in names)
-                command(chosen, **given)
+                settings = load(options)
+                _begin(settings, logs="log_format" in names)
+                command(settings, **arguments)
             except ConfigurationError as error:
                 raise ConfigurationError(_as_typed(str(error), options)) from error.__cause__
 
         with_options.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
         with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
-        with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
+        with_options.__name__, with_options.__doc__ = command.__name__, f"{inspect.getdoc(command)}\n\n{VARIABLES}"
         return with_options
 
     return decorate
 
 
-def _begin(chosen: Settings, *, logs: bool) -> None:
+def _begin(settings: Settings, *, logs: bool) -> None:
     """A command that logs warns in its log, and another one on standard error."""
     if logs:
-        compose.begin(chosen)
+        compose.begin(settings)
         return
-    for line in settings.unknown_variables():
+    for line in unknown_variables():
         typer.echo(f"outboxkit: {line}", err=True)
 
 
 def _as_typed(text: str, options: dict[str, Any]) -> str:
     for name, value in options.items():
         if value is not None:
-            text = re.sub(rf"\b{variable(name)}\b", settings.option(name), text)
+            text = re.sub(rf"\b{variable(name)}\b", option_of(name), text)
     return text
 
 
 def _options(name: str) -> list[inspect.Parameter]:
     field = Settings.model_fields[name]
-    if name not in SECRETS:
-        return [_option(name, field.annotation, f"{field.description} (env {variable(name)})")]
-    warning = "; other users can see a command line, so give a password in the variable or a file"
-    shown = _option(name, field.annotation, f"{field.description}{warning} (env {variable(name)})")
-    file = f"a file that holds the value of {settings.option(name)} (env {variable(name)}{FILE})"
-    return [shown, _option(name + FILE.lower(), "FILE", file)]
+    options = [_option(name, field.annotation, str(field.description))]
+    if name in SECRETS:
+        options.append(_option(name + FILE.lower(), "FILE", f"a file that holds the value of {option_of(name)}"))
+    return options
 
 
 def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
-    option = typer.Option(settings.option(name), help=text, show_default=False, metavar=_accepted(kind))
-    given: Any = bool | None if kind is bool else str | None
+    hidden, metavar = name in FOR_FEW, _accepted(kind)
+    option = typer.Option(option_of(name), help=text, show_default=False, metavar=metavar, hidden=hidden)
+    annotation: Any = bool | None if kind is bool else str | None
     keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[given, option])
+    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[annotation, option])
 
 
 def _accepted(kind: Any) -> str:
-    """What stands for an option's value in the help; nothing for a switch."""
+    """The word for an option's value in the help; nothing for a switch."""
     if isinstance(kind, str):
         return kind
     if get_origin(kind) is Annotated:
@@ -91,6 +97,6 @@ def _accepted(kind: Any) -> str:
         inner = next(one for one in get_args(kind) if one is not type(None))
         return "SECRET" if inner is SecretStr else _accepted(inner)
     if get_origin(kind) is Literal:
-        return "|".join(get_args(kind))
+        return choices if len(choices := "|".join(get_args(kind))) < LONGEST_CHOICES else "NAME"
     named = {bool: "", int: "NUMBER", timedelta: "DURATION", SecretStr: "URL"}
     return named.get(kind, "DURATIONS" if get_origin(kind) is tuple else "NAME")

@@ -64,7 +64,7 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-@with_settings(*DATABASE, "destination", "broker_url", "app_id", "publish_timeout", *PROCESS)
+@with_settings(*DATABASE, "destination", "broker_url", "publish_timeout", "drain_patience", *PROCESS)
 @_selecting
 def replay(
     chosen: Settings,
@@ -128,7 +128,7 @@ def _replay(chosen: Settings, selection: Selection, queue: str, rate: float | No
         engine, publisher = _connections(chosen, queue)
         try:
             with _shown(total) as show:
-                worker = Replay(engine, publisher, selection, rate=rate, patience=chosen.publish_timeout)
+                worker = Replay(engine, publisher, selection, rate=rate, patience=chosen.drain_patience)
                 await worker.run(stop, done, show)
         finally:
             await publisher.close()
@@ -149,8 +149,8 @@ def _replay(chosen: Settings, selection: Selection, queue: str, rate: float | No
 
 def _connections(chosen: Settings, queue: str) -> tuple[AsyncEngine, Publisher]:
     engine = compose.database(chosen, name="outboxkit replay", pool_size=1)
-    url, timeout = chosen.broker_url.get_secret_value(), chosen.publish_timeout
-    return engine, process.queue_publisher(url, queue, timeout=timeout, app_id=chosen.app_id)
+    url = chosen.broker_url.get_secret_value()
+    return engine, process.queue_publisher(url, queue, timeout=chosen.publish_timeout)
 
 
 @contextmanager

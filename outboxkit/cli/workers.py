@@ -13,7 +13,7 @@ from outboxkit.relay import Drained
 from outboxkit.settings import Settings
 
 INCOMPLETE = 3
-"""Exit code of `relay --drain` where due messages could not be published."""
+"""Exit code of `relay --drain` if due messages could not be published."""
 
 Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules with handlers, e.g. shop.handlers.")]
 Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.")]
@@ -22,28 +22,26 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
 @with_settings(
     *DATABASE,
     *BROKER,
-    *("destination", "app_id", "batch_size", "publish_timeout", "poll_interval"),
-    *("concurrency", "http_authorization", "http_secret", "http_cloudevents"),
-    *("max_attempts", "unroutable", "dead_key", "published_retention"),
+    *("destination", "http_authorization", "http_secret"),
+    *("batch_size", "concurrency", "publish_timeout", "poll_interval"),
+    *("max_attempts", "dead_key", "published_retention", "drain_patience"),
     *PROCESS,
 )
-def relay(chosen: Settings, *, drain: Drain = False) -> None:
-    """Publish what committed transactions left in the outbox for a destination. Run as many as you like.
+def relay(settings: Settings, *, drain: Drain = False) -> None:
+    """Publish what is in the outbox for a destination. Run as many as you like.
 
-    With --drain: exit 0 once all that was due is published, 3 where some of it could not be.
-
-    Example: outboxkit relay --database-url postgresql+psycopg://app@db/shop --broker-url amqp://app@mq/
+    Example: outboxkit relay --batch-size 500
     """
-    code = process.run(lambda stop: _relay(chosen, stop, drain=drain), shutdown_timeout=chosen.shutdown_timeout)
+    code = process.run(lambda stop: _relay(settings, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout)
     sys.exit(process.leave(code))
 
 
-async def _relay(chosen: Settings, stop: asyncio.Event, *, drain: bool) -> int:
-    async with compose.relay(chosen) as worker:
+async def _relay(settings: Settings, stop: asyncio.Event, *, drain: bool) -> int:
+    async with compose.relay(settings) as worker:
         if not drain:
             await worker.run(stop)
             return 0
-        done = await worker.drain(stop, patience=chosen.publish_timeout)
+        done = await worker.drain(stop, patience=settings.drain_patience)
     typer.echo(_summary(done), err=not done.is_complete)
     return 0 if done.is_complete else INCOMPLETE
 
@@ -67,25 +65,25 @@ def _summary(done: Drained) -> str:
 
 @with_settings(
     *("queue", *DATABASE, *BROKER),
-    *("concurrency", "prefetch", "consume_batch_size", "ordered"),
-    *("max_attempts", "retry_delays", "max_crashes", "inbox_retention", "clock_skew", "publish_timeout"),
+    *("concurrency", "consume_batch_size", "ordered"),
+    *("max_attempts", "retry_delays", "inbox_retention", "drain_patience"),
     *PROCESS,
 )
-def consume(chosen: Settings, modules: Modules, *, drain: Drain = False) -> None:
+def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> None:
     """Receive messages and run their handlers, each effect once.
 
     Example: outboxkit consume shop.handlers --queue billing
     """
-    compose.queue_name(chosen)
+    compose.queue_name(settings)
     handlers = compose.handlers_in(modules)
     code = process.run(
-        lambda stop: _consume(chosen, handlers, stop, drain=drain), shutdown_timeout=chosen.shutdown_timeout
+        lambda stop: _consume(settings, handlers, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
     )
     sys.exit(process.leave(code))
 
 
-async def _consume(chosen: Settings, handlers: list[Handler], stop: asyncio.Event, *, drain: bool) -> int:
-    async with compose.consumer(chosen, handlers, patience=chosen.publish_timeout if drain else None) as worker:
+async def _consume(settings: Settings, handlers: list[Handler], stop: asyncio.Event, *, drain: bool) -> int:
+    async with compose.consumer(settings, handlers, drain=drain) as worker:
         if not drain:
             await worker.run(stop)
             return 0

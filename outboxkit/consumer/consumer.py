@@ -26,6 +26,8 @@ from outboxkit.inbox import Handler, Outcome
 from outboxkit.outage import Clock, Outage, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
 
+AHEAD = 64
+"""Deliveries that the broker pushes ahead, at least."""
 ORDERED_AHEAD = 500
 """The minimum prefetch of an ordered consumer: so many deliveries may wait behind keys whose first one failed."""
 
@@ -58,13 +60,13 @@ class Concurrency:
     batch: int = 200
     ordered: bool = False
 
-    def prefetch(self, handlers: Sequence[Handler], minimum: int) -> int:
-        """The number of deliveries that the broker pushes ahead: at least `minimum`, and enough to keep all slots busy.
+    def prefetch(self, handlers: Sequence[Handler]) -> int:
+        """The number of deliveries that the broker pushes ahead, enough to keep all slots busy.
 
         While one batch is handled, the next one arrives. An ordered consumer holds what is behind a failed message.
         """
         two_batches = 2 * self.batch if any(handler.batch for handler in handlers) else 0
-        return max(minimum, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0)
+        return max(AHEAD, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0)
 
 
 class Consumer:

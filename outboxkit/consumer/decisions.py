@@ -36,7 +36,7 @@ class Policy:
 
     max_attempts: int = 10
     retention: timedelta = timedelta(days=14)
-    skew: timedelta = timedelta(minutes=5)
+    skew: timedelta = window.CLOCK_SKEW
     max_crashes: int = 3
     delays: Sequence[timedelta] = DEFAULT_DELAYS
 
@@ -54,9 +54,9 @@ class Policy:
             enough = _shown(window.recommended(delays, attempts, self.skew))
             raise ConfigurationError(
                 f"OUTBOXKIT_INBOX_RETENTION is {_shown(self.retention)}, but a message may be tried again for "
-                f"{_shown(needed)} ({attempts} attempts with OUTBOXKIT_RETRY_DELAYS, and OUTBOXKIT_CLOCK_SKEW), and "
-                f"would be forgotten meanwhile. retention = longest retry window times {window.SAFETY_FACTOR}, for "
-                f"outages to come: set it to {enough} or more"
+                f"{_shown(needed)} ({attempts} attempts with OUTBOXKIT_RETRY_DELAYS, and {_shown(self.skew)} for "
+                f"clocks that differ). It would be forgotten meanwhile. retention = longest retry window times "
+                f"{window.SAFETY_FACTOR}, for outages to come: set it to {enough} or more"
             )
 
     def _delays(self, rule: Retries | None) -> tuple[int, Sequence[timedelta]]:

@@ -69,7 +69,7 @@ class Rules:
     """
 
     retention: timedelta = timedelta(days=14)
-    skew: timedelta = timedelta(minutes=5)
+    skew: timedelta = window.CLOCK_SKEW
     accept_stale: bool = False
 
     def refusal(self, letter: Row[Any], now: datetime) -> Refusal | None:

@@ -35,7 +35,7 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
 
     Raises:
         EncodeError: the event, or one of the options, cannot be stored and sent.
-        ConfigurationError: the class is no `@event`, or `OUTBOXKIT_MAX_PAYLOAD_BYTES` is no whole number.
+        ConfigurationError: the class is no `@event`, or `max_payload_bytes` is not a whole number from 1.
         TypeError: `session` is none of the four kinds, or there is no such option.
         TransactionRequired: the session's connection is in autocommit mode. Where only the connection tells, the flush
             raises it, before anything is written.

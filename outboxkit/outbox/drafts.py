@@ -1,6 +1,5 @@
 """From events and the options of `outbox.add` to messages and their rows."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,6 +27,8 @@ class Options(TypedDict, total=False):
         topic: the routing key, where it is not the event's name.
         correlation_id: shared by all messages of one story.
         destination: who publishes it (`outboxkit relay --destination NAME`), where that is not what its event says.
+        max_payload_bytes: the largest payload that is accepted, `codec.MAX_PAYLOAD_BYTES` (1 MiB) by default. Send a
+            reference to larger content.
     """
 
     key: str | None
@@ -39,6 +40,7 @@ class Options(TypedDict, total=False):
     topic: str | None
     correlation_id: str | None
     destination: str | None
+    max_payload_bytes: int | None
 
 
 def check_options(caller: str, options: Options) -> None:
@@ -48,6 +50,7 @@ def check_options(caller: str, options: Options) -> None:
         TypeError: a name is none of `Options`.
         EncodeError: a moment has no time zone or is out of bounds, the message would expire before it is delivered, or
             the destination is no name.
+        ConfigurationError: `max_payload_bytes` is not a whole number from 1.
     """
     for name in options:
         if name not in Options.__annotations__:
@@ -63,6 +66,9 @@ def check_options(caller: str, options: Options) -> None:
     destination = options.get("destination")
     if destination is not None and (not isinstance(destination, str) or not is_storable_name(destination)):
         raise EncodeError(f"destination is {destination!r}; a name of 1 to {NAME_LIMIT} bytes is accepted")
+    limit = options.get("max_payload_bytes")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise ConfigurationError(f"max_payload_bytes is {limit!r}; a whole number of bytes from 1 is accepted")
 
 
 class Draft(NamedTuple):
@@ -85,7 +91,7 @@ class Drafts:
         self._later = self._due_at if self._due_at is not None and self._due_at > now else None
         self._created_at = self._later or now
         self._dedup = bool(options.get("dedup"))
-        self._limit = _payload_limit()
+        self._limit = options.get("max_payload_bytes") or codec.MAX_PAYLOAD_BYTES
         chosen = {name: options.get(name) for name in ("key", "headers", "topic", "correlation_id")}
         self._chosen: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
 
@@ -125,7 +131,7 @@ class Drafts:
         if len(message.payload) > self._limit:
             raise EncodeError(
                 f"the payload of {message.type} is {len(message.payload)} bytes long; at most {self._limit} are "
-                "accepted (OUTBOXKIT_MAX_PAYLOAD_BYTES)"
+                "accepted (max_payload_bytes)"
             )
         chosen = self._chosen if self._id is None else {**self._chosen, "id": self._id}
         return replace(message, created_at=message.created_at or self._created_at, **chosen)
@@ -139,14 +145,3 @@ class Drafts:
             destination=self._options.get("destination") or declaration.destination,
             reply=declaration.reply,
         )
-
-
-def _payload_limit() -> int:
-    found = os.environ.get("OUTBOXKIT_MAX_PAYLOAD_BYTES")
-    if found is None:
-        return codec.MAX_PAYLOAD_BYTES
-    if not found.isdecimal() or int(found) < 1:
-        raise ConfigurationError(
-            f"OUTBOXKIT_MAX_PAYLOAD_BYTES is {found!r}; a whole number of bytes from 1 is accepted"
-        )
-    return int(found)

@@ -72,6 +72,14 @@ class Deployment:
         self.processes.append(WorkerProcess(command, self.environment | settings, log))
         return self.processes[-1]
 
+    def start_often_pruning(self, **settings: str) -> WorkerProcess:
+        """Start a copy of workers/retention.py with an interval of its own, as somebody would edit it."""
+        copied, root = self._logs / "retention.py", (ROOT / "workers" / "retention.py").read_text()
+        copied.write_text(root.replace("timedelta(hours=1)", "timedelta(milliseconds=200)"))
+        log = self._logs / f"{next(self._numbers)}-retention.log"
+        self.processes.append(WorkerProcess([sys.executable, str(copied)], self.environment | settings, log))
+        return self.processes[-1]
+
     def outboxkit(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
         """Run one `outboxkit` command to its end."""
         return run_to_end([COMMAND, *arguments], self.environment | settings)

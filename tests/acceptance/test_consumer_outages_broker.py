@@ -115,10 +115,10 @@ def test_it_has_waited_too_long_for_an_ack(on_own_rabbitmq: Deployment, own_rabb
 
 def test_it_takes_no_publishes_and_consuming_goes_on(on_own_rabbitmq: Deployment, own_rabbitmq: OwnServer):
     deployment = on_own_rabbitmq
-    few = {"OUTBOXKIT_PREFETCH": "4", "OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH_SIZE": "2"}
+    few = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH_SIZE": "2"}
     customers = Customers(deployment, **few)
     with gate_shut(deployment):
-        customers.send(20)
+        customers.send(100)  # more than are pushed ahead
         customers.refund()
         customers.wait_in_the_middle()
         own_rabbitmq.execute("rabbitmqctl", "set_vm_memory_high_watermark", "0.000001")

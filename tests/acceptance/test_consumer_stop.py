@@ -124,7 +124,7 @@ def test_one_that_no_stop_gives_its_time_has_killed_nobody(deployment: Deploymen
     What is recorded after each of them says how many messages are suspected; the first arrival is beyond suspicion.
     """
     stop, recorded = Stop(deployment, "singly"), []
-    patient = {"OUTBOXKIT_SHUTDOWN_TIMEOUT": "10ms", "OUTBOXKIT_MAX_CRASHES": "2"}
+    patient = {"OUTBOXKIT_SHUTDOWN_TIMEOUT": "10ms"}
     with deployment.lock_held(GATE):
         for end in (WorkerProcess.stop, WorkerProcess.kill, *[WorkerProcess.stop] * 3):
             consumer = stop.start(**patient)

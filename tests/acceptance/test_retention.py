@@ -56,11 +56,11 @@ END $$
 def test_published_messages_are_kept_dropped_by_days_and_replayed(deployment: Deployment):
     """The relay keeps what it has published while partitions are made, moved to and dropped below it."""
     deployment.declare_queue()
-    keep = {"OUTBOXKIT_PUBLISHED_RETENTION": "2d", "OUTBOXKIT_PRUNE_INTERVAL": "200ms"}
+    keep = {"OUTBOXKIT_PUBLISHED_RETENTION": "2d"}
     relay = deployment.relay(**keep)
     take_orders(deployment.engine, range(1, 31))
     deployment.wait_for_empty_outbox()
-    retention = deployment.start("retention", **keep)
+    retention = deployment.start_often_pruning(**keep)
     take_orders(deployment.engine, range(31, 61))
     deployment.wait_for_empty_outbox()
 

@@ -40,8 +40,7 @@ def test_an_event_that_is_delivered_twice_has_one_effect(deployment: Deployment)
 
 
 def test_an_event_that_two_consumers_handle_at_once_has_one_effect(deployment: Deployment):
-    one_at_a_time = {"OUTBOXKIT_CONCURRENCY": "1", "OUTBOXKIT_PREFETCH": "1"}
-    consumers = [deployment.consumer(**one_at_a_time) for _ in range(2)]
+    consumers = [deployment.consumer(OUTBOXKIT_CONCURRENCY="1") for _ in range(2)]
     with deployment.lock_held(GATE):
         for _ in range(2):
             publish(deployment, OrderGated(7), "handled-twice")

@@ -55,7 +55,7 @@ def test_an_order_goes_through_all_three_roots(shop: Deployment):
 
 
 def test_retention_forgets_what_is_old_again_and_again(shop: Deployment):
-    retention = shop.start("retention", OUTBOXKIT_INBOX_RETENTION="1d", OUTBOXKIT_PRUNE_INTERVAL="100ms")
+    retention = shop.start_often_pruning(OUTBOXKIT_INBOX_RETENTION="1d")
     retention.wait_for("inbox pruned")
     now = datetime.now(UTC)
     with shop.engine.begin() as connection:

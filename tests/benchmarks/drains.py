@@ -122,7 +122,7 @@ async def ours(orders: Orders, *, handler: Handler, until_empty: bool = False) -
     """outboxkit's consumer, as `outboxkit consume` builds it, or `outboxkit consume --drain`."""
     engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=PACE.transactions + 1)
     sent = StatementsSent(engine) if orders.trace else None
-    subscriber = _subscriber(orders, prefetch=PACE.prefetch([handler], PREFETCH))
+    subscriber = _subscriber(orders, prefetch=PACE.prefetch([handler]))
     consumer = Consumer(engine, subscriber, [handler], queue=orders.queue, concurrency=PACE)
     await subscriber.connect()
     yield Drain(consumer.drain if until_empty else consumer.run, consumer.outcomes.total, sent)

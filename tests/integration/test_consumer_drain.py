@@ -27,7 +27,7 @@ def consumer_of(
     engine: AsyncEngine, broker: PlainClient, function: Callable[..., Any], *, ordered: bool = False
 ) -> Consumer:
     handler, concurrency = inbox.handler_of(function), Concurrency(4, batch=50, ordered=ordered)
-    subscriber = subscriber_of(broker, ordered=ordered, prefetch=concurrency.prefetch([handler], 64))
+    subscriber = subscriber_of(broker, ordered=ordered, prefetch=concurrency.prefetch([handler]))
     return Consumer(engine, subscriber, [handler], queue=broker.queue, concurrency=concurrency)
 
 

@@ -254,7 +254,7 @@ def test_the_limit_is_the_size_of_the_payload_in_bytes():
     event = Line("é" * 100, Decimal(1))
     size = len(codec.encode(event))
     assert codec.encode(event, limit=size)
-    with pytest.raises(EncodeError, match=rf"Line is {size} bytes .* at most {size - 1} .*OUTBOXKIT_MAX_PAYLOAD_BYTES"):
+    with pytest.raises(EncodeError, match=rf"Line is {size} bytes .* at most {size - 1} .*max_payload_bytes"):
         codec.encode(event, limit=size - 1)
 
 

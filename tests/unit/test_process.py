@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import ConfigurationError, process
-from outboxkit.brokers import http
+from outboxkit.brokers import batch_limit, http
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
@@ -78,29 +78,18 @@ SIGNING = "whsec_" + b64encode(b"0123456789" * 3).decode()
 def test_an_http_destination_gets_its_publisher_with_all_that_was_asked_for(monkeypatch: pytest.MonkeyPatch):
     told: dict[str, object] = {}
     monkeypatch.setattr(http, "HttpPublisher", lambda url, **more: told.update(more, url=url))
-    requests = process.Requests(3, "Bearer hunter2", SIGNING, cloudevents=True, max_answer=77)
+    asked = {"timeout": SECOND, "concurrency": 3, "authorization": "Bearer hunter2", "secret": SIGNING}
+    process.http_publisher("https://pay.example/", **asked)
+    assert told == asked | {"url": "https://pay.example/"}
+
+
+def test_an_http_url_is_known_by_its_scheme_and_its_secrets_are_not_shown():
     for url in ("https://pay.example/", "http://pay.example/", "HTTPS://pay.example/"):
-        process.publisher(url, exchange="e", timeout=SECOND, app_id="shop", requests=requests)
-        assert told == {
-            "url": url,
-            "timeout": SECOND,
-            "concurrency": 3,
-            "authorization": "Bearer hunter2",
-            "secret": SIGNING,
-            "cloudevents": True,
-            "source": "shop",
-            "max_answer": 77,
-        }
-
-
-def test_an_http_destination_is_a_publisher_as_it_is():
-    requests = process.Requests(authorization="Bearer hunter2", secret=SIGNING)
-    made = process.publisher("https://pay.example/", exchange="e", timeout=SECOND, requests=requests)
-    assert isinstance(made, HttpPublisher)
-    assert isinstance(process.publisher("https://pay.example/", exchange="e", timeout=SECOND), HttpPublisher)
-    for shown in (repr(requests), repr(made)):
-        assert "hunter2" not in shown
-        assert SIGNING not in shown
+        assert isinstance(process.publisher(url, exchange="e", timeout=SECOND), HttpPublisher)
+    secrets = {"authorization": "Bearer hunter2", "secret": SIGNING}
+    shown = repr(process.http_publisher("https://pay.example/", timeout=SECOND, **secrets))
+    assert "hunter2" not in shown
+    assert SIGNING not in shown
 
 
 def test_without_httpx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch):
@@ -126,8 +115,9 @@ def test_an_http_destination_has_no_queues():
 
 
 def test_a_batch_of_requests_is_no_more_than_some_rounds_of_them():
-    assert process.Requests(concurrency=8).rows(2000) == 64
-    assert process.Requests(concurrency=8).rows(10) == 10
+    publisher = process.http_publisher("https://pay.example/", timeout=SECOND, concurrency=8)
+    assert [batch_limit(publisher, wanted) for wanted in (2000, 10)] == [64, 10]
+    assert batch_limit(process.publisher("memory://", exchange="e", timeout=SECOND), 2000) == 2000
 
 
 def test_one_queue_is_published_to_on_rabbitmq_alone():

@@ -7,47 +7,46 @@ RabbitMQ, and each of these could run in a process of its own: `outboxkit relay 
 
 import asyncio
 import os
-from contextlib import suppress
-from datetime import timedelta
 
-from outboxkit import inbox, process, settings
+from outboxkit import compose, inbox, settings
 from outboxkit.brokers import Publisher
 from outboxkit.brokers.direct import DirectPublisher
-from outboxkit.brokers.http import HttpPublisher
-from outboxkit.consumer import Consumer
-from outboxkit.errors import BrokerUnavailable
-from outboxkit.relay import Relay
+from outboxkit.inbox import Handler
+from outboxkit.settings import Settings
 from shop import handlers
 from shop.database import URL
 
-LIMIT = timedelta(seconds=5)
-"""How long the provider may take for an answer, and the handlers for a message."""
+OURS = {"database_url": URL, "destination": "default", "publish_timeout": "5s", "batch_size": "50"}
+"""What the shop says; the environment says the rest."""
 
 
 async def work(payments_url: str, stop: asyncio.Event) -> None:
     """Until `stop` is set."""
     every = inbox.handlers_in([handlers])
-    engine = process.engine(URL, name="shop workers", pool_size=9)
-    payments = HttpPublisher(f"{payments_url}/charges", timeout=LIMIT)
+    to_provider = settings.load({**OURS, "destination": "payments", "broker_url": f"{payments_url}/charges"})
+    to_handlers = settings.load({**OURS, "queue": os.environ.get("OUTBOXKIT_QUEUE", "shop")})
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(relay(payments, "payments", stop))
-        if broker_url := os.environ.get("OUTBOXKIT_BROKER_URL"):
-            chosen = settings.load({"database_url": URL})
-            exchange, name = chosen.exchange, chosen.queue or "shop"
-            queue = process.subscriber(broker_url, name, exchange=exchange, topics=["CardCharged"])
-            with suppress(BrokerUnavailable):  # then it is declared later
-                await queue.connect()  # before anything is published: what finds no queue has to wait
-            tasks.create_task(Consumer(engine, queue, every, queue=name).run(stop))
-            tasks.create_task(relay(process.publisher(broker_url, exchange=exchange, timeout=LIMIT), "default", stop))
+        tasks.create_task(relay(to_provider, stop))
+        if os.environ.get("OUTBOXKIT_BROKER_URL"):
+            tasks.create_task(consume(to_handlers, every, stop))
+            tasks.create_task(relay(to_handlers, stop))
         else:
-            tasks.create_task(relay(DirectPublisher(engine, every, timeout=LIMIT), "default", stop))
-    await engine.dispose()
+            tasks.create_task(relay_to(every, to_handlers, stop))
 
 
-async def relay(publisher: Publisher, destination: str, stop: asyncio.Event) -> None:
-    own = process.relay_engine(URL, publish_timeout=2 * LIMIT)
-    worker = Relay(own, publisher, destination=destination, batch_size=50)
-    try:
+async def relay(chosen: Settings, stop: asyncio.Event, publisher: Publisher | None = None) -> None:
+    async with compose.relay(chosen, publisher=publisher) as worker:
         await worker.run(stop)
+
+
+async def consume(chosen: Settings, every: list[Handler], stop: asyncio.Event) -> None:
+    async with compose.consumer(chosen, every) as worker:
+        await worker.run(stop)
+
+
+async def relay_to(every: list[Handler], chosen: Settings, stop: asyncio.Event) -> None:
+    engine = compose.database(chosen, name="shop handlers")
+    try:
+        await relay(chosen, stop, DirectPublisher(engine, every, timeout=chosen.publish_timeout))
     finally:
-        await own.dispose()
+        await engine.dispose()

@@ -15,12 +15,14 @@ from outboxkit.brokers.http import request, target, verdict
 from outboxkit.brokers.http.call import Call, reason_of
 from outboxkit.brokers.http.order import Answered, Lost, Outcome, SendOrder, Unreached
 from outboxkit.brokers.http.verdict import Response
+from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
 
 KEEPALIVE_SECONDS = 30.0
 """The time after which an idle connection is closed."""
-MAX_ANSWER = 1024 * 1024
+ROUNDS = 8
+"""A batch has so many times the requests that may be open at once."""
 REMIND_SECONDS = 60.0
 """The interval between two log lines about a destination that refuses the sender."""
 
@@ -58,7 +60,7 @@ class HttpPublisher:
         secret: str | None = None,
         cloudevents: bool = False,
         source: str = "outboxkit",
-        max_answer: int = MAX_ANSWER,
+        max_answer: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self._target = target.parse(url, authorization=authorization, secret=secret)
         if cloudevents and not source:
@@ -83,6 +85,11 @@ class HttpPublisher:
     def address(self) -> str:
         """Scheme, host and port of the destination."""
         return self._target.origin
+
+    @property
+    def batch_limit(self) -> int:
+        """The number of rows that a relay should claim at once, at most."""
+        return ROUNDS * self._concurrency
 
     async def connect(self) -> None:
         """Make the publisher ready. A connection is opened when there is a message to send."""

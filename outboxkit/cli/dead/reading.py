@@ -24,9 +24,6 @@ from outboxkit.settings import Settings, parse_duration
 
 SIDES = ("outbox", "inbox")
 LARGEST = 2**63 - 1
-MEMORY = ("inbox_retention", "clock_skew")
-"""Settings that decide whether a message is stale."""
-
 Id = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
@@ -70,7 +67,7 @@ class Wanted:
 
 def rules(settings: Settings, *, accept_stale: bool = False) -> Rules:
     """The rules for replaying dead letters of the inbox, from the consumers' settings."""
-    return Rules(settings.inbox_retention, settings.clock_skew, accept_stale)
+    return Rules(settings.inbox_retention, accept_stale=accept_stale)
 
 
 def is_number(argument: str) -> bool:
@@ -140,7 +137,7 @@ All = Annotated[bool, typer.Option("--all", help="Also replayed and discarded on
 Named = Annotated[list[str], typer.Argument(metavar="ID", help="Numbers of dead letters (digits), or message ids.")]
 
 
-@with_settings(*DATABASE, *MEMORY)
+@with_settings(*DATABASE, "inbox_retention")
 @with_filters
 def list_(
     settings: Settings, filters: Wanted, *, limit: Limit = 50, all_: All = False, as_json: AsJson = False
@@ -167,7 +164,7 @@ def list_(
         typer.echo(f"and {number(more)} more: --limit shows more of them, filters fewer")
 
 
-@with_settings(*DATABASE, *MEMORY)
+@with_settings(*DATABASE, "inbox_retention")
 def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
     """Show all of a dead letter, open or not: its reason, times, headers, payload, and who resolved it.
 

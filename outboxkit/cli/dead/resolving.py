@@ -10,7 +10,7 @@ import typer
 
 from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.dead.reading import MEMORY, Wanted, nowhere, rules, with_filters
+from outboxkit.cli.dead.reading import Wanted, nowhere, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.progress import now_and_then
 from outboxkit.cli.wording import many, number
@@ -48,7 +48,7 @@ class Plan:
     rules: Rules
 
 
-@with_settings(*DATABASE, *MEMORY, "shutdown_timeout")
+@with_settings(*DATABASE, "inbox_retention", "shutdown_timeout")
 @with_filters
 def replay(
     settings: Settings,

@@ -3,22 +3,22 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 
+from pydantic import SecretStr
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from outboxkit import inbox, migrations, process
+from outboxkit import compose, inbox, migrations, process
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.cli.demo import shop
 from outboxkit.codec import decode
-from outboxkit.consumer import Concurrency, Consumer
+from outboxkit.consumer import Consumer
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
-from outboxkit.relay import Relay
+from outboxkit.settings import Settings
 
 QUEUE = "demo"
 ROLLED_BACK_EVERY = 10
@@ -88,6 +88,11 @@ class TroubledPublisher:
         """There is nothing to close."""
 
 
+def _settings(database_url: str) -> Settings:
+    """The demo's own settings: those of the environment are for the workers of a service."""
+    return Settings.model_construct(database_url=SecretStr(database_url), queue=QUEUE, batch_size=50, concurrency=1)
+
+
 class Story:
     """The demo's three parties on one SQLite database: the application, the relay, the consumer."""
 
@@ -96,9 +101,10 @@ class Story:
         self.orders = orders
         self._engine = process.engine(database_url, name="outboxkit demo")
         self._broker = MemoryBroker()
-        handler = inbox.handler_of(shop.send_receipt)
-        self._subscriber = MemorySubscriber(self._broker, QUEUE, [handler.message_type])
-        self._consumer = Consumer(self._engine, self._subscriber, [handler], queue=QUEUE, concurrency=Concurrency(1))
+        self._handler = inbox.handler_of(shop.send_receipt)
+        self._subscriber = MemorySubscriber(self._broker, QUEUE, [self._handler.message_type])
+        self._settings = _settings(database_url)
+        self._consumer: Consumer | None = None
         self._with_inbox = with_inbox
         self._all_taken = asyncio.Event()
 
@@ -108,7 +114,7 @@ class Story:
             await connection.run_sync(migrations.migrate)
             await connection.run_sync(shop.Shop.metadata.create_all)
         stop = asyncio.Event()
-        consume = self._consumer.run if self._with_inbox else self._consume_naively
+        consume = self._consume if self._with_inbox else self._consume_naively
         consuming = asyncio.create_task(consume(stop))
         await asyncio.gather(self._take_orders(), self._relay())
         while self._subscriber.queue.ready or self._subscriber.unacked:
@@ -122,7 +128,7 @@ class Story:
 
     def count_deliveries(self) -> None:
         """Take over what the consumer has counted."""
-        if self._with_inbox:
+        if self._consumer is not None:
             self.tally.deliveries = self._consumer.outcomes.total()
             self.tally.duplicates = self._consumer.outcomes[Outcome.DUPLICATE]
 
@@ -145,14 +151,19 @@ class Story:
         publisher = TroubledPublisher(self._broker, self.tally, crash_after=self.orders // 3)
         while True:
             last_round = self._all_taken.is_set()
-            relay = Relay(self._engine, publisher, batch_size=50, poll_interval=timedelta(milliseconds=20))
             try:
-                await relay.drain(asyncio.Event())
+                async with compose.relay(self._settings, publisher=publisher) as relay:
+                    await relay.drain(asyncio.Event())
             except RelayCrash:
                 continue
             if last_round:
                 return
             await asyncio.sleep(0.05)
+
+    async def _consume(self, stop: asyncio.Event) -> None:
+        async with compose.consumer(self._settings, [self._handler], subscriber=self._subscriber) as consumer:
+            self._consumer = consumer
+            await consumer.run(stop)
 
     async def _consume_naively(self, stop: asyncio.Event) -> None:
         """Handle, commit, ack: a consumer without an inbox."""
@@ -176,7 +187,7 @@ class Story:
 
 
 NEXT = """
-The same on PostgreSQL and RabbitMQ, with handlers of your own:
+The same works on PostgreSQL and RabbitMQ, with handlers of your own.
 
   export OUTBOXKIT_DATABASE_URL=postgresql+psycopg://user:password@localhost/shop
   export OUTBOXKIT_BROKER_URL=amqp://guest:guest@localhost:5672/

@@ -5,6 +5,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,18 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outboxkit import ConfigurationError, SchemaError, compose, inbox, inbox_handler, process, settings
+from outboxkit.brokers.http import HttpPublisher
 from outboxkit.cli import app
-from outboxkit.relay import Relay
+from outboxkit.consumer import Policy as ConsumerPolicy
+from outboxkit.relay import Policy, Relay
 from outboxkit.settings import Settings
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
 
 CARD = "4111-SECRET"
 WORKERS = Path(__file__).parents[3] / "workers"
-ELSEWHERE = {
-    "shutdown_timeout": "compose.main, for every program",
-    "log_level": "compose.begin, for every process",
-    "log_format": "compose.begin, for every process",
-}
-"""Settings that no relay, consumer or retention is made of, and who reads them."""
+AROUND = {"shutdown_timeout", "log_level", "log_format"}
+"""Settings of every process that works on, and not of what it runs."""
 
 
 @inbox_handler("unit.compose")
@@ -55,11 +54,23 @@ async def read_by(made: Callable[[Any], AbstractAsyncContextManager[Any]], **opt
 async def read() -> dict[str, set[str]]:
     """Which settings each composition reads."""
     over_http = {"broker_url": "https://pay.example/", "destination": "payments"}
+    handlers = [inbox.handler_of(handle)]
     return {
-        "relay": await read_by(compose.relay, **over_http),
-        "consume": await read_by(lambda chosen: compose.consumer(chosen, [inbox.handler_of(handle)]), queue="q"),
+        "relay": await read_by(compose.relay, **over_http) | await read_by(compose.relay),
+        "consume": await read_by(lambda chosen: compose.consumer(chosen, handlers, drain=True), queue="q"),
         "prune": await read_by(compose.retention),
     }
+
+
+def read_around(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Which settings a program reads for its log and its stop."""
+    recorded = Recorded()
+    monkeypatch.setattr(compose, "load", lambda: recorded)
+    monkeypatch.setattr(sys, "argv", ["relay.py"])
+    monkeypatch.setattr(process, "run", lambda _, **__: 0)
+    monkeypatch.setattr(process, "leave", lambda code: code)
+    assert compose.main("relay", lambda *_: asyncio.sleep(0, 0)) == 0
+    return recorded.read & set(Settings.model_fields)
 
 
 def options_of(command: str) -> set[str]:
@@ -69,14 +80,15 @@ def options_of(command: str) -> set[str]:
 
 async def test_a_command_has_an_option_for_each_setting_that_its_composition_reads_and_for_no_other():
     found = await read()
-    assert found["relay"] - {"max_payload_bytes"} == options_of("relay") - set(ELSEWHERE)
-    assert found["consume"] | {"publish_timeout"} == options_of("consume") - set(ELSEWHERE)  # how long --drain waits
+    assert found["relay"] | {"drain_patience"} == options_of("relay") - AROUND
+    assert found["consume"] == options_of("consume") - AROUND
     assert found["prune"] == options_of("prune")
 
 
-async def test_every_setting_is_honoured_by_a_composition():
+async def test_a_setting_that_nothing_reads_fails_here(monkeypatch: pytest.MonkeyPatch):
+    """What compose does not read is no setting: it is an argument of what it configures."""
     composed = set().union(*(await read()).values())
-    assert composed | {*ELSEWHERE, "prune_interval"} == set(Settings.model_fields)
+    assert composed | read_around(monkeypatch) == set(Settings.model_fields)
 
 
 @pytest.mark.parametrize("name", ["relay", "consumer", "retention"])
@@ -84,7 +96,7 @@ def test_a_program_is_composed_here_and_reads_no_setting_of_its_own(name: str):
     attributes = [node for node in ast.walk(ast.parse((WORKERS / f"{name}.py").read_text())) if hasattr(node, "attr")]
     used = {f"{node.value.id}.{node.attr}" for node in attributes if isinstance(node.value, ast.Name)}
     assert {f"compose.{name}", "compose.main"} <= used
-    assert {each for each in used if each.startswith("chosen.")} <= {"chosen.prune_interval"}
+    assert not {each for each in used if each.startswith("settings.")}
 
 
 HTTP = ("--broker-url", "https://pay.example/hooks/SECRET")
@@ -110,6 +122,19 @@ async def test_another_destination_may_be_a_broker_and_an_own_publisher_may_be_a
     own = create_async_engine("sqlite+aiosqlite://")
     async with compose.relay(chosen, engine=own, publisher=publisher) as made:
         assert (made.engine, made.publisher) == (own, publisher)
+
+
+async def test_an_own_policy_and_an_own_publisher_are_taken_as_they_are(database_url: str):
+    chosen = settings.load({"database_url": database_url, "queue": "q", "max_attempts": "7"})
+    policy, publisher = Policy(unroutable="discard"), HttpPublisher("https://pay.example/", concurrency=5)
+    async with compose.relay(chosen, publisher=publisher, policy=policy) as made:
+        assert (made.policy, made.batch_size) == (policy, 40)
+    async with compose.relay(chosen) as made:
+        assert made.policy == Policy(max_attempts=7)
+    too_short = ConsumerPolicy(retention=timedelta(minutes=1))
+    with pytest.raises(ConfigurationError, match="OUTBOXKIT_INBOX_RETENTION is 1m"):
+        async with compose.consumer(chosen, [inbox.handler_of(handle)], policy=too_short):
+            pass
 
 
 COMMANDS = [

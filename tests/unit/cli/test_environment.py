@@ -94,11 +94,14 @@ def test_a_secret_in_the_place_of_its_files_path_is_not_shown(value: str, monkey
 def test_an_unknown_variable_is_told_with_the_nearest_setting(
     run: Run, database_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    for name in ("CONCURENCY", "TEST_DATABASE_URL", "SERVICE_HOST", "RELAY_PORT_8000_TCP_ADDR", "XYZZY\n{}"):
+    others = ("TEST_DATABASE_URL", "SERVICE_HOST", "RELAY_PORT_8000_TCP_ADDR")
+    for name in ("CONCURENCY", "KEEP_PUBLISHED", "PREFETCH", "XYZZY\n{}", *others):
         monkeypatch.setenv(f"OUTBOXKIT_{name}", "1")
     monkeypatch.setenv("outboxkit_log_level", "error")
     lines = [
         "OUTBOXKIT_CONCURENCY is not a setting: did you mean OUTBOXKIT_CONCURRENCY?",
+        "OUTBOXKIT_KEEP_PUBLISHED is not a setting any more: OUTBOXKIT_PUBLISHED_RETENTION took its place",
+        "OUTBOXKIT_PREFETCH is not a setting any more: RabbitSubscriber(prefetch=…) took its place",
         r"OUTBOXKIT_XYZZY\n{} is not a setting",
     ]
     assert list(settings.unknown_variables()) == lines

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -10,8 +11,8 @@ from typer.testing import CliRunner
 
 from outboxkit import ConfigurationError
 from outboxkit.cli import app
-from outboxkit.cli.options import with_settings
-from outboxkit.settings import Settings
+from outboxkit.cli.options import FOR_FEW, with_settings
+from outboxkit.settings import Settings, load
 
 FOUND = typer.main.get_command(app).commands
 COMMANDS = {
@@ -79,11 +80,28 @@ def test_the_function_keeps_its_name_and_its_text():
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_option_of_a_setting_names_its_variable(name: str):
-    for parameter in COMMANDS[name].params:
-        if parameter.name in Settings.model_fields:
-            assert parameter.opts == [f"--{parameter.name.replace('_', '-')}"]
-            assert f"OUTBOXKIT_{parameter.name.upper()}" in str(parameter.help)
+def test_an_option_of_a_setting_is_named_as_its_variable_which_the_help_says_once(name: str):
+    named = [parameter for parameter in COMMANDS[name].params if parameter.name in Settings.model_fields]
+    for parameter in named:
+        assert parameter.opts == [f"--{parameter.name.replace('_', '-')}"]
+    assert ("OUTBOXKIT_DATABASE_URL" in COMMANDS[name].help) == bool(named)
+
+
+@pytest.mark.parametrize("name", ["relay", "consume"])
+def test_the_help_of_a_worker_fits_one_screen(name: str):
+    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).output
+    assert 20 < len(shown.splitlines()) <= 30
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_options_that_the_help_does_not_list_are_taken(tmp_path: Path):
+    secrets = [each for command in COMMANDS.values() for each in command.params if each.name in FOR_FEW]
+    assert {each.name for each in secrets} == set(FOR_FEW)
+    assert all(each.hidden for each in secrets)
+    (tmp_path / "url").write_text("sqlite:///elsewhere.db")
+    assert (
+        load({"database_url_file": str(tmp_path / "url")}).database_url.get_secret_value() == "sqlite:///elsewhere.db"
+    )
 
 
 def test_what_reads_the_database_can_be_told_where_it_is():

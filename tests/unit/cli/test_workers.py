@@ -133,12 +133,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 
 def test_a_relay_of_an_http_destination(run: Run, database_url: str, started: Started):
     given = ("--database-url", database_url, "--broker-url", "https://pay.example/", "--destination", "payments")
-    ended = run("relay", "--drain", *given, "--concurrency", "5", "--publish-timeout", "3s")
+    ended = run("relay", "--drain", *given, "--concurrency", "5", "--publish-timeout", "3s", "--drain-patience", "4s")
     assert ended.code == 0
     made = started["relay"]
     assert isinstance(made.publisher, HttpPublisher)
     assert (made.destination, made.batch_size, made.hold) == ("payments", 40, False)
-    assert (started["publish_timeout"], started["patience"]) == (timedelta(seconds=6), timedelta(seconds=3))
+    assert (started["publish_timeout"], started["patience"]) == (timedelta(seconds=6), timedelta(seconds=4))
 
 
 def test_a_relay_of_a_broker(run: Run, database_url: str, started: Started):
@@ -152,12 +152,21 @@ def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
     run: Run, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     secret = "whsec_" + "aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg=="
-    given = {"http_authorization": "Bearer hunter2", "http_secret": secret, "http_cloudevents": "true"}
-    somewhere = {"database_url": database_url}
-    chosen = settings.load({**somewhere, **given, "concurrency": "3", "max_payload_bytes": "77"})
-    requests = compose._requests(chosen)
-    assert requests == process.Requests(3, "Bearer hunter2", secret, cloudevents=True, max_answer=77)
-    assert compose._requests(settings.load(somewhere)) == process.Requests()
+    somewhere = {"database_url": database_url, "broker_url": "https://pay.example/", "destination": "payments"}
+    given = {"http_authorization": "Bearer hunter2", "http_secret": secret, "concurrency": "3"}
+    asked: list[dict[str, object]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "http_publisher", lambda url, **more: asked.append(more))
+        for more in (given, {}):
+            compose._publisher(settings.load({**somewhere, **more}))
+    first, second = asked
+    assert first | {"timeout": 0} == {
+        "authorization": "Bearer hunter2",
+        "secret": secret,
+        "concurrency": 3,
+        "timeout": 0,
+    }
+    assert second == {"timeout": timedelta(seconds=10), "concurrency": 8}
     monkeypatch.setenv("OUTBOXKIT_LOG_LEVEL", "debug")
     url = (
         "--broker-url",
@@ -166,12 +175,14 @@ def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
         database_url,
         "--publish-timeout",
         "100ms",
+        "--drain-patience",
+        "100ms",
         "--destination",
         "payments",
     )
     for broken in ((), ("--http-secret", "whsec_hunter2"), ("--http-authorization", "Bearer hunter2\r\n")):
         ended = run("relay", "--drain", *url, "--http-authorization", "Bearer hunter2", *broken)
-        assert "hunter2" not in ended.out + ended.err + repr(requests)
+        assert "hunter2" not in ended.out + ended.err
 
 
 def test_a_drain_is_summed_up():

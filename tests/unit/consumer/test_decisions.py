@@ -124,7 +124,7 @@ def test_the_inbox_must_remember_for_as_long_as_a_message_may_be_tried_again():
         short.check(handlers)
     assert str(raised.value) == (
         "OUTBOXKIT_INBOX_RETENTION is 35m, but a message may be tried again for 36m (5 attempts with "
-        "OUTBOXKIT_RETRY_DELAYS, and OUTBOXKIT_CLOCK_SKEW), and would be forgotten meanwhile. retention = longest "
+        "OUTBOXKIT_RETRY_DELAYS, and 5m for clocks that differ). It would be forgotten meanwhile. retention = longest "
         "retry window times 2, for outages to come: set it to 71m or more"
     )
 

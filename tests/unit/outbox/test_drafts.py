@@ -19,7 +19,6 @@ from tests.unit.shop import NOW, CustomerMoved, Line, OrderConfirmed, ParcelSent
 
 ORDER = OrderConfirmed(7, Decimal("9.50"))
 LATER = datetime.now(UTC) + timedelta(days=60)
-VARIABLE = "OUTBOXKIT_MAX_PAYLOAD_BYTES"
 
 
 @pytest.fixture
@@ -253,24 +252,24 @@ def test_an_argument_that_cannot_be_sent_is_refused_at_once(session: Session, wr
 
 
 @pytest.mark.parametrize("event", [ORDER, message()])
-def test_the_largest_payload_is_a_setting(
-    session: Session, database_url: str, monkeypatch: pytest.MonkeyPatch, event: object
-):
+def test_the_largest_payload_is_a_setting(session: Session, database_url: str, event: object):
     size = len(outbox.add(session, event).payload)
-    monkeypatch.setenv(VARIABLE, str(size))
-    outbox.add(session, event)
-    monkeypatch.setenv(VARIABLE, str(size - 1))
-    with pytest.raises(EncodeError, match=rf"{size} bytes long.* at most {size - 1} .*{VARIABLE}"):
-        outbox.add(session, event)
-    with pytest.raises(EncodeError, match=VARIABLE):
-        outbox.add_all(session, [event])
+    outbox.add(session, event, max_payload_bytes=size)
+    with pytest.raises(EncodeError, match=rf"{size} bytes long.* at most {size - 1} .*max_payload_bytes"):
+        outbox.add(session, event, max_payload_bytes=size - 1)
+    with pytest.raises(EncodeError, match="max_payload_bytes"):
+        outbox.add_all(session, [event], max_payload_bytes=size - 1)
     session.commit()
     assert len(rows(database_url, tables.outbox)) == 2
 
 
-@pytest.mark.parametrize("found", ["", "0", "-1", "1MiB", "1.5", "x"])
-def test_a_bad_limit_is_named(session: Session, monkeypatch: pytest.MonkeyPatch, found: str):
-    monkeypatch.setenv(VARIABLE, found)
-    with pytest.raises(ConfigurationError, match=f"{VARIABLE} is '{found}'.*bytes") as raised:
-        outbox.add(session, ORDER)
+@pytest.mark.parametrize("limit", ["", 0, -1, "1MiB", 1.5, True])
+def test_a_bad_limit_is_named(session: Session, limit: Any):
+    with pytest.raises(ConfigurationError, match=f"max_payload_bytes is {limit!r}; .*bytes") as raised:
+        outbox.add(session, ORDER, max_payload_bytes=limit)
     assert len(str(raised.value).splitlines()) == 1
+
+
+def test_the_environment_says_nothing_about_a_call(session: Session, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOXKIT_MAX_PAYLOAD_BYTES", "1")
+    assert outbox.add(session, ORDER).payload
