@@ -22,21 +22,21 @@ PROCESS = ("shutdown_timeout", "log_level", "log_format")
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `command(chosen: Settings, ...)` into a typer command that has these settings as options, behind its own.
+    """Turn `command(settings: Settings, ...)` into a typer command with these settings as options, behind its own.
 
-    An error that names the variable of a setting names the option instead, if that was given.
+    If an option was used, an error names it instead of the setting's variable.
     """
     added = [option for name in names for option in _options(name)]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[1:]
 
-        def with_options(**given: Any) -> None:
-            options = {option.name: given.pop(option.name) for option in added}
+        def with_options(**arguments: Any) -> None:
+            options = {option.name: arguments.pop(option.name) for option in added}
             try:
-                chosen = settings.load(options)
-                _begin(chosen, logs="log_format" in names)
-                command(chosen, **given)
+                values = settings.load(options)
+                _begin(values, logs="log_format" in names)
+                command(values, **arguments)
             except ConfigurationError as error:
                 raise ConfigurationError(_as_typed(str(error), options)) from error.__cause__
 
@@ -48,10 +48,10 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-def _begin(chosen: Settings, *, logs: bool) -> None:
-    """A command that logs warns in its log, and another one on standard error."""
+def _begin(values: Settings, *, logs: bool) -> None:
+    """Begin to log, if the command does. Others print warnings on standard error."""
     if logs:
-        compose.begin(chosen)
+        compose.begin(values)
         return
     for line in settings.unknown_variables():
         typer.echo(f"outboxkit: {line}", err=True)
@@ -76,13 +76,13 @@ def _options(name: str) -> list[inspect.Parameter]:
 
 def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
     option = typer.Option(settings.option(name), help=text, show_default=False, metavar=_accepted(kind))
-    given: Any = bool | None if kind is bool else str | None
+    annotation: Any = bool | None if kind is bool else str | None
     keyword = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[given, option])
+    return inspect.Parameter(name, keyword, default=None, annotation=Annotated[annotation, option])
 
 
 def _accepted(kind: Any) -> str:
-    """What stands for an option's value in the help; nothing for a switch."""
+    """The name of an option's value in the help; empty for a switch."""
     if isinstance(kind, str):
         return kind
     if get_origin(kind) is Annotated:

@@ -14,23 +14,23 @@ from outboxkit.retention import Pruned, Show
 from outboxkit.settings import Settings
 
 INCOMPLETE = 3
-"""Exit code where a partition could not be made or dropped, and another try would not help."""
+"""Exit code if a partition could not be made or dropped, and another try would not help."""
 
 
 @with_settings(*DATABASE, "inbox_retention", "clock_skew", "published_retention", "dead_retention")
-def prune(chosen: Settings) -> None:
-    """Forget what is older than its retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
+def prune(settings: Settings) -> None:
+    """Delete rows older than their retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
-    Safe to kill, to repeat and to run beside relays and consumers; one at a time works, a second one ends at once. On
-    PostgreSQL it also makes the partitions of the days to come. Exit 3 where the role may not do that.
+    Safe to kill, to repeat and to run beside relays and consumers. Only one works at a time, a second one ends at once.
+    On PostgreSQL it also makes the partitions of the days to come. Exit 3 if the role may not do that.
 
     Example: outboxkit prune --inbox-retention 30d --published-retention 7d --dead-retention 90d
     """
-    done = asyncio.run(_prune(chosen))
+    done = asyncio.run(_prune(settings))
     if not done.alone:
-        typer.echo("nothing done: somebody else prunes this database at the moment")
+        typer.echo("nothing done: another prune is running on this database")
         return
-    for line in _lines(done, chosen):
+    for line in _lines(done, settings):
         typer.echo(line)
     for problem in done.problems:
         again = "; the next prune tries again" if done.busy else ""
@@ -39,15 +39,15 @@ def prune(chosen: Settings) -> None:
         sys.exit(INCOMPLETE)
 
 
-async def _prune(chosen: Settings) -> Pruned:
-    async with compose.retention(chosen, name="outboxkit prune") as worker:
+async def _prune(settings: Settings) -> Pruned:
+    async with compose.retention(settings, name="outboxkit prune") as worker:
         with _shown() as show:
             return await worker.prune(show)
 
 
 @contextmanager
 def _shown() -> Iterator[Show]:
-    """What is done so far, on a terminal."""
+    """A status line with the counts so far, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -68,11 +68,11 @@ def _shown() -> Iterator[Show]:
         yield show
 
 
-def _lines(done: Pruned, chosen: Settings) -> Iterator[str]:
+def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
     yield f"inbox: {done.inbox} rows forgotten"
     yield from _dropped("inbox", done.inbox_days_dropped)
-    yield from _made("inbox", done.inbox_days_made)
-    if chosen.dead_retention is not None:
+    yield from _added("inbox", done.inbox_days_made)
+    if settings.dead_retention is not None:
         yield f"dead letters: {done.dead} forgotten, {done.dead_open} of them open"
     if done.idempotency:
         yield f"idempotency keys: {done.idempotency} forgotten"
@@ -80,11 +80,11 @@ def _lines(done: Pruned, chosen: Settings) -> Iterator[str]:
         yield f"effects: {done.effects} forgotten"
     if done.untouched:
         yield "published: left alone; OUTBOXKIT_PUBLISHED_RETENTION is not set, and messages are kept"
-    if chosen.published_retention is None:
+    if settings.published_retention is None:
         return
     yield from _dropped("published", done.days_dropped)
     yield f"published: {done.published} rows forgotten that were in no day's partition"
-    yield from _made("published", done.days_made)
+    yield from _added("published", done.days_made)
 
 
 def _dropped(name: str, days: list[date]) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _dropped(name: str, days: list[date]) -> Iterator[str]:
         yield f"{name}: {_counted('day', days)} dropped, {_span(days)}"
 
 
-def _made(name: str, days: list[date]) -> Iterator[str]:
+def _added(name: str, days: list[date]) -> Iterator[str]:
     if days:
         yield f"{name}: {_counted('partition', days)} made, {_span(days)}"
 
