@@ -66,7 +66,7 @@ _MODULES = {
     "inbox_handler": "inbox",
     "metadata": "tables",
 }
-"""Where a public name is that is neither an error nor a module itself."""
+"""The modules of public names that are neither an error nor a module themselves."""
 
 if "alembic" in sys.modules:
     import_module(f"{__name__}.autogenerate").register()
@@ -79,9 +79,9 @@ if not TYPE_CHECKING:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in ("ids", "inbox", "outbox"):
             return import_module(f"{__name__}.{name}")
-        found = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
-        globals()[name] = found
-        return found
+        value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+        globals()[name] = value
+        return value
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

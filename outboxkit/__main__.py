@@ -1,4 +1,4 @@
-"""`python -m outboxkit`: the command line, for where the command itself is not on the path."""
+"""`python -m outboxkit`: the command line, if the command itself is not on the path."""
 
 from outboxkit.cli import main
 

@@ -9,13 +9,13 @@ from typing import Any
 from psycopg import AsyncConnection
 
 _CLOSING = set[asyncio.Task[None]]()
-"""What is being closed although nobody waits for it any more: an event loop alone would let go of it."""
+"""Tasks that close a connection. Without this reference the event loop might drop them."""
 
 
 class Connection(AsyncConnection[Any]):
-    """A connection to PostgreSQL that is not freed while a task that a handler left behind still waits in it.
+    """A connection to PostgreSQL that is not freed while a task of a handler still waits in it.
 
-    Psycopg's own would be, and what that task does next would crash the process.
+    Psycopg's own would be freed, and the task's next call would crash the process.
     """
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The command line: `outboxkit relay`, `outboxkit consume`, and what an operator needs around them."""
+"""The command line: `outboxkit relay`, `outboxkit consume`, and the commands for operators."""
 
 import sys
 from typing import Annotated
@@ -16,13 +16,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"max_content_width": 120},
     pretty_exceptions_enable=False,
-    help="Transactional outbox and inbox: what is committed is sent, and its effects happen once.",
+    help="Transactional outbox and inbox: committed messages are sent, and their effects happen once.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 3 part of the work could not be done.",
 )
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer's signature
-    if wanted:
+def _show_version(is_given: bool) -> None:  # noqa: FBT001 - typer's signature
+    if is_given:
         typer.echo(f"outboxkit {outboxkit.__version__}")
         raise typer.Exit
 
@@ -38,7 +38,7 @@ def _main(
 
 
 def main() -> None:
-    """Run the command line; every error is one line and an exit code."""
+    """Run the command line. Every error is one line and an exit code."""
     try:
         app()
     except Exception as error:  # noqa: BLE001 - whatever it is becomes one line

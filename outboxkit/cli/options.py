@@ -28,10 +28,10 @@ holds it. Keep passwords out of the command line."""
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn `command(settings: Settings, ...)` into a typer command that has these settings as options, behind its own.
+    """Turn `command(settings: Settings, ...)` into a typer command with these settings as options, behind its own.
 
-    An error that names the variable of a setting names the option instead, if that was given. The help fits one
-    screen: it lists no option of `FOR_FEW`, and says once that each option is a variable, too.
+    If an option was used, an error names it instead of the setting's variable. The help fits one screen: it lists no
+    option of `FOR_FEW`, and says once that each option is a variable, too.
     """
     added = [option for name in names for option in _options(name)]
 
@@ -56,7 +56,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
 
 
 def _begin(settings: Settings, *, logs: bool) -> None:
-    """A command that logs warns in its log, and another one on standard error."""
+    """Begin to log, if the command does. Others print warnings on standard error."""
     if logs:
         compose.begin(settings)
         return
@@ -88,7 +88,7 @@ def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
 
 
 def _accepted(kind: Any) -> str:
-    """The word for an option's value in the help; nothing for a switch."""
+    """The name of an option's value in the help; empty for a switch."""
     if isinstance(kind, str):
         return kind
     if get_origin(kind) is Annotated:

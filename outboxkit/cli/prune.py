@@ -19,16 +19,16 @@ INCOMPLETE = 3
 
 @with_settings(*DATABASE, "inbox_retention", "published_retention", "dead_retention")
 def prune(settings: Settings) -> None:
-    """Forget what is older than its retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
+    """Delete rows older than their retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
-    Safe to kill, to repeat and to run beside relays and consumers; one at a time works, a second one ends at once. On
-    PostgreSQL it also makes the partitions of the days to come. Exit 3 if the role may not do that.
+    Safe to kill, to repeat and to run beside relays and consumers. Only one works at a time, a second one ends at once.
+    On PostgreSQL it also makes the partitions of the days to come. Exit 3 if the role may not do that.
 
     Example: outboxkit prune --inbox-retention 30d --published-retention 7d --dead-retention 90d
     """
     done = asyncio.run(_prune(settings))
     if not done.alone:
-        typer.echo("nothing done: somebody else prunes this database at the moment")
+        typer.echo("nothing done: another prune is running on this database")
         return
     for line in _lines(done, settings):
         typer.echo(line)
@@ -47,7 +47,7 @@ async def _prune(settings: Settings) -> Pruned:
 
 @contextmanager
 def _shown() -> Iterator[Show]:
-    """A line on a terminal that says how far it is."""
+    """A status line with the counts so far, on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -71,7 +71,7 @@ def _shown() -> Iterator[Show]:
 def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
     yield f"inbox: {done.inbox} rows forgotten"
     yield from _dropped("inbox", done.inbox_days_dropped)
-    yield from _new("inbox", done.inbox_days_made)
+    yield from _added("inbox", done.inbox_days_made)
     if settings.dead_retention is not None:
         yield f"dead letters: {done.dead} forgotten, {done.dead_open} of them open"
     if done.idempotency:
@@ -84,7 +84,7 @@ def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
         return
     yield from _dropped("published", done.days_dropped)
     yield f"published: {done.published} rows forgotten that were in no day's partition"
-    yield from _new("published", done.days_made)
+    yield from _added("published", done.days_made)
 
 
 def _dropped(name: str, days: list[date]) -> Iterator[str]:
@@ -92,7 +92,7 @@ def _dropped(name: str, days: list[date]) -> Iterator[str]:
         yield f"{name}: {_counted('day', days)} dropped, {_span(days)}"
 
 
-def _new(name: str, days: list[date]) -> Iterator[str]:
+def _added(name: str, days: list[date]) -> Iterator[str]:
     if days:
         yield f"{name}: {_counted('partition', days)} made, {_span(days)}"
 

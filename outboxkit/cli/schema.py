@@ -11,23 +11,23 @@ from outboxkit import compose, migrations, process, structure, urls
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.settings import Settings
 
-Sql = Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps; touch no database.")]
-Check = Annotated[bool, typer.Option("--check", help="Only say whether the tables are up to date; exit 1 if not.")]
+Sql = Annotated[bool, typer.Option("--sql", help="Print the DDL of all steps, without a database.")]
+Check = Annotated[bool, typer.Option("--check", help="Change nothing; exit 1 if the tables are not up to date.")]
 
 
 @with_settings(*DATABASE)
-def migrate(chosen: Settings, *, sql: Sql = False, check: Check = False) -> None:
+def migrate(settings: Settings, *, sql: Sql = False, check: Check = False) -> None:
     """Create the tables, or bring them to this version, with any partition, index or trigger that was dropped.
 
     Safe to run from many machines at once.
 
     Example: OUTBOXKIT_DATABASE_URL=postgresql+psycopg://app@db/shop outboxkit migrate
     """
-    url = chosen.database_url.get_secret_value()
+    url = settings.database_url.get_secret_value()
     if sql:
         migrations.write_sql(make_url(url).get_backend_name(), sys.stdout)
     elif check:
-        asyncio.run(_check(compose.database_url(chosen)))
+        asyncio.run(_check(compose.database_url(settings)))
     else:
         before, after, repaired = asyncio.run(_migrate(url))
         done = f"migrated from version {before} to {after}" if before < after else f"up to date at version {after}"
@@ -51,10 +51,10 @@ async def _check(url: str) -> None:
     try:
         async with engine.connect() as connection:
             await connection.run_sync(migrations.check)
-            found = await connection.run_sync(migrations.installed)
-            if found == migrations.LATEST:
+            version = await connection.run_sync(migrations.installed)
+            if version == migrations.LATEST:
                 await connection.run_sync(structure.check)
     finally:
         await engine.dispose()
-    newer = " (newer than this code)" if found > migrations.LATEST else ""
-    typer.echo(f"outboxkit tables: up to date at version {found}{newer} in {urls.shown(url)}")
+    newer = " (newer than this code)" if version > migrations.LATEST else ""
+    typer.echo(f"outboxkit tables: up to date at version {version}{newer} in {urls.shown(url)}")

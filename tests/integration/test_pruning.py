@@ -75,7 +75,7 @@ def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_
         first.commit()
         ended = run_to_end(command, {})
         assert (ended.returncode, ended.stderr) == (0, "")
-        assert ended.stdout == "nothing done: somebody else prunes this database at the moment\n"
+        assert ended.stdout == "nothing done: another prune is running on this database\n"
         assert (remembered(pg_engine), days(pg_engine, INBOX)) == (10, [])
         first.execute(statements.published.release_prune_lock())
         first.commit()

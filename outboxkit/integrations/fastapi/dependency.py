@@ -124,8 +124,8 @@ class Idempotent:
         """Take the key. Ends the request if it is not new.
 
         Raises:
-            Problem: 400, the key is not usable; 413, the body is too large; 409, the same request is not answered yet;
-                422, it is another's key.
+            Problem: 400, the key is not usable; 413, the body is too large; 409, the request is not answered yet; 422,
+                it is another's key.
             Answered: the request was answered before.
             ConfigurationError: the route, the session or the principal is of the wrong kind.
         """

@@ -1,4 +1,4 @@
-"""What a publisher of every broker promises: cases of the suite."""
+"""The promises of every broker's publisher: cases of the suite."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from outboxkit.testing.conformance.calling import DELAYS, BrokerUnderTest, Route
 
 
 async def a_confirmed_message_arrives_as_it_was(broker: BrokerUnderTest) -> None:
-    """Every property of a message survives the way."""
+    """Every property of a message arrives unchanged."""
     async with Route(broker) as route:
         sent = route.message(
             '{"total":"1.10"}',
@@ -23,12 +23,12 @@ async def a_confirmed_message_arrives_as_it_was(broker: BrokerUnderTest) -> None
         )
         assert await route.send(sent) == [Verdict.CONFIRMED]
         delivery = await route.next()
-        found = delivery.message
-        assert isinstance(found, Message)
+        received = delivery.message
+        assert isinstance(received, Message)
         for name in ("id", "type", "payload", "key", "headers", "correlation_id", "causation_id", "created_at"):
-            assert getattr(found, name) == getattr(sent, name), f"{name} was changed on the way"
-        assert found.content_type == "application/json"
-        assert found.routing_key == sent.routing_key
+            assert getattr(received, name) == getattr(sent, name), f"{name} was changed on the way"
+        assert received.content_type == "application/json"
+        assert received.routing_key == sent.routing_key
         assert delivery.delivery_headers.attempt == 1
         await delivery.ack()
 
@@ -64,9 +64,9 @@ async def messages_of_a_key_arrive_in_order_among_others(broker: BrokerUnderTest
 
 
 async def a_failed_message_holds_back_the_rest_of_its_key_only(broker: BrokerUnderTest) -> None:
-    """What is behind a failed message of its key does not leave, and says why; its neighbours do.
+    """Messages behind a failed one of their key do not leave, and their receipts say why. Other keys do.
 
-    A publisher may find out too late, with the others on their way: it is asked twice, and knows the second time.
+    A publisher may find out too late, with the others on their way. So it publishes twice, and knows the second time.
     """
     async with Route(broker) as route:
         lost = route.message(key="stuck", topic=f"nobody-{ids.new()}")
@@ -90,7 +90,7 @@ async def a_failed_message_holds_back_the_rest_of_its_key_only(broker: BrokerUnd
 
 
 async def the_same_message_twice_in_a_batch_has_two_receipts(broker: BrokerUnderTest) -> None:
-    """One id, three times in a batch: each is answered for itself."""
+    """One id, three times in a batch: each has a receipt of its own."""
     async with Route(broker) as route:
         first = route.message("1")
         again = Message(id=first.id, type=route.type, payload=b"1")
@@ -109,15 +109,15 @@ async def a_large_batch_of_large_messages_arrives_whole(broker: BrokerUnderTest)
         assert set(await route.send(*sent)) == {Verdict.CONFIRMED}
         for message in sent:
             delivery = await route.next()
-            found = delivery.message
-            assert isinstance(found, Message)
-            assert (found.id, len(found.payload)) == (message.id, len(message.payload))
-            assert found.payload == message.payload
+            received = delivery.message
+            assert isinstance(received, Message)
+            assert (received.id, len(received.payload)) == (message.id, len(message.payload))
+            assert received.payload == message.payload
             await delivery.ack()
 
 
 async def an_unroutable_message_is_no_confirmed_one(broker: BrokerUnderTest) -> None:
-    """A message that reaches no queue is told apart from its neighbours, whatever their ids."""
+    """A message that reaches no queue has its own verdict among others, even if one has the same id."""
     async with Route(broker) as route:
         lost = route.message(topic=f"nobody-{ids.new()}")
         same_id = Message(id=lost.id, type=route.type, payload=b"2")
@@ -126,7 +126,7 @@ async def an_unroutable_message_is_no_confirmed_one(broker: BrokerUnderTest) -> 
 
 
 async def an_addressed_message_goes_to_its_queue_alone(broker: BrokerUnderTest) -> None:
-    """A message for one queue passes every binding by, and its consumer sees it as it was."""
+    """A message for one queue ignores every binding, and its consumer gets it unchanged."""
     async with Route(broker) as route:
         other = broker.subscriber(f"{route.queue}-other", [route.type], DELAYS)
         await other.connect()

@@ -1,4 +1,4 @@
-"""What a subscriber of every broker promises: cases of the suite."""
+"""The promises of every broker's subscriber: cases of the suite."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ from outboxkit.testing.conformance.calling import DELAYS, BrokerUnderTest, Route
 
 
 async def an_empty_queue_says_so(broker: BrokerUnderTest) -> None:
-    """`receive(wait=False)` gives what is there, and None once nothing is."""
+    """`receive(wait=False)` returns the next delivery, and None if the queue is empty."""
     async with Route(broker) as route:
         assert await route.subscriber.receive(wait=False) is None
         await route.send(route.message())
@@ -18,7 +18,7 @@ async def an_empty_queue_says_so(broker: BrokerUnderTest) -> None:
 
 
 async def a_released_message_comes_again_as_the_same_attempt(broker: BrokerUnderTest) -> None:
-    """`requeue` gives back and counts nothing."""
+    """`requeue` puts the message back and counts no attempt."""
     async with Route(broker) as route:
         await route.send(route.message())
         await (await route.next()).requeue()
@@ -28,10 +28,10 @@ async def a_released_message_comes_again_as_the_same_attempt(broker: BrokerUnder
 
 
 async def what_is_not_acked_comes_again_after_a_disconnect(broker: BrokerUnderTest) -> None:
-    """A consumer that dies with messages in hand has lost none; what it acked stays acked."""
+    """A consumer that dies with unacked messages has lost none, and acked ones stay acked."""
     async with Route(broker) as route:
-        acked, kept = route.message("1"), route.message("2")
-        await route.send(acked, kept)
+        acked, unacked = route.message("1"), route.message("2")
+        await route.send(acked, unacked)
         first = await route.next()
         await route.next()
         await first.ack()
@@ -39,7 +39,7 @@ async def what_is_not_acked_comes_again_after_a_disconnect(broker: BrokerUnderTe
         heir = route.another_subscriber()
         await heir.connect()
         again = await route.next(heir)
-        assert getattr(again.message, "id", None) == kept.id
+        assert getattr(again.message, "id", None) == unacked.id
         await again.ack()
         assert await heir.receive(wait=False) is None
         await heir.close()
@@ -64,14 +64,14 @@ async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderT
 
 
 async def what_is_noted_on_a_message_travels_with_its_retries(broker: BrokerUnderTest) -> None:
-    """They are read off what arrives, survive every retry and every renewal, and are no headers of the message."""
+    """Delivery headers survive every retry and every renewal, and are not headers of the message."""
     async with Route(broker) as route:
         accepted = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-        given = DeliveryHeaders(handlers=("One", "Two"), accepted_at=accepted)
-        await route.send(route.message(headers={**given.headers(), "tenant": "acme"}))
+        noted = DeliveryHeaders(handlers=("One", "Two"), accepted_at=accepted)
+        await route.send(route.message(headers={**noted.headers(), "tenant": "acme"}))
         first = await route.next()
-        assert first.delivery_headers == given
-        assert dict(first.message.headers) == {"tenant": "acme"}, "what is reserved is not the message's"
+        assert first.delivery_headers == noted
+        assert dict(first.message.headers) == {"tenant": "acme"}, "reserved headers are not the message's"
         await first.retry(handlers=("Two",))
         second = await route.next()
         failed = second.delivery_headers.first_failed_at
@@ -83,14 +83,14 @@ async def what_is_noted_on_a_message_travels_with_its_retries(broker: BrokerUnde
         await third.retry()
         fourth = await route.next()
         assert fourth.delivery_headers == DeliveryHeaders(3, failed, ("Two",), accepted), (
-            "the first failure, and who is still to run, stay"
+            "the first failure, and the handlers still to run, stay"
         )
         assert fourth.message == first.message
         await fourth.ack()
 
 
 async def the_broker_counts_how_often_a_message_came_back(broker: BrokerUnderTest) -> None:
-    """`returned` is 0 at first and more after each consumer that went away with it; a retry begins anew."""
+    """The count is 0 at first and grows with each consumer that goes away with the message. A retry begins anew."""
     async with Route(broker) as route:
         await route.send(route.message())
         counts = []
@@ -135,7 +135,7 @@ async def a_renewed_message_comes_again_behind_the_others(broker: BrokerUnderTes
 
 
 async def one_that_ceased_takes_no_more(broker: BrokerUnderTest) -> None:
-    """After `stop_receiving` what was taken can be settled, and everything else is for another consumer."""
+    """After `stop_receiving` a delivery can still be settled, and everything else is for another consumer."""
     async with Route(broker) as route:
         await route.send(route.message("1"), route.message("2"))
         taken = await route.next()
