@@ -43,7 +43,7 @@ class Receipt:
     Attributes:
         verdict: one of these.
         reason: why the message was not confirmed, or why the answer to a confirmed one could not be kept.
-        after: the wait before the next attempt that the destination asks for; None: the relay's backoff.
+        after: the wait before the next attempt, such as a destination asks for; None: the relay's backoff.
         final: a `REJECTED` message becomes a dead letter at once, because another attempt would not help.
         answer: the destination's answer to a confirmed message, whether its event asks for a reply or not.
     """

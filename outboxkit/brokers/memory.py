@@ -148,7 +148,7 @@ class MemoryDelivery:
         self._subscriber.queue.requeue(self._entry)
 
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
-        """Put it back after one of the retry delays."""
+        """Append the message to the queue again after one of the retry delays."""
         self._subscriber.unacked.pop(self, None)
         queue, delay = self._subscriber.queue, delay_for(self._subscriber.delays, self.delivery_headers.attempt, after)
         queue.postponed += 1

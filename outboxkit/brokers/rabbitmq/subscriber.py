@@ -84,9 +84,9 @@ EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 class RabbitSubscriber:
     """A subscriber to one durable quorum queue, bound to the exchange by message types.
 
-    Beside queue `Q` it declares `Q.retry.<delay>` for each retry delay, in which messages wait for their next
-    attempt, and `Q.dead`, which receives what the broker would drop by a limit of its own. Messages of `Q.dead` are
-    delivered as well, as `dropped`.
+    Beside queue `Q` it declares `Q.retry.<delay>` for each retry delay, in which messages wait for their next attempt.
+    Into `Q.dead` go the messages that the broker drops from `Q` by a limit of its own. They are delivered as well, as
+    `dropped`.
 
     Args:
         url: `amqp://` or `amqps://`.
@@ -122,7 +122,7 @@ class RabbitSubscriber:
         self._channel: DeliveryChannel | None = None
         self._consuming: asyncio.Task[None] | None = None
         self._consumed: DeliveryChannel | None = None
-        self._copies = RetryPublisher(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
+        self._retry_publisher = RetryPublisher(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
 
     @property
     def address(self) -> str:
@@ -180,7 +180,7 @@ class RabbitSubscriber:
 
     async def postponed(self) -> int:
         """The number of messages in all retry queues."""
-        return sum([await self._depth(retry_queue(self._queue, step)) for step in self.delays])
+        return sum([await self._depth(retry_queue(self._queue, delay)) for delay in self.delays])
 
     async def copy(self, delivery: RabbitDelivery, delivery_headers: DeliveryHeaders, delay: timedelta | None) -> None:
         """Put a copy of a delivery into the queue of a retry delay or, without a delay, at the end of its queue.
@@ -191,7 +191,9 @@ class RabbitSubscriber:
         stopped = delivery.channel.stopped
         queue = delivery.raw.consumer if delay is None else retry_queue(self._queue, delay)
         try:
-            await self._copies.put(delivery.raw, queue, marks=delivery_headers, topic=delivery.topic, over=stopped)
+            await self._retry_publisher.put(
+                delivery.raw, queue, marks=delivery_headers, topic=delivery.topic, over=stopped
+            )
         except BrokerUnavailable as error:
             if not stopped.is_set():
                 delivery.channel.lose(str(error))
@@ -209,7 +211,7 @@ class RabbitSubscriber:
     async def close(self) -> None:
         """Disconnect. The broker requeues the unacked messages."""
         await self._disconnect()
-        await self._copies.close()
+        await self._retry_publisher.close()
 
     async def _disconnect(self) -> None:
         amqp_connection, channel = self._connection, self._channel

@@ -14,9 +14,9 @@ from outboxkit.errors import BrokerUnavailable, ConfigurationError
 SINGLE_ACTIVE_CONSUMER = "x-single-active-consumer"
 
 
-def retry_queue(queue: str, step: timedelta) -> str:
+def retry_queue(queue: str, delay: timedelta) -> str:
     """The name of the retry queue in which messages of `queue` wait for this delay, such as `billing.retry.10s`."""
-    milliseconds = round(step.total_seconds() * 1000)
+    milliseconds = round(delay.total_seconds() * 1000)
     for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")):
         if milliseconds and milliseconds % size == 0:
             return f"{queue}.retry.{milliseconds // size}{unit}"
@@ -73,15 +73,15 @@ class Queues:
             raise ConfigurationError(f"OUTBOXKIT_QUEUE is {self.name!r}: {error}; {accepted}") from error
 
     async def _declare(self, channel: aio_pika.abc.AbstractChannel, limit: float) -> None:
-        dead, more = dead_queue(self.name), {SINGLE_ACTIVE_CONSUMER: True} if self.ordered else {}
+        dead, extra = dead_queue(self.name), {SINGLE_ACTIVE_CONSUMER: True} if self.ordered else {}
         exchange = await connection.declare_exchange(channel, self.exchange, timeout=limit)
         await channel.declare_queue(dead, durable=True, arguments={"x-queue-type": "quorum"}, timeout=limit)
-        queue = await channel.declare_queue(self.name, durable=True, arguments=quorum(dead, **more), timeout=limit)
+        queue = await channel.declare_queue(self.name, durable=True, arguments=quorum(dead, **extra), timeout=limit)
         for topic in self.topics:
             await queue.bind(exchange, routing_key=topic, timeout=limit)
-        for step in self.delays:
-            arguments = quorum(self.name, **{"x-message-ttl": round(step.total_seconds() * 1000)})
-            await channel.declare_queue(retry_queue(self.name, step), durable=True, arguments=arguments, timeout=limit)
+        for delay in self.delays:
+            arguments = quorum(self.name, **{"x-message-ttl": round(delay.total_seconds() * 1000)})
+            await channel.declare_queue(retry_queue(self.name, delay), durable=True, arguments=arguments, timeout=limit)
 
     def _explain(self, refusal: str) -> str:
         if "reserved prefix" in refusal:

@@ -10,7 +10,7 @@ from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.subscriber import RabbitDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
-from tests.unit.brokers.rabbitmq.test_deliveries import CHANNEL, content
+from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, content
 from tests.unit.brokers.rabbitmq.written import Written
 
 STEPS = (timedelta(seconds=1), timedelta(minutes=1))

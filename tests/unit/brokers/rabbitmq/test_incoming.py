@@ -9,7 +9,7 @@ from pamqp import commands, frame
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
-from tests.unit.brokers.rabbitmq.test_deliveries import CHANNEL, asked, pushed
+from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, asked, pushed
 from tests.unit.brokers.rabbitmq.written import Written
 
 EMPTY = frame.marshal(commands.Basic.GetEmpty(), CHANNEL)

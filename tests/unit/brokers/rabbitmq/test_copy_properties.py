@@ -14,7 +14,7 @@ from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Unwritable, copy_properties
 from outboxkit.brokers.reserved import DeliveryHeaders
-from tests.unit.brokers.rabbitmq.test_wire import MESSAGES, over_the_wire, published, read
+from tests.unit.brokers.rabbitmq.test_to_message import MESSAGES, over_the_wire, published, read
 from tests.unit.shop import NOW
 
 ROOM = 131_064

@@ -13,7 +13,7 @@ from pamqp.header import ContentHeader
 from outboxkit import Message
 from outboxkit.brokers.rabbitmq import encode
 from outboxkit.brokers.rabbitmq.encode import Encoder, Unwritable
-from tests.unit.brokers.rabbitmq.test_wire import MESSAGES
+from tests.unit.brokers.rabbitmq.test_to_message import MESSAGES
 from tests.unit.shop import NOW, message
 
 FRAME_MAX = 4096
