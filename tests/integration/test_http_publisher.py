@@ -149,7 +149,7 @@ async def test_cloudevents_and_a_signature_on_request(make: Make, destination: D
     assert call.header("webhook-id") == "a%2Eb"
     signed_at = datetime.fromtimestamp(int(str(call.header("webhook-timestamp"))), UTC)
     assert abs(signed_at - datetime.now(UTC)) < timedelta(minutes=5)
-    expected = request.signed(request.signing_key(secret), id="a.b", body=call.body, now=signed_at)
+    expected = request.signature_headers(request.signing_key(secret), id="a.b", body=call.body, now=signed_at)
     assert call.header("webhook-signature") == expected["webhook-signature"]
 
 

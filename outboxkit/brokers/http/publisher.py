@@ -154,23 +154,23 @@ class HttpPublisher:
         except Exception as error:  # noqa: BLE001 - the message cannot be written as a request
             return self._unsendable(error)
         try:
-            return self._judged(await call.outcome())
+            return self._outcome_of(await call.outcome())
         except httpx.LocalProtocolError as error:
             return self._unsendable(error)
 
-    def _judged(self, result: Response | Lost | Unreached) -> Outcome:
+    def _outcome_of(self, result: Response | Lost | Unreached) -> Outcome:
         hide = self._target.hide
         match result:
             case Lost(reason):
-                return Lost(verdict.shown(reason, hide))
+                return Lost(verdict.excerpt(reason, hide))
             case Unreached(reason):
-                return Unreached(f"cannot connect to {self._target.origin}: {verdict.shown(reason, hide)}")
+                return Unreached(f"cannot connect to {self._target.origin}: {verdict.excerpt(reason, hide)}")
             case response:
                 receipt = verdict.judge(response, limit=self._max_answer, now=datetime.now(UTC), hide=hide)
                 return Answered(receipt, unauthorized=response.status in verdict.UNAUTHORIZED)
 
     def _unsendable(self, error: Exception) -> Answered:
-        reason = verdict.shown(reason_of(error), self._target.hide)
+        reason = verdict.excerpt(reason_of(error), self._target.hide)
         receipt = Receipt(Verdict.REJECTED, f"it cannot be written as an HTTP request: {reason}", final=True)
         return Answered(receipt, responded=False)
 
@@ -178,7 +178,7 @@ class HttpPublisher:
         headers = request.headers_of(message, source=self._source) | self._fixed
         if self._target.key is not None:
             id_, now = request.key_of(message), datetime.now(UTC)
-            headers |= request.signed(self._target.key, id=id_, body=message.payload, now=now)
+            headers |= request.signature_headers(self._target.key, id=id_, body=message.payload, now=now)
         return httpx.Request("POST", self._target.url, headers=headers, content=message.payload)
 
 

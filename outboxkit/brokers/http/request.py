@@ -41,7 +41,7 @@ def signing_key(secret: str) -> bytes:
     return key
 
 
-def signed(key: bytes, *, id: str, body: bytes, now: datetime) -> dict[str, str]:  # noqa: A002 - the standard's word
+def signature_headers(key: bytes, *, id: str, body: bytes, now: datetime) -> dict[str, str]:  # noqa: A002 - the standard's word
     """The three headers that prove to the receiver by which sender and at what time this body was sent.
 
     Args:
@@ -107,7 +107,7 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
     headers = {
         "content-type": _field("content type", message.content_type),
         "idempotency-key": f'"{_escaped(key_of(message))}"',
-        "outboxkit-type": encoded(message.type),
+        "outboxkit-type": percent_encoded(message.type),
     }
     if message.content_encoding:
         headers["content-encoding"] = _field("content encoding", message.content_encoding)
@@ -118,7 +118,7 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
         "outboxkit-causation-id": message.causation_id,
         "outboxkit-created-at": _time(message.created_at),
     }
-    headers |= {name: encoded(value) for name, value in optional.items() if value is not None}
+    headers |= {name: percent_encoded(value) for name, value in optional.items() if value is not None}
     if source is not None:
         headers |= _cloud_event(message, source)
     return headers | users_headers(message.headers)
@@ -134,7 +134,7 @@ def key_of(message: Message) -> str:
     return key if len(key) <= KEY_LIMIT else ids.derive("idempotency-key", message.id)
 
 
-def encoded(text: str) -> str:
+def percent_encoded(text: str) -> str:
     """The text as a header value: `"`, `%` and all characters outside visible ASCII are percent-encoded.
 
     This is the rule of the HTTP binding of CloudEvents 1.0.2, section 3.1.3.2.
@@ -171,7 +171,7 @@ def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value)
-    return text if not text or _is_plain(text) else encoded(text)
+    return text if not text or _is_plain(text) else percent_encoded(text)
 
 
 def _is_plain(value: str) -> bool:
@@ -195,7 +195,7 @@ def _cloud_event(message: Message, source: str) -> dict[str, str]:
     attributes = {"specversion": "1.0", "id": message.id, "type": message.type, "source": source}
     if (time := _time(message.created_at)) is not None:
         attributes["time"] = time
-    return {f"ce-{name}": encoded(value) for name, value in attributes.items()}
+    return {f"ce-{name}": percent_encoded(value) for name, value in attributes.items()}
 
 
 def _time(moment: datetime | None) -> str | None:

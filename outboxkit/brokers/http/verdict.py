@@ -92,7 +92,7 @@ def retry_after(value: str | None, *, now: datetime) -> timedelta | None:
     return min(wait, LONGEST_WAIT) if wait > timedelta(0) else None
 
 
-def shown(text: str, hide: Hide = str) -> str:
+def excerpt(text: str, hide: Hide = str) -> str:
     """The beginning of an untrusted text, as one printable line without secrets."""
     cut = hide(text).strip().encode(errors="replace")[:SHOWN_BYTES].decode(errors="ignore")
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
@@ -101,7 +101,7 @@ def shown(text: str, hide: Hide = str) -> str:
 def _confirmed(response: Response, limit: int, hide: Hide) -> Receipt:
     """The receipt for a 2xx. If the answer cannot be kept, the receipt has the reason: the call itself succeeded."""
     if response.trouble is not None:
-        trouble = shown(response.trouble, hide)
+        trouble = excerpt(response.trouble, hide)
         return Receipt(Verdict.REJECTED, f"{_name(response.status)}, but {trouble} in the middle of its answer")
     if response.is_cut:
         return Receipt(Verdict.CONFIRMED, f"its answer is longer than {limit} bytes and was not kept")
@@ -109,7 +109,7 @@ def _confirmed(response: Response, limit: int, hide: Hide) -> Receipt:
         return CONFIRMED
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
-        name = shown(encoding, hide)[:40]
+        name = excerpt(encoding, hide)[:40]
         return Receipt(
             Verdict.CONFIRMED, f"its answer is encoded as {name!r}, which was not asked for; it was not kept"
         )
@@ -122,7 +122,7 @@ def _reason(response: Response, hide: Hide) -> str:
     parts = [_name(response.status)]
     if 300 <= response.status < 400:
         parts.append("redirects are not followed")
-    if body := shown(response.body.decode(errors="replace"), hide):
+    if body := excerpt(response.body.decode(errors="replace"), hide):
         parts.append(body)
     return ": ".join(parts)
 

@@ -113,7 +113,7 @@ class ConfirmChannel:
         return False
 
 
-async def open_channel(
+async def open_confirm_channel(
     amqp_connection: aio_pika.abc.AbstractConnection,
     parser: ConfirmParser,
     *,

@@ -97,7 +97,7 @@ async def connect(
     for each in addresses.in_turn():
         target = targets[each]
         try:
-            with convert_errors(f"cannot connect to {shown(each)}"):
+            with convert_errors(f"cannot connect to {without_password(each)}"):
                 connection = aio_pika.Connection(target, client_properties={"connection_name": name})
                 if tap is not None:
                     connection.kwargs["transport_factory"] = TappedTransports(target.scheme, tap, on_writer)
@@ -233,7 +233,7 @@ def describe(error: BaseException | None) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """The URL without its password, for messages and logs."""
     if urls.is_ambiguous(url):
         return "the broker URL"

@@ -13,7 +13,7 @@ import structlog
 from outboxkit import urls
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_channel
+from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
 from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, blames_a_message
 from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
@@ -142,7 +142,7 @@ class RabbitPublisher:
         self._serialized.reset_confirmed()
 
     async def _open_channel(self, amqp_connection: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
-        return await open_channel(
+        return await open_confirm_channel(
             amqp_connection, self._parser, exchange=self._exchange, app_id=self._app_id, timeout=self._timeout
         )
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers.http import request
-from outboxkit.brokers.http.request import Unsendable, encoded, headers_of, key_of, refusal, users_headers
+from outboxkit.brokers.http.request import Unsendable, headers_of, key_of, percent_encoded, refusal, users_headers
 from outboxkit.idempotency.request import parse_key
 from outboxkit.message import Message
 
@@ -53,8 +53,8 @@ def test_an_id_that_gets_too_long_is_replaced_by_one_that_stays():
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_any_text_is_encoded_without_loss(text: str):
-    assert unquote(encoded(text)) == text
-    assert all(0x21 <= ord(each) <= 0x7E and each != '"' for each in encoded(text))
+    assert unquote(percent_encoded(text)) == text
+    assert all(0x21 <= ord(each) <= 0x7E and each != '"' for each in percent_encoded(text))
 
 
 @pytest.mark.parametrize(

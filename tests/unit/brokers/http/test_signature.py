@@ -14,7 +14,7 @@ AT = datetime.fromtimestamp(1614265330, UTC)
 
 def test_the_published_example_of_the_standard():
     body = b'{"test": 2432232314}'
-    found = request.signed(request.signing_key(SECRET), id="msg_p5jXN8AQM9LWM0D4loKWxJek", body=body, now=AT)
+    found = request.signature_headers(request.signing_key(SECRET), id="msg_p5jXN8AQM9LWM0D4loKWxJek", body=body, now=AT)
     assert found == {
         "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
         "webhook-timestamp": "1614265330",
@@ -24,8 +24,8 @@ def test_the_published_example_of_the_standard():
 
 def test_nobody_can_move_a_full_stop():
     key = request.signing_key(SECRET)
-    one = request.signed(key, id="a.1614265330", body=b"x", now=AT)
-    other = request.signed(key, id="a", body=b"1614265330.x", now=AT)
+    one = request.signature_headers(key, id="a.1614265330", body=b"x", now=AT)
+    other = request.signature_headers(key, id="a", body=b"1614265330.x", now=AT)
     assert one["webhook-id"] == "a%2E1614265330"
     assert one["webhook-signature"] != other["webhook-signature"]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import CONFIRMED, Answer, Receipt, Verdict
-from outboxkit.brokers.http.verdict import LONGEST_WAIT, Response, judge, retry_after, shown
+from outboxkit.brokers.http.verdict import LONGEST_WAIT, Response, excerpt, judge, retry_after
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 RETRIED, LATER, DEAD = (Verdict.REJECTED, False), (Verdict.POSTPONED, False), (Verdict.REJECTED, True)
@@ -100,11 +100,11 @@ def test_no_retry_after_is_out_of_bounds(value: str):
 
 
 def test_a_body_is_shown_in_one_line_of_a_kib():
-    assert shown("a\r\nb\x1b[31m\ufffd\u202e") == "a\\r\\nb\\x1b[31m\ufffd\\u202e"
-    assert shown("é" * 1000) == "é" * 512
-    assert shown("\ufffd" + "x" * 5000) == "\ufffd" + "x" * 1021
-    assert shown("") == ""
-    assert shown("\ud800") == "?"
+    assert excerpt("a\r\nb\x1b[31m\ufffd\u202e") == "a\\r\\nb\\x1b[31m\ufffd\\u202e"
+    assert excerpt("é" * 1000) == "é" * 512
+    assert excerpt("\ufffd" + "x" * 5000) == "\ufffd" + "x" * 1021
+    assert excerpt("") == ""
+    assert excerpt("\ud800") == "?"
 
 
 def test_secrets_are_taken_out_before_the_body_is_cut():

@@ -34,7 +34,7 @@ SECRET = "hunter2"  # the tests look for it in every text
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, text: str):
-    assert connection.shown(url) == text
+    assert connection.without_password(url) == text
 
 
 @pytest.mark.parametrize("url", ["amqp://mq/", f"amqps://shop:{SECRET}@mq:5671/v%2Fhost"])
