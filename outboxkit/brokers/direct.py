@@ -146,8 +146,8 @@ class DirectPublisher:
         ):
             days = self._retention / timedelta(days=1)
             reason = (
-                f"it is older than the inbox is sure to remember ({days:g} days): nothing proves that it was not "
-                "handled. A longer `retention` of the publisher takes it all the same"
+                f"it is older than the inbox is sure to remember ({days:g} days), so it may have been handled before. "
+                "A longer `retention` of the publisher accepts it"
             )
             return Receipt(Verdict.REJECTED, reason, final=True)
         return None

@@ -55,12 +55,12 @@ class ConfirmChannel:
         start, group_bytes, window = 0, 0, FIRST_WINDOW_BYTES
         while start < len(group):
             average = group_bytes / start if start else 0.0
-            if not await self._until(partial(self._has_room, average)):
+            if not await self._wait_until(partial(self._has_room, average)):
                 break
             plan.record_refused(self.tracker.take_refused())
             start, window_bytes = await self._write_window(plan, group, start, window)
             group_bytes, window = group_bytes + window_bytes, WINDOW_BYTES
-        await self._until(lambda: not self.tracker.unconfirmed)
+        await self._wait_until(lambda: not self.tracker.unconfirmed)
         plan.record_refused(self.tracker.take_refused())
         return group[start:]
 
@@ -101,9 +101,9 @@ class ConfirmChannel:
         await self._wire.write_queue.put(ChannelFrame(payload=buffer, should_close=False, drain_future=drained))
         # No await between these two: each tag must be counted, or later answers would go to the wrong messages.
         self.tracker.sent(ids, indexes)
-        await self._until(drained.done)
+        await self._wait_until(drained.done)
 
-    async def _until(self, condition: Callable[[], bool]) -> bool:
+    async def _wait_until(self, condition: Callable[[], bool]) -> bool:
         """Wait for the condition. False if the channel is lost first."""
         while self.tracker.lost is None:
             if condition():

@@ -182,10 +182,10 @@ _LONG = Struct(">I")
 def copy_properties(
     flags: int, properties_bytes: bytes, delivery_headers: DeliveryHeaders, topic: str, *, room: int
 ) -> tuple[int, bytes, list[str]]:
-    """The flags and the bytes of a copy's properties, and the names of the headers that it does not have.
+    """The flags and the bytes of a copy's properties, and the names of the headers for which there was no room.
 
-    The copy has the properties of the delivery, without those that could lose the message, and the delivery headers and
-    the first topic. If they take more than `room`, the bytes of a frame, the sender's largest headers are left out.
+    The copy has the properties of the delivery, except those that could lose the message, and in addition the delivery
+    headers and the first topic. If they exceed `room`, the bytes of a frame, the sender's largest headers are left out.
 
     Raises:
         Unwritable: even without those headers they do not fit.
