@@ -212,7 +212,7 @@ async def test_several_that_are_not_acked_come_back_in_their_order(subscriber: M
     assert [(await subscriber.receive()).message.id for _ in range(2)] == ["a", "b"]
 
 
-async def test_one_that_ceased_takes_no_more_until_it_begins_anew(subscriber: MemorySubscriber):
+async def test_a_stopped_subscriber_receives_no_more_until_it_connects_again(subscriber: MemorySubscriber):
     taken = await subscriber.receive()
     await subscriber.stop_receiving()
     assert await subscriber.receive(wait=False) is None

@@ -29,7 +29,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 
 @given(MARKS)
-def test_marks_are_read_as_they_were_written(sent: DeliveryHeaders):
+def test_delivery_headers_are_read_as_they_were_written(sent: DeliveryHeaders):
     assert reserved.read({"tenant": "a", **sent.headers()}) == sent
 
 

@@ -114,14 +114,14 @@ def test_one_that_was_refused_before_says_nothing_of_the_others_that_are_accepte
     assert alone.refusal == "401"
 
 
-def test_a_suspect_and_what_is_behind_it_go_last():
+def test_an_unclear_message_and_what_is_behind_it_go_last():
     order = SendOrder(batch("a", "a", None), unclear={"0"})
     assert order.next() == 2
     assert order.next() == 0
     assert order.next() is None
 
 
-def test_a_suspect_stays_one_until_it_has_had_its_turn():
+def test_a_message_stays_unclear_until_it_was_sent():
     order = SendOrder(batch(None, None), unclear={"0", "gone"})
     assert order.next() == 1
     order.put(1, YES)

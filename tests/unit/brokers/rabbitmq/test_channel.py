@@ -67,7 +67,7 @@ async def settled(task: asyncio.Task[Any]) -> None:
     assert not task.done()
 
 
-async def test_a_wave_is_one_buffer_and_ends_with_the_last_answer(wire: Wire, opened: ConfirmChannel):
+async def test_a_group_is_one_buffer_and_ends_with_the_last_answer(wire: Wire, opened: ConfirmChannel):
     batch = batch_of(1, 2, 3)
     sending = asyncio.create_task(opened.send(batch, batch.next_group()))
     assert await wire.next_ids() == ["0", "1", "2"]

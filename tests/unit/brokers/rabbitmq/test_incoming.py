@@ -153,7 +153,7 @@ class Channel:
         arrive(self.channel, 3)
 
 
-async def test_one_that_ceases_gives_back_what_nobody_has_received(channel: DeliveryChannel, written: Written):
+async def test_a_stop_requeues_what_nobody_has_received(channel: DeliveryChannel, written: Written):
     arrive(channel, 1, 2)
     received = await channel.next()
     wire = Channel(channel)

@@ -71,11 +71,11 @@ class Broker:
 def serialized_routes(*, probing: bool = False) -> SerializedRoutes:
     made = SerializedRoutes(Clock())
     if not probing:
-        prove(made)
+        confirm_all(made)
     return made
 
 
-def prove(serialized: SerializedRoutes) -> None:
+def confirm_all(serialized: SerializedRoutes) -> None:
     """Every routing key of these tests has reached a queue before."""
     for route in (message().routing_key, "good", "lost"):
         serialized.record_confirm(route)
@@ -125,7 +125,7 @@ def test_what_is_accepted_of_a_key_is_accepted_in_order(kinds: list[tuple[str | 
 
 
 @given(MESSAGES)
-def test_with_care_nothing_of_a_key_is_accepted_behind_what_failed(kinds: list[tuple[str | None, str]]):
+def test_of_a_serialized_route_nothing_of_a_key_is_accepted_behind_what_failed(kinds: list[tuple[str | None, str]]):
     messages, broker = messages_of(kinds)
     serialized = serialized_routes()
     serialized.record_nack()  # serializes all routes
@@ -201,7 +201,7 @@ def test_who_is_to_blame(loss: Loss, blamed: bool):
 
 
 @given(IDS)
-def test_no_wave_has_an_id_twice_and_the_waves_keep_the_order_of_an_id(ids: list[str]):
+def test_no_group_has_an_id_twice_and_the_groups_keep_the_order_of_an_id(ids: list[str]):
     plan, groups = PublishPlan([message(id=id_) for id_ in ids], serialized_routes()), []
     while group := plan.next_group():
         groups.append(group)
@@ -217,7 +217,7 @@ def test_no_wave_has_an_id_twice_and_the_waves_keep_the_order_of_an_id(ids: list
         assert order == sorted(order)
 
 
-def test_without_a_reason_for_care_a_batch_is_one_wave():
+def test_without_serialized_routes_a_batch_is_one_group():
     keyed = [message(id=str(number), key="one") for number in range(10)]
     assert PublishPlan(keyed, serialized_routes()).next_group() == list(range(10))
 
@@ -235,7 +235,7 @@ def test_of_one_key_only_messages_of_one_route_are_on_their_way_together():
     assert groups == [[0, 1], [2], [3, 4]]
 
 
-def test_the_first_wave_of_a_connection_is_a_probe():
+def test_the_first_group_of_a_connection_is_a_probe():
     keyed = [message(id=str(number), key="one" if number % 2 else None) for number in range(10)]
     plan = PublishPlan(keyed, serialized_routes(probing=True))
     first = plan.next_group()
@@ -245,10 +245,10 @@ def test_the_first_wave_of_a_connection_is_a_probe():
     assert plan.next_group() == [3, 5, 7, 9]
 
 
-def test_care_with_a_single_key_is_limited():
+def test_the_groups_of_a_single_key_are_limited():
     clock = Clock()
     serialized = SerializedRoutes(clock)
-    prove(serialized)
+    confirm_all(serialized)
     serialized.record_nack()
     messages = [message(id=str(n), key="one") for n in range(500)]
     broker = Broker()

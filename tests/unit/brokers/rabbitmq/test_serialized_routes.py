@@ -15,16 +15,16 @@ class Clock:
         return self.now
 
 
-def prove(serialized: SerializedRoutes) -> None:
+def confirm_all(serialized: SerializedRoutes) -> None:
     """Every routing key of these tests has reached a queue before."""
     for route in (message().routing_key, "good", "lost"):
         serialized.record_confirm(route)
 
 
-def test_after_a_nack_there_is_care_with_everything_for_a_while():
+def test_a_nack_serializes_all_routes_for_a_while():
     clock = Clock()
     serialized = SerializedRoutes(clock)
-    prove(serialized)
+    confirm_all(serialized)
     serialized.record_nack()
     assert serialized.among({"good", "lost"}) == {"good", "lost"}
     clock.now += routes.SERIALIZED_SECONDS + 1
@@ -38,17 +38,17 @@ def test_a_routing_key_that_the_probe_did_not_have_is_probed_itself():
     assert PublishPlan(keyed, serialized).next_group() == [0, 1, 2]
 
 
-def test_a_new_connection_has_proven_nothing():
+def test_a_new_connection_has_no_confirmed_route():
     serialized = SerializedRoutes(Clock())
-    prove(serialized)
+    confirm_all(serialized)
     serialized.reset_confirmed()
     assert PublishPlan([message(id=str(n), key="one") for n in range(3)], serialized).next_group() == [0]
 
 
-def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while():
+def test_a_return_serializes_its_route_only_and_for_a_while():
     clock = Clock()
     serialized = SerializedRoutes(clock)
-    prove(serialized)
+    confirm_all(serialized)
     serialized.record_return(route_of(message(topic="lost")))
     batch_ = [message(id=str(n), key=topic, topic=topic) for n, topic in enumerate(["good", "good", "lost", "lost"])]
     assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2]
@@ -60,10 +60,10 @@ def test_after_a_return_there_is_care_with_its_routing_key_only_and_for_a_while(
     assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2, 3]
 
 
-def test_even_a_routing_key_that_arrives_again_is_handled_with_care_for_a_while():
+def test_even_a_route_that_is_confirmed_again_stays_serialized_for_a_while():
     clock = Clock()
     serialized = SerializedRoutes(clock)
-    prove(serialized)
+    confirm_all(serialized)
     serialized.record_return(route_of(message(topic="lost")))
     serialized.record_confirm("lost")
     batch_ = [message(id=str(n), key="one", topic="lost") for n in range(3)]
@@ -73,7 +73,7 @@ def test_even_a_routing_key_that_arrives_again_is_handled_with_care_for_a_while(
     assert PublishPlan(batch_, serialized).next_group() == [0, 1, 2]
 
 
-def test_more_routing_keys_than_are_remembered_are_proven_anew(monkeypatch: pytest.MonkeyPatch):
+def test_more_routes_than_are_remembered_must_be_confirmed_again(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(routes, "MAX_ROUTES", 2)
     serialized = SerializedRoutes(Clock())
     for route in "abc":
