@@ -76,50 +76,50 @@ def claim_due() -> Select[Any]:
     )
 
 
-def claim_ready_but() -> Select[Any]:
-    """`claim_ready` without the rows of some keys. Further parameter: but (keys). PostgreSQL only.
+def claim_ready_except() -> Select[Any]:
+    """`claim_ready` without the rows of some keys. Further parameter: except_keys. PostgreSQL only.
 
-    Index: outboxkit_outbox_ready, from the floor on, also over the rows that are left out. Locks: as `claim_ready`.
+    Index: outboxkit_outbox_ready, from the floor on, also over rows that are left out. Locks: as `claim_ready`.
     """
-    return claim_ready().where(_of_no_key_in("but"))
+    return claim_ready().where(_of_no_key_in("except_keys"))
 
 
-def claim_due_but() -> Select[Any]:
-    """`claim_due` without the rows of some keys. Further parameter: but (keys). PostgreSQL only.
+def claim_due_except() -> Select[Any]:
+    """`claim_due` without the rows of some keys. Further parameter: except_keys. PostgreSQL only.
 
-    Index: outboxkit_outbox_due, up to `now`, also over the rows that are left out. Locks: as `claim_ready`.
+    Index: outboxkit_outbox_due, up to `now`, also over rows that are left out. Locks: as `claim_ready`.
     """
-    return claim_due().where(_of_no_key_in("but"))
+    return claim_due().where(_of_no_key_in("except_keys"))
 
 
-def standing_before(dialect: str) -> Select[Any]:
+def predecessors(dialect: str) -> Select[Any]:
     """The predecessors of a batch: for each key its first unpublished message that the batch does not hold.
 
     One row for each key, with null for a predecessor that it does not have. `ready_at` is the position of a ready row,
     which another relay has. `held_at` and `due_at` are of a held one, `parked_at` of a parked dead letter. All of it is
     one snapshot, so that a message that moves from one table to the other is seen in one of them.
 
-    Parameters: destination; keys; mine (positions that this relay holds); on PostgreSQL also uptos (for each key its
-    last position in the batch) and floor. On SQLite one transaction at a time has every row, so no ready row can be a
-    predecessor.
+    Parameters: destination; keys; own_positions (of this relay's batches); on PostgreSQL also last_positions (for each
+    key its last position in the batch) and floor. On SQLite one transaction at a time has every row, so no ready row
+    can be a predecessor.
 
     Indexes: outboxkit_outbox_key above the floor, outboxkit_outbox_held, outboxkit_dead_letter_parked: on PostgreSQL
     one probe a key in each. Locks: none, and rows that others have locked are seen.
     """
-    return _held_or_parked() if has_one_writer(dialect) else _standing_before()
+    return _held_or_parked() if has_one_writer(dialect) else _predecessors()
 
 
-def _standing_before() -> Select[Any]:
+def _predecessors() -> Select[Any]:
     bounds = (
-        func.unnest(_array("keys", String()), _array("uptos", BigInteger()))
+        func.unnest(_array("keys", String()), _array("last_positions", BigInteger()))
         .table_valued(column("key", String), column("upto", BigInteger))
-        .render_derived(name="wanted")
+        .render_derived(name="batch")
     )
     earlier = (
         outbox.c.key == bounds.c.key,
         outbox.c.destination == _DESTINATION,
         outbox.c.position < bounds.c.upto,
-        outbox.c.position != all_(_array("mine", BigInteger())),
+        outbox.c.position != all_(_array("own_positions", BigInteger())),
     )
     ready = _first(select(outbox.c.position).where(*earlier, outbox.c.due_at.is_(None), outbox.c.position > _FLOOR))
     held = _first(select(outbox.c.position, outbox.c.due_at).where(*earlier, outbox.c.held))
@@ -128,7 +128,7 @@ def _standing_before() -> Select[Any]:
         .where(dead_letter.c.key == bounds.c.key, dead_letter.c.destination == _DESTINATION, dead_letter.c.parked)
         .scalar_subquery()
     )
-    predecessors = (
+    rows = (
         select(
             bounds.c.key,
             ready.c.position.label("ready_at"),
@@ -137,20 +137,20 @@ def _standing_before() -> Select[Any]:
             parked.label("parked_at"),
         )
         .select_from(bounds.outerjoin(ready, true()).outerjoin(held, true()))
-        .subquery("found")
+        .subquery("predecessor")
     )
-    return select(predecessors).where(
+    return select(rows).where(
         or_(
-            predecessors.c.ready_at.is_not(None),
-            predecessors.c.held_at.is_not(None),
-            predecessors.c.parked_at.is_not(None),
+            rows.c.ready_at.is_not(None),
+            rows.c.held_at.is_not(None),
+            rows.c.parked_at.is_not(None),
         )
     )
 
 
 def _held_or_parked() -> Select[Any]:
     keys = bindparam("keys", expanding=True, type_=outbox.c.key.type)
-    mine = bindparam("mine", expanding=True, type_=BigInteger)
+    own = bindparam("own_positions", expanding=True, type_=BigInteger)
     parked = (
         select(dead_letter.c.key, func.min(dead_letter.c.position).label("parked_at"))
         .where(dead_letter.c.parked, dead_letter.c.key.in_(keys), dead_letter.c.destination == _DESTINATION)
@@ -162,7 +162,7 @@ def _held_or_parked() -> Select[Any]:
             outbox.c.held,
             outbox.c.key.in_(keys),
             outbox.c.destination == _DESTINATION,
-            outbox.c.position.not_in(mine),
+            outbox.c.position.not_in(own),
         )
         .group_by(outbox.c.key)
         .subquery("first")
@@ -171,14 +171,14 @@ def _held_or_parked() -> Select[Any]:
         held.c.key, null().label("ready_at"), held.c.held_at, outbox.c.due_at, null().label("parked_at")
     ).join(outbox, outbox.c.position == held.c.held_at)
     alone = parked.subquery("parked")
-    predecessors = union_all(first, select(alone.c.key, null(), null(), null(), alone.c.parked_at)).subquery("found")
+    rows = union_all(first, select(alone.c.key, null(), null(), null(), alone.c.parked_at)).subquery("predecessor")
     return select(
-        predecessors.c.key,
+        rows.c.key,
         null().label("ready_at"),
-        func.max(predecessors.c.held_at).label("held_at"),
-        func.max(predecessors.c.due_at).label("due_at"),
-        func.max(predecessors.c.parked_at).label("parked_at"),
-    ).group_by(predecessors.c.key)
+        func.max(rows.c.held_at).label("held_at"),
+        func.max(rows.c.due_at).label("due_at"),
+        func.max(rows.c.parked_at).label("parked_at"),
+    ).group_by(rows.c.key)
 
 
 def oldest_ready() -> Select[Any]:

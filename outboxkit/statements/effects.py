@@ -57,8 +57,8 @@ def intend(dialect: str) -> ReturningInsert[str]:
 @cache
 def find(dialect: str) -> Select[Any]:
     """The state of an effect, and the time. Parameters: at_key. Index: the primary key. Locks: none."""
-    known = (effect.c.state, effect.c.token, effect.c.result, effect.c.started_at, effect.c.locked_until)
-    return select(*known, type_coerce(clock_time(dialect), UtcDateTime).label("now")).where(_THIS)
+    columns = (effect.c.state, effect.c.token, effect.c.result, effect.c.started_at, effect.c.locked_until)
+    return select(*columns, type_coerce(clock_time(dialect), UtcDateTime).label("now")).where(_THIS)
 
 
 @cache

@@ -39,7 +39,7 @@ from outboxkit.statements.dialects import insert_into, span, statement_time
 from outboxkit.tables import UtcDateTime, idempotency
 
 _KEY = (idempotency.c.scope, idempotency.c.principal, idempotency.c.key)
-_THIS = and_(*(known == bindparam(f"at_{known.name}", type_=known.type) for known in _KEY))
+_THIS = and_(*(each == bindparam(f"at_{each.name}", type_=each.type) for each in _KEY))
 _IS_DONE = idempotency.c.state == literal_column("'done'")
 _IS_OPEN = idempotency.c.state == literal_column("'processing'")
 _MINE = and_(_THIS, idempotency.c.token == bindparam("at_token", type_=idempotency.c.token.type), _IS_OPEN)
@@ -82,9 +82,9 @@ def look_up(dialect: str) -> Select[Any]:
 
     Parameters: at_scope, at_principal, at_key. Index: the primary key. Locks: none.
     """
-    known = ("fingerprint", "state", "token", "locked_until", "expires_at", *_ANSWER)
+    names = ("fingerprint", "state", "token", "locked_until", "expires_at", *_ANSWER)
     now = type_coerce(statement_time(dialect), UtcDateTime).label("now")
-    return select(*(idempotency.c[name] for name in known), now).where(
+    return select(*(idempotency.c[name] for name in names), now).where(
         _THIS, idempotency.c.expires_at > statement_time(dialect)
     )
 
@@ -184,7 +184,7 @@ def forget() -> Delete:
 def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
     now = statement_time(dialect)
     row = {
-        **{known.name: bindparam(f"at_{known.name}", type_=known.type) for known in _KEY},
+        **{each.name: bindparam(f"at_{each.name}", type_=each.type) for each in _KEY},
         "fingerprint": _REQUEST,
         "state": literal_column("'processing'"),
         "token": bindparam("token_now", type_=idempotency.c.token.type),

@@ -39,7 +39,7 @@ class Ranged:
         bound: its lowest value of a day.
         lock: the number of an advisory lock, exclusive for changes of its partitions.
         kept_by: the column of a time that may keep a row for longer than its day; None if the day alone decides.
-        tried_again: whether the writer repeats an insert that fails because a partition is being attached.
+        insert_retries: whether the writer repeats an insert that fails because a partition is being attached.
     """
 
     parent: Table
@@ -47,7 +47,7 @@ class Ranged:
     bound: Callable[[date], str]
     lock: int
     kept_by: str | None = None
-    tried_again: bool = False
+    insert_retries: bool = False
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ def day_of_id(id_: str) -> date:
 
 
 PUBLISHED = Ranged(published, "published_at", midnight, lock=0x6F75_7462_7075)
-INBOX = Ranged(inbox, "message_id", first_id, lock=0x6F75_7462_696E, kept_by="processed_at", tried_again=True)
+INBOX = Ranged(inbox, "message_id", first_id, lock=0x6F75_7462_696E, kept_by="processed_at", insert_retries=True)
 
 
 def attached(ranged: Ranged) -> TextClause:
@@ -108,7 +108,7 @@ def attached(ranged: Ranged) -> TextClause:
     )
 
 
-def be_alone(ranged: Ranged) -> Select[Any]:
+def lock_partitions(ranged: Ranged) -> Select[Any]:
     """Keep other sessions from changing partitions of the table until the transaction ends. PostgreSQL only.
 
     Locks: its advisory lock.
@@ -168,7 +168,7 @@ def copy_from_default(ranged: Ranged, schema: str, day: date) -> DDL:
     )
 
 
-def hold_off(ranged: Ranged, schema: str) -> DDL:
+def block_inserts(ranged: Ranged, schema: str) -> DDL:
     """Block every insert before it chooses a partition; one that has chosen already would fail. PostgreSQL only.
 
     Locks: the table, ACCESS EXCLUSIVE: it waits for every open transaction that has used the table.
@@ -187,7 +187,7 @@ def close_default(ranged: Ranged, schema: str) -> DDL:
 def clear_default(ranged: Ranged, schema: str, day: date) -> DDL:
     """Delete the copied rows from the default partition. PostgreSQL only.
 
-    Index: as `copy_from_default`. Locks: none beyond those of `hold_off` or `close_default`.
+    Index: as `copy_from_default`. Locks: none beyond those of `block_inserts` or `close_default`.
     """
     return _ddl(f"DELETE FROM {_quoted(schema, ranged.default)} WHERE {_of_day(ranged, day)}")  # noqa: S608 - as above
 
@@ -195,7 +195,7 @@ def clear_default(ranged: Ranged, schema: str, day: date) -> DDL:
 def attach_partition(ranged: Ranged, schema: str, day: date) -> DDL:
     """Attach a day's table, which takes its rows from now on. Reads the default partition. PostgreSQL only.
 
-    Locks: the table, SHARE UPDATE EXCLUSIVE, which no insert waits for; those of `hold_off` or `close_default`.
+    Locks: the table, SHARE UPDATE EXCLUSIVE, which no insert waits for; those of `block_inserts` or `close_default`.
     """
     return _ddl(
         f"ALTER TABLE {_quoted(schema, ranged.name)} ATTACH PARTITION {_quoted(schema, ranged.partition_of(day))} "

@@ -103,10 +103,10 @@ def moment(dialect: str) -> Select[Any]:
     return select(type_coerce(transaction_time(dialect), UtcDateTime))
 
 
-def be_reading() -> Select[Any]:
+def keep_partitions() -> Select[Any]:
     """Keep partitions from being changed until the transaction ends, so that no row moves in the middle of a page.
 
-    PostgreSQL only. Locks: the advisory lock of `partitions.be_alone`, shared.
+    PostgreSQL only. Locks: the advisory lock of `partitions.lock_partitions`, shared.
     """
     return select(func.pg_advisory_xact_lock_shared(PUBLISHED.lock))
 

@@ -51,7 +51,7 @@ def with_siblings(dialect: str) -> CompoundSelect[Any]:
 
 
 def lock(dialect: str) -> Select[Any]:
-    """Lock those of these dead letters that are open.
+    """Lock the open ones of these dead letters.
 
     Called with their siblings, so that two operators who resolve dead letters of one key come one after the other. Then
     the second knows that it is the last.

@@ -43,7 +43,7 @@ def forget(dialect: str) -> Delete:
 def keep_published(dialect: str) -> Insert:
     """Move rows whose messages the broker has confirmed to `outboxkit_published`; on SQLite `forget` follows.
 
-    They get the database's time: with the relays' own clocks those of one key could be dated in the wrong order.
+    They get the database's time: with the relays' own clocks, rows of one key could be dated in the wrong order.
     Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
     """
     source, rows = _taken(dialect, _MOVED)
