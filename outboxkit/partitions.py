@@ -150,7 +150,7 @@ async def _for_each(
             async with connection.begin():
                 await connection.execute(sql.see_commits())
                 await connection.execute(sql.wait_briefly())
-                await connection.execute(sql.be_alone(ranged))
+                await connection.execute(sql.lock_partitions(ranged))
                 current = await _find(connection, ranged)
                 is_changed = await change(connection, ranged, current, day)
             done += [day] if is_changed else []
@@ -169,7 +169,7 @@ async def _make(connection: AsyncConnection, ranged: Ranged, current: _Partition
     if day in current.days:
         return False
     at = ranged, current.schema, day
-    close = sql.close_default if ranged.tried_again else sql.hold_off
+    close = sql.close_default if ranged.insert_retries else sql.block_inserts
     await _execute(
         connection,
         sql.make_partition(*at),
@@ -203,7 +203,7 @@ def _dropping(before: datetime) -> _Change:
             return False
         at = ranged, current.schema, day
         if ranged.kept_by is not None:
-            await connection.execute(sql.hold_off(ranged, current.schema))
+            await connection.execute(sql.block_inserts(ranged, current.schema))
             if (await connection.execute(sql.still_needed(*at), {"before": before})).scalar_one():
                 return False
         await connection.execute(sql.drop_partition(*at))

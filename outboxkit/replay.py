@@ -195,7 +195,7 @@ class Replay:
         parameters = {"after_at": cursor[0], "after_position": cursor[1], "limit": self._page}
         async with self._engine.connect() as connection:
             if is_server(connection.dialect.name):
-                await connection.execute(statements.published.be_reading())
+                await connection.execute(statements.published.keep_partitions())
             rows: Sequence[Row[Any]] = (await connection.execute(page, self._range | parameters)).all()
             return rows
 

@@ -37,13 +37,13 @@ ATTEMPTS_LIMIT = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """A handler's own rule for what it raises, where it differs from the consumer's.
+    """A handler's own rule for retries, instead of the consumer's.
 
     Attributes:
-        max_attempts: after so many failures the message goes to the dead letters; the consumer's where None.
-        delays: how long to wait after the first failure, the second, …; the last one holds for all further ones. The
-            broker rounds each to one of the consumer's retry delays, which hold if this is empty.
-        never: exceptions that another attempt would not help: dead at once.
+        max_attempts: after so many failures the message becomes a dead letter; None means the consumer's limit.
+        delays: the delays after the first failure, the second, …; the last one applies to all further failures. The
+            broker rounds each to one of the consumer's retry delays, which apply if this is empty.
+        never: exceptions after which another attempt is pointless: the message is dead at once.
 
     Raises:
         ConfigurationError: one of them is of another kind.
@@ -69,18 +69,18 @@ class Retries:
             object.__setattr__(self, name, tuple(values))
 
     def delay(self, failures: int) -> timedelta | None:
-        """How long to wait after this many failures, counted from 1; None: the consumer's delays hold."""
+        """The delay after this many failures, counted from 1; None means the consumer's delays."""
         return self.delays[min(max(failures, 1), len(self.delays)) - 1] if self.delays else None
 
 
-def delay_for(delays: Sequence[timedelta], failures: int, wanted: timedelta | None = None) -> timedelta:
-    """The delay before a message's next attempt: by the number of failures, or nearest to what was wanted.
+def delay_for(delays: Sequence[timedelta], failures: int, requested: timedelta | None = None) -> timedelta:
+    """The delay before a message's next attempt: by the number of failures, or the one nearest to `requested`.
 
     The delays ascend; failures beyond their number take the last one.
     """
-    if wanted is not None:
-        bounded = min(max(wanted, timedelta()), delays[-1])
-        return min(delays, key=lambda step: abs(step - bounded))
+    if requested is not None:
+        bounded = min(max(requested, timedelta()), delays[-1])
+        return min(delays, key=lambda each: abs(each - bounded))
     return delays[min(max(failures, 1), len(delays)) - 1]
 
 

@@ -1,4 +1,4 @@
-"""The caller's transaction: asked for, and guarded against an end that would keep half of what belongs together."""
+"""The caller's transaction: required, and guarded against an end that would split work that belongs together."""
 
 from typing import Any
 
@@ -14,16 +14,16 @@ AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session
 
 _KEY = "outboxkit.guard"
 ALTERED = "outboxkit.altered"
-"""In the `info` of a connection whose session a handler has set something for: it is not to be used again."""
+"""A key in the `info` of a connection whose session a handler has changed with SET: it is not used again."""
 _ENDS = ("COMMIT", "ROLLBACK", "END", "ABORT")
 _OF_TRANSACTION = ("TRANSACTION", "CONSTRAINTS")
 _AUTOCOMMIT = "the connection has isolation level AUTOCOMMIT: {}. Use an engine without it"
 
 
 class Guard:
-    """Why a session may not be committed now: the text of the error that a commit raises.
+    """The reason for which a session may not be committed now: the text of the error that a commit raises.
 
-    Where it has a transaction it ends with that one.
+    If it has a transaction, it ends with that one.
     """
 
     def __init__(self, transaction: SessionTransaction | None, text: str) -> None:
@@ -36,9 +36,9 @@ def session_of(session: AnySession, caller: str, arguments: str | None = None) -
 
     Args:
         session: the user's.
-        caller: the function that was given it.
-        arguments: the others of `caller`, for the text of the error. None: it does no I/O, so that the session of an
-            `AsyncSession` will do.
+        caller: the function's name, for the text of the error.
+        arguments: its other arguments, for the same text. None if it does no I/O, so that it takes an `AsyncSession`,
+            too.
 
     Raises:
         TypeError: it is of another kind; the text says how an `AsyncSession` calls `caller`.
@@ -71,13 +71,13 @@ def connection_of(session: Session, why: str, **bind: Any) -> Connection:
 
 
 def refuse_autocommit(connection: Connection, why: str) -> None:
-    """Refuse a connection whose statements are committed one by one. No I/O.
+    """Refuse a connection that commits its statements one by one. No I/O.
 
-    On SQLite a driver in autocommit mode may have been told BEGIN: that is a transaction like any other.
+    On SQLite a driver in autocommit mode may have executed BEGIN: that is a transaction like any other.
 
     Args:
-        connection: begun, where its session begins it.
-        why: what would go wrong; the error's text ends with it.
+        connection: begun, if its session begins it.
+        why: the consequence; the error's text ends with it.
 
     Raises:
         TransactionRequired: the connection is in autocommit mode.
@@ -93,7 +93,7 @@ def refuse_autocommit(connection: Connection, why: str) -> None:
 
 
 def refuse_autocommit_engine(bind: Engine | Connection, why: str) -> None:
-    """Refuse what a session is bound to, where it is known without I/O that its connections will be in autocommit mode.
+    """Refuse a session's engine or connection, if it is known without I/O that it is in autocommit mode.
 
     On SQLite nothing is known before a transaction has begun.
 
@@ -120,15 +120,15 @@ def _commits_each_statement(driver_connection: Any) -> bool:
 
 
 def forbid_commit(session: Session, text: str, *, for_good: bool = False) -> Guard | None:
-    """Have a commit of the session raise `TransactionRequired` with this text, until `allow_commit`.
+    """Make a commit of the session raise `TransactionRequired` with this text, until `allow_commit`.
 
     Args:
         session: in a transaction.
-        text: what was done wrong, and what to do instead.
-        for_good: also in a later transaction, where this one is rolled back.
+        text: the mistake, and the cure.
+        for_good: also in a later transaction, if this one is rolled back.
 
     Returns:
-        What forbade it before, for `allow_commit`.
+        The guard that was set before, for `allow_commit`.
     """
     before: Guard | None = session.info.get(_KEY)
     session.info[_KEY] = Guard(None if for_good else session.get_transaction(), text)
@@ -136,7 +136,7 @@ def forbid_commit(session: Session, text: str, *, for_good: bool = False) -> Gua
 
 
 def allow_commit(session: Session, *, but: Guard | None = None) -> None:
-    """End what `forbid_commit` began, `but` what forbade it before that."""
+    """Undo `forbid_commit`, but keep the guard that was set before it."""
     if but is None:
         session.info.pop(_KEY, None)
     else:
@@ -145,7 +145,7 @@ def allow_commit(session: Session, *, but: Guard | None = None) -> None:
 
 @event.listens_for(Session, "do_orm_execute")
 def _refuse_end_by_sql(execution: ORMExecuteState) -> None:
-    """SQL as text may end the transaction, too; and what it sets for the session outlives the transaction."""
+    """SQL as text can end the transaction, too. And a SET for the session outlives the transaction."""
     statement, guard = execution.statement, execution.session.info.get(_KEY)
     if guard is None or not isinstance(statement, TextClause):
         return

@@ -1,4 +1,4 @@
-"""The write side: `add` puts a message beside the business rows, in the caller's own transaction."""
+"""The outbox: `add` writes a message next to the business rows, in the caller's own transaction."""
 
 from collections.abc import Iterable
 from typing import Any, Unpack
@@ -18,16 +18,16 @@ __all__ = ["AnySession", "Options", "add", "add_all", "cancel"]
 def add(session: AnySession, event: object, **options: Unpack[Options]) -> Message:
     """Send `event` if, and only if, the session's transaction commits.
 
-    An ordinary function for every kind of session (`AsyncSession.add` is no coroutine either): it encodes now, so
-    that a bad event fails in the caller's stack, and does no I/O of its own. The row is written with the session's next
-    flush, behind the business rows. A rollback, also one to a savepoint, forgets the message.
+    An ordinary function for every kind of session, as `AsyncSession.add` is. It encodes at once, so that a bad event
+    fails in the caller's stack, and does no I/O. The row is written with the session's next flush, after the business
+    rows. A rollback, also one to a savepoint, forgets the message.
 
     Inside a handler the correlation id, the causation id and the trace context come from the message being handled.
 
     Args:
         session: a `Session`, an `AsyncSession`, or a scoped variant of either.
-        event: an instance of an `@event` class, or a ready-made `Message`, whose own properties then count where an
-            option is not given.
+        event: an instance of an `@event` class, or a ready-made `Message`, whose own properties are the defaults of the
+            options then.
         options: as `Options` says: `key`, `headers`, `deliver_at` and others.
 
     Returns:
@@ -35,9 +35,9 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
 
     Raises:
         EncodeError: the event, or one of the options, cannot be stored and sent.
-        ConfigurationError: the class is no `@event`, or `max_payload_bytes` is not a whole number from 1.
+        ConfigurationError: the class is not an `@event`, or `max_payload_bytes` is not a whole number from 1.
         TypeError: `session` is none of the four kinds, or there is no such option.
-        TransactionRequired: the session's connection is in autocommit mode. Where only the connection tells, the flush
+        TransactionRequired: the session's connection is in autocommit mode. If only the connection tells, the flush
             raises it, before anything is written.
     """
     opened = session_of(session, "outbox.add")
@@ -48,7 +48,7 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
 
 
 def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Options]) -> list[Message]:
-    """`add` for many events with the same options: all of them, or none where one cannot be encoded.
+    """`add` for many events with the same options: all of them, or none if one cannot be encoded.
 
     They are inserted in their order with the session's next flush, on PostgreSQL in one statement for each thousand.
 
@@ -60,10 +60,10 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
     listed = list(events)
     if options.get("message_id") is not None and len(listed) > 1:
         raise EncodeError(
-            f"message_id names one message, and {len(listed)} events were given; leave it out, or add them one by one"
+            f"message_id is for one message, and there are {len(listed)} events; leave it out, or add them one by one"
         )
-    made = Drafts(options)
-    drafts = [made.of(event) for event in listed]
+    maker = Drafts(options)
+    drafts = [maker.of(event) for event in listed]
     wait_for_flush(opened, drafts)
     return [draft.message for draft in drafts]
 
@@ -71,22 +71,21 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
 def cancel(session: Session | scoped_session[Any], message_id: str) -> bool:
     """Take a message back, in the session's transaction: it is not published if, and only if, that commits.
 
-    The session is flushed first. While a relay is publishing the message, this waits for what becomes of it, for
-    `OUTBOXKIT_PUBLISH_TIMEOUT` at most; at isolation level REPEATABLE READ or above, PostgreSQL then raises a
-    serialization failure instead. A publish whose outcome the relay never learned may have reached the broker all the
-    same.
+    The session is flushed first. While a relay is publishing the message, this waits for the result, for
+    `OUTBOXKIT_PUBLISH_TIMEOUT` at most. At isolation level REPEATABLE READ or above, PostgreSQL then raises a
+    serialization failure instead. An earlier publish without an answer may have reached the broker all the same.
 
     With an `AsyncSession`: `await session.run_sync(outbox.cancel, message_id)`.
 
-    It costs one probe of an index for a message that waits for its time, a retry or an operator. One that could go at
-    once has no index by its id, so that inserts stay cheap: then the whole outbox is read, at a million waiting rows
-    some tenths of a second.
+    For a message that waits for its time, a retry or an operator it costs one probe of an index. A ready one has no
+    index by its id, so that inserts stay cheap. Then the whole outbox is read: some tenths of a second at a million
+    waiting rows.
 
     Returns:
-        True where the message was in the outbox; False where it was published, is among the dead letters, or never was.
+        True if the message was in the outbox; False if it was published, is a dead letter, or never existed.
 
     Raises:
-        TypeError: `session` is an asynchronous one, or none at all.
+        TypeError: `session` is an asynchronous one, or not a session.
         TransactionRequired: the session's connection is in autocommit mode.
     """
     opened = session_of(session, "outbox.cancel", "message_id")

@@ -1,4 +1,4 @@
-"""From events and the options of `outbox.add` to messages and their rows."""
+"""Drafts: messages and their rows, from events and the options of `outbox.add`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,20 +13,21 @@ from outboxkit.message import NAME_LIMIT, Message, being_handled, check_moment, 
 
 
 class Options(TypedDict, total=False):
-    """The keyword arguments of `outbox.add` and `outbox.add_all`; None is the same as not given.
+    """The keyword arguments of `outbox.add` and `outbox.add_all`; None means the default.
 
     Attributes:
         key: the ordering key, usually the aggregate's id: messages of one key stay in order.
         headers: str, int, bool or None values, sent as AMQP headers.
-        message_id: a new UUIDv7 where None; `ids.derive(...)` for a producer that may run twice.
+        message_id: a new UUIDv7 by default; `ids.derive(...)` for a producer that may run twice.
         deliver_at: publish not before this moment (aware datetime), by the relay's clock.
-        expires_at: publish not after this moment (aware datetime), by the relay's clock; the message then goes to the
-            dead letters as expired.
-        dedup: write nothing where the outbox has a message of this id that was added with `dedup` too. Where another
+        expires_at: publish not after this moment (aware datetime), by the relay's clock; the message then becomes a
+            dead letter, as expired.
+        dedup: write nothing if the outbox has a message of this id that was added with `dedup` too. If another
             transaction is adding it, the flush waits for that one's end. Needs `message_id`.
-        topic: the routing key, where it is not the event's name.
+        topic: the routing key; by default the event's name.
         correlation_id: shared by all messages of one story.
-        destination: who publishes it (`outboxkit relay --destination NAME`), where that is not what its event says.
+        destination: the destination whose relay publishes it (`outboxkit relay --destination NAME`); by default its
+            event's own.
         max_payload_bytes: the largest payload that is accepted, `codec.MAX_PAYLOAD_BYTES` (1 MiB) by default. Send a
             reference to larger content.
     """
@@ -44,12 +45,12 @@ class Options(TypedDict, total=False):
 
 
 def check_options(caller: str, options: Options) -> None:
-    """Refuse what no message can have.
+    """Refuse options that no message can have.
 
     Raises:
-        TypeError: a name is none of `Options`.
-        EncodeError: a moment has no time zone or is out of bounds, the message would expire before it is delivered, or
-            the destination is no name.
+        TypeError: a name is not one of `Options`.
+        EncodeError: a moment has no time zone or is out of bounds, or the message would expire before it is delivered.
+            Or the destination is not a name.
         ConfigurationError: `max_payload_bytes` is not a whole number from 1.
     """
     for name in options:
@@ -72,7 +73,7 @@ def check_options(caller: str, options: Options) -> None:
 
 
 class Draft(NamedTuple):
-    """A message, its row in the columns of `statements.write.WRITTEN`, and the key for which its writers queue up."""
+    """A message, its row, and the key whose writers wait for each other, if the event has `strict_order`."""
 
     message: Message
     row: tuple[Any, ...]
@@ -81,7 +82,7 @@ class Draft(NamedTuple):
 
 
 class Drafts:
-    """Makes the messages of one call, which have the same options and are made at the same time."""
+    """Makes the messages of one call, with the same options and the same time."""
 
     def __init__(self, options: Options) -> None:
         now = datetime.now(UTC)
@@ -92,21 +93,21 @@ class Drafts:
         self._created_at = self._later or now
         self._dedup = bool(options.get("dedup"))
         self._limit = options.get("max_payload_bytes") or codec.MAX_PAYLOAD_BYTES
-        chosen = {name: options.get(name) for name in ("key", "headers", "topic", "correlation_id")}
-        self._chosen: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+        properties = {name: options.get(name) for name in ("key", "headers", "topic", "correlation_id")}
+        self._properties: dict[str, Any] = {name: value for name, value in properties.items() if value is not None}
 
     def of(self, event: object) -> Draft:
         """The draft of an event, or of a ready-made message.
 
         Raises:
             EncodeError: it cannot be stored and sent.
-            ConfigurationError: the class is no `@event`.
+            ConfigurationError: the class is not an `@event`.
         """
         if isinstance(event, Message):
-            declaration, message = Declaration(event.type), self._given(event)
+            declaration, message = Declaration(event.type), self._complete(event)
         else:
             declaration = declaration_of_instance(event)
-            message = self._made(event, declaration.name)
+            message = self._encode(event, declaration.name)
         if declaration.strict_order and message.key is None:
             raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")
         if (cause := being_handled()) is not None:
@@ -114,27 +115,27 @@ class Drafts:
         strict_key = message.key if declaration.strict_order else None
         return Draft(message, to_row(message) + self._sending(declaration), self._dedup, strict_key)
 
-    def _made(self, event: object, name: str) -> Message:
+    def _encode(self, event: object, name: str) -> Message:
         if self._dedup and self._id is None:
             raise EncodeError(
-                "dedup compares message ids, and a new one is like no other; give message_id=ids.derive(...)"
+                "dedup compares message ids, and a new one is always unique; give message_id=ids.derive(...)"
             )
         return Message(
             id=ids.new(at=self._later) if self._id is None else self._id,
             type=name,
             payload=codec.encode(event, limit=self._limit),
             created_at=self._created_at,
-            **self._chosen,
+            **self._properties,
         )
 
-    def _given(self, message: Message) -> Message:
+    def _complete(self, message: Message) -> Message:
         if len(message.payload) > self._limit:
             raise EncodeError(
                 f"the payload of {message.type} is {len(message.payload)} bytes long; at most {self._limit} are "
                 "accepted (max_payload_bytes)"
             )
-        chosen = self._chosen if self._id is None else {**self._chosen, "id": self._id}
-        return replace(message, created_at=message.created_at or self._created_at, **chosen)
+        properties = self._properties if self._id is None else {**self._properties, "id": self._id}
+        return replace(message, created_at=message.created_at or self._created_at, **properties)
 
     def _sending(self, declaration: Declaration) -> Sending:
         return Sending(

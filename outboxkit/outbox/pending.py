@@ -1,8 +1,8 @@
-"""Messages between `add` and the flush: kept in the session, written when the business rows have been.
+"""Messages between `add` and the flush: kept in the session, and written after the business rows.
 
-A session knows how to forget what a rollback, a rollback to a savepoint, `expunge_all` or `close` takes back, but only
-of objects. So it is given one, `Pending`, which carries any number of messages and is mapped to nothing that could be
-inserted. Its flush writes them with Core.
+A session forgets objects after a rollback, a rollback to a savepoint, `expunge_all` or `close`, but only objects. So it
+gets one, `Pending`, which carries any number of messages and is mapped to a query that has no columns to insert. Its
+flush writes them with Core.
 """
 
 from collections.abc import Iterator
@@ -25,18 +25,18 @@ _numbers = count(1)
 
 
 class Pending:
-    """Messages that wait for the flush, in their order. A new object to the session, and no row of its own."""
+    """Messages that wait for the flush, in their order. To the session it is a new object; it has no row of its own."""
 
     def __init__(self) -> None:
         self.number = next(_numbers)
         self.drafts: list[Draft] = []
         self.strict_keys: set[str] = set()
         self.connection: Connection | None = None
-        """What the flush that is under way writes on: looked at before it began."""
+        """The connection of the current flush, set and checked before it writes."""
 
 
-# Selected from the outbox, so that `Session(binds={...})` finds its engine; without a column of it, so that the flush
-# has nothing to insert.
+# Selected from the outbox, so that `Session(binds={...})` finds its engine; without its columns, so that the flush has
+# nothing to insert.
 _nothing = select(literal_column("0").label("number")).select_from(outbox).subquery("pending")
 _mapper = registry().map_imperatively(Pending, _nothing, primary_key=[_nothing.c.number])
 
@@ -45,10 +45,10 @@ _LOCK_KEYS = statements.write.lock_keys()
 
 
 def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
-    """Hand messages to the session, behind those that it has already.
+    """Hand messages to the session, behind those that it already has.
 
     Raises:
-        TransactionRequired: it is known already that the session's connection will be in autocommit mode.
+        TransactionRequired: the session's connection is known to be in autocommit mode.
     """
     _refuse_known_autocommit(session)
     pending: Pending | None = session.info.get(_KEY)
@@ -81,7 +81,7 @@ def _refuse_known_autocommit(session: Session) -> None:
 
 @event.listens_for(Session, "before_flush")
 def _check(session: Session, *_: object) -> None:
-    """Refuse autocommit mode before the flush has written any business row, which a rollback would not take back."""
+    """Refuse autocommit mode before the flush writes a business row, which no rollback could undo."""
     pending: Pending | None = session.info.get(_KEY)
     if pending is not None and pending in session:
         pending.connection = writing_connection(session)
@@ -89,9 +89,9 @@ def _check(session: Session, *_: object) -> None:
 
 @event.listens_for(Session, "after_flush")
 def _write(session: Session, _: object) -> None:
-    """Write what is pending, behind the business rows: their locks come first, and then the positions.
+    """Write the pending messages after the business rows: the locks of those come first, and then the positions.
 
-    The flush takes it all back where this fails. What is added from here on waits for the next flush.
+    If this fails, the flush rolls all of it back. Messages that are added from here on wait for the next flush.
     """
     pending: Pending | None = session.info.pop(_KEY, None)
     if pending is None or pending not in session:
@@ -104,7 +104,7 @@ def _write(session: Session, _: object) -> None:
 
 
 def _insert(connection: Connection, drafts: list[Draft]) -> None:
-    """Insert some rows in their order; one with `dedup` among them does not touch the others."""
+    """Insert some rows in their order; one with `dedup` does not affect the others."""
     unless_there, rows = any(draft.dedup for draft in drafts), [draft.row for draft in drafts]
     dialect = connection.dialect.name
     if len(rows) > 1 and is_server(dialect):
@@ -116,7 +116,7 @@ def _insert(connection: Connection, drafts: list[Draft]) -> None:
 
 
 def _portions(drafts: list[Draft]) -> Iterator[list[Draft]]:
-    """Parts of at most a thousand rows, and of a size that a statement can carry."""
+    """Parts of at most a thousand rows, and of a size that one statement can carry."""
     start = size = 0
     for place, draft in enumerate(drafts):
         length = len(draft.message.payload)

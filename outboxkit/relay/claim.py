@@ -84,9 +84,12 @@ class Claimer:
         self._is_due_time, self._is_floor_time = Interval(LOOK_SECONDS, monotonic), Interval(LOOK_SECONDS, monotonic)
         self._next_sweep = float("-inf")
         self._contended = ContendedKeys(monotonic)
-        self._claim_ready, self._claim_ready_but = statements.claim.claim_ready(), statements.claim.claim_ready_but()
-        self._claim_due, self._claim_due_but = statements.claim.claim_due(), statements.claim.claim_due_but()
-        self._standing_before = statements.claim.standing_before(self._dialect)
+        self._claim_ready, self._claim_ready_except = (
+            statements.claim.claim_ready(),
+            statements.claim.claim_ready_except(),
+        )
+        self._claim_due, self._claim_due_except = statements.claim.claim_due(), statements.claim.claim_due_except()
+        self._predecessors = statements.claim.predecessors(self._dialect)
         self._writers, self._oldest_ready = statements.claim.writers(), statements.claim.oldest_ready()
 
     @property
@@ -123,7 +126,7 @@ class Claimer:
         try:
             await connection.begin()
             rows, floor = await self._lock(connection, as_of)
-            predecessors = await self._predecessors(connection, rows, own_rows, floor)
+            predecessors = await self._find_predecessors(connection, rows, own_rows, floor)
             if not self._hold:
                 await connection.rollback()
         except BaseException:
@@ -154,7 +157,7 @@ class Claimer:
     async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[ClaimedRow]:
         parameters: dict[str, object] = {"destination": self._destination, "now": as_of, "limit": limit}
         if keys := self._contended.keys():
-            return read(await fetch(connection, self._claim_due_but, parameters | {"but": keys}))
+            return read(await fetch(connection, self._claim_due_except, parameters | {"except_keys": keys}))
         return read(await fetch(connection, self._claim_due, parameters))
 
     async def _ready(self, connection: AsyncConnection, limit: int) -> tuple[list[ClaimedRow], int]:
@@ -165,7 +168,7 @@ class Claimer:
         floor = 0 if is_sweep else self.floor.value
         parameters: dict[str, object] = {"destination": self._destination, "floor": floor, "limit": limit}
         if keys := self._contended.keys():
-            rows = read(await fetch(connection, self._claim_ready_but, parameters | {"but": keys}))
+            rows = read(await fetch(connection, self._claim_ready_except, parameters | {"except_keys": keys}))
         else:
             rows = read(await fetch(connection, self._claim_ready, parameters))
         if is_sweep:
@@ -182,14 +185,14 @@ class Claimer:
         oldest = await fetch(connection, self._oldest_ready, parameters)
         self.floor.look((row[0] for row in writers), oldest[0][0])
 
-    async def _predecessors(
+    async def _find_predecessors(
         self, connection: AsyncConnection, rows: Iterable[ClaimedRow], own_rows: Iterable[ClaimedRow], floor: int
     ) -> Mapping[str, Predecessors]:
         last = {row.message.key: row.position for row in rows if row.message.key is not None}
         if not last:
             return {}
         own = [row.position for group in (rows, own_rows) for row in group if row.message.key is not None]
-        parameters: dict[str, Any] = {"destination": self._destination, "keys": list(last), "mine": own}
+        parameters: dict[str, Any] = {"destination": self._destination, "keys": list(last), "own_positions": own}
         if is_server(self._dialect):
-            parameters |= {"uptos": list(last.values()), "floor": floor}
-        return {row[0]: Predecessors(*row[1:]) for row in await fetch(connection, self._standing_before, parameters)}
+            parameters |= {"last_positions": list(last.values()), "floor": floor}
+        return {row[0]: Predecessors(*row[1:]) for row in await fetch(connection, self._predecessors, parameters)}

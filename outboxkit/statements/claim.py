@@ -1,4 +1,4 @@
-"""Claiming: which rows a relay takes for a batch, and what stands before them.
+"""Claiming: the rows of a relay's batch, and the earlier messages of their keys.
 
 A relay has one destination: each statement has it as a parameter, and sees no row of another one.
 """
@@ -44,26 +44,26 @@ _PLACE = (outbox.c.destination, outbox.c.position)
 
 
 def ready_rows() -> tuple[ColumnElement[bool], ...]:
-    """Which rows of a destination, above the floor, wait for nothing; to be ordered by destination and position.
+    """The conditions of a ready row of a destination above the floor, to be ordered by destination and position.
 
-    A range of pairs, for which only outboxkit_outbox_ready has the order: to a planner that reads `destination = …`
-    the primary key looks as good, and that one leads over every delayed row and over those of all other destinations.
+    It is a range of pairs, whose order only outboxkit_outbox_ready has. With `destination = …` the planner would also
+    accept the primary key, which leads over every delayed row and over the rows of all other destinations.
     """
     beyond = tuple_(*_PLACE) > tuple_(_DESTINATION, _FLOOR)
     return outbox.c.due_at.is_(None), beyond, outbox.c.destination <= _DESTINATION
 
 
 def claim_ready() -> Select[Any]:
-    """The oldest rows that wait for nothing, in position order, above the floor.
+    """The oldest ready rows above the floor, in position order.
 
     Parameters: destination, floor (a position), limit. Index: outboxkit_outbox_ready, from the floor on. Locks: each
-    row FOR UPDATE until the transaction ends; rows that another relay has locked are passed over.
+    row FOR UPDATE until the transaction ends; rows that another relay has locked are skipped.
     """
     return select(*CLAIMED).where(*ready_rows()).order_by(*_PLACE).limit(_LIMIT).with_for_update(skip_locked=True)
 
 
 def claim_due() -> Select[Any]:
-    """Rows whose time has come: retries, what waits behind them, and delayed messages; the longest due first.
+    """Due rows: retries, rows that wait behind them, and delayed messages; the longest due first.
 
     Parameters: destination, now, limit. Index: outboxkit_outbox_due, up to `now`. Locks: as `claim_ready`.
     """
@@ -76,77 +76,81 @@ def claim_due() -> Select[Any]:
     )
 
 
-def claim_ready_but() -> Select[Any]:
-    """`claim_ready` without the rows of some keys. Further parameter: but (keys). PostgreSQL only.
+def claim_ready_except() -> Select[Any]:
+    """`claim_ready` without the rows of some keys. Further parameter: except_keys. PostgreSQL only.
 
-    Index: outboxkit_outbox_ready, from the floor on, also over the rows that are left out. Locks: as `claim_ready`.
+    Index: outboxkit_outbox_ready, from the floor on, also over rows that are left out. Locks: as `claim_ready`.
     """
-    return claim_ready().where(_of_no_key_in("but"))
+    return claim_ready().where(_of_no_key_in("except_keys"))
 
 
-def claim_due_but() -> Select[Any]:
-    """`claim_due` without the rows of some keys. Further parameter: but (keys). PostgreSQL only.
+def claim_due_except() -> Select[Any]:
+    """`claim_due` without the rows of some keys. Further parameter: except_keys. PostgreSQL only.
 
-    Index: outboxkit_outbox_due, up to `now`, also over the rows that are left out. Locks: as `claim_ready`.
+    Index: outboxkit_outbox_due, up to `now`, also over rows that are left out. Locks: as `claim_ready`.
     """
-    return claim_due().where(_of_no_key_in("but"))
+    return claim_due().where(_of_no_key_in("except_keys"))
 
 
-def standing_before(dialect: str) -> Select[Any]:
-    """What stands before the rows of a batch: the first unpublished message of each key that the batch does not hold.
+def predecessors(dialect: str) -> Select[Any]:
+    """The predecessors of a batch: for each key its first unpublished message that the batch does not hold.
 
-    A row for each key, with the position of a ready row (another relay has it), the position and due time of a held
-    one, and the position of a parked dead letter; null where there is none. One snapshot, so that a message on its
-    way from one place to another is seen in one of them.
+    One row for each key, with null for a predecessor that it does not have. `ready_at` is the position of a ready row,
+    which another relay has. `held_at` and `due_at` are of a held one, `parked_at` of a parked dead letter. All of it is
+    one snapshot, so that a message that moves from one table to the other is seen in one of them.
 
-    Parameters: destination; keys; mine (positions that this relay holds); on PostgreSQL also uptos (for each key its
-    last position in the batch) and floor. On SQLite, where one transaction at a time has every row, ready rows cannot
-    stand before.
+    Parameters: destination; keys; own_positions (of this relay's batches); on PostgreSQL also last_positions (for each
+    key its last position in the batch) and floor. On SQLite one transaction at a time has every row, so no ready row
+    can be a predecessor.
 
     Indexes: outboxkit_outbox_key above the floor, outboxkit_outbox_held, outboxkit_dead_letter_parked: on PostgreSQL
     one probe a key in each. Locks: none, and rows that others have locked are seen.
     """
-    return _held_or_parked() if has_one_writer(dialect) else _standing_before()
+    return _held_or_parked() if has_one_writer(dialect) else _predecessors()
 
 
-def _standing_before() -> Select[Any]:
-    wanted = (
-        func.unnest(_array("keys", String()), _array("uptos", BigInteger()))
+def _predecessors() -> Select[Any]:
+    bounds = (
+        func.unnest(_array("keys", String()), _array("last_positions", BigInteger()))
         .table_valued(column("key", String), column("upto", BigInteger))
-        .render_derived(name="wanted")
+        .render_derived(name="batch")
     )
     earlier = (
-        outbox.c.key == wanted.c.key,
+        outbox.c.key == bounds.c.key,
         outbox.c.destination == _DESTINATION,
-        outbox.c.position < wanted.c.upto,
-        outbox.c.position != all_(_array("mine", BigInteger())),
+        outbox.c.position < bounds.c.upto,
+        outbox.c.position != all_(_array("own_positions", BigInteger())),
     )
     ready = _first(select(outbox.c.position).where(*earlier, outbox.c.due_at.is_(None), outbox.c.position > _FLOOR))
     held = _first(select(outbox.c.position, outbox.c.due_at).where(*earlier, outbox.c.held))
     parked = (
         select(func.min(dead_letter.c.position))
-        .where(dead_letter.c.key == wanted.c.key, dead_letter.c.destination == _DESTINATION, dead_letter.c.parked)
+        .where(dead_letter.c.key == bounds.c.key, dead_letter.c.destination == _DESTINATION, dead_letter.c.parked)
         .scalar_subquery()
     )
-    found = (
+    rows = (
         select(
-            wanted.c.key,
+            bounds.c.key,
             ready.c.position.label("ready_at"),
             held.c.position.label("held_at"),
             held.c.due_at.label("due_at"),
             parked.label("parked_at"),
         )
-        .select_from(wanted.outerjoin(ready, true()).outerjoin(held, true()))
-        .subquery("found")
+        .select_from(bounds.outerjoin(ready, true()).outerjoin(held, true()))
+        .subquery("predecessor")
     )
-    return select(found).where(
-        or_(found.c.ready_at.is_not(None), found.c.held_at.is_not(None), found.c.parked_at.is_not(None))
+    return select(rows).where(
+        or_(
+            rows.c.ready_at.is_not(None),
+            rows.c.held_at.is_not(None),
+            rows.c.parked_at.is_not(None),
+        )
     )
 
 
 def _held_or_parked() -> Select[Any]:
     keys = bindparam("keys", expanding=True, type_=outbox.c.key.type)
-    mine = bindparam("mine", expanding=True, type_=BigInteger)
+    own = bindparam("own_positions", expanding=True, type_=BigInteger)
     parked = (
         select(dead_letter.c.key, func.min(dead_letter.c.position).label("parked_at"))
         .where(dead_letter.c.parked, dead_letter.c.key.in_(keys), dead_letter.c.destination == _DESTINATION)
@@ -158,7 +162,7 @@ def _held_or_parked() -> Select[Any]:
             outbox.c.held,
             outbox.c.key.in_(keys),
             outbox.c.destination == _DESTINATION,
-            outbox.c.position.not_in(mine),
+            outbox.c.position.not_in(own),
         )
         .group_by(outbox.c.key)
         .subquery("first")
@@ -167,18 +171,18 @@ def _held_or_parked() -> Select[Any]:
         held.c.key, null().label("ready_at"), held.c.held_at, outbox.c.due_at, null().label("parked_at")
     ).join(outbox, outbox.c.position == held.c.held_at)
     alone = parked.subquery("parked")
-    found = union_all(first, select(alone.c.key, null(), null(), null(), alone.c.parked_at)).subquery("found")
+    rows = union_all(first, select(alone.c.key, null(), null(), null(), alone.c.parked_at)).subquery("predecessor")
     return select(
-        found.c.key,
+        rows.c.key,
         null().label("ready_at"),
-        func.max(found.c.held_at).label("held_at"),
-        func.max(found.c.due_at).label("due_at"),
-        func.max(found.c.parked_at).label("parked_at"),
-    ).group_by(found.c.key)
+        func.max(rows.c.held_at).label("held_at"),
+        func.max(rows.c.due_at).label("due_at"),
+        func.max(rows.c.parked_at).label("parked_at"),
+    ).group_by(rows.c.key)
 
 
 def oldest_ready() -> Select[Any]:
-    """The lowest position above the floor of a committed row that waits for nothing, whoever holds it.
+    """The lowest position above the floor of a committed ready row, locked or not.
 
     Parameters: destination, floor. Index: outboxkit_outbox_ready, from the floor on. Locks: none.
     """
@@ -187,10 +191,11 @@ def oldest_ready() -> Select[Any]:
 
 
 def writers() -> Select[Any]:
-    """The transactions that are writing to the outbox now, but this one: PostgreSQL's virtual transaction ids.
+    """The other transactions that are writing to the outbox now: PostgreSQL's virtual transaction ids.
 
-    A writer has the table's lock before it is given a position and until it has ended, so what is not in this list
-    and not visible either was rolled back. PostgreSQL only. Index: none, it reads pg_locks. Locks: none on tables.
+    A writer has the table's lock before it gets a position and until it has ended. So a position that is neither
+    visible nor of a transaction in this list was rolled back. PostgreSQL only. Index: none, it reads pg_locks. Locks:
+    none on tables.
     """
     names = ("virtualtransaction", "locktype", "database", "relation", "mode", "pid")
     locks = table("pg_locks", *(column(name) for name in names))

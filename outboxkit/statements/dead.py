@@ -1,4 +1,4 @@
-"""Dead letters: kept, listed and counted; `resolve` replays and discards them."""
+"""Dead letters: written, listed and counted; `resolve` replays and discards them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -27,14 +27,14 @@ from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead letters: each condition that is given must hold.
+    """A choice of dead letters: those that match every field that is set.
 
     Attributes:
-        numbers, message_ids: those with one of these numbers or message ids; all where both are empty.
+        numbers, message_ids: with one of these numbers or message ids; if both are empty, all.
         type, key, reason, side, destination: as the columns.
-        before: dead for longer: before this moment.
-        since: dead at this moment or later.
-        resolved: also those that were replayed or discarded.
+        before: dead before this time.
+        since: dead at this time or later.
+        resolved: whether replayed and discarded ones are included.
     """
 
     numbers: tuple[int, ...] = ()
@@ -52,56 +52,56 @@ class Selection:
 LISTED = tuple(
     readable(column) for column in dead_letter.columns if column.name not in ("payload", "headers", "traceback")
 )
-"""What a list shows: all but what may be large."""
+"""The columns of a list: all but those that may be large."""
 
 BURIED = ("side", "queue", "handler", *COLUMNS, "reason", "error", "attempts", "first_failed_at", "traceback")
-"""What the consumer says of a message that it gives up on."""
+"""The columns that the consumer writes for a message that it gives up."""
 
 JUDGED = ("side", "queue", *TEXTS, "created_at", "reason", "position")
-"""What tells whether a dead letter can be replayed."""
+"""The columns that decide whether a dead letter can be replayed."""
 
 _LIMIT = bindparam("limit", type_=BigInteger)
 _PARKED = literal(PARKED, UtcDateTime)
 
 
 def bury_once() -> Insert:
-    """Keep what a consumer gave up, unless an open dead letter of this message, queue and handler is there already.
+    """Write a consumer's dead letter, unless an open one of this message, queue and handler exists.
 
-    A consumer that is killed between this and its ack gets the message again, and buries it again. Two who do that at
-    the same moment may both insert. A message without an id is like no other, and always inserted.
+    A consumer that is killed between this and its ack gets the message again, and buries it again. Two at the same
+    moment may both insert. A message without an id equals no other, and is always inserted.
 
     Parameters: a dict of `BURIED`, or a list of them. Index: outboxkit_dead_letter_message. Locks: none.
     """
-    given = {name: bindparam(name, type_=dead_letter.c[name].type) for name in BURIED}
+    values = {name: bindparam(name, type_=dead_letter.c[name].type) for name in BURIED}
     there = dead_letter.alias("there")
     open_ = exists(literal_column("1")).where(
-        there.c.message_id == given["message_id"],
-        there.c.queue == given["queue"],
-        there.c.handler.is_not_distinct_from(given["handler"]),
-        there.c.side == given["side"],
+        there.c.message_id == values["message_id"],
+        there.c.queue == values["queue"],
+        there.c.handler.is_not_distinct_from(values["handler"]),
+        there.c.side == values["side"],
         there.c.resolution.is_(None),
     )
-    source = select(*given.values()).where(~open_)
+    source = select(*values.values()).where(~open_)
     return insert(dead_letter).inline().from_select(list(BURIED), source, include_defaults=False)
 
 
 def newest(selection: Selection) -> Select[Any]:
     """The newest dead letters of a selection, without payloads and headers.
 
-    Parameters: limit. Index: outboxkit_dead_letter_open, from its end, or the primary key where resolved ones count
-    too; outboxkit_dead_letter_message for message ids. Locks: none.
+    Parameters: limit. Index: outboxkit_dead_letter_open, from its end, or the primary key if resolved ones are
+    included; outboxkit_dead_letter_message for message ids. Locks: none.
     """
     return select(*LISTED).where(_are(selection)).order_by(dead_letter.c.id.desc()).limit(_LIMIT)
 
 
 def whole(selection: Selection) -> Select[Any]:
-    """Dead letters with all they have, the oldest first. Parameters: limit. Indexes: as `newest`. Locks: none."""
+    """Dead letters with all their columns, the oldest first. Parameters: limit. Indexes: as `newest`. Locks: none."""
     columns = (readable(column) for column in dead_letter.columns)
     return select(*columns).where(_are(selection)).order_by(dead_letter.c.id).limit(_LIMIT)
 
 
 def count_by_kind(selection: Selection) -> Select[Any]:
-    """How many there are of each side, type and reason, and the highest number of all.
+    """The number of dead letters of each side, type and reason, and the highest number of all.
 
     Reads every dead letter of the selection, without its payload. Locks: none.
     """
@@ -110,16 +110,16 @@ def count_by_kind(selection: Selection) -> Select[Any]:
 
 
 def needs_check(selection: Selection) -> Select[Any]:
-    """Those of a selection that it takes a look at to tell whether they can be replayed: all that have no place.
+    """The dead letters of a selection whose replay depends on more than their position.
 
-    Only what is looked at. Reads every dead letter of the selection, but no payload. Locks: none.
+    Only the columns for that check. Reads every dead letter of the selection, but no payload. Locks: none.
     """
     placeless = or_(dead_letter.c.side != literal_column("'outbox'"), dead_letter.c.position.is_(None))
     return select(*(readable(dead_letter.c[name]) for name in JUDGED)).where(_are(selection), placeless)
 
 
 def count_released(selection: Selection) -> Select[Any]:
-    """How many keys a selection parks, each of one destination, and how many messages wait behind them.
+    """The number of keys that a selection parks, each of one destination, and of the messages that wait behind them.
 
     Indexes: outboxkit_dead_letter_parked and outboxkit_outbox_held. Locks: none.
     """
@@ -136,10 +136,10 @@ def count_released(selection: Selection) -> Select[Any]:
 
 
 def next_numbers(selection: Selection) -> Select[Any]:
-    """Numbers and positions of the next dead letters behind a place, in the order of the outbox.
+    """Numbers and positions of the next dead letters behind a cursor, in the order of the outbox.
 
-    What never was in the outbox comes first, by its number. Parameters: upto (the highest number), after_position and
-    after_id (the place), limit. Index: outboxkit_dead_letter_open, and a sort of the `limit` first. Locks: none.
+    Those without a position come first, by number. Parameters: upto (the highest number), after_position and after_id
+    (the cursor), limit. Index: outboxkit_dead_letter_open, and a sort of the `limit` first. Locks: none.
     """
     place = func.coalesce(dead_letter.c.position, literal_column("-1", BigInteger)).label("place")
     after, after_id = bindparam("after_position", type_=BigInteger), bindparam("after_id", type_=BigInteger)
@@ -157,18 +157,18 @@ def next_numbers(selection: Selection) -> Select[Any]:
 
 def _are(selection: Selection) -> ColumnElement[bool]:
     columns = dead_letter.c
-    found: list[ColumnElement[bool]] = [] if selection.resolved else [columns.resolution.is_(None)]
+    conditions: list[ColumnElement[bool]] = [] if selection.resolved else [columns.resolution.is_(None)]
     named = []
     if selection.numbers:
         named.append(columns.id.in_(selection.numbers))
     if selection.message_ids:
         named.append(columns.message_id.in_(selection.message_ids))
     if named:
-        found.append(or_(*named))
-    asked = {name: getattr(selection, name) for name in ("type", "key", "reason", "side", "destination")}
-    found += [columns[name] == value for name, value in asked.items() if value is not None]
+        conditions.append(or_(*named))
+    equal = {name: getattr(selection, name) for name in ("type", "key", "reason", "side", "destination")}
+    conditions += [columns[name] == value for name, value in equal.items() if value is not None]
     if selection.before is not None:
-        found.append(columns.dead_at < selection.before)
+        conditions.append(columns.dead_at < selection.before)
     if selection.since is not None:
-        found.append(columns.dead_at >= selection.since)
-    return and_(true(), *found)
+        conditions.append(columns.dead_at >= selection.since)
+    return and_(true(), *conditions)

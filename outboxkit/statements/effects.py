@@ -1,7 +1,7 @@
-"""Effects: the intention to call, what is known of it, and what became of it.
+"""Effects: the intention to make a call, its state, and its result.
 
-Each statement says what must still hold where it writes, so that it is right whether or not the ones before it were
-committed apart. The database's clock decides.
+Each statement repeats the condition under which it may write. So it is correct even if others commit in between. The
+database's clock decides.
 """
 
 from functools import cache
@@ -33,10 +33,10 @@ _MINE = and_(_THIS, effect.c.token == bindparam("at_token", type_=effect.c.token
 
 @cache
 def intend(dialect: str) -> ReturningInsert[str]:
-    """Note that the call is about to be made: returns the key where nothing was noted of it before, else no row.
+    """Record that the call is about to be made; returns the key if it is new, otherwise no row.
 
-    Parameters: key, token, lease (how long the call may take). Index: the primary key. Locks: where another
-    transaction has inserted the same key and is still open, this one waits for its end.
+    Parameters: key, token, lease (how long the call may take). Index: the primary key. Locks: if an open transaction
+    has inserted the same key, this one waits for its end.
     """
     row = {
         "key": bindparam("key"),
@@ -45,28 +45,28 @@ def intend(dialect: str) -> ReturningInsert[str]:
         "started_at": clock_time(dialect),
         "locked_until": clock_time(dialect, span("lease")),
     }
-    made: ReturningInsert[str] = (
+    statement: ReturningInsert[str] = (
         insert_into(dialect, effect)
         .values(row)
         .on_conflict_do_nothing(index_elements=[effect.c.key])
         .returning(effect.c.key)
     )
-    return made
+    return statement
 
 
 @cache
 def find(dialect: str) -> Select[Any]:
-    """What is known of an effect, and the time. Parameters: at_key. Index: the primary key. Locks: none."""
-    known = (effect.c.state, effect.c.token, effect.c.result, effect.c.started_at, effect.c.locked_until)
-    return select(*known, type_coerce(clock_time(dialect), UtcDateTime).label("now")).where(_THIS)
+    """The state of an effect, and the time. Parameters: at_key. Index: the primary key. Locks: none."""
+    columns = (effect.c.state, effect.c.token, effect.c.result, effect.c.started_at, effect.c.locked_until)
+    return select(*columns, type_coerce(clock_time(dialect), UtcDateTime).label("now")).where(_THIS)
 
 
 @cache
 def take_over(dialect: str) -> Update:
-    """Begin a call once more that another run has begun: that run may record nothing from now on.
+    """Begin a call again that another run has begun; that run can record nothing from now on.
 
-    It changes no row where the effect is not as it was found. Parameters: at_key; at_token: the one that was found;
-    new_token; lease. Index: the primary key. Locks: the row.
+    It changes no row if the effect's token is another one by now. Parameters: at_key; at_token: the token that was
+    read; new_token; lease. Index: the primary key. Locks: the row.
     """
     return (
         update(effect)
@@ -77,10 +77,10 @@ def take_over(dialect: str) -> Update:
 
 @cache
 def skip(dialect: str) -> Update:
-    """Note that nobody knows whether the call was made, and that it is not to be made again.
+    """Record that it is unknown whether the call was made, and that it will not be made again.
 
-    It changes no row where the effect is not as it was found. Parameters: at_key; at_token: the one that was found;
-    new_token. Index: the primary key. Locks: the row.
+    It changes no row if the effect's token is another one by now. Parameters: at_key; at_token: the token that was
+    read; new_token. Index: the primary key. Locks: the row.
     """
     skipped = {
         "state": literal_column("'skipped'"),
@@ -92,7 +92,7 @@ def skip(dialect: str) -> Update:
 
 @cache
 def record(dialect: str) -> Update:
-    """Note that the call was made; it changes no row where another run has taken over.
+    """Record that the call was made; it changes no row if another run has taken over.
 
     Parameters: at_key, at_token; new_state: done or repeated; new_result. Index: the primary key. Locks: the row.
     """
@@ -105,7 +105,7 @@ def record(dialect: str) -> Update:
 
 @cache
 def withdraw() -> Delete:
-    """Forget the intention: the call was not made. Parameters: at_key, at_token.
+    """Delete the intention: the call was not made. Parameters: at_key, at_token.
 
     Index: the primary key. Locks: the row.
     """
@@ -114,7 +114,7 @@ def withdraw() -> Delete:
 
 @cache
 def end_lease(dialect: str) -> Update:
-    """Note that the run is over, and that nobody knows whether its call was made. Parameters: at_key, at_token.
+    """Record that the run is over, and that it is unknown whether its call was made. Parameters: at_key, at_token.
 
     Index: the primary key. Locks: the row.
     """

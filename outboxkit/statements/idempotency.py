@@ -1,7 +1,7 @@
-"""The ledger of requests: taking a key, what is known of it, the steps on the way, and the answer.
+"""The ledger of requests: taking a key, reading it, the steps of a run, and its answer.
 
-A row that has expired is as good as none. The database's clock decides; on PostgreSQL it is the time at which the
-statement came in.
+An expired row counts as none. The database's clock decides; on PostgreSQL it is the time at which the statement
+arrived.
 """
 
 from functools import cache
@@ -39,7 +39,7 @@ from outboxkit.statements.dialects import insert_into, span, statement_time
 from outboxkit.tables import UtcDateTime, idempotency
 
 _KEY = (idempotency.c.scope, idempotency.c.principal, idempotency.c.key)
-_THIS = and_(*(known == bindparam(f"at_{known.name}", type_=known.type) for known in _KEY))
+_THIS = and_(*(each == bindparam(f"at_{each.name}", type_=each.type) for each in _KEY))
 _IS_DONE = idempotency.c.state == literal_column("'done'")
 _IS_OPEN = idempotency.c.state == literal_column("'processing'")
 _MINE = and_(_THIS, idempotency.c.token == bindparam("at_token", type_=idempotency.c.token.type), _IS_OPEN)
@@ -51,49 +51,49 @@ _LOCKS = table("pg_locks", *(column(name) for name in _LOCK_COLUMNS))
 
 @cache
 def take(dialect: str) -> ReturningInsert[Any]:
-    """Take a key that is new, that has expired, or whose run has lost its lease: then a row is returned, else none.
+    """Take a key that is new or expired, or whose run has lost its lease; returns a row if it did, otherwise none.
 
-    A run that takes over has the finished steps of the one before. A key that is in use is only read.
+    A run that takes over gets the finished steps of the previous one. A key that is in use is only read.
 
     Parameters: at_scope, at_principal, at_key, asked (the fingerprint), token_now, retention, lease (None: none).
-    Index: the primary key. Locks: the row that it writes; where another transaction writes it and is still open, this
-    one waits. On SQLite the writer lock, also where nothing is written.
+    Index: the primary key. Locks: the row that it writes; if an open transaction writes it too, this one waits. On
+    SQLite the writer lock, even if nothing is written.
     """
     return _take(dialect, ~_in_use(dialect))
 
 
 @cache
 def take_alone(dialect: str) -> ReturningInsert[Any]:
-    """`take`, but where another transaction is busy with the key, no row, and at once. PostgreSQL only.
+    """`take`, but no row, and at once, if another transaction is busy with the key. PostgreSQL only.
 
     Parameters: those of `take`; request_lock; request_part and asked_part, the halves of a second lock. Index: the
-    primary key. Locks: the row that it writes. Before that, where the key is not in use, two transaction-level advisory
-    locks: a shared one that tells others which request this transaction is about, then the one of the key. In this
-    order, whoever has the key's lock has told.
+    primary key. Locks: the row that it writes. Before that, if the key is not in use, two transaction-level advisory
+    locks. The first is shared and encodes the fingerprint, the second is the key's exclusive one. A holder of the
+    second has therefore always published the first.
     """
-    told = func.pg_try_advisory_xact_lock_shared(_part("request_part"), _part("asked_part"), type_=Boolean)
+    published = func.pg_try_advisory_xact_lock_shared(_part("request_part"), _part("asked_part"), type_=Boolean)
     alone = func.pg_try_advisory_xact_lock(_request_lock(), type_=Boolean)
-    return _take(dialect, case((_in_use(dialect), false()), (told, alone), else_=false()))
+    return _take(dialect, case((_in_use(dialect), false()), (published, alone), else_=false()))
 
 
 @cache
 def look_up(dialect: str) -> Select[Any]:
-    """What is known of a key that has not expired, and the time.
+    """The row of a key that has not expired, and the time.
 
     Parameters: at_scope, at_principal, at_key. Index: the primary key. Locks: none.
     """
-    known = ("fingerprint", "state", "token", "locked_until", "expires_at", *_ANSWER)
+    names = ("fingerprint", "state", "token", "locked_until", "expires_at", *_ANSWER)
     now = type_coerce(statement_time(dialect), UtcDateTime).label("now")
-    return select(*(idempotency.c[name] for name in known), now).where(
+    return select(*(idempotency.c[name] for name in names), now).where(
         _THIS, idempotency.c.expires_at > statement_time(dialect)
     )
 
 
 @cache
 def held_locks() -> Select[Any]:
-    """Who holds a key's lock (`subid` 1), and who has told of which requests (2, with `part`). PostgreSQL only.
+    """The holder of a key's lock (`subid` 1), and the requests that were published (2, with `part`). PostgreSQL only.
 
-    Transactions are named as `pg_locks` names them, for a prepared one has no process. All of it is of one moment.
+    Transactions have the names of `pg_locks`, since a prepared one has no process. All of it is of one moment.
 
     Parameters: request_lock, request_part. Index: none. Locks: none.
     """
@@ -117,7 +117,7 @@ def held_locks() -> Select[Any]:
 
 
 def limit_wait() -> Select[Any]:
-    """Have the transaction wait for no lock any longer than this; returns what it was before. PostgreSQL only.
+    """Limit the transaction's waits for locks; returns the previous limit. PostgreSQL only.
 
     Parameters: limit, as in `SET lock_timeout`. Locks: none.
     """
@@ -131,14 +131,14 @@ def limit_wait() -> Select[Any]:
 def wait_for_end() -> Select[Any]:
     """Wait until the transaction that is busy with a key has ended. PostgreSQL only.
 
-    Parameters: request_lock. Index: none. Locks: the key's transaction-level advisory lock, for which it waits.
+    Parameters: request_lock. Index: none. Locks: the key's transaction-level advisory lock, which it waits for.
     """
     return select(func.pg_advisory_xact_lock(_request_lock()))
 
 
 @cache
 def keep_steps(dialect: str) -> Update:
-    """Keep what a run has finished, and lengthen its lease, if the run is still the key's.
+    """Store a run's finished steps and extend its lease, if the run still has the key.
 
     Parameters: at_scope, at_principal, at_key, at_token, finished, lease. Index: the primary key. Locks: the row.
     """
@@ -148,12 +148,14 @@ def keep_steps(dialect: str) -> Update:
 
 @cache
 def finish() -> Update:
-    """Record the answer, if the run is still the key's.
+    """Store the answer, if the run still has the key.
 
     Parameters: at_scope, at_principal, at_key, at_token, status, headers, body. Index: the primary key. Locks: the row;
-    who takes over waits for it, and then sees the answer.
+    a run that takes over waits for it, and then sees the answer.
     """
-    answer: dict[str, Any] = {name: bindparam(given, type_=idempotency.c[name].type) for name, given in _ANSWER.items()}
+    answer: dict[str, Any] = {
+        name: bindparam(parameter, type_=idempotency.c[name].type) for name, parameter in _ANSWER.items()
+    }
     return (
         update(idempotency)
         .where(_MINE)
@@ -163,7 +165,7 @@ def finish() -> Update:
 
 @cache
 def end_lease(dialect: str) -> Update:
-    """Let the next run of the request begin at once, if the run is still the key's.
+    """Let the next run of the request begin at once, if the run still has the key.
 
     Parameters: at_scope, at_principal, at_key, at_token. Index: the primary key. Locks: the row.
     """
@@ -172,7 +174,7 @@ def end_lease(dialect: str) -> Update:
 
 @cache
 def forget() -> Delete:
-    """Remove a key, if the run is still the key's. Parameters: those of `end_lease`.
+    """Delete a key, if the run still has it. Parameters: those of `end_lease`.
 
     Index: the primary key. Locks: the row.
     """
@@ -182,7 +184,7 @@ def forget() -> Delete:
 def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
     now = statement_time(dialect)
     row = {
-        **{known.name: bindparam(f"at_{known.name}", type_=known.type) for known in _KEY},
+        **{each.name: bindparam(f"at_{each.name}", type_=each.type) for each in _KEY},
         "fingerprint": _REQUEST,
         "state": literal_column("'processing'"),
         "token": bindparam("token_now", type_=idempotency.c.token.type),
@@ -210,10 +212,10 @@ def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
 
 
 def _in_use(dialect: str) -> ColumnElement[bool]:
-    """Whether there is a row that nobody may take over."""
+    """Whether a row exists that no other run may take over."""
     held = or_(_IS_DONE, idempotency.c.locked_until.is_(None), idempotency.c.locked_until > statement_time(dialect))
-    kept = or_(held, idempotency.c.fingerprint != _REQUEST)
-    return exists().where(_THIS, idempotency.c.expires_at > statement_time(dialect), kept)
+    in_use = or_(held, idempotency.c.fingerprint != _REQUEST)
+    return exists().where(_THIS, idempotency.c.expires_at > statement_time(dialect), in_use)
 
 
 def _part(name: str) -> ColumnElement[int]:
@@ -221,6 +223,6 @@ def _part(name: str) -> ColumnElement[int]:
 
 
 def _request_lock() -> ColumnElement[Any]:
-    """The number of a key's lock, another one in each schema that has the table."""
+    """The number of a key's lock, which differs in each schema that has the table."""
     place = literal_column(f"'{idempotency.name}'::regclass::oid::bigint", type_=BigInteger)
     return bindparam("request_lock", type_=BigInteger).bitwise_xor(place)

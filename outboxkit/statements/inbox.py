@@ -1,4 +1,4 @@
-"""The inbox: recording what was processed and which starts may have killed a consumer, and forgetting both in time."""
+"""The inbox: records of handled messages and of starts that may have killed a consumer, and their deletion in time."""
 
 from datetime import datetime
 from functools import cache
@@ -52,39 +52,39 @@ _LISTS: dict[str, TypeEngine[Any]] = {
 def record_processed(dialect: str) -> ReturningInsert[str]:
     """Claim the right to run a handler for a message: returns the id the first time, no row for a duplicate.
 
-    The returned row is what tells: SQLAlchemy keeps no row count of an INSERT. `processed_at` is the message's own
-    time where that is later than the database's.
+    The returned row tells, since SQLAlchemy keeps no row count of an INSERT. `processed_at` is the message's own time
+    if that is later than the database's.
 
     Parameters: handler, message_id, type, attempts, made (the message's own time, or None). Index: the primary key.
-    Locks: where another transaction has inserted the same pair and is still open, this one waits for it: after its
-    commit nothing is inserted, after its rollback this insert goes on.
+    Locks: if an open transaction has inserted the same pair, this one waits for it. After its commit nothing is
+    inserted, after its rollback this insert goes on.
     """
     row: dict[str, Any] = {name: bindparam(name) for name in _RECORDED[:-1]}
     row["processed_at"] = latest_time(dialect, bindparam("made", type_=UtcDateTime))
-    made: ReturningInsert[str] = (
+    statement: ReturningInsert[str] = (
         insert_into(dialect, inbox)
         .values(row)
         .on_conflict_do_nothing(index_elements=_KEY)
         .returning(inbox.c.message_id)
     )
-    return made
+    return statement
 
 
 @cache
 def record_all(dialect: str) -> ReturningInsert[str, str]:
-    """`record_processed` for any number of rows: one statement, one text; returns handler and id of the new ones.
+    """`record_processed` for any number of rows in one statement; returns handler and id of the new ones.
 
-    A pair that is given twice is inserted and returned once.
+    A pair that occurs twice is inserted and returned once.
 
     Parameters: handlers, message_ids, types, attempts, mades: a list each, of one length. Index: the primary key.
-    Locks: as `record_processed`, row by row in the order of the lists; who always sorts by handler and id meets no
-    deadlock.
+    Locks: as `record_processed`, row by row in the order of the lists. A caller that always sorts by handler and id
+    meets no deadlock.
     """
-    given = lists(dialect, _LISTS)
-    rows = given.select(*(given.c[name] for name in list(_LISTS)[:-1]), latest_time(dialect, given.c["mades"]))
+    source = lists(dialect, _LISTS)
+    rows = source.select(*(source.c[name] for name in list(_LISTS)[:-1]), latest_time(dialect, source.c["mades"]))
     into = insert_into(dialect, inbox).from_select(_RECORDED, rows, include_defaults=False)
-    made: ReturningInsert[str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(*_KEY)
-    return made
+    statement: ReturningInsert[str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(*_KEY)
+    return statement
 
 
 @cache
@@ -98,9 +98,9 @@ def record_duration() -> Update:
 
 
 def probe_writable() -> Insert:
-    """Find out whether the database is there and takes rows: one that is read-only refuses although there is none.
+    """Check that the database answers and accepts writes: a read-only one refuses even this insert of no rows.
 
-    Index: none. Locks: none that anybody waits for.
+    Index: none. Locks: none that block others.
     """
     columns = inbox.c.handler, inbox.c.message_id, inbox.c.type
     none = select(*(literal_column("''", type_=column.type) for column in columns)).where(false())
@@ -108,7 +108,7 @@ def probe_writable() -> Insert:
 
 
 def prune_inbox(dialect: str, before: datetime, limit: int) -> Delete:
-    """Forget at most `limit` rows with `processed_at` before this moment that are in no day's partition.
+    """Delete at most `limit` rows with `processed_at` before this time that are in no day's partition.
 
     Index: outboxkit_inbox_processed on PostgreSQL; none on SQLite, where the scan stops at the limit. Locks: the rows
     that it deletes.
@@ -153,7 +153,7 @@ def fail(dialect: str) -> ReturningInsert[Any]:
 
 @cache
 def call_off() -> Update:
-    """A start has ended without an answer, and it was not the message that ended it: it does not count.
+    """Subtract a start that ended without a result, and not because of the message.
 
     Parameters: at_queue, at_message_id. Index: the primary key. Locks: the row.
     """
@@ -163,7 +163,7 @@ def call_off() -> Update:
 
 @cache
 def forget() -> Delete:
-    """The message is done with: handled, or among the dead letters.
+    """Delete a message's counts: it was handled, or is a dead letter.
 
     Parameters: queue, message_id. Index: the primary key. Locks: the row.
     """
@@ -171,7 +171,7 @@ def forget() -> Delete:
 
 
 def prune_attempts(before: datetime, limit: int) -> Delete:
-    """Forget at most `limit` counts that nothing has changed since before this moment.
+    """Delete at most `limit` counts that have not changed since this time.
 
     Index: none on the time; the table has few rows. Locks: the rows that it deletes.
     """

@@ -1,4 +1,4 @@
-"""Tables that PostgreSQL divides by days: making a day's partition, and giving it up."""
+"""Tables with a partition for each day on PostgreSQL: creating a day's partition, and dropping it."""
 
 import re
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from sqlalchemy import (
 from outboxkit.tables import UtcDateTime, inbox, published
 
 LOCK_MILLISECONDS = 500
-"""How long partitions may wait for a lock, and make others wait behind them."""
+"""The maximum time that a change of partitions waits for a lock, and makes others wait behind it."""
 _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,11 +35,11 @@ class Ranged:
 
     Attributes:
         parent: the table.
-        by: the column that says which day a row belongs to.
+        by: the column that decides a row's day.
         bound: its lowest value of a day.
-        lock: of an advisory lock: exclusive for who makes or drops its partitions.
-        kept_by: the column of a time that may keep a row for longer than its day; None where the day is all.
-        tried_again: whether an insert that meets a partition being attached is tried again by who sent it.
+        lock: the number of an advisory lock, exclusive for changes of its partitions.
+        kept_by: the column of a time that may keep a row for longer than its day; None if the day alone decides.
+        insert_retries: whether the writer repeats an insert that fails because a partition is being attached.
     """
 
     parent: Table
@@ -47,7 +47,7 @@ class Ranged:
     bound: Callable[[date], str]
     lock: int
     kept_by: str | None = None
-    tried_again: bool = False
+    insert_retries: bool = False
 
     @property
     def name(self) -> str:
@@ -64,10 +64,10 @@ class Ranged:
         return f"{self.name}_{day.year:04}{day.month:02}{day.day:02}"
 
     def day_of(self, partition: str) -> date | None:
-        """The day of a partition, by its name; None where outboxkit has not made it."""
-        found = re.fullmatch(rf"{self.name}_(\d{{4}})(\d\d)(\d\d)", partition)
+        """The day of a partition, by its name; None if it is not a name of outboxkit's."""
+        match = re.fullmatch(rf"{self.name}_(\d{{4}})(\d\d)(\d\d)", partition)
         try:
-            return date(*map(int, found.groups())) if found else None
+            return date(*map(int, match.groups())) if match else None
         except ValueError:
             return None
 
@@ -78,19 +78,19 @@ def midnight(day: date) -> str:
 
 
 def first_id(day: date) -> str:
-    """What sorts before every UUIDv7 of a day, and behind those of the day before: its 48 bits of milliseconds."""
+    """A text that sorts before every UUIDv7 of a day, and after those of the day before: 48 bits of milliseconds."""
     milliseconds = (datetime.combine(day, time(), UTC) - _EPOCH) // timedelta(milliseconds=1)
     digits = f"{max(milliseconds, 0):012x}"
     return f"{digits[:8]}-{digits[8:]}"
 
 
 def day_of_id(id_: str) -> date:
-    """The day of a UUIDv7, of which the first 13 characters count."""
+    """The day of a UUIDv7, from its first 13 characters."""
     return (_EPOCH + timedelta(milliseconds=int(id_[:8] + id_[9:13], 16))).date()
 
 
 PUBLISHED = Ranged(published, "published_at", midnight, lock=0x6F75_7462_7075)
-INBOX = Ranged(inbox, "message_id", first_id, lock=0x6F75_7462_696E, kept_by="processed_at", tried_again=True)
+INBOX = Ranged(inbox, "message_id", first_id, lock=0x6F75_7462_696E, kept_by="processed_at", insert_retries=True)
 
 
 def attached(ranged: Ranged) -> TextClause:
@@ -108,8 +108,8 @@ def attached(ranged: Ranged) -> TextClause:
     )
 
 
-def be_alone(ranged: Ranged) -> Select[Any]:
-    """Until the transaction ends nobody else makes or drops partitions of the table. PostgreSQL only.
+def lock_partitions(ranged: Ranged) -> Select[Any]:
+    """Keep other sessions from changing partitions of the table until the transaction ends. PostgreSQL only.
 
     Locks: its advisory lock.
     """
@@ -117,12 +117,12 @@ def be_alone(ranged: Ranged) -> Select[Any]:
 
 
 def wait_briefly() -> TextClause:
-    """Until the transaction ends, give up where a lock is not had soon. PostgreSQL only. Locks: none."""
+    """Limit the transaction's waits for locks to `LOCK_MILLISECONDS`. PostgreSQL only. Locks: none."""
     return text(f"SET LOCAL lock_timeout = {LOCK_MILLISECONDS}")
 
 
 def see_commits() -> TextClause:
-    """Have each statement see what was committed before it: so a check counts that follows a lock. PostgreSQL only.
+    """Make each statement see earlier commits, so that a check after a lock is reliable. PostgreSQL only.
 
     It must be the first statement of the transaction. Locks: none.
     """
@@ -135,41 +135,41 @@ def first_unplaced(ranged: Ranged) -> Select[Any]:
     Parameters: lowest, behind (ids). Index: none, it reads the default partition. Locks: none.
     """
     rows = table(ranged.default, column(ranged.by, String))
-    found = rows.c[ranged.by]
-    wanted = (found >= bindparam("lowest"), found < bindparam("behind"))
-    return select(func.min(found)).where(*wanted, found.regexp_match(literal_column("'^[0-9a-f]{8}-[0-9a-f]{4}-7'")))
+    id_ = rows.c[ranged.by]
+    conditions = (id_ >= bindparam("lowest"), id_ < bindparam("behind"))
+    return select(func.min(id_)).where(*conditions, id_.regexp_match(literal_column("'^[0-9a-f]{8}-[0-9a-f]{4}-7'")))
 
 
 def make_partition(ranged: Ranged, schema: str, day: date) -> DDL:
-    """A table for a day's rows, not attached yet. PostgreSQL only. Locks: none that others could wait for."""
-    made, parent = _quoted(schema, ranged.partition_of(day)), _quoted(schema, ranged.name)
-    return _ddl(f"CREATE TABLE {made} (LIKE {parent} INCLUDING ALL)")
+    """Create a table for a day's rows, not attached yet. PostgreSQL only. Locks: none that others could wait for."""
+    child, parent = _quoted(schema, ranged.partition_of(day)), _quoted(schema, ranged.name)
+    return _ddl(f"CREATE TABLE {child} (LIKE {parent} INCLUDING ALL)")
 
 
 def give_to_owner(ranged: Ranged, schema: str, day: date, owner: str) -> DDL:
-    """Whoever makes a partition: the table's owner can drop it. PostgreSQL only.
+    """Give a partition to the table's owner, so that this role can drop it. PostgreSQL only.
 
-    Locks: the new table, which nobody else knows.
+    Locks: the new table, which is not visible to others yet.
     """
     return _ddl(f"ALTER TABLE {_quoted(schema, ranged.partition_of(day))} OWNER TO {_quoted(owner)}")
 
 
 def copy_from_default(ranged: Ranged, schema: str, day: date) -> DDL:
-    """Copy what the default partition holds of a day to the table of that day, but what is there already.
+    """Copy a day's rows from the default partition to that day's table, except those already there.
 
-    PostgreSQL only. Index: the primary key of the day's table; of the default partition that of `outboxkit_published`,
-    and none of `outboxkit_inbox`, where it begins with the handler. Locks: none that anybody waits for: a duplicate
-    that comes meanwhile finds the row where it was.
+    PostgreSQL only. Index: the primary key of the day's table. In the default partition that of `outboxkit_published`,
+    and none of `outboxkit_inbox`, whose key begins with the handler. Locks: none that block others: a duplicate that
+    arrives meanwhile finds the row in its old partition.
     """
-    columns = ", ".join(f'"{found.name}"' for found in ranged.parent.columns)
+    columns = ", ".join(f'"{each.name}"' for each in ranged.parent.columns)
     return _ddl(
         f"INSERT INTO {_quoted(schema, ranged.partition_of(day))} ({columns}) SELECT {columns} "  # noqa: S608 - names that are quoted, and dates
         f"FROM {_quoted(schema, ranged.default)} WHERE {_of_day(ranged, day)} ON CONFLICT DO NOTHING"
     )
 
 
-def hold_off(ranged: Ranged, schema: str) -> DDL:
-    """Have every insert wait before it looks for a partition: one that has looked already would fail. PostgreSQL only.
+def block_inserts(ranged: Ranged, schema: str) -> DDL:
+    """Block every insert before it chooses a partition; one that has chosen already would fail. PostgreSQL only.
 
     Locks: the table, ACCESS EXCLUSIVE: it waits for every open transaction that has used the table.
     """
@@ -177,25 +177,25 @@ def hold_off(ranged: Ranged, schema: str) -> DDL:
 
 
 def close_default(ranged: Ranged, schema: str) -> DDL:
-    """Have every insert wait that found no partition for its day; those that have looked already fail with 23514.
+    """Block inserts whose day has no partition; those that have chosen already fail with 23514. PostgreSQL only.
 
-    PostgreSQL only. Locks: the default partition alone, ACCESS EXCLUSIVE: it waits for nobody whose day has one.
+    Locks: the default partition alone, ACCESS EXCLUSIVE: it waits for no transaction whose day has a partition.
     """
     return _ddl(f"LOCK TABLE {_quoted(schema, ranged.default)} IN ACCESS EXCLUSIVE MODE")
 
 
 def clear_default(ranged: Ranged, schema: str, day: date) -> DDL:
-    """Delete from the default partition what has been copied. PostgreSQL only.
+    """Delete the copied rows from the default partition. PostgreSQL only.
 
-    Index: as `copy_from_default`. Locks: none beyond those of `hold_off` or `close_default`.
+    Index: as `copy_from_default`. Locks: none beyond those of `block_inserts` or `close_default`.
     """
     return _ddl(f"DELETE FROM {_quoted(schema, ranged.default)} WHERE {_of_day(ranged, day)}")  # noqa: S608 - as above
 
 
 def attach_partition(ranged: Ranged, schema: str, day: date) -> DDL:
-    """Have a day's rows go to its table from now on. Reads the default partition. PostgreSQL only.
+    """Attach a day's table, which takes its rows from now on. Reads the default partition. PostgreSQL only.
 
-    Locks: the table, SHARE UPDATE EXCLUSIVE, which no insert waits for; those of `hold_off` or `close_default`.
+    Locks: the table, SHARE UPDATE EXCLUSIVE, which no insert waits for; those of `block_inserts` or `close_default`.
     """
     return _ddl(
         f"ALTER TABLE {_quoted(schema, ranged.name)} ATTACH PARTITION {_quoted(schema, ranged.partition_of(day))} "
@@ -204,29 +204,29 @@ def attach_partition(ranged: Ranged, schema: str, day: date) -> DDL:
 
 
 def close_partition(ranged: Ranged, schema: str, day: date) -> DDL:
-    """Have everybody wait who uses this day. PostgreSQL only. Locks: the partition alone, ACCESS EXCLUSIVE."""
+    """Block all other use of this day. PostgreSQL only. Locks: the partition alone, ACCESS EXCLUSIVE."""
     return _ddl(f"LOCK TABLE {_quoted(schema, ranged.partition_of(day))} IN ACCESS EXCLUSIVE MODE")
 
 
 def still_needed(ranged: Ranged, schema: str, day: date) -> Select[Any]:
-    """Whether a day has a row that may not be forgotten yet; after `close_partition` it stays so. PostgreSQL only.
+    """Whether a day has a row that must be kept; after `close_partition` that cannot change. PostgreSQL only.
 
     Parameters: before. Index: none, it reads the partition up to the first such row. Locks: none.
     """
     rows = table(ranged.partition_of(day), column(str(ranged.kept_by), UtcDateTime), schema=schema)
-    kept = rows.c[str(ranged.kept_by)] >= bindparam("before", type_=UtcDateTime)
-    return select(select(literal_column("1")).select_from(rows).where(kept).exists())
+    is_needed = rows.c[str(ranged.kept_by)] >= bindparam("before", type_=UtcDateTime)
+    return select(select(literal_column("1")).select_from(rows).where(is_needed).exists())
 
 
 def empty_partition(ranged: Ranged, schema: str, day: date) -> DDL:
-    """Forget a day's rows and give back their space. PostgreSQL only. Locks: those of `close_partition`."""
+    """Delete a day's rows and free their space. PostgreSQL only. Locks: those of `close_partition`."""
     return _ddl(f"TRUNCATE {_quoted(schema, ranged.partition_of(day))}")
 
 
 def drop_partition(ranged: Ranged, schema: str, day: date) -> DDL:
-    """Forget a whole day. PostgreSQL only.
+    """Drop a whole day. PostgreSQL only.
 
-    Locks: the table and the partition, ACCESS EXCLUSIVE, for no longer than it takes.
+    Locks: the table and the partition, ACCESS EXCLUSIVE, only for the drop itself.
     """
     return _ddl(f"DROP TABLE {_quoted(schema, ranged.partition_of(day))}")
 
@@ -241,7 +241,7 @@ def _of_day(ranged: Ranged, day: date) -> str:
 
 
 def _quoted(*names: str) -> str:
-    """A name with its schema: `search_path` finds a table, but it may not begin with the schema of that table."""
+    """A quoted name with its schema: `search_path` finds a table, but may begin with another schema."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 

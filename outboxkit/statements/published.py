@@ -1,4 +1,4 @@
-"""Retention: one pruner at a time, rows that are old enough to go, and kept messages read again."""
+"""Retention: the lock of the one pruner, deletes of old rows, and reads of kept messages."""
 
 from datetime import datetime
 from typing import Any
@@ -33,11 +33,11 @@ from outboxkit.tables import UtcDateTime, dead_letter, effect, idempotency, inbo
 # By the table, and not for the database: tenants may have a schema each.
 _OID = literal_column(f"to_regclass('{inbox.name}')::oid::text", String)
 _LOCK = func.hashtextextended(literal_column("'outboxkit:prune:'").concat(_OID), literal_column("0"))
-"""Of a session-level advisory lock, which the one pruner of these tables holds."""
+"""The number of a session-level advisory lock that the one pruner of these tables holds."""
 
 
 def try_prune_lock() -> Select[Any]:
-    """Whether nobody else prunes these tables; from then on this connection does. PostgreSQL only.
+    """Whether no other session prunes these tables; if so, this connection does from now on. PostgreSQL only.
 
     Locks: an advisory lock of these tables, until `release_prune_lock` or the end of the connection; it never waits.
     """
@@ -45,15 +45,15 @@ def try_prune_lock() -> Select[Any]:
 
 
 def release_prune_lock() -> Select[Any]:
-    """Give back what `try_prune_lock` took. PostgreSQL only. Locks: none."""
+    """Release the lock of `try_prune_lock`. PostgreSQL only. Locks: none."""
     return select(func.pg_advisory_unlock(_LOCK))
 
 
 def prune_dead(before: datetime, limit: int) -> ReturningDelete[Any]:
-    """Forget at most `limit` dead letters from before this moment; returns the resolution of each, null where open.
+    """Delete at most `limit` dead letters from before this time; returns the resolution of each, null if open.
 
     Those that park a key stay. Index: none, it reads from the lowest number up to the limit. Locks: the rows that it
-    deletes; those that somebody resolves at this moment are left for the next time.
+    deletes; those that are being resolved at this moment are left for the next time.
     """
     old = (
         select(dead_letter.c.id)
@@ -66,9 +66,9 @@ def prune_dead(before: datetime, limit: int) -> ReturningDelete[Any]:
 
 
 def prune_idempotency(dialect: str, now: datetime, limit: int) -> Delete:
-    """Forget at most `limit` requests whose keys have expired, the longest expired first.
+    """Delete at most `limit` requests whose keys have expired, the longest expired first.
 
-    One with a lease that is not over stays: its run could not store its answer any more. Index:
+    One with a lease that is not over stays: otherwise its run could not store its answer. Index:
     outboxkit_idempotency_expires. Locks: the rows that it deletes; those that a new run takes over at this moment are
     left to it.
     """
@@ -77,7 +77,7 @@ def prune_idempotency(dialect: str, now: datetime, limit: int) -> Delete:
 
 
 def prune_effects(dialect: str, before: datetime, limit: int) -> Delete:
-    """Forget at most `limit` effects that were started before this moment, and whose lease was over then.
+    """Delete at most `limit` effects that were started before this time, and whose lease was over then.
 
     Index: outboxkit_effect_started. Locks: the rows that it deletes; those that a run takes over at this moment are
     left to it.
@@ -87,15 +87,15 @@ def prune_effects(dialect: str, before: datetime, limit: int) -> Delete:
 
 
 def _first(dialect: str, order: Column[Any], *old: ColumnElement[bool], limit: int) -> Delete:
-    """By their places: by their keys the planner would read the whole table for each batch."""
+    """A delete by row ids: by keys the planner would read the whole table for each batch."""
     rows = order.table
     place = row_id(dialect)
-    found = select(place).select_from(rows).where(*old).order_by(order).limit(limit).with_for_update(skip_locked=True)
-    return delete(rows).where(among_found(dialect, place, found))
+    oldest = select(place).select_from(rows).where(*old).order_by(order).limit(limit).with_for_update(skip_locked=True)
+    return delete(rows).where(among_found(dialect, place, oldest))
 
 
 KEPT = (published.c.published_at, published.c.position, *(published.c[name] for name in COLUMNS))
-"""The columns of a kept row that `outboxkit.replay` reads. A replay is for a queue, and nothing there answers."""
+"""The columns of a kept row that `outboxkit.replay` reads. A replay is for one queue, so it needs no reply."""
 
 
 def moment(dialect: str) -> Select[Any]:
@@ -103,10 +103,10 @@ def moment(dialect: str) -> Select[Any]:
     return select(type_coerce(transaction_time(dialect), UtcDateTime))
 
 
-def be_reading() -> Select[Any]:
-    """Until the transaction ends no partition is made or dropped: no row moves while a page is read. PostgreSQL only.
+def keep_partitions() -> Select[Any]:
+    """Keep partitions from being changed until the transaction ends, so that no row moves in the middle of a page.
 
-    Locks: the advisory lock of `partitions.be_alone`, shared.
+    PostgreSQL only. Locks: the advisory lock of `partitions.lock_partitions`, shared.
     """
     return select(func.pg_advisory_xact_lock_shared(PUBLISHED.lock))
 
@@ -114,7 +114,8 @@ def be_reading() -> Select[Any]:
 def settling() -> Select[Any]:
     """The transactions of relays that have claimed rows or are keeping them now: virtual transaction ids.
 
-    What they keep is dated before their commit. PostgreSQL only. Index: none, it reads pg_locks. Locks: none on tables.
+    Rows that they keep are dated before their commit. PostgreSQL only. Index: none, it reads pg_locks. Locks: none on
+    tables.
     """
     names = ("virtualtransaction", "locktype", "database", "relation", "mode", "pid")
     locks = table("pg_locks", *(column(name) for name in names))
@@ -136,53 +137,53 @@ def settling() -> Select[Any]:
 
 
 def prune_published(dialect: str, before: datetime, limit: int) -> Delete:
-    """Forget at most `limit` kept rows from before this moment that are in no day's partition, the oldest first.
+    """Delete at most `limit` kept rows from before this time that are in no day's partition, the oldest first.
 
     Index: the primary key of the default partition, or of SQLite's plain table. Locks: the rows that it deletes.
     """
-    kept = table(unplaced_rows(dialect, published), column("published_at", UtcDateTime), column("position", BigInteger))
-    place = (kept.c.published_at, kept.c.position)
-    old = select(*place).where(kept.c.published_at < before).order_by(*place).limit(limit)
-    return delete(kept).where(tuple_(*place).in_(old))
+    rows = table(unplaced_rows(dialect, published), column("published_at", UtcDateTime), column("position", BigInteger))
+    place = (rows.c.published_at, rows.c.position)
+    old = select(*place).where(rows.c.published_at < before).order_by(*place).limit(limit)
+    return delete(rows).where(tuple_(*place).in_(old))
 
 
 def any_published() -> Select[Any]:
-    """A row if anything is kept. Index: none, it stops at the first row. Locks: none."""
+    """A row if any message is kept. Index: none, it stops at the first row. Locks: none."""
     return select(published.c.position).limit(1)
 
 
 def count_kept(*, type_: str | None, key: str | None) -> Select[int, Any, Any]:
-    """How many kept rows of a destination a replay would publish, and when the first and the last were published.
+    """The number of kept rows that a replay would publish, and the times of the first and the last one.
 
     Parameters: destination, since, until. Index: the primary key, from `since` to `until`. Locks: none.
     """
     at = published.c.published_at
-    return select(func.count(), func.min(at), func.max(at)).where(*_wanted(type_, key))
+    return select(func.count(), func.min(at), func.max(at)).where(*_conditions(type_, key))
 
 
 def kept_page(*, type_: str | None, key: str | None) -> Select[Any]:
-    """The next kept rows of a destination behind a place, in the order of their publishing: by key in position order.
+    """The next kept rows of a destination behind a row, in the order of their publishing: by key in position order.
 
-    Parameters: destination, since, until; after_at and after_position: the place; limit. Index: the primary key of
-    each partition from the place on. Locks: none.
+    Parameters: destination, since, until; after_at and after_position: the row; limit. Index: the primary key of each
+    partition from there on. Locks: none.
     """
     place = (published.c.published_at, published.c.position)
     after = (bindparam("after_at", type_=UtcDateTime), bindparam("after_position", type_=BigInteger))
     return (
         select(*KEPT)
-        .where(*_wanted(type_, key), published.c.published_at >= after[0], tuple_(*place) > tuple_(*after))
+        .where(*_conditions(type_, key), published.c.published_at >= after[0], tuple_(*place) > tuple_(*after))
         .order_by(*place)
         .limit(bindparam("limit", type_=BigInteger))
     )
 
 
-def _wanted(type_: str | None, key: str | None) -> list[ColumnElement[bool]]:
-    """`since` is part of the range, `until` is not."""
-    wanted = [
+def _conditions(type_: str | None, key: str | None) -> list[ColumnElement[bool]]:
+    """The conditions of a replay's rows. `since` is part of the range, `until` is not."""
+    conditions = [
         published.c.destination == bindparam("destination", type_=published.c.destination.type),
         published.c.published_at >= bindparam("since", type_=UtcDateTime),
         published.c.published_at < bindparam("until", type_=UtcDateTime),
     ]
-    wanted += [published.c.type == type_] if type_ is not None else []
-    wanted += [published.c.key == key] if key is not None else []
-    return wanted
+    conditions += [published.c.type == type_] if type_ is not None else []
+    conditions += [published.c.key == key] if key is not None else []
+    return conditions

@@ -1,4 +1,4 @@
-"""Resolving dead letters: put back into the outbox, sent back to their queue or discarded; what waits is released."""
+"""Resolving dead letters: put back into the outbox, sent back to their queue or discarded; parked rows are released."""
 
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 Resolution = Literal["replayed", "discarded"]
 
 _ENVELOPE = ("position", *COLUMNS, "discard_unroutable", "destination", "reply")
-"""What a message has in the outbox, and takes back there; its attempts begin anew, and it does not expire again."""
+"""The columns that a message takes back to the outbox; its attempts begin at 0 again, and it does not expire again."""
 
 
 _NOW = bindparam("now", type_=UtcDateTime)
@@ -43,21 +43,21 @@ def with_siblings(dialect: str) -> CompoundSelect[Any]:
 
     Parameters: ids. Indexes: the primary key and outboxkit_dead_letter_parked. Locks: none.
     """
-    chosen, other = dead_letter.alias("chosen"), dead_letter.alias("other")
-    ours = among(dialect, chosen.c.id, "ids")
-    keys = select(chosen.c.key, chosen.c.destination).where(ours, chosen.c.parked).distinct().subquery("keys")
+    selected, other = dead_letter.alias("chosen"), dead_letter.alias("other")
+    ours = among(dialect, selected.c.id, "ids")
+    keys = select(selected.c.key, selected.c.destination).where(ours, selected.c.parked).distinct().subquery("keys")
     theirs = (other.c.key == keys.c.key, other.c.destination == keys.c.destination, other.c.parked)
-    return union(select(chosen.c.id).where(ours), select(other.c.id).join(keys, and_(*theirs)))
+    return union(select(selected.c.id).where(ours), select(other.c.id).join(keys, and_(*theirs)))
 
 
 def lock(dialect: str) -> Select[Any]:
-    """Those of these dead letters that are open; nobody else has them then.
+    """Lock the open ones of these dead letters.
 
-    With their siblings: two who resolve dead letters of one key come one after the other, so that the second knows
-    that it is the last.
+    Called with their siblings, so that two operators who resolve dead letters of one key come one after the other. Then
+    the second knows that it is the last.
 
     Parameters: ids. Index: the primary key or outboxkit_dead_letter_open. Locks: each row FOR UPDATE, in the order of
-    their numbers; whoever parks rows of these keys waits.
+    their numbers; a relay that parks rows of these keys waits.
     """
     return (
         select(*(dead_letter.c[name] for name in ("id", "position", "key", "parked", "side", "destination")))
@@ -68,9 +68,9 @@ def lock(dialect: str) -> Select[Any]:
 
 
 def forbid_seqscan() -> Select[Any]:
-    """Have this transaction find the rows of a page one by one, by their indexes, however many others there are.
+    """Make this transaction find the rows of a page one by one, by their indexes.
 
-    The planner would rather read a whole table once for 500 rows of it, and for the next 500 again. PostgreSQL only.
+    The planner would rather read a whole table once for 500 rows of it, and again for the next 500. PostgreSQL only.
     Index: none. Locks: none.
     """
     names = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "jit")
@@ -81,9 +81,9 @@ def forbid_seqscan() -> Select[Any]:
 
 
 def put_back(dialect: str) -> ReturningInsert[Any]:
-    """Put dead letters back into the outbox at the places that they had; returns these. A place that is taken stays so.
+    """Put dead letters back into the outbox at their old positions; returns these. A taken position is skipped.
 
-    The rows are held, and due at once: what stands behind them stays there.
+    The rows are held, and due at once: rows behind them stay behind them.
 
     Parameters: ids, now. Index: the primary keys. Locks: the new rows.
     """
@@ -91,17 +91,17 @@ def put_back(dialect: str) -> ReturningInsert[Any]:
     source = select(*(readable(dead_letter.c[name]) for name in _ENVELOPE), _NOW, true()).where(
         dead_letter.c.resolution.is_(None), _has_a_place(), among(dialect, dead_letter.c.id, "ids")
     )
-    made: ReturningInsert[Any] = (
+    statement: ReturningInsert[Any] = (
         insert_into(dialect, outbox)
         .from_select(names, source, include_defaults=False)
         .on_conflict_do_nothing(index_elements=[outbox.c.position])
         .returning(outbox.c.position)
     )
-    return made
+    return statement
 
 
 def envelopes(dialect: str) -> Select[Any]:
-    """These dead letters with all they have but their payloads, which stay where they are.
+    """These dead letters with all their columns but the payload.
 
     Parameters: ids. Index: the primary key. Locks: none beyond those of `lock`.
     """
@@ -110,10 +110,9 @@ def envelopes(dialect: str) -> Select[Any]:
 
 
 def send_back() -> Insert:
-    """Put a dead letter of the inbox into the outbox, behind all that is there: a new row of the destination `default`.
+    """Put a dead letter of the inbox into the outbox, behind all rows there: a new row of the destination `default`.
 
-    Parameters: id, and headers, which say where it is to go; or a list of both. Index: the primary key. Locks: the new
-    row.
+    Parameters: id, and headers with its queue; or a list of both. Index: the primary key. Locks: the new row.
     """
     headers = bindparam("headers", type_=outbox.c.headers.type)
     values = [headers if name == "headers" else readable(dead_letter.c[name]) for name in COLUMNS]
@@ -124,7 +123,7 @@ def send_back() -> Insert:
 
 
 def resolve(dialect: str) -> Update:
-    """Mark dead letters as replayed or discarded; their keys are no longer parked by them.
+    """Mark dead letters as replayed or discarded; they no longer park their keys.
 
     Parameters: ids, as_, by, now. Index: the primary key. Locks: none beyond those of `lock`.
     """
@@ -136,9 +135,9 @@ def resolve(dialect: str) -> Update:
 
 
 def release(dialect: str) -> Update:
-    """Have parked rows of these keys of a destination due at once, those that no parked dead letter stands before.
+    """Make parked rows of these keys of a destination due at once, unless a parked dead letter precedes them.
 
-    In a statement of its own, after `resolve` in the same transaction: it sees what a relay parked until `lock`.
+    Run it after `resolve` in the same transaction: it sees rows that a relay parked before `lock`.
 
     Parameters: at_destination, keys, now. Indexes: outboxkit_outbox_held and outboxkit_dead_letter_parked. Locks: the
     rows.

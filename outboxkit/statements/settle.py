@@ -1,4 +1,4 @@
-"""SettlementWriter: what becomes of claimed rows, all of it in the transaction that claimed them."""
+"""Settling: the fate of claimed rows, written in the transaction that claimed them or in one that follows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ _BURIED = (*_MOVED, "discard_unroutable")
 
 
 def forget(dialect: str) -> Delete:
-    """Forget rows: the broker has confirmed their messages, or they have just been copied elsewhere.
+    """Delete rows: the broker has confirmed their messages, or they have just been copied elsewhere.
 
     Parameters: positions. Index: the primary key. Locks: none beyond those that the claim holds.
     """
@@ -43,8 +43,8 @@ def forget(dialect: str) -> Delete:
 def keep_published(dialect: str) -> Insert:
     """Move rows whose messages the broker has confirmed to `outboxkit_published`; on SQLite `forget` follows.
 
-    They get the time of the database: those of one key would stand in the wrong order where the clocks of two relays
-    differ. Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
+    They get the database's time: with the relays' own clocks, rows of one key could be dated in the wrong order.
+    Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
     """
     source, rows = _taken(dialect, _MOVED)
     moved = select(statement_time(dialect).label("published_at"), *(source[name] for name in _MOVED))
@@ -54,8 +54,8 @@ def keep_published(dialect: str) -> Insert:
 def reschedule() -> Update:
     """Hold a row that was not published until it is due again; executed with a list of parameters.
 
-    Parameters: at_position; failures (attempts to add: 1, or 0 where it is nobody's fault); error; due; now (null where
-    nothing has failed). Index: the primary key. Locks: none beyond those that the claim holds.
+    Parameters: at_position; failures (attempts to add: 1, or 0 if it did not fail); error; due; now (null if it did not
+    fail). Index: the primary key. Locks: none beyond those that the claim holds.
     """
     return (
         update(outbox)
@@ -71,7 +71,7 @@ def reschedule() -> Update:
 
 
 def hold(dialect: str) -> Update:
-    """Have rows wait behind one of their key until it is due again.
+    """Make rows wait behind one of their key until it is due again.
 
     Parameters: positions, due. Index: the primary key. Locks: none beyond those that the claim holds.
     """
@@ -79,20 +79,20 @@ def hold(dialect: str) -> Update:
 
 
 def park(dialect: str) -> Update:
-    """Have rows of a destination wait for an operator, those of them whose key is parked there at this moment.
+    """Make rows of a destination wait for an operator, if their key is parked there at this moment.
 
     Parameters: positions, of_destination. Indexes: the outbox's primary key, outboxkit_dead_letter_parked. Locks: on
-    PostgreSQL the dead letters that park the keys FOR SHARE, until the transaction ends: who releases a key at the same
-    time either waits and then finds these rows, or has already released it, and nothing is parked.
+    PostgreSQL the dead letters that park the keys FOR SHARE, until the transaction ends. An operator who releases a key
+    at the same time waits and then finds these rows. If the key was released before, nothing is parked.
     """
-    wanted = select(outbox.c.key).where(_among_positions(dialect))
+    keys = select(outbox.c.key).where(_among_positions(dialect))
     parking = select(dead_letter.c.key).where(
         dead_letter.c.parked,
-        dead_letter.c.key.in_(wanted),
+        dead_letter.c.key.in_(keys),
         dead_letter.c.destination == bindparam("of_destination", type_=String),
     )
     if not has_one_writer(dialect):
-        parking = parking.order_by(dead_letter.c.id)  # as who resolves dead letters locks them: no deadlock
+        parking = parking.order_by(dead_letter.c.id)  # in the order in which `resolve.lock` locks them: no deadlock
         parking = select(parking.with_for_update(read=True).cte("parking").c.key)
     return (
         update(outbox)
@@ -102,7 +102,7 @@ def park(dialect: str) -> Update:
 
 
 def add_reply() -> Insert:
-    """Add what a destination has answered to a row as a row of `default`, if that row is there; a list of parameters.
+    """Add a destination's answer to a row as a row of `default`, if that row still exists; a list of parameters.
 
     Executed before `forget`, in its transaction. Parameters: at_position, and the columns of the message. Index: the
     primary key. Locks: none.
@@ -113,7 +113,7 @@ def add_reply() -> Insert:
 
 
 def bury(dialect: str) -> Insert:
-    """Move rows to the dead letters: on PostgreSQL the one statement deletes them, on SQLite `forget` follows.
+    """Move rows to the dead letters: on PostgreSQL this statement deletes them, on SQLite `forget` follows.
 
     Parameters: positions, reason, error, failures (attempts to add), parked, now. Index: the outbox's primary key.
     Locks: none beyond those that the claim holds.
@@ -135,7 +135,7 @@ def bury(dialect: str) -> Insert:
 
 
 def _taken(dialect: str, names: Sequence[str]) -> tuple[Any, list[ColumnElement[bool]]]:
-    """The columns of rows that are to be moved, and which rows: deleted by the same statement where that can be."""
+    """The columns and conditions of rows to move; if the database can, the same statement deletes them."""
     if not moves_rows(dialect):
         return outbox.c, [_among_positions(dialect)]
     gone = delete(outbox).where(_among_positions(dialect)).returning(*(outbox.c[name] for name in names))

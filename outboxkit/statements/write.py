@@ -1,6 +1,6 @@
-"""Writing: new rows in the user's transaction, the lock that keeps writers of a key in order, and taking a row back.
+"""Writing: new rows in the user's transaction, the lock that keeps a key's writers in order, and cancelling.
 
-New rows are given in the columns of `WRITTEN`; the rest is the relay's.
+New rows have the columns of `WRITTEN`; the others are the relay's.
 """
 
 from functools import cache
@@ -32,13 +32,13 @@ WRITTEN = tuple(outbox.c[name] for name in NAMES)
 """The columns of a new row, in their order."""
 
 KEY_LOCKS = 1024
-"""How many locks all the keys of `strict_order` share; a power of two."""
+"""The number of locks that all keys of `strict_order` share; a power of two."""
 KEY_LOCK_SPACE = 0x6F75_746B
-"""The first of the two numbers of a key's lock, "outk": no lock that is named by one number can be the same."""
+"""The first of the two numbers of a key's lock, "outk": it cannot collide with locks of one number."""
 
 
 def insert_one() -> Insert:
-    """Insert a row, and ask nothing back, for which a writer would need more than the right to insert.
+    """Insert a row without RETURNING, for which a writer would need more than the INSERT privilege.
 
     Parameters: a dict of `WRITTEN`, on SQLite a list of them. Locks: none.
     """
@@ -56,17 +56,17 @@ def insert_many(dialect: str) -> Insert:
 
 @cache
 def insert_one_unless_there(dialect: str) -> Insert:
-    """`insert_one`, but nothing where the outbox has a row with this id that was added with `dedup` too.
+    """`insert_one`, but nothing if the outbox has a row with this id that was added with `dedup` too.
 
-    Index: outboxkit_outbox_dedup. Locks: where another transaction has inserted the same id and is still open, this one
-    waits for it: after its commit nothing is inserted, after its rollback this insert goes on.
+    Index: outboxkit_outbox_dedup. Locks: if an open transaction has inserted the same id, this one waits for it. After
+    its commit nothing is inserted, after its rollback this insert goes on.
     """
     return _unless_there(insert_into(dialect, outbox).inline())
 
 
 @cache
 def insert_many_unless_there(dialect: str) -> Insert:
-    """`insert_many`, but no rows with an id that the outbox has, where both have `dedup`. PostgreSQL only.
+    """`insert_many`, but no rows with an id that the outbox has, if both have `dedup`. PostgreSQL only.
 
     Index: outboxkit_outbox_dedup. Locks: as `insert_one_unless_there`, for each row.
     """
@@ -74,32 +74,31 @@ def insert_many_unless_there(dialect: str) -> Insert:
 
 
 def lock_keys() -> Select[Any]:
-    """Wait until no other transaction that took the lock of one of these keys is open. PostgreSQL only.
+    """Wait until every other transaction that took the lock of one of these keys has ended. PostgreSQL only.
 
-    Parameters: keys. Index: none. Locks: transaction-level advisory locks in a space of their own: each key stands for
-    one of `KEY_LOCKS` numbers, so that any number of keys fits into the server's table of locks. They are taken in the
-    order of their numbers, which is the same in every transaction. The subquery's ORDER BY counts: the locks are taken
-    above it.
+    Parameters: keys. Index: none. Locks: transaction-level advisory locks in a space of their own. Each key maps to one
+    of `KEY_LOCKS` numbers, so that any number of keys fits into the server's table of locks. They are taken in the
+    order of their numbers, which is the same in every transaction: the locks are taken above the subquery's ORDER BY.
     """
     keys = (
         func.unnest(bindparam("keys", type_=ARRAY(String))).table_valued(column("key", String)).render_derived("given")
     )
     hashed = func.hashtextextended(literal_column("'outboxkit:'").concat(keys.c.key), literal_column("0"))
     number = cast(hashed.bitwise_and(literal_column(str(KEY_LOCKS - 1))), Integer)
-    wanted = select(number.label("number")).distinct().order_by("number").subquery("wanted")
-    return select(func.pg_advisory_xact_lock(literal_column(str(KEY_LOCK_SPACE)), wanted.c.number))
+    numbers = select(number.label("number")).distinct().order_by("number").subquery("wanted")
+    return select(func.pg_advisory_xact_lock(literal_column(str(KEY_LOCK_SPACE)), numbers.c.number))
 
 
 def cancel_delayed() -> Delete:
-    """Take back a message that waits for its time, a retry, or an operator.
+    """Delete a message that waits for its time, a retry, or an operator.
 
-    Parameters: message_id. Index: outboxkit_outbox_delayed. Locks: the row; where a relay has it, this waits for it.
+    Parameters: message_id. Index: outboxkit_outbox_delayed. Locks: the row; if a relay has it, this waits for it.
     """
     return delete(outbox).where(outbox.c.message_id == bindparam("message_id"), outbox.c.due_at.is_not(None))
 
 
 def cancel() -> Delete:
-    """Take back a message, whatever it waits for: also one that a relay has just put off until later.
+    """Delete a message in any state, also one that a relay has just rescheduled.
 
     Parameters: message_id. Index: none, it reads the whole outbox. Locks: as `cancel_delayed`.
     """
@@ -107,10 +106,10 @@ def cancel() -> Delete:
 
 
 def _unless_there(rows: Any) -> Insert:
-    made: Insert = rows.on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
-    return made
+    statement: Insert = rows.on_conflict_do_nothing(index_elements=["message_id"], index_where=outbox.c.dedup)
+    return statement
 
 
 def _rows(dialect: str) -> Select[Any]:
-    given = lists(dialect, {written.name: written.type for written in WRITTEN})
-    return given.select(*given.c.values())
+    source = lists(dialect, {written.name: written.type for written in WRITTEN})
+    return source.select(*source.c.values())

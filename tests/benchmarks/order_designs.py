@@ -96,7 +96,7 @@ def text(statement: Any) -> str:
 def by_position(drain: Drain, connection: psycopg.Connection[Any], *, ordered: bool) -> None:
     """Claim by position above a floor; with `ordered`, give back what has an earlier one of its key elsewhere."""
     claim, forget = text(statements.claim.claim_ready()), text(statements.settle.forget("postgresql"))
-    before = text(statements.claim.standing_before("postgresql"))
+    before = text(statements.claim.predecessors("postgresql"))
     oldest = text(statements.claim.oldest_ready())
     cursor = connection.cursor(binary=True)
     floor = everybodys = 0
@@ -108,7 +108,11 @@ def by_position(drain: Drain, connection: psycopg.Connection[Any], *, ordered: b
         send = rows
         if ordered and rows:
             last = {row[5]: row[0] for row in rows}
-            given: dict[str, Any] = {"keys": list(last), "uptos": list(last.values()), "mine": [row[0] for row in rows]}
+            given: dict[str, Any] = {
+                "keys": list(last),
+                "last_positions": list(last.values()),
+                "own_positions": [row[0] for row in rows],
+            }
             given |= {**OURS, "floor": everybodys}  # this worker's own is past rows that others hold
             blocked = {row[0]: row[1] for row in cursor.execute(before, given) if row[1] is not None}
             send = [row for row in rows if row[0] < blocked.get(row[5], row[0] + 1)]

@@ -51,21 +51,25 @@ BURIED = {"reason": "rejected", "error": "no", "failures": 1, "parked": True, "n
 BATCH = {
     **OURS,
     "keys": [f"k{n}" for n in range(100)],
-    "uptos": [10_000] * 100,
-    "mine": list(range(9900, 10_000)),
+    "last_positions": [10_000] * 100,
+    "own_positions": list(range(9900, 10_000)),
     "floor": 5000,
 }
 PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "claim.claim_ready": (statements.claim.claim_ready(), {**OURS, "floor": 5000, "limit": 500}, {READY}),
     "claim.claim_due": (statements.claim.claim_due(), {**OURS, "now": NOW, "limit": 500}, {DUE}),
-    "claim.claim_ready_but": (
-        statements.claim.claim_ready_but(),
-        {**OURS, "floor": 5000, "limit": 500, "but": ["k1", "k2"]},
+    "claim.claim_ready_except": (
+        statements.claim.claim_ready_except(),
+        {**OURS, "floor": 5000, "limit": 500, "except_keys": ["k1", "k2"]},
         {READY},
     ),
-    "claim.claim_due_but": (statements.claim.claim_due_but(), {**OURS, "now": NOW, "limit": 500, "but": ["k1"]}, {DUE}),
+    "claim.claim_due_except": (
+        statements.claim.claim_due_except(),
+        {**OURS, "now": NOW, "limit": 500, "except_keys": ["k1"]},
+        {DUE},
+    ),
     "claim.oldest_ready": (statements.claim.oldest_ready(), {**OURS, "floor": 5000}, {READY}),
-    "claim.standing_before": (statements.claim.standing_before("postgresql"), BATCH, {KEY, HELD, PARKED}),
+    "claim.predecessors": (statements.claim.predecessors("postgresql"), BATCH, {KEY, HELD, PARKED}),
     "settle.forget": (statements.settle.forget("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
     "settle.keep_published": (statements.settle.keep_published("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
     "settle.reschedule": (
@@ -148,7 +152,7 @@ def test_a_claim_stays_short_however_many_rows_wait_for_later(filled: Engine):
 
 
 def test_what_stands_before_is_found_by_one_probe_for_each_key(filled: Engine):
-    found = run(filled, PLANS["claim.standing_before"][0], BATCH)
+    found = run(filled, PLANS["claim.predecessors"][0], BATCH)
     scans = [node for node in walk(found) if "Index Name" in node]
     assert {node["Index Name"] for node in scans} == {KEY, HELD, PARKED}
     assert max(node["Actual Loops"] for node in scans) <= 100

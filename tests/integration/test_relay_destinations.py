@@ -87,12 +87,12 @@ async def test_a_backlog_of_another_destination_is_not_walked_over(pg_engine: En
     with pg_engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE outboxkit_outbox"))
     ours: dict[str, Any] = {"destination": "default", "floor": 0, "limit": 500, "now": NOW + HOUR}
-    before = {"keys": ["k0"], "uptos": [10**6], "mine": [0]}
+    before = {"keys": ["k0"], "last_positions": [10**6], "own_positions": [0]}
     for statement in (
         statements.claim.claim_ready(),
         statements.claim.claim_due(),
         statements.claim.oldest_ready(),
-        statements.claim.standing_before("postgresql"),
+        statements.claim.predecessors("postgresql"),
         statements.notifier.something_to_do(),
         statements.status.count_due(NOW),
         statements.status.count_later(NOW),

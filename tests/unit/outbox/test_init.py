@@ -148,7 +148,7 @@ def test_add_all_of_one_may_have_an_id(engine: Engine, database_url: str):
     with Session(engine) as session:
         given = ids.derive("order", 1)
         assert outbox.add_all(session, [order(1)], message_id=given)[0].id == given
-        with pytest.raises(EncodeError, match="message_id names one message, and 2 events were given"):
+        with pytest.raises(EncodeError, match="message_id is for one message, and there are 2 events"):
             outbox.add_all(session, [order(1), order(2)], message_id=given)
         session.commit()
     assert ids_in(database_url) == [given]

@@ -137,7 +137,7 @@ async def test_a_huge_message_still_makes_a_batch(bench: Bench, seconds: Ticking
 
 async def test_an_error_gives_the_connection_back(bench: Bench, seconds: Ticking):
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
-    batches._standing_before = None  # type: ignore[assignment]
+    batches._predecessors = None  # type: ignore[assignment]
     bench.add("a", key="k")
     with pytest.raises(Exception, match="None"):
         await batches.claim(NOW, now=NOW)

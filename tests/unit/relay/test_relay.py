@@ -178,7 +178,7 @@ async def test_an_error_of_the_publisher_takes_everything_back_and_the_relay_wai
             await asyncio.sleep(0.01)
     assert bench.rows() == before
     bench.publisher.answer = lambda message: None
-    while bench.left():
+    while await asyncio.to_thread(bench.left):
         await asyncio.sleep(0.01)
     bench.stop.set()
     await running
@@ -199,7 +199,7 @@ async def test_no_error_around_a_turn_ends_a_relay_and_each_is_told_once(bench: 
     monkeypatch.setattr(relay._pipeline, "turn", surprising)
     with capture_logs() as said:
         running = asyncio.create_task(relay.run(bench.stop))
-        while bench.left():
+        while await asyncio.to_thread(bench.left):
             await asyncio.sleep(0.01)
         bench.stop.set()
         await running

@@ -18,7 +18,9 @@ def positions(connection: Connection, statement: Select[Any], **given: object) -
 
 
 def before(connection: Connection, *keys: str, mine: tuple[int, ...] = ()) -> list[tuple[Any, ...]]:
-    found = connection.execute(claim.standing_before("sqlite"), {"destination": "default", "keys": keys, "mine": mine})
+    found = connection.execute(
+        claim.predecessors("sqlite"), {"destination": "default", "keys": keys, "own_positions": mine}
+    )
     return sorted(map(tuple, found))
 
 
