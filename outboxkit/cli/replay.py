@@ -1,4 +1,4 @@
-"""`outboxkit replay`: messages that were kept, once more for one queue."""
+"""`outboxkit replay`: kept messages, published again to one queue."""
 
 import asyncio
 import inspect
@@ -31,31 +31,31 @@ Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only mess
 Since = Annotated[
     str | None,
     typer.Option(
-        "--since", metavar="WHEN", help="Only what was published since: 2026-03-01T12:00Z, or 2h for 2 h ago."
+        "--since", metavar="WHEN", help="Only messages published since: 2026-03-01T12:00Z, or 2h for 2 h ago."
     ),
 ]
 Until = Annotated[
-    str | None, typer.Option("--until", metavar="WHEN", help="Only what was published before. As --since.")
+    str | None, typer.Option("--until", metavar="WHEN", help="Only messages published before. As --since.")
 ]
 Handlers = Annotated[
     list[str] | None,
     typer.Option("--handler", metavar="NAME", help="Only this handler runs for them; may be given several times."),
 ]
 Rate = Annotated[float | None, typer.Option("--rate", metavar="NUMBER", min=0.01, help="Messages a second, at most.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be published.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Publish nothing, only print the plan.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def _selecting(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn `command(chosen, selection, ...)` into one that takes the options of a selection instead."""
+    """Turn `command(settings, selection, ...)` into one that takes the options of a selection instead."""
 
     def with_options(
-        chosen: Settings, *, type_: Type = None, key: Key = None, since: Since = None, until: Until = None, **own: Any
+        settings: Settings, *, type_: Type = None, key: Key = None, since: Since = None, until: Until = None, **own: Any
     ) -> None:
         now = utc_now()
         published = _moment("--since", since, now), _moment("--until", until, now)
-        selection = Selection(type_, key, *published, destination=chosen.destination)
-        command(chosen, selection, **own)
+        selection = Selection(type_, key, *published, destination=settings.destination)
+        command(settings, selection, **own)
 
     first, _, *own = inspect.signature(command).parameters.values()
     options = list(inspect.signature(with_options).parameters.values())[1:-1]
@@ -67,7 +67,7 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
 @with_settings(*DATABASE, "destination", "broker_url", "publish_timeout", "drain_patience", *PROCESS)
 @_selecting
 def replay(
-    chosen: Settings,
+    settings: Settings,
     selection: Selection,
     *,
     to_queue: Queue,
@@ -78,22 +78,22 @@ def replay(
 ) -> None:
     """Publish kept messages again, same ids, to one queue: to rebuild a read model.
 
-    Needs OUTBOXKIT_PUBLISHED_RETENTION at the relay. Exit 3 where it was stopped before the end; it says how to go on.
+    Needs OUTBOXKIT_PUBLISHED_RETENTION at the relay. Exit 3 if it was stopped before the end; it says how to go on.
 
     Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
     """
     selection = replace(selection, handlers=_checked(handlers or []))
-    found = asyncio.run(_find(chosen, selection))
-    typer.echo(_described(found, to_queue, selection.handlers))
-    if dry_run or not found.count:
+    messages = asyncio.run(_find(settings, selection))
+    typer.echo(_described(messages, to_queue, selection.handlers))
+    if dry_run or not messages.count:
         return
     if not yes:
         if not sys.stdin.isatty():
             raise ConfigurationError(
-                "nobody is there to be asked, and nothing was published: add --yes to publish them again"
+                "standard input is not a terminal, and nothing was published: add --yes to publish without a question"
             )
         typer.confirm("Publish them again?", abort=True)
-    sys.exit(_replay(chosen, replace(selection, until=found.until), to_queue, rate, found.count))
+    sys.exit(_replay(settings, replace(selection, until=messages.until), to_queue, rate, messages.count))
 
 
 def _checked(handlers: list[str]) -> tuple[str, ...]:
@@ -105,30 +105,30 @@ def _checked(handlers: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(handlers))
 
 
-def _described(found: Found, queue: str, handlers: tuple[str, ...]) -> str:
-    if found.first is None or found.last is None:
+def _described(messages: Found, queue: str, handlers: tuple[str, ...]) -> str:
+    if messages.first is None or messages.last is None:
         return "no such message is kept: a relay keeps messages while OUTBOXKIT_PUBLISHED_RETENTION is set"
-    between = f"published from {_written(found.first)} to {_written(found.last)}"
+    between = f"published from {_written(messages.first)} to {_written(messages.last)}"
     alone = f" and its handlers {', '.join(handlers)} alone" if handlers else ""
-    return f"{found.count} messages for queue {queue}{alone}, {between}"
+    return f"{messages.count} messages for queue {queue}{alone}, {between}"
 
 
-async def _find(chosen: Settings, selection: Selection) -> Found:
-    engine, publisher = _connections(chosen, "")
+async def _find(settings: Settings, selection: Selection) -> Found:
+    engine, publisher = _connections(settings, "")
     try:
         return await Replay(engine, publisher, selection).find()
     finally:
         await engine.dispose()
 
 
-def _replay(chosen: Settings, selection: Selection, queue: str, rate: float | None, total: int) -> int:
+def _replay(settings: Settings, selection: Selection, queue: str, rate: float | None, total: int) -> int:
     done = Replayed()
 
     async def work(stop: asyncio.Event) -> int:
-        engine, publisher = _connections(chosen, queue)
+        engine, publisher = _connections(settings, queue)
         try:
             with _shown(total) as show:
-                worker = Replay(engine, publisher, selection, rate=rate, patience=chosen.drain_patience)
+                worker = Replay(engine, publisher, selection, rate=rate, patience=settings.drain_patience)
                 await worker.run(stop, done, show)
         finally:
             await publisher.close()
@@ -136,7 +136,7 @@ def _replay(chosen: Settings, selection: Selection, queue: str, rate: float | No
         return 0
 
     try:
-        process.run(work, shutdown_timeout=chosen.shutdown_timeout)
+        process.run(work, shutdown_timeout=settings.shutdown_timeout)
     finally:
         typer.echo(f"replayed {done.count} of {total}")
         if not done.complete and done.upto is not None:
@@ -147,15 +147,15 @@ def _replay(chosen: Settings, selection: Selection, queue: str, rate: float | No
     return 0 if done.complete else INCOMPLETE
 
 
-def _connections(chosen: Settings, queue: str) -> tuple[AsyncEngine, Publisher]:
-    engine = compose.database(chosen, name="outboxkit replay", pool_size=1)
-    url = chosen.broker_url.get_secret_value()
-    return engine, process.queue_publisher(url, queue, timeout=chosen.publish_timeout)
+def _connections(settings: Settings, queue: str) -> tuple[AsyncEngine, Publisher]:
+    engine = compose.database(settings, name="outboxkit replay", pool_size=1)
+    url = settings.broker_url.get_secret_value()
+    return engine, process.queue_publisher(url, queue, timeout=settings.publish_timeout)
 
 
 @contextmanager
 def _shown(total: int) -> Iterator[Callable[[Replayed], None]]:
-    """A bar on a terminal; elsewhere a line now and then. Both say how far it is, for whom it is killed."""
+    """A progress bar on a terminal; elsewhere a line now and then, in case it is killed."""
     if not sys.stderr.isatty():
         yield now_and_then(lambda done: f"replayed {done.count} of {total}, up to {_written(done.upto)}")
         return
@@ -173,7 +173,7 @@ def _shown(total: int) -> Iterator[Callable[[Replayed], None]]:
 
 
 def _moment(option: str, text: str | None, now: datetime) -> datetime | None:
-    """A moment in ISO 8601, in UTC where it names no zone, or a duration before now."""
+    """A moment in ISO 8601, in UTC without a zone, or a duration before now."""
     if text is None:
         return None
     try:
@@ -181,11 +181,11 @@ def _moment(option: str, text: str | None, now: datetime) -> datetime | None:
     except ValueError:
         pass
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         accepted = "a moment such as 2026-03-01T12:00Z, or a duration such as 2h or 7d"
         raise ConfigurationError(f"{option} is {text!r}: {accepted} is accepted") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _written(moment: datetime | None) -> str:

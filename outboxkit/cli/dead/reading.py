@@ -41,24 +41,24 @@ Newer = Annotated[str | None, typer.Option("--newer-than", metavar="DURATION", h
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Filters:
     """The filters of a command; ages become moments by the database's clock."""
 
-    filters: Selection = field(default_factory=Selection)
+    columns: Selection = field(default_factory=Selection)
     older: timedelta | None = None
     newer: timedelta | None = None
 
     @property
     def says_nothing(self) -> bool:
         """Whether there is no filter at all."""
-        return self == Wanted()
+        return self == Filters()
 
-    def selection(self, now: datetime, given: tuple[str, ...] = (), *, resolved: bool = False) -> Selection:
-        """As a selection, with these arguments: digits are a dead letter's number, all else is a message id."""
+    def selection(self, now: datetime, ids: tuple[str, ...] = (), *, resolved: bool = False) -> Selection:
+        """The selection of these filters and ids: digits are a dead letter's number, all else is a message id."""
         return replace(
-            self.filters,
-            numbers=tuple(int(one) for one in given if is_number(one)),
-            message_ids=self.filters.message_ids + tuple(one for one in given if not is_number(one)),
+            self.columns,
+            numbers=tuple(int(one) for one in ids if is_number(one)),
+            message_ids=self.columns.message_ids + tuple(one for one in ids if not is_number(one)),
             before=None if self.older is None else now - self.older,
             since=None if self.newer is None else now - self.newer,
             resolved=resolved,
@@ -85,7 +85,7 @@ FILTERS: dict[str, Any] = {
     "older_than": Older,
     "newer_than": Newer,
 }
-"""The options of all `Wanted`, by their parameters; most are columns of a `Selection`."""
+"""The options of all `Filters`, by their parameters; most are columns of a `Selection`."""
 
 
 def with_filters(command: Callable[..., None]) -> Callable[..., None]:
@@ -93,7 +93,7 @@ def with_filters(command: Callable[..., None]) -> Callable[..., None]:
 
     def with_options(settings: Settings, **arguments: Any) -> None:
         options = {name: arguments.pop(name) for name in FILTERS}
-        command(settings, _wanted(**options), **arguments)
+        command(settings, _filters(**options), **arguments)
 
     first, _, *own = inspect.signature(command).parameters.values()
     kind = inspect.Parameter.KEYWORD_ONLY
@@ -103,14 +103,14 @@ def with_filters(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-def _wanted(
+def _filters(
     *, id_: Sequence[str] | None, older_than: str | None, newer_than: str | None, **columns: str | None
-) -> Wanted:
+) -> Filters:
     side = columns["side"]
     if side is not None and side not in SIDES:
         raise ConfigurationError(f"--side is {side!r}: {' or '.join(SIDES)} is accepted")
     same: dict[str, Any] = {name.rstrip("_"): value for name, value in columns.items()}
-    return Wanted(
+    return Filters(
         Selection(message_ids=tuple(id_ or ()), **same),
         older=_age("--older-than", older_than),
         newer=_age("--newer-than", newer_than),
@@ -140,7 +140,7 @@ Named = Annotated[list[str], typer.Argument(metavar="ID", help="Numbers of dead 
 @with_settings(*DATABASE, "inbox_retention")
 @with_filters
 def list_(
-    settings: Settings, filters: Wanted, *, limit: Limit = 50, all_: All = False, as_json: AsJson = False
+    settings: Settings, filters: Filters, *, limit: Limit = 50, all_: All = False, as_json: AsJson = False
 ) -> None:
     """List dead letters, the newest first: those that are neither replayed nor discarded.
 
@@ -192,7 +192,7 @@ def nowhere(missing: Sequence[str]) -> str:
     return f"no dead letter is {names}; a number or a message id from `outboxkit dead list --all` is accepted"
 
 
-def _nothing(filters: Wanted, *, resolved: bool) -> str:
+def _nothing(filters: Filters, *, resolved: bool) -> str:
     what = "no dead letter" if resolved else "no open dead letter"
     return what if filters.says_nothing else f"{what} matches"
 
@@ -201,7 +201,7 @@ def _print_json(document: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
 
 
-async def _find(settings: Settings, filters: Wanted, *, limit: int, resolved: bool) -> Found:
+async def _find(settings: Settings, filters: Filters, *, limit: int, resolved: bool) -> Found:
     engine = compose.database(settings, name="outboxkit dead")
     try:
         letters = DeadLetters(engine)
@@ -215,6 +215,6 @@ async def _read(settings: Settings, ids: tuple[str, ...]) -> tuple[datetime, Seq
     try:
         letters = DeadLetters(engine)
         now = await letters.now()
-        return now, await letters.read(Wanted().selection(now, ids, resolved=True), limit=MOST_SHOWN)
+        return now, await letters.read(Filters().selection(now, ids, resolved=True), limit=MOST_SHOWN)
     finally:
         await engine.dispose()

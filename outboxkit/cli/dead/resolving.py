@@ -10,7 +10,7 @@ import typer
 
 from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.dead.reading import Wanted, nowhere, rules, with_filters
+from outboxkit.cli.dead.reading import Filters, nowhere, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.progress import now_and_then
 from outboxkit.cli.wording import many, number
@@ -52,7 +52,7 @@ class Plan:
 @with_filters
 def replay(
     settings: Settings,
-    filters: Wanted,
+    filters: Filters,
     *,
     ids: Named = None,
     all_: All = False,
@@ -85,7 +85,7 @@ def replay(
 @with_filters
 def discard(
     settings: Settings,
-    filters: Wanted,
+    filters: Filters,
     *,
     ids: Named = None,
     all_: All = False,
@@ -113,7 +113,7 @@ def discard(
     sys.exit(_run(settings, plan, "discard", plan.survey.count, None))
 
 
-def _refuse_nothing(what: str, filters: Wanted, ids: list[str] | None, *, all_: bool) -> None:
+def _refuse_nothing(what: str, filters: Filters, ids: list[str] | None, *, all_: bool) -> None:
     named = bool(ids) or not filters.says_nothing
     if named and all_:
         raise ConfigurationError(f"use either --all or {'ids' if ids else 'filters'}, not both")
@@ -126,7 +126,7 @@ def _refuse_nothing(what: str, filters: Wanted, ids: list[str] | None, *, all_: 
         )
 
 
-async def _plan(settings: Settings, filters: Wanted, ids: tuple[str, ...], which: Rules) -> Plan:
+async def _plan(settings: Settings, filters: Filters, ids: tuple[str, ...], which: Rules) -> Plan:
     engine = compose.database(settings, name="outboxkit dead")
     try:
         letters = DeadLetters(engine, rules=which)

@@ -1,28 +1,28 @@
-"""Which dead letters a command is about."""
+"""The filters of the commands about dead letters."""
 
 from datetime import timedelta
 
 import pytest
 
-from outboxkit.cli.dead.reading import Wanted, is_number
+from outboxkit.cli.dead.reading import Filters, is_number
 from outboxkit.deadletters import Selection
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 
 
 @pytest.mark.parametrize(
-    ("given", "number"),
+    ("argument", "number"),
     [("7", True), ("0199a-1", False), ("\u0667", False), ("", False), ("-7", False), (str(2**63), False)],
 )
-def test_digits_are_a_number(given: str, number: bool):
-    assert is_number(given) is number
+def test_digits_are_a_number(argument: str, number: bool):
+    assert is_number(argument) is number
 
 
 def test_arguments_and_filters_are_one_selection():
-    wanted = Wanted(
+    filters = Filters(
         Selection((), ("7",), "T", "k", "expired", "outbox", "payments"), timedelta(hours=1), timedelta(days=1)
     )
-    assert wanted.selection(NOW, ("8", "m-1"), resolved=True) == Selection(
+    assert filters.selection(NOW, ("8", "m-1"), resolved=True) == Selection(
         numbers=(8,),
         message_ids=("7", "m-1"),
         type="T",
@@ -37,8 +37,8 @@ def test_arguments_and_filters_are_one_selection():
 
 
 def test_nothing_is_said_without_filters():
-    assert Wanted().says_nothing
-    assert not Wanted(Selection(key="")).says_nothing
+    assert Filters().says_nothing
+    assert not Filters(Selection(key="")).says_nothing
 
 
 @pytest.mark.parametrize(
