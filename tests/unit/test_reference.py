@@ -43,12 +43,13 @@ MODULES = {
 
 
 def read(name: str) -> str:
-    return (REFERENCE / f"{name}.md").read_text()
+    """A page, together with those that it is the cover of."""
+    return "\n".join(path.read_text() for path in (REFERENCE / f"{name}.md", *sorted((REFERENCE / name).glob("*.md"))))
 
 
 def section(page: str, title: str) -> str:
     """What stands under a heading, up to the next one."""
-    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", page, re.MULTILINE | re.DOTALL)
     assert found is not None, f"no heading {title!r}"
     return found[1]
 
@@ -58,7 +59,7 @@ def first_cells(text: str) -> list[str]:
 
 
 def headings() -> dict[str, str]:
-    """The names that api.md has a heading for, with the signature that is written there."""
+    """The names that the pages of the API have a heading for, with the signature that is written there."""
     found = re.findall(r"^#+ `([\w.]+)(\([^`]*\))?`$", read("api"), re.MULTILINE)
     return dict(found)
 
@@ -78,7 +79,7 @@ def resolve(name: str) -> object:
 
 @pytest.mark.parametrize("name", outboxkit.__all__)
 def test_every_public_name_has_a_place(name: str) -> None:
-    modules = re.findall(r"^## \w+: `(\w+)`", read("api"), re.MULTILINE)
+    modules = re.findall(r"^# [\w ]+: `(\w+)`", read("api"), re.MULTILINE)
     assert name in {*headings(), *modules, *first_cells(section(read("api"), "Errors"))}
 
 
@@ -245,10 +246,11 @@ def test_the_tables_page_is_of_this_version() -> None:
 
 
 def test_every_page_is_reached_from_the_index() -> None:
-    """Or from the table of decisions, which is."""
+    """Or from the table of decisions or of the API, which are."""
     linked = set(re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text()))
-    table = (ROOT / "docs" / "decisions" / "README.md").read_text()
-    linked |= {f"decisions/{name}" for name in re.findall(r"\]\(([^)#]+)", table)}
+    for folder, table in (("decisions", "decisions/README.md"), ("reference", "reference/api.md")):
+        text = (ROOT / "docs" / table).read_text()
+        linked |= {f"{folder}/{name}" for name in re.findall(r"\]\(([^)#]+)", text)}
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
     assert pages <= linked
 
