@@ -13,7 +13,24 @@ import typer
 from pydantic_core import PydanticUndefined
 
 import outboxkit
-from outboxkit import effects, errors, idempotency, ids, inbox, migrations, outbox, preconditions, problems, tables
+from outboxkit import (
+    compose,
+    consumer,
+    effects,
+    errors,
+    idempotency,
+    ids,
+    inbox,
+    migrations,
+    outbox,
+    preconditions,
+    problems,
+    process,
+    relay,
+    retention,
+    tables,
+)
+from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.cli import app
 from outboxkit.inbox import failure
 from outboxkit.integrations import asgi, fastapi, flask, protocol
@@ -40,6 +57,14 @@ MODULES = {
     "preconditions": preconditions,
     "problems": problems,
 }
+PARTS = {
+    "compose": compose,
+    "consumer": consumer,
+    "process": process,
+    "relay": relay,
+    "retention": retention,
+}
+"""Modules of which the reference has what a program of one's own needs, and no more."""
 
 
 def read(name: str) -> str:
@@ -74,7 +99,7 @@ def functions_of(module: ModuleType) -> list[str]:
 
 def resolve(name: str) -> object:
     module, _, rest = name.rpartition(".")
-    return getattr(MODULES[module], rest) if module else getattr(outboxkit, rest)
+    return getattr((MODULES | PARTS)[module], rest) if module else getattr(outboxkit, rest)
 
 
 @pytest.mark.parametrize("name", outboxkit.__all__)
@@ -120,10 +145,26 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
         (idempotency.Replay, "`idempotency.Replay`"),
         (idempotency.InProgress, "`idempotency.InProgress`"),
         (effects.Effect, "`effects.Effect`"),
+        (relay.Relay, "`relay.Relay`"),
+        (relay.Policy, "`relay.Policy`"),
+        (consumer.Concurrency, "`consumer.Concurrency`"),
+        (consumer.Policy, "`consumer.Policy`"),
+        (retention.Periods, "`retention.Periods`"),
     ],
 )
 def test_every_attribute_is_in_its_table(found: type, title: str) -> None:
     assert first_cells(section(read("api"), title)) == list(found.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("class_", "title"),
+    [
+        (consumer.Consumer, "`consumer.Consumer`"),
+        (DirectPublisher, "Without a broker: `direct.DirectPublisher`"),
+    ],
+)
+def test_every_argument_is_in_its_table(class_: type, title: str) -> None:
+    assert first_cells(section(read("api"), title)) == list(inspect.signature(class_).parameters)
 
 
 @pytest.mark.parametrize("title", [title for title in headings() if headings()[title].endswith(", **options)")])
