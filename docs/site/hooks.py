@@ -1,7 +1,7 @@
 """What the site needs beyond MkDocs: the pages are written to be read on a code host and run by tests.
 
-Four things differ from plain Markdown. Blocks that only the tests read are left out, and what stands behind a block's
-language is theirs too. A link that leaves docs/, to a test for one, leads to a page that shows that file. The changelog
+Four things differ from plain Markdown. What a block prints looks unlike what is typed, and has no button to copy it. A
+link that leaves docs/, to a test for one, leads to a page that shows that file. The changelog
 is a page. A diagram is put into the page itself, so that it has the colours that the reader has chosen.
 """
 
@@ -16,8 +16,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 CHANGELOG = "changelog.md"
-HIDDEN = re.compile(r"^<!-- [a-z]+[^\n]*\n.*?^-->\n", re.MULTILINE | re.DOTALL)
-FENCE = re.compile(r"^```(?P<language>[a-z]+)(?P<words>(?: [a-z-]+)+)$", re.MULTILINE)
+OUTPUT = re.compile(r"(?<=^```\n\n)```text$", re.MULTILINE)
 LINK = re.compile(r"\[(?P<text>[^]]*)\]\((?P<path>\.\.?/[^)#]*)(?P<anchor>#[^)]*)?\)")
 DIAGRAM = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?:[^"]*/)?diagrams/(?P<name>[a-z-]+\.svg)" />')
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -55,22 +54,15 @@ def listing(path: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """A page without what only the tests read, its links out of docs/ leading to the pages that show those files."""
+    """A page whose outputs are marked, and whose links out of docs/ lead to the pages that show those files."""
     uri = page.file.src_uri
     if uri.startswith("source/"):
         return markdown
-    markdown = HIDDEN.sub("", markdown)
     lost = LOST_LIST.search(CODE.sub("", markdown))
     if lost:
         raise PluginError(f"{uri}: a list in a list is indented by 4, and a list follows a blank line: {lost[0]}")
-    markdown = FENCE.sub(fence, markdown)
+    markdown = OUTPUT.sub("```{ .text .output .no-copy }", markdown)
     return LINK.sub(lambda found: link(uri, found), markdown)
-
-
-def fence(found: re.Match[str]) -> str:
-    if "output" in found["words"].split():
-        return "```{ .text .output .no-copy }"
-    return f"```{found['language']}"
 
 
 def link(page: str, found: re.Match[str]) -> str:

@@ -137,7 +137,7 @@ def write_history(folder: Path) -> None:
     """An empty history of an application's own, with the env.py of docs/how-to/use-your-alembic.md."""
     (folder / "migrations" / "versions").mkdir(parents=True)
     shutil.copy(ROOT / "migrations" / "script.py.mako", folder / "migrations")
-    env = next(block.body for block in blocks("docs/how-to/use-your-alembic.md") if block.title == "migrations/env.py")
+    env = next(block.body for block in blocks("docs/how-to/use-your-alembic.md") if block.path == "migrations/env.py")
     (folder / "migrations" / "env.py").write_text(env)
     (folder / "pyproject.toml").write_text(
         '[tool.alembic]\nscript_location = "%(here)s/migrations"\nprepend_sys_path = ["."]\n'

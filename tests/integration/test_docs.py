@@ -1,186 +1,166 @@
-"""Every code block of the README and of docs/ runs: in the order of its page, in an empty folder, on real servers.
+"""Every page of the README and of docs/ works as it is printed: typed in an empty folder, on real servers.
 
-What stands behind a block's language says how: `title="shop/models.py"` appends the block to that file instead of
-running it, `drain` gives every relay and consumer of the block its --drain, `output` is what the block before printed
-(`...` stands for anything), and `no-run` is for what a test cannot do, such as starting Docker. Blocks in an HTML
-comment (`<!-- python … -->`) run too: they set up what a fragment needs, or check what it did.
+`tests/pages.py` says what a page may hold; a page with a block that no reader sees is refused there.
 """
 
 import ast
-import asyncio
-import contextlib
-import io
 import os
 import re
-import signal
-import subprocess
+import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
+import pika  # type: ignore[import-untyped]
 import psycopg
 import pytest
-from sqlalchemy import Engine
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import make_url
 
-from tests.delays import DELAYS_TEXT
-from tests.pages import PAGES, ROOT, Block, blocks, libpq
-from tests.plain_client import PlainClient
+from outboxkit.settings import Settings
+from tests.pages import PAGES, ROOT, Page, UnclearPage, libpq, parse, read
 from tests.processes import programs
+from tests.reader import Differs, Reader
+from tests.servers import OwnServer
 
-WITH_OWN_SHOP = ("README.md", "docs/tutorial.md")
-"""Every other page begins where the tutorial has written its files."""
-BY_DAY = (*WITH_OWN_SHOP, "docs/how-to/handle-dead-letters.md")
-"""Whose blocks run by day too."""
-SECONDS = 90
-QUEUE, EXCHANGE = "billing", "outboxkit"
-"""The names that the pages use: each run has its own, on servers that it may share."""
-
-
-class Reader:
-    """Somebody who types what a page says, from its top to its end."""
-
-    def __init__(self, page: str, folder: Path, database_url: str, names: dict[str, str]) -> None:
-        self.page = page
-        self.folder = folder
-        self.database_url = database_url
-        self.names = names
-        self.printed = ""
-        self.module = ModuleType("page")
-        self.loop = asyncio.Runner()
-
-    def follow(self, block: Block) -> None:
-        if "no-run" in block.words:
-            return
-        body = self.with_own_names(block.body)
-        if block.title is not None:
-            path = self.folder / block.title
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a") as file:
-                file.write(("\n\n" if file.tell() else "") + body)
-        elif block.language == "python":
-            self.printed = self.run_python(body, block.line)
-        elif block.language == "sh":
-            self.printed = self.run_sh(body, block)
-        elif block.language == "sql":
-            self.run_sql(body)
-        elif "output" in block.words:
-            self.compare(body, block.line)
-        else:
-            assert block.language == "text", f"{self.page}:{block.line}: nothing runs a block of {block.language}"
-
-    def with_own_names(self, body: str) -> str:
-        body = re.sub(rf"\b{QUEUE}\b", self.names[QUEUE], body)
-        return body.replace(f'"{EXCHANGE}"', f'"{self.names[EXCHANGE]}"')
-
-    def run_python(self, body: str, line: int) -> str:
-        tree = ast.parse(body, f"{self.page} (from line {line})")
-        code = compile(tree, f"{self.page} (from line {line})", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            pending = eval(code, self.module.__dict__)
-            if pending is not None:
-                self.loop.run(pending)
-        return printed.getvalue()
-
-    def run_sh(self, body: str, block: Block) -> str:
-        if "drain" in block.words:
-            body = re.sub(r"^outboxkit (relay|consume)", r"outboxkit \1 --drain", body, flags=re.MULTILINE)
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        shell = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", body], cwd=self.folder, text=True, start_new_session=True, **pipes
-        )
-        try:
-            out, err = shell.communicate(timeout=SECONDS)
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # what a failed block left running
-                os.killpg(shell.pid, signal.SIGKILL)
-            shell.wait()
-        assert shell.returncode == 0, f"{self.page}:{block.line}: exit {shell.returncode}\n{out}\n{err}"
-        return out
-
-    def run_sql(self, body: str) -> None:
-        # In a transaction that is undone, because roles belong to the whole server.
-        with psycopg.connect(libpq(self.database_url)) as connection:
-            connection.execute(body)
-            connection.rollback()
-
-    def forget(self, module: ModuleType) -> None:
-        for value in vars(module).values():
-            if isinstance(value, Engine):
-                value.dispose()
-            elif isinstance(value, AsyncEngine):
-                self.loop.run(value.dispose())
-
-    def compare(self, expected: str, line: int) -> None:
-        wanted = ".*".join(re.escape(part) for part in without_trailing_blanks(expected).split("..."))
-        found = without_trailing_blanks(self.printed)
-        assert re.fullmatch(wanted, found, re.DOTALL), f"{self.page}:{line}: found\n{found}\ninstead of\n{expected}"
+TUTORIAL = "docs/tutorial.md"
+STEP_4 = "## 4. "
+BY_DAY = ("README.md", TUTORIAL, "docs/how-to/write-a-handler.md", "docs/how-to/handle-dead-letters.md")
+"""The pages that are typed by day too."""
+STARTS = ("an empty folder", "[step 3 of the tutorial]", "a clone of the repository")
+NOT_TYPED = "docs/explanation/performance.md"
+"""The one page that starts from a clone: its commands measure for an hour."""
 
 
-def without_trailing_blanks(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+@pytest.fixture(scope="session")
+def vhost_url(own_rabbitmq: OwnServer) -> str:
+    """A vhost in which the pages' own names, such as the queue `billing`, are nobody else's."""
+    name = f"pages-{secrets.token_hex(4)}"
+    url = make_url(own_rabbitmq.url)
+    own_rabbitmq.execute("rabbitmqctl", "add_vhost", name)
+    own_rabbitmq.execute("rabbitmqctl", "set_permissions", "-p", name, url.username or "", ".*", ".*", ".*")
+    return url.set(database=name).render_as_string(hide_password=False)
 
 
 @pytest.fixture
-def environment(
-    empty_postgresql_url: str, broker: PlainClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for name in [name for name in os.environ if name.startswith("OUTBOXKIT_")]:
-        monkeypatch.delenv(name)
-    settings = {
-        "DATABASE_URL": empty_postgresql_url,
-        "BROKER_URL": broker.url,
-        "EXCHANGE": broker.exchange,
-        "RETRY_DELAYS": DELAYS_TEXT,
-    }
-    for name, value in settings.items():
-        monkeypatch.setenv(f"OUTBOXKIT_{name}", value)
-    path = (str(programs()), str(Path(sys.executable).parent), os.environ["PATH"])
-    monkeypatch.setenv("PATH", os.pathsep.join(path))
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def servers(page: str, vhost_url: str, empty_postgresql_url: str) -> Iterator[dict[str, str]]:
+    """An empty database, and a broker without queues; roles and queues that the page makes are removed."""
+    yield {"OUTBOXKIT_DATABASE_URL": empty_postgresql_url, "OUTBOXKIT_BROKER_URL": vhost_url}
+    text = (ROOT / page).read_text()
+    remove_queues(vhost_url, {"billing", *re.findall(r"--queue (\S+)", text)})
+    with psycopg.connect(libpq(empty_postgresql_url), autocommit=True) as connection:
+        for role in re.findall(r"CREATE ROLE (\w+);", text):
+            connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())
 
 
-@pytest.fixture
-def reader(
-    page: str, environment: None, empty_postgresql_url: str, broker: PlainClient, tmp_path: Path
-) -> Iterator[Reader]:
-    before = set(sys.modules)
-    reader = Reader(page, tmp_path, empty_postgresql_url, {QUEUE: broker.queue, EXCHANGE: broker.exchange})
-    sys.modules["page"] = reader.module  # where dataclasses and SQLAlchemy look up annotations
-    if page not in WITH_OWN_SHOP:
-        for block in blocks("docs/tutorial.md"):
-            if block.title is not None:
-                reader.follow(block)
-    with reader.loop:
-        yield reader
-        for name in sorted(set(sys.modules) - before):
-            if name.partition(".")[0] in ("page", "shop"):
-                reader.forget(sys.modules.pop(name))
+def remove_queues(url: str, names: set[str]) -> None:
+    seconds = [int(step.total_seconds()) for step in Settings.model_fields["retry_delays"].default]
+    steps = [f"{value // 60}m" if value % 60 == 0 else f"{value}s" for value in seconds]
+    suffixes = ("", ".dead", *(f".retry.{step}" for step in steps))
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        for name in names:
+            for suffix in suffixes:
+                connection.channel().queue_delete(name + suffix)
+        connection.channel().exchange_delete("outboxkit")
+
+
+def environment(page: Page, servers: dict[str, str]) -> dict[str, str]:
+    """What a reader's shell has: the programs, a wide window, and the servers' URLs if the page asks for them."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OUTBOXKIT_", "PYTHON"))}
+    path = os.pathsep.join((str(programs()), str(Path(sys.executable).parent), os.environ["PATH"]))
+    named = {name: url for name, url in servers.items() if name in page.start}
+    return {**kept, **named, "PATH": path, "COLUMNS": "120"}
 
 
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, marks=() if page in BY_DAY else pytest.mark.night) for page in PAGES]
+    "page",
+    [
+        pytest.param(page, marks=() if page in BY_DAY else pytest.mark.night)
+        for page in PAGES
+        if page != NOT_TYPED and "```" in (ROOT / page).read_text()
+    ],
 )
-def test_blocks_run(page: str, reader: Reader) -> None:
-    for block in blocks(page):
-        reader.follow(block)
+def test_a_page_works_as_printed(page: str, servers: dict[str, str], tmp_path: Path) -> None:
+    typed, tutorial = read(page), read(TUTORIAL)
+    after_tutorial = STARTS[1] in typed.start
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with Reader(folder, environment(tutorial if after_tutorial else typed, servers)) as reader:
+        if after_tutorial:
+            reader.follow(tutorial, until=line_of(TUTORIAL, STEP_4))
+        reader.follow(typed)
+
+
+def line_of(page: str, heading: str) -> int:
+    return next(
+        number for number, line in enumerate((ROOT / page).read_text().splitlines(), 1) if line.startswith(heading)
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_fence_is_found(page: str) -> None:
-    """A block that is indented or misspelt would be passed over in silence."""
-    fences = re.findall(r"^\s*```.*$", (ROOT / page).read_text(), re.MULTILINE)
-    visible = len(fences) // 2
-    assert len(fences) % 2 == 0
-    assert visible <= len(blocks(page))
+def test_a_page_is_clear(page: str) -> None:
+    """Nothing is hidden, every fence has its place, and the page says what it starts from."""
+    found = read(page)
+    assert not found.before or page == TUTORIAL
+    assert STARTS[2] not in found.start or page == NOT_TYPED
+    if found.blocks:
+        assert sum(start in found.start for start in STARTS) == 1, found.start
 
 
-def test_few_blocks_are_exempt() -> None:
-    exempt = [block for page in PAGES for block in blocks(page) if "no-run" in block.words]
-    assert len(exempt) <= 10
+@pytest.mark.parametrize(
+    "text",
+    [
+        "**Start from** an empty folder.\n\n<!-- sh\ntrue\n-->\n",
+        "**Start from** an empty folder.\n\n```sh no-run\ntrue\n```\n",
+        "**Start from** an empty folder.\n\n* item\n\n    ```sh\n    true\n    ```\n",
+        "**Start from** an empty folder.\n\n```\ntrue\n```\n",
+        "**Start from** an empty folder.\n\nIt prints:\n\n```text\nnothing\n```\n",
+        "```sh\ntrue\n```\n",
+    ],
+    ids=["comment", "word behind the language", "indented", "no language", "output of nothing", "no start"],
+)
+def test_an_unclear_page_is_refused(text: str) -> None:
+    with pytest.raises(UnclearPage):
+        parse("page.md", text)
+
+
+def test_what_a_page_shows_is_compared(tmp_path: Path) -> None:
+    text = """**Start from** an empty folder.
+
+Put this in `shop/greet.py`:
+
+```python
+print("hello")
+```
+
+```sh
+export NAME=ann
+python shop/greet.py
+```
+
+```text
+hello
+```
+
+```python
+import os
+for _ in range(2):
+    print(os.environ["NAME"])
+```
+
+```text
+ann
+...
+```
+"""
+    shell = environment(parse("page.md", text), {})
+    for folder in ("as-printed", "other-output", "failure"):
+        (tmp_path / folder).mkdir()
+    with Reader(tmp_path / "as-printed", shell) as reader:
+        reader.follow(parse("page.md", text))
+    with pytest.raises(Differs, match="goodbye"), Reader(tmp_path / "other-output", shell) as reader:
+        reader.follow(parse("page.md", text.replace("```text\nhello", "```text\ngoodbye")))
+    with pytest.raises(Differs, match="exit 1"), Reader(tmp_path / "failure", shell) as reader:
+        reader.follow(parse("page.md", text + "\n```sh\nfalse\n```\n"))
 
 
 @pytest.mark.parametrize("page", PAGES)

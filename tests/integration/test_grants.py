@@ -32,8 +32,8 @@ Run = Callable[..., str]
 def shop(postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tutorial's shop, with its tables."""
     for block in blocks("docs/tutorial.md"):
-        if block.title is not None:
-            path = tmp_path / block.title
+        if block.kind == "file":
+            path = tmp_path / block.path
             path.parent.mkdir(exist_ok=True)
             path.write_text(block.body)
     monkeypatch.chdir(tmp_path)
@@ -45,7 +45,7 @@ def shop(postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def roles(postgresql_url: str) -> Iterator[dict[str, str]]:
     """The roles of the page, under names of their own, because roles belong to the whole server."""
-    script = next(block.body for block in blocks(PAGE) if block.language == "sql")
+    script = next(block.body for block in blocks(PAGE) if block.kind == "sql")
     made = {name: f"{name}_{secrets.token_hex(6)}" for name in re.findall(r"CREATE ROLE (\w+);", script)}
     for name, own in made.items():
         script = re.sub(rf"\b{name}\b", own, script)
@@ -268,8 +268,8 @@ def test_a_writer_adds_without_reading(roles: dict[str, str], postgresql_url: st
 
 
 def test_what_needs_more_is_named(roles: dict[str, str], postgresql_url: str):
-    more = [block.body for block in blocks(PAGE) if block.language == "sql"][1]
-    _, dedup, cancel = (line.replace("shop_writer", roles["shop_writer"]) for line in more.splitlines())
+    more = [block.body for block in blocks(PAGE) if block.kind == "sql"][1]
+    dedup, cancel = (line.replace("shop_writer", roles["shop_writer"]) for line in more.splitlines())
     engine = create_engine(f"{postgresql_url}?options=-crole%3D{roles['shop_writer']}")
     message = Message("m", "T", b"{}")
 

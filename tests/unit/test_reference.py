@@ -13,7 +13,24 @@ import typer
 from pydantic_core import PydanticUndefined
 
 import outboxkit
-from outboxkit import effects, errors, idempotency, ids, inbox, migrations, outbox, preconditions, problems, tables
+from outboxkit import (
+    compose,
+    consumer,
+    effects,
+    errors,
+    idempotency,
+    ids,
+    inbox,
+    migrations,
+    outbox,
+    preconditions,
+    problems,
+    process,
+    relay,
+    retention,
+    tables,
+)
+from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.cli import app
 from outboxkit.inbox import failure
 from outboxkit.integrations import asgi, fastapi, flask, protocol
@@ -40,15 +57,24 @@ MODULES = {
     "preconditions": preconditions,
     "problems": problems,
 }
+PARTS = {
+    "compose": compose,
+    "consumer": consumer,
+    "process": process,
+    "relay": relay,
+    "retention": retention,
+}
+"""Modules of which the reference has what a program of one's own needs, and no more."""
 
 
 def read(name: str) -> str:
-    return (REFERENCE / f"{name}.md").read_text()
+    """A page, together with those that it is the cover of."""
+    return "\n".join(path.read_text() for path in (REFERENCE / f"{name}.md", *sorted((REFERENCE / name).glob("*.md"))))
 
 
 def section(page: str, title: str) -> str:
     """What stands under a heading, up to the next one."""
-    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    found = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", page, re.MULTILINE | re.DOTALL)
     assert found is not None, f"no heading {title!r}"
     return found[1]
 
@@ -58,7 +84,7 @@ def first_cells(text: str) -> list[str]:
 
 
 def headings() -> dict[str, str]:
-    """The names that api.md has a heading for, with the signature that is written there."""
+    """The names that the pages of the API have a heading for, with the signature that is written there."""
     found = re.findall(r"^#+ `([\w.]+)(\([^`]*\))?`$", read("api"), re.MULTILINE)
     return dict(found)
 
@@ -73,12 +99,12 @@ def functions_of(module: ModuleType) -> list[str]:
 
 def resolve(name: str) -> object:
     module, _, rest = name.rpartition(".")
-    return getattr(MODULES[module], rest) if module else getattr(outboxkit, rest)
+    return getattr((MODULES | PARTS)[module], rest) if module else getattr(outboxkit, rest)
 
 
 @pytest.mark.parametrize("name", outboxkit.__all__)
 def test_every_public_name_has_a_place(name: str) -> None:
-    modules = re.findall(r"^## \w+: `(\w+)`", read("api"), re.MULTILINE)
+    modules = re.findall(r"^# [\w ]+: `(\w+)`", read("api"), re.MULTILINE)
     assert name in {*headings(), *modules, *first_cells(section(read("api"), "Errors"))}
 
 
@@ -119,10 +145,26 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
         (idempotency.Replay, "`idempotency.Replay`"),
         (idempotency.InProgress, "`idempotency.InProgress`"),
         (effects.Effect, "`effects.Effect`"),
+        (relay.Relay, "`relay.Relay`"),
+        (relay.Policy, "`relay.Policy`"),
+        (consumer.Concurrency, "`consumer.Concurrency`"),
+        (consumer.Policy, "`consumer.Policy`"),
+        (retention.Periods, "`retention.Periods`"),
     ],
 )
 def test_every_attribute_is_in_its_table(found: type, title: str) -> None:
     assert first_cells(section(read("api"), title)) == list(found.__dataclass_fields__)
+
+
+@pytest.mark.parametrize(
+    ("class_", "title"),
+    [
+        (consumer.Consumer, "`consumer.Consumer`"),
+        (DirectPublisher, "Without a broker: `direct.DirectPublisher`"),
+    ],
+)
+def test_every_argument_is_in_its_table(class_: type, title: str) -> None:
+    assert first_cells(section(read("api"), title)) == list(inspect.signature(class_).parameters)
 
 
 @pytest.mark.parametrize("title", [title for title in headings() if headings()[title].endswith(", **options)")])
@@ -245,10 +287,11 @@ def test_the_tables_page_is_of_this_version() -> None:
 
 
 def test_every_page_is_reached_from_the_index() -> None:
-    """Or from the table of decisions, which is."""
+    """Or from the table of decisions or of the API, which are."""
     linked = set(re.findall(r"\]\(([^)#]+)", (ROOT / "docs" / "index.md").read_text()))
-    table = (ROOT / "docs" / "decisions" / "README.md").read_text()
-    linked |= {f"decisions/{name}" for name in re.findall(r"\]\(([^)#]+)", table)}
+    for folder, table in (("decisions", "decisions/README.md"), ("reference", "reference/api.md")):
+        text = (ROOT / "docs" / table).read_text()
+        linked |= {f"{folder}/{name}" for name in re.findall(r"\]\(([^)#]+)", text)}
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"index.md"}
     assert pages <= linked
 
