@@ -15,7 +15,7 @@ LISTED = {
         "status",
         "Show waiting messages and why they wait, dead letters, connections, and what holds back vacuum.",
     ),
-    "prune": ("prune", "Delete rows that are older than their retention."),
+    "prune": ("prune", "Delete rows older than their retention."),
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
     "dead": ("dead", "List dead letters, put them back into the outbox, or discard them."),

@@ -28,7 +28,7 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
     *PROCESS,
 )
 def relay(settings: Settings, *, drain: Drain = False) -> None:
-    """Publish what is in the outbox for a destination. Run as many as you like.
+    """Publish the messages that committed transactions added for a destination. Run as many as you like.
 
     Example: outboxkit relay --batch-size 500
     """
