@@ -265,7 +265,7 @@ effect = Table(
     Column("finished_at", UtcDateTime),
     Column("locked_until", UtcDateTime, nullable=False, comment="until then a start without an end is a running one"),
 )
-"""Calls to systems that cannot recognise a repetition, such as mail: the intention, committed before, and the result."""
+"""Calls to systems that cannot recognise a repetition, such as mail: the intention, committed first, and the result."""
 
 Index("outboxkit_effect_started", effect.c.started_at)
 _partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_column("'started'"))
