@@ -17,7 +17,7 @@ from outboxkit import statements
 from outboxkit.sqlstates import LOCKED, NO_RIGHT, TAKEN, sqlstate_of
 from outboxkit.statements import partitions as sql
 from outboxkit.statements.dialects import is_server
-from outboxkit.statements.partitions import Ranged
+from outboxkit.statements.partitions import PartitionedTable
 
 PUBLISHED = sql.PUBLISHED
 INBOX = sql.INBOX
@@ -53,42 +53,46 @@ class _Partitions:
     days: frozenset[date]
 
 
-_Change = Callable[[AsyncConnection, Ranged, _Partitions, date], Awaitable[bool]]
+_Change = Callable[[AsyncConnection, PartitionedTable, _Partitions, date], Awaitable[bool]]
 """Changes a day's partition; returns whether there was something to do."""
 
 
 async def prepare_partitions(
-    connection: AsyncConnection, ranged: Ranged = PUBLISHED, now: datetime | None = None
+    connection: AsyncConnection, partitioned: PartitionedTable = PUBLISHED, now: datetime | None = None
 ) -> Changed:
     """Create the partitions of today and the days ahead, and log a warning if that fails.
 
     Args:
         connection: outside a transaction. On SQLite nothing is done.
-        ranged: the table: `PUBLISHED` or `INBOX`.
+        partitioned: the table: `PUBLISHED` or `INBOX`.
         now: for tests; None means the database's clock.
 
     Raises:
         sqlalchemy.exc.DBAPIError: the database is away.
     """
-    changed = await make_ahead(connection, ranged, now)
+    changed = await make_ahead(connection, partitioned, now)
     log = structlog.get_logger("outboxkit")
     if changed.days:
-        log.info("partitions made", table=ranged.name, days=[str(day) for day in changed.days])
+        log.info("partitions made", table=partitioned.name, days=[str(day) for day in changed.days])
     if changed.problem is not None:
         log.warning("partition not made, rows go to the default one", problem=changed.problem)
     return changed
 
 
-async def make_ahead(connection: AsyncConnection, ranged: Ranged = PUBLISHED, now: datetime | None = None) -> Changed:
+async def make_ahead(
+    connection: AsyncConnection, partitioned: PartitionedTable = PUBLISHED, now: datetime | None = None
+) -> Changed:
     """`prepare_partitions` without the log."""
     changed = Changed()
     if not is_server(connection.dialect.name):
         return changed
     async with connection.begin():
         today = _day(now or await clock(connection))
-        existing = (await _find(connection, ranged)).days
+        existing = (await _find(connection, partitioned)).days
     days = [today + number * DAY for number in range(DAYS_AHEAD + 1)]
-    changed.days = await _for_each(connection, ranged, [day for day in days if day not in existing], _make, changed)
+    changed.days = await _for_each(
+        connection, partitioned, [day for day in days if day not in existing], _make, changed
+    )
     return changed
 
 
@@ -112,7 +116,9 @@ async def make_behind(connection: AsyncConnection, first: datetime, last: dateti
     return changed
 
 
-async def drop_before(connection: AsyncConnection, before: datetime, ranged: Ranged = PUBLISHED) -> Changed:
+async def drop_before(
+    connection: AsyncConnection, before: datetime, partitioned: PartitionedTable = PUBLISHED
+) -> Changed:
     """Drop every day that ended before this time, the oldest first. A day in use is left for the next time.
 
     A day of the inbox is dropped only if every row of it was processed before this time, too. It is emptied first,
@@ -126,11 +132,11 @@ async def drop_before(connection: AsyncConnection, before: datetime, ranged: Ran
     if not is_server(connection.dialect.name):
         return changed
     async with connection.begin():
-        existing = (await _find(connection, ranged)).days
+        existing = (await _find(connection, partitioned)).days
     old = sorted(day for day in existing if day < _day(before))
-    if ranged.kept_by is not None:
-        changed.emptied = old = await _for_each(connection, ranged, old, _emptying(before), changed)
-    changed.days = await _for_each(connection, ranged, old, _dropping(before), changed)
+    if partitioned.kept_by is not None:
+        changed.emptied = old = await _for_each(connection, partitioned, old, _emptying(before), changed)
+    changed.days = await _for_each(connection, partitioned, old, _dropping(before), changed)
     return changed
 
 
@@ -141,7 +147,7 @@ async def clock(connection: AsyncConnection) -> datetime:
 
 
 async def _for_each(
-    connection: AsyncConnection, ranged: Ranged, days: Sequence[date], change: _Change, changed: Changed
+    connection: AsyncConnection, partitioned: PartitionedTable, days: Sequence[date], change: _Change, changed: Changed
 ) -> list[date]:
     """Change each day's partition in its own transaction, until one fails; returns the days that were changed."""
     done: list[date] = []
@@ -150,32 +156,32 @@ async def _for_each(
             async with connection.begin():
                 await connection.execute(sql.see_commits())
                 await connection.execute(sql.wait_briefly())
-                await connection.execute(sql.lock_partitions(ranged))
-                current = await _find(connection, ranged)
-                is_changed = await change(connection, ranged, current, day)
+                await connection.execute(sql.lock_partitions(partitioned))
+                current = await _find(connection, partitioned)
+                is_changed = await change(connection, partitioned, current, day)
             done += [day] if is_changed else []
         except DBAPIError as error:
             sqlstate = sqlstate_of(error)
             if sqlstate not in (*LOCKED, *TAKEN, NO_RIGHT):
                 raise
             changed.busy = sqlstate in LOCKED
-            changed.problem = f"{ranged.partition_of(day)}: {str(error.orig).splitlines()[0]}"
+            changed.problem = f"{partitioned.partition_of(day)}: {str(error.orig).splitlines()[0]}"
             break
     return done
 
 
-async def _make(connection: AsyncConnection, ranged: Ranged, current: _Partitions, day: date) -> bool:
+async def _make(connection: AsyncConnection, partitioned: PartitionedTable, current: _Partitions, day: date) -> bool:
     """Most rows are copied while writers proceed; between the last copy and the commit inserts have to wait."""
     if day in current.days:
         return False
-    at = ranged, current.schema, day
-    close = sql.close_default if ranged.insert_retries else sql.block_inserts
+    at = partitioned, current.schema, day
+    close = sql.close_default if partitioned.insert_retries else sql.block_inserts
     await _execute(
         connection,
         sql.make_partition(*at),
         sql.give_to_owner(*at, current.owner),
         sql.copy_from_default(*at),
-        close(ranged, current.schema),
+        close(partitioned, current.schema),
         sql.copy_from_default(*at),
         sql.clear_default(*at),
         sql.attach_partition(*at),
@@ -184,10 +190,12 @@ async def _make(connection: AsyncConnection, ranged: Ranged, current: _Partition
 
 
 def _emptying(before: datetime) -> _Change:
-    async def empty(connection: AsyncConnection, ranged: Ranged, current: _Partitions, day: date) -> bool:
+    async def empty(
+        connection: AsyncConnection, partitioned: PartitionedTable, current: _Partitions, day: date
+    ) -> bool:
         if day not in current.days:
             return False
-        at = ranged, current.schema, day
+        at = partitioned, current.schema, day
         await connection.execute(sql.close_partition(*at))
         if (await connection.execute(sql.still_needed(*at), {"before": before})).scalar_one():
             return False
@@ -198,12 +206,12 @@ def _emptying(before: datetime) -> _Change:
 
 
 def _dropping(before: datetime) -> _Change:
-    async def drop(connection: AsyncConnection, ranged: Ranged, current: _Partitions, day: date) -> bool:
+    async def drop(connection: AsyncConnection, partitioned: PartitionedTable, current: _Partitions, day: date) -> bool:
         if day not in current.days:
             return False
-        at = ranged, current.schema, day
-        if ranged.kept_by is not None:
-            await connection.execute(sql.block_inserts(ranged, current.schema))
+        at = partitioned, current.schema, day
+        if partitioned.kept_by is not None:
+            await connection.execute(sql.block_inserts(partitioned, current.schema))
             if (await connection.execute(sql.still_needed(*at), {"before": before})).scalar_one():
                 return False
         await connection.execute(sql.drop_partition(*at))
@@ -217,10 +225,10 @@ async def _execute(connection: AsyncConnection, *ddl: DDL) -> None:
         await connection.execute(statement)
 
 
-async def _find(connection: AsyncConnection, ranged: Ranged) -> _Partitions:
-    rows = (await connection.execute(sql.attached(ranged))).all()
+async def _find(connection: AsyncConnection, partitioned: PartitionedTable) -> _Partitions:
+    rows = (await connection.execute(sql.attached(partitioned))).all()
     schema, owner = rows[0][:2] if rows else ("", "")
-    days = (ranged.day_of(row[3]) for row in rows if row[3] is not None and row[2] == schema)
+    days = (partitioned.day_of(row[3]) for row in rows if row[3] is not None and row[2] == schema)
     return _Partitions(schema, owner, frozenset(day for day in days if day is not None))
 
 

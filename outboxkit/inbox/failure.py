@@ -1,4 +1,4 @@
-"""A handler's failure: what it leads to is decided from what the handler raised, without I/O."""
+"""A handler's failure: another attempt or a dead letter, decided from the exception that it raised. Pure."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -118,11 +118,11 @@ def _insert(connection: Connection, drafts: list[Draft]) -> None:
 def _portions(drafts: list[Draft]) -> Iterator[list[Draft]]:
     """Parts of at most a thousand rows, and of a size that one statement can carry."""
     start = size = 0
-    for place, draft in enumerate(drafts):
+    for index, draft in enumerate(drafts):
         length = len(draft.message.payload)
-        if place - start == _ROWS_AT_ONCE or size + length > _BYTES_AT_ONCE > 0 < place - start:
-            yield drafts[start:place]
-            start, size = place, 0
+        if index - start == _ROWS_AT_ONCE or size + length > _BYTES_AT_ONCE > 0 < index - start:
+            yield drafts[start:index]
+            start, size = index, 0
         size += length
     if drafts:
         yield drafts[start:]

@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Ranged:
+class PartitionedTable:
     """A table with a partition for each UTC day, and one for the rest.
 
     Attributes:
@@ -89,11 +89,13 @@ def day_of_id(id_: str) -> date:
     return (_EPOCH + timedelta(milliseconds=int(id_[:8] + id_[9:13], 16))).date()
 
 
-PUBLISHED = Ranged(published, "published_at", midnight, lock=0x6F75_7462_7075)
-INBOX = Ranged(inbox, "message_id", first_id, lock=0x6F75_7462_696E, kept_by="processed_at", insert_retries=True)
+PUBLISHED = PartitionedTable(published, "published_at", midnight, lock=0x6F75_7462_7075)
+INBOX = PartitionedTable(
+    inbox, "message_id", first_id, lock=0x6F75_7462_696E, kept_by="processed_at", insert_retries=True
+)
 
 
-def attached(ranged: Ranged) -> TextClause:
+def attached(partitioned: PartitionedTable) -> TextClause:
     """Schema and owner of the table, and schema and name of each partition. PostgreSQL only.
 
     Index: the catalogue's own. Locks: none on tables.
@@ -104,16 +106,16 @@ def attached(ranged: Ranged) -> TextClause:
         f"LEFT JOIN pg_inherits part ON part.inhparent = parent.oid "
         f"LEFT JOIN pg_class child ON child.oid = part.inhrelid "
         f"LEFT JOIN pg_namespace space ON space.oid = child.relnamespace "
-        f"WHERE parent.oid = to_regclass('{ranged.name}')"
+        f"WHERE parent.oid = to_regclass('{partitioned.name}')"
     )
 
 
-def lock_partitions(ranged: Ranged) -> Select[Any]:
+def lock_partitions(partitioned: PartitionedTable) -> Select[Any]:
     """Keep other sessions from changing partitions of the table until the transaction ends. PostgreSQL only.
 
     Locks: its advisory lock.
     """
-    return select(func.pg_advisory_xact_lock(ranged.lock))
+    return select(func.pg_advisory_xact_lock(partitioned.lock))
 
 
 def wait_briefly() -> TextClause:
@@ -129,106 +131,107 @@ def see_commits() -> TextClause:
     return text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
 
 
-def first_unplaced(ranged: Ranged) -> Select[Any]:
+def first_unplaced(partitioned: PartitionedTable) -> Select[Any]:
     """The lowest UUIDv7 in a range of the default partition: its day has no partition yet. PostgreSQL only.
 
     Parameters: lowest, behind (ids). Index: none, it reads the default partition. Locks: none.
     """
-    rows = table(ranged.default, column(ranged.by, String))
-    id_ = rows.c[ranged.by]
+    rows = table(partitioned.default, column(partitioned.by, String))
+    id_ = rows.c[partitioned.by]
     conditions = (id_ >= bindparam("lowest"), id_ < bindparam("behind"))
     return select(func.min(id_)).where(*conditions, id_.regexp_match(literal_column("'^[0-9a-f]{8}-[0-9a-f]{4}-7'")))
 
 
-def make_partition(ranged: Ranged, schema: str, day: date) -> DDL:
+def make_partition(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
     """Create a table for a day's rows, not attached yet. PostgreSQL only. Locks: none that others could wait for."""
-    child, parent = _quoted(schema, ranged.partition_of(day)), _quoted(schema, ranged.name)
+    child, parent = _quoted(schema, partitioned.partition_of(day)), _quoted(schema, partitioned.name)
     return _ddl(f"CREATE TABLE {child} (LIKE {parent} INCLUDING ALL)")
 
 
-def give_to_owner(ranged: Ranged, schema: str, day: date, owner: str) -> DDL:
+def give_to_owner(partitioned: PartitionedTable, schema: str, day: date, owner: str) -> DDL:
     """Give a partition to the table's owner, so that this role can drop it. PostgreSQL only.
 
     Locks: the new table, which is not visible to others yet.
     """
-    return _ddl(f"ALTER TABLE {_quoted(schema, ranged.partition_of(day))} OWNER TO {_quoted(owner)}")
+    return _ddl(f"ALTER TABLE {_quoted(schema, partitioned.partition_of(day))} OWNER TO {_quoted(owner)}")
 
 
-def copy_from_default(ranged: Ranged, schema: str, day: date) -> DDL:
+def copy_from_default(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
     """Copy a day's rows from the default partition to that day's table, except those already there.
 
     PostgreSQL only. Index: the primary key of the day's table. In the default partition that of `outboxkit_published`,
     and none of `outboxkit_inbox`, whose key begins with the handler. Locks: none that block others: a duplicate that
     arrives meanwhile finds the row in its old partition.
     """
-    columns = ", ".join(f'"{each.name}"' for each in ranged.parent.columns)
+    columns = ", ".join(f'"{each.name}"' for each in partitioned.parent.columns)
     return _ddl(
-        f"INSERT INTO {_quoted(schema, ranged.partition_of(day))} ({columns}) SELECT {columns} "  # noqa: S608 - names that are quoted, and dates
-        f"FROM {_quoted(schema, ranged.default)} WHERE {_of_day(ranged, day)} ON CONFLICT DO NOTHING"
+        f"INSERT INTO {_quoted(schema, partitioned.partition_of(day))} ({columns}) SELECT {columns} "  # noqa: S608 - names that are quoted, and dates
+        f"FROM {_quoted(schema, partitioned.default)} WHERE {_of_day(partitioned, day)} ON CONFLICT DO NOTHING"
     )
 
 
-def block_inserts(ranged: Ranged, schema: str) -> DDL:
+def block_inserts(partitioned: PartitionedTable, schema: str) -> DDL:
     """Block every insert before it chooses a partition; one that has chosen already would fail. PostgreSQL only.
 
     Locks: the table, ACCESS EXCLUSIVE: it waits for every open transaction that has used the table.
     """
-    return _ddl(f"LOCK TABLE {_quoted(schema, ranged.name)} IN ACCESS EXCLUSIVE MODE")
+    return _ddl(f"LOCK TABLE {_quoted(schema, partitioned.name)} IN ACCESS EXCLUSIVE MODE")
 
 
-def close_default(ranged: Ranged, schema: str) -> DDL:
+def close_default(partitioned: PartitionedTable, schema: str) -> DDL:
     """Block inserts whose day has no partition; those that have chosen already fail with 23514. PostgreSQL only.
 
     Locks: the default partition alone, ACCESS EXCLUSIVE: it waits for no transaction whose day has a partition.
     """
-    return _ddl(f"LOCK TABLE {_quoted(schema, ranged.default)} IN ACCESS EXCLUSIVE MODE")
+    return _ddl(f"LOCK TABLE {_quoted(schema, partitioned.default)} IN ACCESS EXCLUSIVE MODE")
 
 
-def clear_default(ranged: Ranged, schema: str, day: date) -> DDL:
+def clear_default(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
     """Delete the copied rows from the default partition. PostgreSQL only.
 
     Index: as `copy_from_default`. Locks: none beyond those of `block_inserts` or `close_default`.
     """
-    return _ddl(f"DELETE FROM {_quoted(schema, ranged.default)} WHERE {_of_day(ranged, day)}")  # noqa: S608 - as above
+    return _ddl(f"DELETE FROM {_quoted(schema, partitioned.default)} WHERE {_of_day(partitioned, day)}")  # noqa: S608 - as above
 
 
-def attach_partition(ranged: Ranged, schema: str, day: date) -> DDL:
+def attach_partition(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
     """Attach a day's table, which takes its rows from now on. Reads the default partition. PostgreSQL only.
 
     Locks: the table, SHARE UPDATE EXCLUSIVE, which no insert waits for; those of `block_inserts` or `close_default`.
     """
     return _ddl(
-        f"ALTER TABLE {_quoted(schema, ranged.name)} ATTACH PARTITION {_quoted(schema, ranged.partition_of(day))} "
-        f"FOR VALUES FROM ('{ranged.bound(day)}') TO ('{ranged.bound(day + _DAY)}')"
+        f"ALTER TABLE {_quoted(schema, partitioned.name)} "
+        f"ATTACH PARTITION {_quoted(schema, partitioned.partition_of(day))} "
+        f"FOR VALUES FROM ('{partitioned.bound(day)}') TO ('{partitioned.bound(day + _DAY)}')"
     )
 
 
-def close_partition(ranged: Ranged, schema: str, day: date) -> DDL:
+def close_partition(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
     """Block all other use of this day. PostgreSQL only. Locks: the partition alone, ACCESS EXCLUSIVE."""
-    return _ddl(f"LOCK TABLE {_quoted(schema, ranged.partition_of(day))} IN ACCESS EXCLUSIVE MODE")
+    return _ddl(f"LOCK TABLE {_quoted(schema, partitioned.partition_of(day))} IN ACCESS EXCLUSIVE MODE")
 
 
-def still_needed(ranged: Ranged, schema: str, day: date) -> Select[Any]:
+def still_needed(partitioned: PartitionedTable, schema: str, day: date) -> Select[Any]:
     """Whether a day has a row that must be kept; after `close_partition` that cannot change. PostgreSQL only.
 
     Parameters: before. Index: none, it reads the partition up to the first such row. Locks: none.
     """
-    rows = table(ranged.partition_of(day), column(str(ranged.kept_by), UtcDateTime), schema=schema)
-    is_needed = rows.c[str(ranged.kept_by)] >= bindparam("before", type_=UtcDateTime)
+    rows = table(partitioned.partition_of(day), column(str(partitioned.kept_by), UtcDateTime), schema=schema)
+    is_needed = rows.c[str(partitioned.kept_by)] >= bindparam("before", type_=UtcDateTime)
     return select(select(literal_column("1")).select_from(rows).where(is_needed).exists())
 
 
-def empty_partition(ranged: Ranged, schema: str, day: date) -> DDL:
+def empty_partition(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
     """Delete a day's rows and free their space. PostgreSQL only. Locks: those of `close_partition`."""
-    return _ddl(f"TRUNCATE {_quoted(schema, ranged.partition_of(day))}")
+    return _ddl(f"TRUNCATE {_quoted(schema, partitioned.partition_of(day))}")
 
 
-def drop_partition(ranged: Ranged, schema: str, day: date) -> DDL:
+def drop_partition(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
     """Drop a whole day. PostgreSQL only.
 
     Locks: the table and the partition, ACCESS EXCLUSIVE, only for the drop itself.
     """
-    return _ddl(f"DROP TABLE {_quoted(schema, ranged.partition_of(day))}")
+    return _ddl(f"DROP TABLE {_quoted(schema, partitioned.partition_of(day))}")
 
 
 def range_of_ids(first: date, last: date) -> dict[str, str]:
@@ -236,8 +239,8 @@ def range_of_ids(first: date, last: date) -> dict[str, str]:
     return {"lowest": first_id(first), "behind": first_id(last + _DAY)}
 
 
-def _of_day(ranged: Ranged, day: date) -> str:
-    return f"{ranged.by} >= '{ranged.bound(day)}' AND {ranged.by} < '{ranged.bound(day + _DAY)}'"
+def _of_day(partitioned: PartitionedTable, day: date) -> str:
+    return f"{partitioned.by} >= '{partitioned.bound(day)}' AND {partitioned.by} < '{partitioned.bound(day + _DAY)}'"
 
 
 def _quoted(*names: str) -> str:

@@ -89,9 +89,9 @@ def prune_effects(dialect: str, before: datetime, limit: int) -> Delete:
 def _first(dialect: str, order: Column[Any], *old: ColumnElement[bool], limit: int) -> Delete:
     """A delete by row ids: by keys the planner would read the whole table for each batch."""
     rows = order.table
-    place = row_id(dialect)
-    oldest = select(place).select_from(rows).where(*old).order_by(order).limit(limit).with_for_update(skip_locked=True)
-    return delete(rows).where(among_found(dialect, place, oldest))
+    id_ = row_id(dialect)
+    oldest = select(id_).select_from(rows).where(*old).order_by(order).limit(limit).with_for_update(skip_locked=True)
+    return delete(rows).where(among_found(dialect, id_, oldest))
 
 
 KEPT = (published.c.published_at, published.c.position, *(published.c[name] for name in COLUMNS))
@@ -142,9 +142,9 @@ def prune_published(dialect: str, before: datetime, limit: int) -> Delete:
     Index: the primary key of the default partition, or of SQLite's plain table. Locks: the rows that it deletes.
     """
     rows = table(unplaced_rows(dialect, published), column("published_at", UtcDateTime), column("position", BigInteger))
-    place = (rows.c.published_at, rows.c.position)
-    old = select(*place).where(rows.c.published_at < before).order_by(*place).limit(limit)
-    return delete(rows).where(tuple_(*place).in_(old))
+    key = (rows.c.published_at, rows.c.position)
+    old = select(*key).where(rows.c.published_at < before).order_by(*key).limit(limit)
+    return delete(rows).where(tuple_(*key).in_(old))
 
 
 def any_published() -> Select[Any]:
@@ -167,12 +167,12 @@ def kept_page(*, type_: str | None, key: str | None) -> Select[Any]:
     Parameters: destination, since, until; after_at and after_position: the row; limit. Index: the primary key of each
     partition from there on. Locks: none.
     """
-    place = (published.c.published_at, published.c.position)
+    order = (published.c.published_at, published.c.position)
     after = (bindparam("after_at", type_=UtcDateTime), bindparam("after_position", type_=BigInteger))
     return (
         select(*KEPT)
-        .where(*_conditions(type_, key), published.c.published_at >= after[0], tuple_(*place) > tuple_(*after))
-        .order_by(*place)
+        .where(*_conditions(type_, key), published.c.published_at >= after[0], tuple_(*order) > tuple_(*after))
+        .order_by(*order)
         .limit(bindparam("limit", type_=BigInteger))
     )
 

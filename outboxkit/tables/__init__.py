@@ -44,7 +44,7 @@ PARKED = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""Earlier and later ones cannot be read in Python in every time zone; PostgreSQL has a year 20000, and infinity."""
+"""The range of moments that Python can read in every time zone; PostgreSQL also has a year 20000, and infinity."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -54,21 +54,21 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """To UTC; without its zone on SQLite, so that texts of equal moments are equal."""
+        """Convert to UTC; on SQLite without the zone, so that equal moments have equal texts."""
         if value is None:
             return None
         utc = value.astimezone(UTC)
         return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """To an aware UTC datetime."""
+        """Convert to an aware UTC datetime."""
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A column of a dead letter so that one that holds an absurd moment can be read, and all others beside it."""
+    """The column, bounded if it holds moments: otherwise one out of range would make the whole row unreadable."""
     if not isinstance(column.type, UtcDateTime):
         return column
     first, last = literal(FIRST_MOMENT, UtcDateTime), literal(LAST_MOMENT, UtcDateTime)
@@ -85,7 +85,7 @@ def _big_identity(name: str) -> Column[Any]:
 
 
 def _envelope() -> list[Column[Any]]:
-    """The columns that hold a message's own properties, in every table that holds messages."""
+    """The columns of a message's own properties, in every table that holds messages."""
     return [
         Column("topic", String(255)),
         Column("key", String(255)),
@@ -100,7 +100,7 @@ def _envelope() -> list[Column[Any]]:
 
 
 def _route() -> list[Column[Any]]:
-    """The columns that say where a message goes, and what becomes of an answer."""
+    """The columns of a message's destination, and of the reply that its answer becomes."""
     return [
         Column("destination", String(255), nullable=False, server_default=DEFAULT_DESTINATION),
         Column("reply", String(255), comment="the type of the message that the destination's answer becomes"),
@@ -125,7 +125,7 @@ outbox = Table(
     *_route(),
     sqlite_autoincrement=True,
 )
-"""Messages that wait to be published. A row leaves in the transaction that follows the broker's confirm."""
+"""Messages that wait to be published. A row is deleted in the transaction that follows the broker's confirm."""
 
 
 def _partial(name: str, *columns: Column[Any], where: ColumnElement[bool], unique: bool = False) -> None:
@@ -153,8 +153,8 @@ inbox = Table(
 )
 """Messages that have been handled: one row for each (handler, message), inserted before the handler runs.
 
-`processed_at` is the message's own time if that is later: so long, at least, a delivery of it is not stale. On
-PostgreSQL there is a partition for each day of UUIDv7 ids, and one for every other id. The collation sorts ids by
+`processed_at` is the message's own time if that is later, so that the row outlives every delivery that is not stale.
+On PostgreSQL there is a partition for each day of UUIDv7 ids, and one for all other ids. The collation sorts ids by
 their bytes, as the partitions' bounds need.
 """
 
@@ -168,7 +168,7 @@ attempt = Table(
     Column("first_failed_at", UtcDateTime),
     Column("touched_at", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
 )
-"""Messages of a queue that may have killed their consumer, or that wait in a consumer in order."""
+"""Crash records: messages of a queue that may have killed their consumer, or that an ordered consumer tries again."""
 
 handler = Table(
     "outboxkit_handler",
@@ -204,7 +204,7 @@ dead_letter = Table(
     *_route(),
     Column("traceback", Text, comment="of the handler's last failure, its end"),
 )
-"""Messages that were given up on, with the reason; a row stays when it is replayed or discarded, and says by whom."""
+"""Dead letters with their reasons. A row stays when it is replayed or discarded, and names the operator."""
 
 _partial("dead_letter_open", dead_letter.c.id, where=dead_letter.c.resolution.is_(None))
 _partial("dead_letter_parked", dead_letter.c.key, where=dead_letter.c.parked)
@@ -221,7 +221,7 @@ published = Table(
     *_route(),
     postgresql_partition_by="RANGE (published_at)",
 )
-"""Published messages that are kept: on PostgreSQL a partition for each day, and one for what fits in none."""
+"""Published messages that are kept: on PostgreSQL a partition for each day, and one for all other rows."""
 
 listener = Table(
     "outboxkit_listener",
@@ -229,7 +229,7 @@ listener = Table(
     Column("name", String(255), primary_key=True),
     Column("until", UtcDateTime, nullable=False, comment="the relay listens until then, unless it says so again"),
 )
-"""Relays that are idle and listen for the next insert. Unlogged: after a crash nobody listens."""
+"""Relays that are idle and listen for the next insert. Unlogged: after a crash the table is empty."""
 
 Index("outboxkit_listener_until", listener.c.until)
 
@@ -250,7 +250,7 @@ idempotency = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("expires_at", UtcDateTime, nullable=False, comment="after this the key is new again"),
 )
-"""Requests with an idempotency key, and what was answered: one row for each (scope, principal, key)."""
+"""Requests with an idempotency key, and their answers: one row for each (scope, principal, key)."""
 
 Index("outboxkit_idempotency_expires", idempotency.c.expires_at)
 
@@ -265,7 +265,7 @@ effect = Table(
     Column("finished_at", UtcDateTime),
     Column("locked_until", UtcDateTime, nullable=False, comment="until then a start without an end is a running one"),
 )
-"""Calls to systems that cannot tell a repetition, mail for one: the intention, committed before, and the result."""
+"""Calls to systems that cannot recognise a repetition, such as mail: the intention, committed first, and the result."""
 
 Index("outboxkit_effect_started", effect.c.started_at)
 _partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_column("'started'"))
@@ -289,5 +289,5 @@ schema_version = Table(
 
 @event.listens_for(schema_version, "after_create")
 def _stamp(target: Table, connection: Any, **_: Any) -> None:
-    """Tables that `metadata.create_all` made are as new as this code."""
+    """Write the version into tables that `metadata.create_all` has created."""
     connection.execute(target.insert().values(version=SCHEMA_VERSION))

@@ -7,7 +7,7 @@ from sqlalchemy import Engine, insert, text
 
 from outboxkit import statements, tables
 from outboxkit.partitions import PUBLISHED
-from outboxkit.statements.partitions import Ranged
+from outboxkit.statements.partitions import PartitionedTable
 
 DAY = timedelta(days=1)
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -32,8 +32,8 @@ def places(engine: Engine) -> dict[int, str]:
         return {position: name.strip('"') for position, name in found}
 
 
-def days(engine: Engine, ranged: Ranged = PUBLISHED) -> list[date]:
+def days(engine: Engine, partitioned: PartitionedTable = PUBLISHED) -> list[date]:
     """The days that have a partition."""
     with engine.connect() as connection:
-        found = connection.execute(statements.partitions.attached(ranged)).all()
-    return sorted(day for day in (ranged.day_of(one[3]) for one in found) if day is not None)
+        found = connection.execute(statements.partitions.attached(partitioned)).all()
+    return sorted(day for day in (partitioned.day_of(one[3]) for one in found) if day is not None)

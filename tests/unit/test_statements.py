@@ -73,7 +73,7 @@ EXAMPLES: dict[str, Any] = {
     "key": "order-7",
     "message_id": "m-1",
     "owner": "shop_owner",
-    "ranged": statements.partitions.INBOX,
+    "partitioned": statements.partitions.INBOX,
     "schema": "messages",
     "selection": statements.dead.Selection(
         numbers=(7,),

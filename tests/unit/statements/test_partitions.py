@@ -11,14 +11,14 @@ from outboxkit import ids
 from outboxkit.statements import partitions
 from outboxkit.statements.partitions import INBOX, PUBLISHED, day_of_id, first_id
 
-BOTH = pytest.mark.parametrize("ranged", [PUBLISHED, INBOX], ids=["published", "inbox"])
+BOTH = pytest.mark.parametrize("partitioned", [PUBLISHED, INBOX], ids=["published", "inbox"])
 DAYS = st.dates(date(1970, 1, 2), date(9990, 1, 1))
 
 
 @BOTH
 @given(day=st.dates())
-def test_a_partition_is_named_for_its_day(ranged: partitions.Ranged, day: date):
-    assert ranged.day_of(ranged.partition_of(day)) == day
+def test_a_partition_is_named_for_its_day(partitioned: partitions.PartitionedTable, day: date):
+    assert partitioned.day_of(partitioned.partition_of(day)) == day
 
 
 @BOTH
@@ -26,8 +26,8 @@ def test_a_partition_is_named_for_its_day(ranged: partitions.Ranged, day: date):
     "name",
     ["{}_default", "{}_20260230", "{}_2026", "{}_202603011", "old_{}_20260301", "{}_20260301_pkey"],
 )
-def test_other_names_have_no_day(ranged: partitions.Ranged, name: str):
-    assert ranged.day_of(name.format(ranged.name)) is None
+def test_other_names_have_no_day(partitioned: partitions.PartitionedTable, name: str):
+    assert partitioned.day_of(name.format(partitioned.name)) is None
 
 
 def test_partitions_of_one_table_are_not_those_of_the_other():
@@ -43,11 +43,11 @@ def test_a_schema_is_quoted(schema: str):
 
 
 def test_a_day_ends_where_the_next_begins():
-    for ranged, bounds in (
+    for partitioned, bounds in (
         (PUBLISHED, "('2026-02-28 UTC') TO ('2026-03-01 UTC')"),
         (INBOX, f"('{first_id(date(2026, 2, 28))}') TO ('{first_id(date(2026, 3, 1))}')"),
     ):
-        text = str(partitions.attach_partition(ranged, "public", date(2026, 2, 28)).compile())
+        text = str(partitions.attach_partition(partitioned, "public", date(2026, 2, 28)).compile())
         assert text.endswith(f"FOR VALUES FROM {bounds}")
 
 
