@@ -1,5 +1,7 @@
 """The rules of prose hold in every file that is not still on the list of those to rewrite; `make check` runs this."""
 
+import re
+
 import pytest
 
 from tests import prose
@@ -18,6 +20,14 @@ def test_the_list_of_files_that_are_not_rewritten_yet_only_shrinks():
     """`python -m tests.prose --shrink` removes from it what was rewritten, and what is gone."""
     assert [name for name in LISTED if not OFFENDERS.get(name)] == []
     assert sorted(set(LISTED)) == LISTED
+
+
+def test_the_files_that_pages_about_the_code_name_are_there():
+    """Paths in contributing and in decisions, from the top or from `outboxkit/`."""
+    pages = (prose.ROOT / "docs/contributing.md", *prose.ROOT.glob("docs/decisions/0*.md"))
+    named = {(page.name, path) for page in pages for path in re.findall(r"`(\w[\w/]*/\w+\.py)`", page.read_text())}
+    missing = [pair for pair in named if not any((prose.ROOT / top / pair[1]).is_file() for top in ("", "outboxkit"))]
+    assert sorted(missing) == []
 
 
 LONG = "One " + "very " * 23 + "long sentence."

@@ -1,4 +1,4 @@
-"""What the database knows of the installation: the schema's version, handlers by queue, and recent activity."""
+"""The installation as the database knows it: the schema's version, handlers by queue, and recent activity."""
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -30,7 +30,7 @@ def current_version() -> Select[int]:
 
 
 def parts(dialect: str) -> TextClause:
-    """What there is of outboxkit's tables: rows of a kind, a table's name and the part's own.
+    """The parts of outboxkit's tables that exist: rows of a kind, a table's name and the part's own.
 
     Kinds: table, column and index; on PostgreSQL also partition (the default one) and trigger. Index: the catalogue's
     own. Locks: none.
@@ -58,7 +58,7 @@ def parts(dialect: str) -> TextClause:
 
 
 SEEN = timedelta(days=1)
-"""For so long after a consumer was seen with a handler, other queues are told of it; a queue may have been renamed."""
+"""The time for which other queues know a queue's handler after it was seen; a queue may have been renamed."""
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NOW = func.current_timestamp()
 
@@ -67,18 +67,18 @@ _NOW = func.current_timestamp()
 def register(dialect: str) -> Insert:
     """Note that a queue's consumer has a handler, now.
 
-    Parameters: handler, queue, function; or a list of them, which must be in the order of the names, so that two who
-    write the same do not wait for each other. Index: the primary key. Locks: the row.
+    Parameters: handler, queue, function; or a list of them. It must be in the order of the names, so that consumers
+    that write the same rows do not deadlock. Index: the primary key. Locks: the row.
     """
     row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", "function")}
-    made: Insert = (
+    upsert: Insert = (
         insert_into(dialect, handler)
         .values(row | {"last_seen": _NOW})
         .on_conflict_do_update(
             index_elements=list(handler.primary_key), set_={"function": row["function"], "last_seen": _NOW}
         )
     )
-    return made
+    return upsert
 
 
 def release(names: list[str]) -> Update:
@@ -159,14 +159,14 @@ WHERE relid = to_regclass('outboxkit_outbox')
 def sessions() -> TextClause:
     """The sessions of outboxkit's own processes in this database, but this one. PostgreSQL only.
 
-    Where the role may not see another's sessions their times, states and addresses are null. Index: none, it reads
+    If the role may not see another's sessions, their times, states and addresses are null. Index: none, it reads
     pg_stat_activity. Locks: none.
     """
     return _SESSIONS
 
 
 def oldest_transaction() -> TextClause:
-    """What holds the oldest transaction id that vacuum must spare in this database: one row, or none. PostgreSQL only.
+    """The holder of the oldest transaction id that vacuum must spare in this database, or no row. PostgreSQL only.
 
     A session, a standby's feedback, a replication slot or a prepared transaction; vacuum itself does not count.
     Index: none, it reads catalogs. Locks: none.
@@ -175,7 +175,7 @@ def oldest_transaction() -> TextClause:
 
 
 def vacuum() -> TextClause:
-    """How many rows of the outbox are dead and not yet removed, and when they last were. PostgreSQL only.
+    """The number of dead rows that the outbox still has, and the time of its last vacuum. PostgreSQL only.
 
     Index: none, it reads statistics. Locks: none.
     """
