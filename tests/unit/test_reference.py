@@ -248,15 +248,20 @@ def as_typed(duration: timedelta) -> str:
     return f"{milliseconds // units[unit]}{unit}"
 
 
-def test_no_page_names_a_setting_that_does_not_exist() -> None:
+def files_that_name_settings() -> list[Path]:
+    """The pages, the package, and the files that people copy."""
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+    copied = [path for name in ("workers", "examples") for path in (ROOT / name).rglob("*") if path.is_file()]
+    readable = [path for path in copied if path.suffix in ("", ".md", ".py", ".yaml", ".env", ".service")]
+    return [*pages, *(ROOT / "outboxkit").rglob("*.py"), *readable]
+
+
+def test_no_page_and_no_file_names_a_setting_that_does_not_exist() -> None:
     known = {variable(name) for name in Settings.model_fields} | {f"{variable(name)}_FILE" for name in SECRETS}
-    known |= {
-        "OUTBOXKIT_TEST_DATABASE_URL",
-        "OUTBOXKIT_TEST_BROKER_URL",
-    }
-    for page in (ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")):
-        unknown = set(re.findall(r"\bOUTBOXKIT_[A-Z_]+[A-Z]\b", page.read_text())) - known
-        assert not unknown, f"{page.name}: {unknown}"
+    known |= {"OUTBOXKIT_TEST_DATABASE_URL", "OUTBOXKIT_TEST_BROKER_URL"}
+    for path in files_that_name_settings():
+        unknown = set(re.findall(r"\bOUTBOXKIT_[A-Z_]+[A-Z]\b", path.read_text())) - known
+        assert not unknown, f"{path.relative_to(ROOT)}: {unknown}"
 
 
 @pytest.mark.parametrize("table", tables.metadata.sorted_tables, ids=lambda table: table.name)
