@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from struct import Struct
 
 import aio_pika
@@ -24,7 +23,7 @@ NACKED = "nacked by the broker"
 RENEW_SECONDS = 1.0
 """A connection younger than this is not given up for another nack."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
-"""How long after a nack the copy is tried again: twice as long each time."""
+"""After a nack the copy is tried again: after so long, and each time after twice as long."""
 
 
 class RetryPublisher:
@@ -52,7 +51,7 @@ class RetryPublisher:
         """Put a copy with these marks into this queue; returns once the broker has it.
 
         While the broker takes no publishes, for lack of memory or disk, it waits, and no limit runs. A nack is not the
-        message's fault: on a fresh connection it is tried again, and again, until the queue has room or `over` is set.
+        message's fault. The copy is tried again on a fresh connection, until the queue has room or `over` is set.
 
         Raises:
             BrokerUnavailable: it may not have it: no connection, no confirm, no such queue, or `over`.
@@ -61,10 +60,9 @@ class RetryPublisher:
         nacks = 0
         while True:
             try:
-                async with asyncio.timeout(self._timeout) as limit:
+                async with asyncio.timeout(self._timeout):
                     line = await self._open()
-                    with line.limited(limit, self._timeout):
-                        refused = await line.put(arrived, queue, marks, topic)
+                refused = await line.put(arrived, queue, marks, topic, timeout=self._timeout)
             except TimeoutError as error:
                 await self.close()
                 raise BrokerUnavailable(f"the broker did not confirm a copy for {queue!r} in time") from error
@@ -143,7 +141,7 @@ class _Line:
         self.lost: str | None = None
         self._clear = asyncio.Event()
         self._clear.set()
-        self._limits: dict[asyncio.Timeout, float] = {}
+        self._clear_since = 0.0
         self._writer: asyncio.StreamWriter | None = None
         self._last = 0
         self._waiting: dict[int, _Answer] = {}
@@ -163,20 +161,26 @@ class _Line:
             await self.close()
 
     async def close(self) -> None:
-        """What has no answer gets none."""
+        """Copies without an answer get none."""
         self.lose("closed")
         await connection.close(self.connection)
 
     def writes_to(self, writer: asyncio.StreamWriter, _: object = None) -> None:
         self._writer = writer
 
-    async def put(self, arrived: RawDelivery, queue: str, marks: DeliveryHeaders, topic: str) -> str | None:
-        """Why the broker did not take it; None: it has it. A return is told by its id, so no id is there twice."""
+    async def put(
+        self, arrived: RawDelivery, queue: str, marks: DeliveryHeaders, topic: str, *, timeout: float
+    ) -> str | None:
+        """The broker's reason not to take it; None: it has it. A return is told by its id, so no id is there twice.
+
+        Raises:
+            TimeoutError: it has not answered in so many seconds.
+        """
         id_ = arrived.properties.message_id or ""
         while self.lost is None and (id_ in self._by_id or not self._clear.is_set()):
             await self._clear.wait()
             if id_ in self._by_id:
-                await asyncio.wait((self._by_id[id_],))
+                await self._answered(self._by_id[id_], timeout)
         if self.lost is not None or self._writer is None:
             return self.lost or "not connected"
         written = self._frames(arrived, queue, marks, topic)
@@ -185,7 +189,8 @@ class _Line:
         self._waiting[self._last] = self._by_id[id_] = answer
         answer.add_done_callback(lambda _: self._by_id.pop(id_, None))
         self._writer.write(written)
-        return await asyncio.shield(answer)
+        await self._answered(answer, timeout)
+        return answer.result()
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         self._answer(tag, None, multiple=multiple)
@@ -203,28 +208,22 @@ class _Line:
 
     def blocked(self, reason: str | None) -> None:
         if reason is None:
+            self._clear_since = asyncio.get_running_loop().time()
             self._clear.set()
             self._log.info("broker is back, work goes on")
         else:
             self._clear.clear()
             self._log.warning("broker is away, waiting", error=f"the broker has blocked publishers: {reason}")
-        for limit, timeout in self._limits.items():
-            self._adjust(limit, timeout)
 
-    @contextmanager
-    def limited(self, limit: asyncio.Timeout, timeout: float) -> Iterator[None]:
-        """This limit runs only while the broker takes publishes, and anew when it does again."""
-        self._limits[limit] = timeout
-        if not self._clear.is_set():
-            self._adjust(limit, timeout)
-        try:
-            yield
-        finally:
-            del self._limits[limit]
-
-    def _adjust(self, limit: asyncio.Timeout, timeout: float) -> None:
-        if not limit.expired():
-            limit.reschedule(asyncio.get_running_loop().time() + timeout if self._clear.is_set() else None)
+    async def _answered(self, answer: _Answer, timeout: float) -> None:
+        """Wait for the answer; the limit runs only while the broker takes publishes, and anew when it does again."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while not answer.done():
+            left = max(began, self._clear_since) + timeout - clock() if self._clear.is_set() else timeout
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.wait((answer,), timeout=left)
 
     def lose(self, reason: str) -> None:
         """Everything that has no answer gets this one."""
@@ -250,7 +249,7 @@ class _Line:
         if arrived.properties.unreadable is None:  # else it is left as it is
             flags, written, left_out = copy_properties(flags, written, marks, topic, room=self.room)
             if left_out:
-                told = {"message_id": arrived.properties.message_id, "left_out": len(left_out)}
-                self._log.warning("a retry copy has no room for all of its message's headers", **told)
+                counts = {"message_id": arrived.properties.message_id, "left_out": len(left_out)}
+                self._log.warning("a retry copy has no room for all of its message's headers", **counts)
         content = (BASIC, 0, len(arrived.body), flags)
         return _HEADER.pack(HEADER, self.channel, len(written) + HEADER_OVERHEAD, *content) + written + bytes((END,))

@@ -33,7 +33,7 @@ def line(room: int = 1000) -> tuple[_Line, Written]:
 
 
 def put(to: _Line, copied: RawDelivery) -> "asyncio.Task[str | None]":
-    return asyncio.create_task(to.put(copied, "billing.retry.1s", DeliveryHeaders(attempt=2), "orders.eu"))
+    return asyncio.create_task(to.put(copied, "billing.retry.1s", DeliveryHeaders(attempt=2), "orders.eu", timeout=5))
 
 
 async def test_a_copy_goes_to_its_queue_with_its_marks_and_its_whole_body():
