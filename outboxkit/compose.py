@@ -19,11 +19,9 @@ from outboxkit.settings import Settings, load, unknown_variables
 
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
-    from outboxkit.consumer import Consumer
-    from outboxkit.consumer import Policy as ConsumerPolicy
+    from outboxkit.consumer import Consumer, ConsumerPolicy
     from outboxkit.inbox import Handler
-    from outboxkit.relay import Policy as RelayPolicy
-    from outboxkit.relay import Relay
+    from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
 
 FAILED, WRONG_SETTINGS = 1, 2
@@ -46,7 +44,7 @@ async def relay(
         ConfigurationError: the broker is `memory://`, or an HTTP destination that has no name of its own.
         SchemaError: there is no such SQLite file.
     """
-    from outboxkit.relay import Policy, Relay  # noqa: PLC0415 - each process imports what it runs
+    from outboxkit.relay import Relay, RelayPolicy  # noqa: PLC0415 - each process imports what it runs
 
     publisher = publisher or _publisher(settings)
     if engine is None:
@@ -59,7 +57,7 @@ async def relay(
             destination=settings.destination,
             batch_size=batch_limit(publisher, settings.batch_size),
             poll_interval=settings.poll_interval,
-            policy=policy or Policy(max_attempts=settings.max_attempts, dead_key=settings.dead_key),
+            policy=policy or RelayPolicy(max_attempts=settings.max_attempts, dead_key=settings.dead_key),
             keep_published=settings.published_retention is not None,
         )
     finally:
@@ -101,10 +99,10 @@ async def consumer(
             be tried again for longer than the inbox remembers it.
         SchemaError: there is no such SQLite file.
     """
-    from outboxkit.consumer import Concurrency, Consumer, Policy  # noqa: PLC0415 - as above
+    from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy  # noqa: PLC0415 - as above
 
     name = queue_name(settings)
-    policy = policy or Policy(
+    policy = policy or ConsumerPolicy(
         max_attempts=settings.max_attempts, retention=settings.inbox_retention, delays=settings.retry_delays
     )
     policy.check(handlers)
@@ -188,7 +186,7 @@ def queue_name(settings: Settings) -> str:
     return settings.queue
 
 
-def handlers_in(names: Sequence[str]) -> "list[Handler]":
+def load_handlers(names: Sequence[str]) -> "list[Handler]":
     """The handlers of these modules, which are importable from the current directory.
 
     Raises:
@@ -201,10 +199,10 @@ def handlers_in(names: Sequence[str]) -> "list[Handler]":
         raise ConfigurationError("which handlers? Give the modules that have them, such as shop.handlers")
     if options := [name for name in names if name.startswith("-")]:
         raise ConfigurationError(f"{options[0]!r} is not a module: settings come from OUTBOXKIT_… variables here")
-    return inbox.handlers_in([loading.load(name) for name in names])
+    return inbox.handlers_in([loading.load_module(name) for name in names])
 
 
-def begin(settings: Settings) -> None:
+def set_up(settings: Settings) -> None:
     """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
     logs.configure_log(level=settings.log_level, format=settings.log_format)
     for line in unknown_variables():
@@ -222,7 +220,7 @@ def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]]
     try:
         _refuse(sys.argv[1:] if not arguments else [])
         settings = load()
-        begin(settings)
+        set_up(settings)
         return process.leave(
             process.run(lambda stop: service(settings, stop), shutdown_timeout=settings.shutdown_timeout)
         )

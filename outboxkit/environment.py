@@ -23,8 +23,8 @@ REPLACED = {
     "PREFETCH": "RabbitSubscriber(prefetch=…)",
     "PRUNE_INTERVAL": "INTERVAL in workers/retention.py",
     "UNROUTABLE": '@event(…, unroutable="discard")',
-    "MAX_CRASHES": "consumer.Policy(max_crashes=…)",
-    "CLOCK_SKEW": "skew=… of consumer.Policy and retention.Periods",
+    "MAX_CRASHES": "consumer.ConsumerPolicy(max_crashes=…)",
+    "CLOCK_SKEW": "skew=… of consumer.ConsumerPolicy and retention.Periods",
     "MAX_PAYLOAD_BYTES": "outbox.add(…, max_payload_bytes=…)",
 }
 """Former settings without their prefix, and what says the same now."""

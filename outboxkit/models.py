@@ -17,21 +17,25 @@ _HOOKS = ("__post_init__", "__attrs_post_init__")
 
 def write(event: Any) -> bytes:
     """The event as JSON."""
-    return pydantic_models.write(event) if is_pydantic(type(event)) else _ENCODER.encode(event)
+    return pydantic_models.write_pydantic(event) if is_pydantic(type(event)) else _ENCODER.encode(event)
 
 
 def plain(event: Any) -> Any:
     """The event in plain Python objects, as JSON would have them."""
-    return pydantic_models.plain(event) if is_pydantic(type(event)) else msgspec.to_builtins(event, enc_hook=_dump)
+    return (
+        pydantic_models.plain_pydantic(event)
+        if is_pydantic(type(event))
+        else msgspec.to_builtins(event, enc_hook=_dump)
+    )
 
 
 def read(cls: Any, payload: bytes) -> Any:
     """The event in these bytes; errors of the class pass unchanged."""
-    return pydantic_models.read(cls, payload) if is_pydantic(cls) else _decoder(cls).decode(payload)
+    return pydantic_models.read_pydantic(cls, payload) if is_pydantic(cls) else _decoder(cls).decode(payload)
 
 
 @cache
-def check(cls: Any) -> None:
+def check_event_class(cls: Any) -> None:
     """Refuse a class whose instances can be encoded but never decoded to equal ones; checked once for each class.
 
     Its annotations must be resolvable by now, so it runs at the first `add` and at a consumer's start.
@@ -50,7 +54,7 @@ def check(cls: Any) -> None:
                     f"{cls.__qualname__} has a field of type {info.cls.__qualname__}, which has no JSON form. Use a "
                     "type that has one, such as str, or a nested dataclass"
                 )
-            check(info.cls)
+            check_event_class(info.cls)
 
 
 @cache
@@ -60,12 +64,12 @@ def needs_check(cls: Any) -> bool:
     Nor for a class with a destination of its own: an outside system reads the payload as it is.
 
     Raises:
-        ConfigurationError: as `check`.
+        ConfigurationError: as `check_event_class`.
     """
     if is_called_outside(cls):
         _check_written(cls)
         return False
-    check(cls)
+    check_event_class(cls)
     if is_pydantic(cls) or any(hasattr(cls, hook) for hook in _HOOKS):
         return True
     info, *nested = _types_within(cls)
@@ -151,13 +155,13 @@ def _types_within(cls: Any) -> list[Any]:
 
 def _dump(value: Any) -> Any:
     if is_pydantic(type(value)):
-        return pydantic_models.plain(value, mode="json")
+        return pydantic_models.plain_pydantic(value, mode="json")
     raise NotImplementedError(f"values of type {type(value).__qualname__} have no JSON form")
 
 
 def _load(cls: type, value: Any) -> Any:
     if is_pydantic(cls):
-        return pydantic_models.read(cls, msgspec.json.encode(value))
+        return pydantic_models.read_pydantic(cls, msgspec.json.encode(value))
     raise NotImplementedError(f"values of type {cls.__qualname__} have no JSON form")
 
 

@@ -28,7 +28,7 @@ class Names(NamedTuple):
     or_name: bool
 
 
-def write(event: Any) -> bytes:
+def write_pydantic(event: Any) -> bytes:
     """The event as JSON. A user's own `model_dump_json` is called as it is."""
     cls: Any = type(event)
     names = names_of(cls)
@@ -39,8 +39,8 @@ def write(event: Any) -> bytes:
     return bytes(event.model_dump_json(by_alias=names.by_alias).encode())
 
 
-def plain(event: Any, **options: Any) -> Any:
-    """The event in plain Python objects, with the same names as `write`."""
+def plain_pydantic(event: Any, **options: Any) -> Any:
+    """The event in plain Python objects, with the same names as `write_pydantic`."""
     cls: Any = type(event)
     names = names_of(cls)
     if not hasattr(cls, "model_dump"):
@@ -50,7 +50,7 @@ def plain(event: Any, **options: Any) -> Any:
     )
 
 
-def read(cls: Any, payload: bytes) -> Any:
+def read_pydantic(cls: Any, payload: bytes) -> Any:
     """The event in these bytes."""
     options = {"by_alias": True, "by_name": True} if names_of(cls).or_name else {}
     if not hasattr(cls, "model_validate_json"):

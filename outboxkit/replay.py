@@ -27,7 +27,7 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ReplaySelection:
     """The kept messages to replay: those that match every field that is set.
 
     Attributes:
@@ -48,7 +48,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeptMessages:
     """The number of messages in a selection, and the times of the first and the last one; all are before `until`."""
 
     count: int
@@ -78,7 +78,7 @@ def _quiet(_: Replayed) -> None:
     pass
 
 
-class Replay:
+class Replayer:
     """Publishes kept messages again, with the same ids and in the same order.
 
     It reads a page at a time, so it takes little memory, and holds no transaction while it publishes. Messages of one
@@ -97,7 +97,7 @@ class Replay:
         self,
         engine: AsyncEngine,
         publisher: Publisher,
-        selection: Selection,
+        selection: ReplaySelection,
         *,
         rate: float | None = None,
         patience: timedelta = timedelta(seconds=30),
@@ -115,7 +115,7 @@ class Replay:
         self._sleep = sleep
         self._range: dict[str, Any] = {}
 
-    async def find(self) -> Found:
+    async def find(self) -> KeptMessages:
         """Count the messages; those published from now on are not part of the replay.
 
         Raises:
@@ -132,7 +132,7 @@ class Replay:
             await self._settled(connection)
             statement = statements.published.count_kept(type_=selection.type, key=selection.key)
             count, first, last = (await connection.execute(statement, self._range)).one()
-            return Found(count, first, last, until)
+            return KeptMessages(count, first, last, until)
 
     async def run(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None] = _quiet) -> None:
         """Publish them until all are confirmed, the broker refuses one, or `stop` is set.

@@ -44,7 +44,7 @@ def check(connection: Connection) -> None:
         cure = _CURE.format(since=f"since={version}, ", to=NEEDED)
         raise SchemaError(f"the outboxkit tables have version {version}, this code needs {NEEDED}: {cure}")
     if version == NEEDED:
-        structure.check(connection, structure.NEEDED)
+        structure.check_parts(connection, structure.NEEDED)
 
 
 async def check_engine(engine: AsyncEngine) -> None:

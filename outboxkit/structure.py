@@ -42,18 +42,18 @@ NEEDED = ("table", "column", "partition")
 """The kinds of parts without which nothing works; without an index or the trigger it is slower."""
 ALL = (*NEEDED, "index", "trigger")
 _REPAIRABLE = ("partition", "index", "trigger")
-"""Kinds that `repair` creates again: they hold no rows of their own."""
+"""Kinds that `repair_parts` creates again: they hold no rows of their own."""
 
 
 def missing(connection: Connection) -> list[Part]:
     """The parts that tables of this version should have and do not, in the connection's own search path."""
-    existing = {Part(*row) for row in connection.execute(statements.activity.parts(connection.dialect.name))}
+    existing = {Part(*row) for row in connection.execute(statements.activity.existing_parts(connection.dialect.name))}
     tables = {part.table for part in existing}
     expected = _expected(divided=is_server(connection.dialect.name))
     return [part for part in expected if part not in existing and (part.kind == "table" or part.table in tables)]
 
 
-def check(connection: Connection, kinds: Collection[str] = ALL) -> None:
+def check_parts(connection: Connection, kinds: Collection[str] = ALL) -> None:
     """Make sure that no part of these kinds is missing.
 
     Raises:
@@ -74,7 +74,7 @@ def check(connection: Connection, kinds: Collection[str] = ALL) -> None:
     raise SchemaError(f"a part of the outboxkit tables is missing: {names}: {cure}")
 
 
-def repair(connection: Connection) -> list[Part]:
+def repair_parts(connection: Connection) -> list[Part]:
     """Create missing default partitions, indexes and the trigger, in the connection's transaction; returns them.
 
     A default partition that was only detached is attached again, with its rows.
@@ -82,7 +82,7 @@ def repair(connection: Connection) -> list[Part]:
     Raises:
         SchemaError: a table or a column is missing.
     """
-    check(connection, ("table", "column"))
+    check_parts(connection, ("table", "column"))
     repaired: list[Part] = []
     # Partitions first: the indexes of a missing one are missing with it.
     while parts := [part for part in missing(connection) if part not in repaired]:

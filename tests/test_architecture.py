@@ -176,6 +176,26 @@ def test_no_file_names_a_path_of_one_machine():
     assert offenders == []
 
 
+TWINS = {
+    **dict.fromkeys(("upgrade", "downgrade"), "a migration, and the function that runs all of them"),
+    **dict.fromkeys(("Idempotent", "add_problem_handlers"), "FastAPI's and Flask's: a program has one of them"),
+    "main": "the entry point of the commands, and that of programs of one's own",
+    **dict.fromkeys(("migrate", "relay", "replay"), "a command has the name of what it does"),
+}
+"""Public names that two modules may have, each with the reason."""
+
+
+def test_a_public_name_exists_once():
+    homes: dict[str, set[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+                homes.setdefault(node.name, set()).add(shown(path))
+    several = {name: sorted(paths) for name, paths in homes.items() if len(paths) > 1}
+    assert {name: paths for name, paths in several.items() if name not in TWINS} == {}
+    assert TWINS.keys() - several.keys() == set()
+
+
 DRIVERS = {
     "aio_pika": "brokers/rabbitmq",
     "aiormq": "brokers/rabbitmq",

@@ -9,7 +9,7 @@ from outboxkit.settings import Settings
 
 async def consume(settings: Settings, stop: asyncio.Event) -> int:
     """Handle deliveries until `stop` is set. A copy may import its modules and call `inbox.handlers_in` with them."""
-    handlers = compose.handlers_in(sys.argv[1:])
+    handlers = compose.load_handlers(sys.argv[1:])
     async with compose.consumer(settings, handlers) as worker:
         await worker.run(stop)
     return 0

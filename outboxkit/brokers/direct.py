@@ -115,7 +115,7 @@ class DirectPublisher:
 
     async def _receipt(self, message: Message) -> Receipt:
         """Run all handlers of one message, in their order, and return its receipt."""
-        delivery_headers = reserved.read(message.headers)
+        delivery_headers = reserved.read_delivery_headers(message.headers)
         handlers = [
             handler
             for handler in self._by_type.get(message.type, ())

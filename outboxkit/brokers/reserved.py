@@ -67,7 +67,7 @@ class DeliveryHeaders:
 FRESH = DeliveryHeaders()
 
 
-def read(headers: Mapping[str, Any]) -> DeliveryHeaders:
+def read_delivery_headers(headers: Mapping[str, Any]) -> DeliveryHeaders:
     """The delivery headers among these headers. An invalid value, from a foreign client, is ignored."""
     if _NAMES.isdisjoint(headers):
         return FRESH

@@ -58,7 +58,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
 def _begin(settings: Settings, *, logs: bool) -> None:
     """Begin to log, if the command does. Others print warnings on standard error."""
     if logs:
-        compose.begin(settings)
+        compose.set_up(settings)
         return
     for line in unknown_variables():
         typer.echo(f"outboxkit: {line}", err=True)

@@ -19,7 +19,7 @@ from outboxkit.cli.progress import now_and_then
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
 from outboxkit.outage import utc_now
-from outboxkit.replay import Found, Replay, Replayed, Selection
+from outboxkit.replay import KeptMessages, Replayed, Replayer, ReplaySelection
 from outboxkit.settings import Settings, parse_duration
 
 FAILED, INCOMPLETE = 1, 3
@@ -54,7 +54,7 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         now = utc_now()
         published = _moment("--since", since, now), _moment("--until", until, now)
-        selection = Selection(type_, key, *published, destination=settings.destination)
+        selection = ReplaySelection(type_, key, *published, destination=settings.destination)
         command(settings, selection, **own)
 
     first, _, *own = inspect.signature(command).parameters.values()
@@ -68,7 +68,7 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
 @_selecting
 def replay(
     settings: Settings,
-    selection: Selection,
+    selection: ReplaySelection,
     *,
     to_queue: Queue,
     handlers: Handlers = None,
@@ -105,7 +105,7 @@ def _checked(handlers: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(handlers))
 
 
-def _described(messages: Found, queue: str, handlers: tuple[str, ...]) -> str:
+def _described(messages: KeptMessages, queue: str, handlers: tuple[str, ...]) -> str:
     if messages.first is None or messages.last is None:
         return "no such message is kept: a relay keeps messages while OUTBOXKIT_PUBLISHED_RETENTION is set"
     between = f"published from {_written(messages.first)} to {_written(messages.last)}"
@@ -113,22 +113,22 @@ def _described(messages: Found, queue: str, handlers: tuple[str, ...]) -> str:
     return f"{messages.count} messages for queue {queue}{alone}, {between}"
 
 
-async def _find(settings: Settings, selection: Selection) -> Found:
+async def _find(settings: Settings, selection: ReplaySelection) -> KeptMessages:
     engine, publisher = _connections(settings, "")
     try:
-        return await Replay(engine, publisher, selection).find()
+        return await Replayer(engine, publisher, selection).find()
     finally:
         await engine.dispose()
 
 
-def _replay(settings: Settings, selection: Selection, queue: str, rate: float | None, total: int) -> int:
+def _replay(settings: Settings, selection: ReplaySelection, queue: str, rate: float | None, total: int) -> int:
     done = Replayed()
 
     async def work(stop: asyncio.Event) -> int:
         engine, publisher = _connections(settings, queue)
         try:
             with _shown(total) as show:
-                worker = Replay(engine, publisher, selection, rate=rate, patience=settings.drain_patience)
+                worker = Replayer(engine, publisher, selection, rate=rate, patience=settings.drain_patience)
                 await worker.run(stop, done, show)
         finally:
             await publisher.close()

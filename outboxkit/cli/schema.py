@@ -53,7 +53,7 @@ async def _check(url: str) -> None:
             await connection.run_sync(migrations.check)
             version = await connection.run_sync(migrations.installed)
             if version == migrations.LATEST:
-                await connection.run_sync(structure.check)
+                await connection.run_sync(structure.check_parts)
     finally:
         await engine.dispose()
     newer = " (newer than this code)" if version > migrations.LATEST else ""

@@ -52,6 +52,6 @@ def span(seconds: float) -> str:
     return f"{whole} s"
 
 
-def plain(name: str | None) -> str:
+def printable_name(name: str | None) -> str:
     """A foreign name without characters that would move the cursor or colour the screen."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in name or "-")

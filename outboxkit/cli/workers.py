@@ -75,7 +75,7 @@ def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> No
     Example: outboxkit consume shop.handlers --queue billing
     """
     compose.queue_name(settings)
-    handlers = compose.handlers_in(modules)
+    handlers = compose.load_handlers(modules)
     code = process.run(
         lambda stop: _consume(settings, handlers, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
     )

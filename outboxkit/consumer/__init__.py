@@ -1,8 +1,8 @@
 """The consumer: delivery → inbox row → handler → commit → ack."""
 
 from outboxkit.consumer.consumer import Concurrency, Consumed, Consumer
-from outboxkit.consumer.decisions import Policy
+from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.reports import Failure
 from outboxkit.inbox.failure import Decision, decide
 
-__all__ = ["Concurrency", "Consumed", "Consumer", "Decision", "Failure", "Policy", "decide"]
+__all__ = ["Concurrency", "Consumed", "Consumer", "ConsumerPolicy", "Decision", "Failure", "decide"]

@@ -14,7 +14,7 @@ from outboxkit.brokers import Subscriber, address_of
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.containment import Containment
 from outboxkit.consumer.database_clock import DatabaseClock
-from outboxkit.consumer.decisions import Policy
+from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner, Routing
 from outboxkit.consumer.records import Records
@@ -97,7 +97,7 @@ class Consumer:
         *,
         queue: str,
         concurrency: Concurrency | None = None,
-        policy: Policy | None = None,
+        policy: ConsumerPolicy | None = None,
         patience: timedelta | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -111,7 +111,7 @@ class Consumer:
         self._registration = Registration(engine, handlers, queue=queue)
         self._watchdog = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()
-        policy = policy or Policy()
+        policy = policy or ConsumerPolicy()
         policy.check(handlers)
         ordered = self._concurrency.ordered
         self._routing = routing = Routing(handlers, policy=policy, ordered=ordered, on_message=database_clock.saw)

@@ -23,7 +23,7 @@ SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class ConsumerPolicy:
     """When a message is given up.
 
     Attributes:
@@ -76,7 +76,7 @@ def malformed(delivery: Malformed) -> Decision:
     return Decision(Outcome.DEAD, "malformed", delivery.reason)
 
 
-def stale(message_time: datetime, policy: Policy) -> Decision:
+def stale_message(message_time: datetime, policy: ConsumerPolicy) -> Decision:
     """The decision on a message that is older than the inbox remembers: it may have been handled already."""
     return Decision(
         Outcome.STALE,

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from outboxkit import inbox, window
 from outboxkit.brokers import Delivery, Malformed
 from outboxkit.consumer import decisions
-from outboxkit.consumer.decisions import Policy
+from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
@@ -42,7 +42,7 @@ class Routing:
         self,
         handlers: Sequence[Handler],
         *,
-        policy: Policy,
+        policy: ConsumerPolicy,
         ordered: bool,
         on_message: Callable[[datetime], None] = lambda _: None,
     ) -> None:
@@ -87,7 +87,7 @@ class Routing:
         message_time = window.message_time(message.id, message.created_at, delivery.delivery_headers.accepted_at)
         if message_time is not None:
             if window.is_too_old(message_time, now=now, retention=self._policy.retention, skew=self._policy.skew):
-                return decisions.stale(message_time, self._policy)
+                return decisions.stale_message(message_time, self._policy)
             self._on_message(message_time)
         return handlers
 
@@ -134,7 +134,7 @@ class HandlerRunner:
         transactions: Transactions,
         records: Records,
         reports: Reports,
-        policy: Policy,
+        policy: ConsumerPolicy,
         now: Clock,
         outcomes: Counter[Outcome],
     ) -> None:

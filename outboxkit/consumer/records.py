@@ -80,11 +80,11 @@ class Records:
 
     async def forget(self, message_id: str, stop: asyncio.Event) -> bool:
         """Record that the start has ended, and that nothing more is to be known."""
-        return await self._write(statements.inbox.forget(), self._place(message_id), stop) is not None
+        return await self._write(statements.inbox.forget_attempt(), self._place(message_id), stop) is not None
 
     async def call_off(self, message_id: str, known: CrashRecord, stop: asyncio.Event) -> None:
         """Record that the start has ended because the process was told to stop, as far as that can be done soon."""
-        statement: Executable = statements.inbox.forget()
+        statement: Executable = statements.inbox.forget_attempt()
         place = self._place(message_id)
         if known != _STARTED_ONCE:
             statement, place = statements.inbox.call_off(), {f"at_{name}": value for name, value in place.items()}

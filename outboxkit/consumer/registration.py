@@ -78,7 +78,9 @@ class Registration:
     async def _release_others(self) -> None:
         """Delete this queue's records of handlers that it no longer has, so that another queue may record them."""
         async with self._engine.begin() as connection:
-            await connection.execute(statements.release(list(self._functions)), {"of_queue": storable(self._queue)})
+            await connection.execute(
+                statements.retire_handlers(list(self._functions)), {"of_queue": storable(self._queue)}
+            )
 
     async def _record(self) -> list[tuple[str, str]]:
         rows = [
@@ -88,7 +90,7 @@ class Registration:
         if not rows:
             return []
         async with self._engine.begin() as connection:
-            await connection.execute(statements.register(connection.dialect.name), rows)
+            await connection.execute(statements.register_handlers(connection.dialect.name), rows)
             since = await partitions.clock(connection) - statements.SEEN
             statement = statements.of_other_queues(list(self._functions), since)
             return [(queue, name) for queue, name in await connection.execute(statement, {"queue": self._queue})]

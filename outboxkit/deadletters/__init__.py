@@ -16,13 +16,13 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import partitions, schema, statements
-from outboxkit.deadletters.refusal import Refusal, Rules
+from outboxkit.deadletters.refusal import Refusal, ReplayRules
 from outboxkit.deadletters.resolving import Resolved, resolve_page, who
 from outboxkit.outage import Sleep, pause
 from outboxkit.statements.dead import Selection
 from outboxkit.statements.resolve import Resolution
 
-__all__ = ["DeadLetters", "Found", "Refusal", "Resolved", "Rules", "Selection", "Survey"]
+__all__ = ["DeadLetterPage", "DeadLetters", "Refusal", "ReplayRules", "Resolved", "Selection", "Survey"]
 
 PAGE = 500
 """Dead letters that are resolved in one transaction."""
@@ -34,7 +34,7 @@ Kind = tuple[str, str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DeadLetterPage:
     """The newest dead letters of a selection, how many there are in all, and the database's time."""
 
     rows: Sequence[Row[Any]]
@@ -100,13 +100,13 @@ class DeadLetters:
         self,
         engine: AsyncEngine,
         *,
-        rules: Rules | None = None,
+        rules: ReplayRules | None = None,
         rate: float | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._engine = engine
-        self._rules = rules or Rules()
+        self._rules = rules or ReplayRules()
         self._rate = rate
         self._page = PAGE if rate is None else max(min(PAGE, int(rate)), 1)
         self._monotonic = monotonic
@@ -122,7 +122,7 @@ class DeadLetters:
             await connection.run_sync(schema.check)
             return await partitions.clock(connection)
 
-    async def find(self, selection: Selection, *, limit: int) -> Found:
+    async def find(self, selection: Selection, *, limit: int) -> DeadLetterPage:
         """The newest dead letters of a selection, at most `limit`, without payloads and headers.
 
         Raises:
@@ -132,7 +132,7 @@ class DeadLetters:
             await connection.run_sync(schema.check)
             rows = (await connection.execute(statements.dead.newest(selection), {"limit": limit})).all()
             kinds = (await connection.execute(statements.dead.count_by_kind(selection))).all()
-            return Found(rows, sum(row[3] for row in kinds), await partitions.clock(connection))
+            return DeadLetterPage(rows, sum(row[3] for row in kinds), await partitions.clock(connection))
 
     async def read(self, selection: Selection, *, limit: int) -> Sequence[Row[Any]]:
         """The first dead letters of a selection, at most `limit`, with all columns, the oldest first.
@@ -240,7 +240,7 @@ class DeadLetters:
         """The number that the rules refuse, by kind and reason, and the number of stale ones that they accept."""
         refused, accepted = Counter[tuple[Kind, Refusal]](), 0
         now = await partitions.clock(connection)
-        async for letter in await connection.stream(statements.dead.needs_check(selection)):
+        async for letter in await connection.stream(statements.dead.replay_candidates(selection)):
             why = self._rules.refusal(letter, now)
             if why is not None:
                 refused[(letter.side, letter.type, letter.reason), why] += 1

@@ -59,7 +59,7 @@ _PLAIN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ReplayRules:
     """The rules by which dead letters of the inbox may go back to their queue.
 
     Attributes:

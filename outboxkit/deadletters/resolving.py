@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import partitions, statements, window
 from outboxkit.deadletters import refusal
-from outboxkit.deadletters.refusal import Refusal, Rules
+from outboxkit.deadletters.refusal import Refusal, ReplayRules
 from outboxkit.message import NAME_LIMIT, storable
 from outboxkit.statements.dialects import is_server
 from outboxkit.statements.resolve import Resolution
@@ -57,7 +57,7 @@ class Resolved:
 
 
 async def resolve_page(
-    connection: AsyncConnection, as_: Resolution, ids: Sequence[int], by: str, rules: Rules
+    connection: AsyncConnection, as_: Resolution, ids: Sequence[int], by: str, rules: ReplayRules
 ) -> Resolved:
     """Resolve those of these dead letters that are still open, in the connection's transaction."""
     dialect, page, requested = connection.dialect.name, Resolved(), set(ids)
@@ -95,7 +95,7 @@ async def who(connection: AsyncConnection) -> str:
 
 
 async def _send_back(
-    connection: AsyncConnection, ids: Sequence[int], now: datetime, rules: Rules, page: Resolved
+    connection: AsyncConnection, ids: Sequence[int], now: datetime, rules: ReplayRules, page: Resolved
 ) -> set[int]:
     """Insert the messages of these dead letters of the inbox, addressed to their queue. Returns the ids it sent."""
     if not ids:
@@ -159,7 +159,7 @@ async def _put_back(connection: AsyncConnection, rows: Sequence[Row[Any]], now: 
 async def _release(connection: AsyncConnection, resolved: Iterable[Row[Any]], now: datetime) -> int:
     """Make the messages behind these due now, unless another dead letter is before them. Returns their number."""
     parked = sorted({(row.destination, row.key) for row in resolved if row.parked and row.key is not None})
-    statement, released = statements.resolve.release(connection.dialect.name), 0
+    statement, released = statements.resolve.release_parked(connection.dialect.name), 0
     for destination, keys in groupby(parked, key=itemgetter(0)):
         parameters = {"at_destination": destination, "keys": [key for _, key in keys], "now": now}
         released += (await connection.execute(statement, parameters)).rowcount

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import codec
-from outboxkit.effects.record import Begun, Effect, EffectRun, Errors, OnUnknown, begin, give_up, new_run, record
+from outboxkit.effects.record import Begun, Effect, EffectRun, Errors, OnUnknown, begin_effect, give_up, new_run, record
 from outboxkit.errors import ConfigurationError, EncodeError
 
 TIDY_SECONDS = 5
@@ -108,7 +108,7 @@ def once(
 
 def _plan(run: EffectRun) -> Plan:
     """The steps of a run, one after the other; the result of each comes back. The same for both colours."""
-    begun: Begun = yield Write(partial(begin, run=run))
+    begun: Begun = yield Write(partial(begin_effect, run=run))
     _report(run, begun)
     if begun.effect is not None:
         return begun.effect

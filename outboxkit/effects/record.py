@@ -49,7 +49,7 @@ class EffectRow:
     now: datetime
 
 
-def decide(row: EffectRow, *, alone: bool) -> Effect | timedelta | None:
+def decide_effect(row: EffectRow, *, alone: bool) -> Effect | timedelta | None:
     """The effect, if it is known; else how long another run may be busy with it; None if it is unknown."""
     if row.state in ("done", "repeated"):
         return Effect("remembered", msgspec.json.decode(row.result) if row.result is not None else None)
@@ -179,7 +179,7 @@ class Begun:
     unknown_since: datetime | None = None
 
 
-def begin(session: Session, run: EffectRun) -> Begun:
+def begin_effect(session: Session, run: EffectRun) -> Begun:
     """Note the intention, or find what is known of the effect; the caller commits before it makes the call.
 
     Raises:
@@ -195,13 +195,13 @@ def begin(session: Session, run: EffectRun) -> Begun:
         if was is None:  # its call failed meanwhile
             continue
         row = EffectRow(*was)
-        known = decide(row, alone=run.alone)
+        known = decide_effect(row, alone=run.alone)
         if isinstance(known, Effect):
             return Begun(known)
         if known is not None:
             raise _busy(run, known)
         skips = run.on_unknown == "skip"
-        taking = statements.effects.skip(dialect) if skips else statements.effects.take_over(dialect)
+        taking = statements.effects.skip(dialect) if skips else statements.effects.take_over_effect(dialect)
         at = {"at_key": run.key, "at_token": row.token, "new_token": run.token}
         if _changed(session, taking, at if skips else at | {"lease": run.lease}):
             return Begun(Effect("skipped") if skips else None, row.started_at)
@@ -216,7 +216,7 @@ def record(session: Session, run: EffectRun, begun: Begun, payload: bytes) -> No
     """
     state = "done" if begun.unknown_since is None else "repeated"
     at = {"at_key": run.key, "at_token": run.token, "new_state": state, "new_result": payload}
-    if not _changed(session, statements.effects.record(_dialect(session)), at):
+    if not _changed(session, statements.effects.record_result(_dialect(session)), at):
         raise LeaseLost(
             f"effect {run.key!r}: the call was made, but it took longer than its lease of {run.lease}, and another "
             "run has decided what becomes of it. Give effects.once a longer lease"
@@ -226,7 +226,7 @@ def record(session: Session, run: EffectRun, begun: Begun, payload: bytes) -> No
 def give_up(session: Session, run: EffectRun, begun: Begun, error: BaseException) -> None:
     """Record that the call raised. If an earlier one may have been made, that stays unknown."""
     unknown = begun.unknown_since is not None or may_have_been_made(error, run.ambiguous)
-    ending = statements.effects.end_lease(_dialect(session)) if unknown else statements.effects.withdraw()
+    ending = statements.effects.end_effect_lease(_dialect(session)) if unknown else statements.effects.withdraw()
     session.execute(ending, {"at_key": run.key, "at_token": run.token})
 
 

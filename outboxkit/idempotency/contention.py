@@ -20,12 +20,12 @@ _OF_KEY = 1
 _LONGEST_MS = 2**31 - 1
 
 
-def ask(connection: Connection, locks: Locks) -> InProgress | Mismatch | None:
+def find_holder(connection: Connection, locks: Locks) -> InProgress | Mismatch | None:
     """The outcome for a key that another transaction holds, for the same request or another one; None: it has ended."""
-    return judge(connection.execute(statements.held_locks(), locks.to_find()).all(), locks.part_shown)
+    return judge_locks(connection.execute(statements.held_locks(), locks.to_find()).all(), locks.part_shown)
 
 
-def judge(rows: Any, part: int) -> InProgress | Mismatch | None:
+def judge_locks(rows: Any, part: int) -> InProgress | Mismatch | None:
     """The verdict on rows of `held_locks`, for the half that stands for this fingerprint.
 
     A transaction that has the key's lock and shows no fingerprint is a stranger's. To be safe, it counts as busy.

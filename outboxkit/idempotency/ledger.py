@@ -25,7 +25,7 @@ from outboxkit.statements import idempotency as statements
 from outboxkit.statements.dialects import is_server
 
 
-def write(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> None:
+def write_fenced(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> None:
     """Execute a statement that is fenced by the run's token.
 
     Raises:
@@ -138,7 +138,7 @@ def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Res
     if fresh.lease is None and not contention.is_unfinished(session, fresh.token):
         raise TransactionRequired(not_here(fresh))
     connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
-    write(connection, fresh, statements.finish(), answer)
+    write_fenced(connection, fresh, statements.record_answer(), answer)
     if fresh.lease is None:
         contention.completed(session, fresh.token)
 
@@ -160,7 +160,9 @@ def release(session: Session | scoped_session[Any], fresh: Fresh, *, forget: boo
     if fresh.lease is None:
         raise ConfigurationError("release is for runs with a lease; this one ends with its transaction: roll back")
     connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
-    write(connection, fresh, statements.forget() if forget else statements.end_lease(connection.dialect.name), {})
+    write_fenced(
+        connection, fresh, statements.forget_key() if forget else statements.end_key_lease(connection.dialect.name), {}
+    )
 
 
 def _take_or_tell(connection: Connection, request: KeyRequest, wait: timedelta) -> Outcome:
@@ -168,7 +170,7 @@ def _take_or_tell(connection: Connection, request: KeyRequest, wait: timedelta) 
     for _ in range(_ROUNDS):
         outcome = _attempt(connection, request)
         if outcome is None and shares_transaction:
-            outcome = contention.ask(connection, request.locks())
+            outcome = contention.find_holder(connection, request.locks())
             if isinstance(outcome, InProgress) and wait:
                 outcome = contention.wait(connection, request.locks(), wait, lambda: _attempt(connection, request))
                 wait = _NO_WAIT
@@ -183,7 +185,7 @@ def _attempt(connection: Connection, request: KeyRequest) -> Outcome | None:
     if request.lease is None and is_server(dialect):
         taking, parameters = statements.take_alone(dialect), parameters | request.locks().to_take()
     else:
-        taking = statements.take(dialect)
+        taking = statements.take_key(dialect)
     taken = connection.execute(taking, parameters).first()
     if taken is not None:
         steps = decode_steps(taken.steps)

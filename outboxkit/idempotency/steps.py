@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from outboxkit import codec, ids, tables, transaction
 from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
 from outboxkit.idempotency.answer import Fresh, decode_result, encode_steps
-from outboxkit.idempotency.ledger import write
+from outboxkit.idempotency.ledger import write_fenced
 from outboxkit.idempotency.request import LENGTH, check_text
 from outboxkit.statements import idempotency as statements
 
@@ -107,7 +107,7 @@ class Steps:
 
 def _keep(session: Session, fresh: Fresh, values: dict[str, Any]) -> None:
     connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
-    write(connection, fresh, statements.keep_steps(connection.dialect.name), values)
+    write_fenced(connection, fresh, statements.keep_steps(connection.dialect.name), values)
 
 
 def _encode(name: str, result: object) -> bytes:

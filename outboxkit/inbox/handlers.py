@@ -232,7 +232,7 @@ def _event_type(hints: dict[str, Any], parameter: str, handler: str, shown: str)
             f"{handler}: parameter {parameter!r} of {shown} has {has}; annotate it with an @event class"
         )
     try:
-        models.check(cls)
+        models.check_event_class(cls)
     except ConfigurationError as error:
         raise ConfigurationError(f"{handler}: {error}") from error
     return cls

@@ -12,7 +12,7 @@ from outboxkit.failures import first_line
 _OURS = str(Path(__file__).parents[1])
 
 
-def load(name: str) -> ModuleType:
+def load_module(name: str) -> ModuleType:
     """Import a module by its dotted name, also from the current directory.
 
     Raises:

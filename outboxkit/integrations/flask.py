@@ -14,7 +14,7 @@ from outboxkit import idempotency, preconditions, problems
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, InProgress, Replay
 from outboxkit.integrations import needs, protocol
-from outboxkit.integrations.protocol import Incoming, Options, Places, RequestKey, Rules
+from outboxkit.integrations.protocol import IdempotencyOptions, IncomingRequest, Places, RequestKey, Rules
 from outboxkit.problems import Problem
 from outboxkit.transaction import allow_commit, forbid_commit, session_of
 
@@ -49,7 +49,9 @@ class Idempotent:
         ConfigurationError: an option is not accepted, or a view is async or a generator.
     """
 
-    def __init__(self, *, session: Sessions, principal: Callable[[], str] | None, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, *, session: Sessions, principal: Callable[[], str] | None, **options: Unpack[IdempotencyOptions]
+    ) -> None:
         self._session = session
         self._principal = principal
         self._rules = Rules(**options)
@@ -75,7 +77,9 @@ class Idempotent:
     def _answer(self, session: Session, call: Callable[[], ResponseReturnValue]) -> Response:
         principal = self._caller()
         try:
-            request_key = None if request.method in SAFE else protocol.ask(_incoming(self._rules), self._rules)
+            request_key = (
+                None if request.method in SAFE else protocol.keyed_request(_incoming(self._rules), self._rules)
+            )
             outcome = self._begin_or_wait(session, request_key, principal) if request_key else None
             if outcome is not None and not isinstance(outcome, Fresh):
                 session.rollback()
@@ -113,7 +117,7 @@ class Idempotent:
             )
         headers = response.headers.items()
         idempotency.complete(
-            session, fresh, protocol.storable(response.status_code, headers, response.get_data(), self._rules)
+            session, fresh, protocol.stored_part(response.status_code, headers, response.get_data(), self._rules)
         )
         session.commit()
         response.headers.add(*protocol.expires_header(fresh))
@@ -191,14 +195,14 @@ def _rolled_back_by_errors(session: Session) -> Iterator[None]:
         raise
 
 
-def _incoming(rules: Rules) -> Incoming:
+def _incoming(rules: Rules) -> IncomingRequest:
     """The request at hand.
 
     Its values are the path itself: view arguments may be objects by now, or may have been removed by a preprocessor.
     """
     rule = request.url_rule
     template = f"{rule.host or rule.subdomain or ''}{request.root_path}{rule.rule}" if rule else request.path
-    return Incoming(
+    return IncomingRequest(
         method=request.method,
         template=template,
         values={"host": request.host if rule and (rule.host or rule.subdomain) else "", "path": request.path},

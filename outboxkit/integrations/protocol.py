@@ -71,7 +71,7 @@ def is_stored(status: int) -> bool:
     return 200 <= status < 500 and status not in _UNSTORED
 
 
-class Options(TypedDict, total=False):
+class IdempotencyOptions(TypedDict, total=False):
     """The attributes of `Rules`, for functions that pass them on."""
 
     required: bool
@@ -131,7 +131,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class IncomingRequest:
     """The part of a request that makes its fingerprint and its key.
 
     Attributes:
@@ -161,7 +161,7 @@ class RequestKey(NamedTuple):
     fingerprint: bytes
 
 
-def ask(incoming: Incoming, rules: Rules) -> RequestKey | None:
+def keyed_request(incoming: IncomingRequest, rules: Rules) -> RequestKey | None:
     """The ledger's key for a request; None: it has no idempotency key, and needs none.
 
     Raises:
@@ -183,15 +183,15 @@ def ask(incoming: Incoming, rules: Rules) -> RequestKey | None:
     return RequestKey(_short(f"{incoming.method} {incoming.template}"), key, digest)
 
 
-async def ask_aside(incoming: Incoming, rules: Rules) -> RequestKey | None:
-    """`ask`, away from the event loop if the body is large.
+async def ask_aside(incoming: IncomingRequest, rules: Rules) -> RequestKey | None:
+    """`keyed_request`, away from the event loop if the body is large.
 
     Raises:
-        Problem: as of `ask`.
+        Problem: as of `keyed_request`.
     """
     if QUICK < len(incoming.body) <= rules.max_body:
-        return await asyncio.to_thread(ask, incoming, rules)
-    return ask(incoming, rules)
+        return await asyncio.to_thread(keyed_request, incoming, rules)
+    return keyed_request(incoming, rules)
 
 
 def is_longer(announced: str | None, limit: int) -> bool:
@@ -216,7 +216,7 @@ def answered(outcome: Replay | InProgress | Mismatch) -> Response:
             raise problems.key_reused()
 
 
-def storable(status: int, headers: Iterable[tuple[str, str]], body: bytes, rules: Rules) -> Response:
+def stored_part(status: int, headers: Iterable[tuple[str, str]], body: bytes, rules: Rules) -> Response:
     """The part of an answer that is remembered, without headers of one connection or of one answer alone.
 
     Raises:

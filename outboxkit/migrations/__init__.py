@@ -94,7 +94,7 @@ def repair(connection: Connection) -> list[str]:
     Raises:
         SchemaError: a table or a column is missing, which nobody but a backup can give back.
     """
-    return [str(part) for part in structure.repair(connection)] if installed(connection) == LATEST else []
+    return [str(part) for part in structure.repair_parts(connection)] if installed(connection) == LATEST else []
 
 
 def write_sql(dialect_name: str, output: IO[str]) -> None:

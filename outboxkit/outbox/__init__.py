@@ -91,7 +91,7 @@ def cancel(session: Session | scoped_session[Any], message_id: str) -> bool:
     opened = session_of(session, "outbox.cancel", "message_id")
     connection = writing_connection(opened)
     opened.flush()
-    for statement in (statements.write.cancel_delayed(), statements.write.cancel()):
+    for statement in (statements.write.cancel_delayed(), statements.write.cancel_message()):
         if connection.execute(statement, {"message_id": message_id}).rowcount > 0:
             return True
     return False

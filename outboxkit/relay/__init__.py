@@ -4,8 +4,8 @@
 without I/O: `order` (the rows that may go), `decisions` (the fate of each row), `floor` (the start of a claim).
 """
 
-from outboxkit.relay.decisions import Policy
+from outboxkit.relay.decisions import RelayPolicy
 from outboxkit.relay.relay import Relay
 from outboxkit.relay.report import Drained
 
-__all__ = ["Drained", "Policy", "Relay"]
+__all__ = ["Drained", "Relay", "RelayPolicy"]

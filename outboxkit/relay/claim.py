@@ -12,7 +12,7 @@ from outboxkit import statements
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay.floor import Floor
 from outboxkit.relay.order import BatchPlan, ContendedKeys, Predecessors, plan_batch
-from outboxkit.relay.rows import ClaimedRow, fetch, read
+from outboxkit.relay.rows import ClaimedRow, fetch, read_claimed
 from outboxkit.statements.dialects import has_one_writer, is_server
 
 LOOK_SECONDS = 0.1
@@ -157,8 +157,8 @@ class Claimer:
     async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[ClaimedRow]:
         parameters: dict[str, object] = {"destination": self._destination, "now": as_of, "limit": limit}
         if keys := self._contended.keys():
-            return read(await fetch(connection, self._claim_due_except, parameters | {"except_keys": keys}))
-        return read(await fetch(connection, self._claim_due, parameters))
+            return read_claimed(await fetch(connection, self._claim_due_except, parameters | {"except_keys": keys}))
+        return read_claimed(await fetch(connection, self._claim_due, parameters))
 
     async def _ready(self, connection: AsyncConnection, limit: int) -> tuple[list[ClaimedRow], int]:
         if is_server(self._dialect) and self._is_floor_time():
@@ -168,9 +168,9 @@ class Claimer:
         floor = 0 if is_sweep else self.floor.value
         parameters: dict[str, object] = {"destination": self._destination, "floor": floor, "limit": limit}
         if keys := self._contended.keys():
-            rows = read(await fetch(connection, self._claim_ready_except, parameters | {"except_keys": keys}))
+            rows = read_claimed(await fetch(connection, self._claim_ready_except, parameters | {"except_keys": keys}))
         else:
-            rows = read(await fetch(connection, self._claim_ready, parameters))
+            rows = read_claimed(await fetch(connection, self._claim_ready, parameters))
         if is_sweep:
             ended = self._monotonic()
             self._next_sweep = ended + max(SWEEP_SECONDS, (ended - started) / SWEEP_SHARE)

@@ -81,7 +81,7 @@ After `POSTPONED` without a time the delay does not grow, because no attempt is 
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class RelayPolicy:
     """The rules for messages that cannot be published.
 
     Attributes:
@@ -100,7 +100,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedRow:
     """A row that failed and is due again later. `failures` is added to its attempts.
 
     It is 0 for a message that was postponed, which is never given up for that. The destination has not refused it, and
@@ -146,7 +146,7 @@ class Settlement:
     published: list[int] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     discarded: list[int] = field(default_factory=list)
-    failed: list[Failure] = field(default_factory=list)
+    failed: list[FailedRow] = field(default_factory=list)
     dead: list[Dead] = field(default_factory=list)
     waiting: dict[datetime, list[int]] = field(default_factory=dict)
     parked: list[int] = field(default_factory=list)
@@ -164,7 +164,9 @@ class Settlement:
         return self.answered or bool(self.waiting or self.parked)
 
 
-def settle(rows: Sequence[ClaimedRow], receipts: Sequence[Receipt], *, now: datetime, policy: Policy) -> Settlement:
+def settle(
+    rows: Sequence[ClaimedRow], receipts: Sequence[Receipt], *, now: datetime, policy: RelayPolicy
+) -> Settlement:
     """Decide the fate of each row that was sent; rows and receipts are in position order."""
     settlement = Settlement()
     for row, receipt in zip(rows, receipts, strict=True):
@@ -196,7 +198,7 @@ def add_plan(plan: BatchPlan, settlement: Settlement) -> None:
         settlement.dead.append(Dead(row.position, row.message, Reason.EXPIRED, TOO_LATE, 0, parked=False))
 
 
-def _fail(settlement: Settlement, row: ClaimedRow, receipt: Receipt, now: datetime, policy: Policy) -> None:
+def _fail(settlement: Settlement, row: ClaimedRow, receipt: Receipt, now: datetime, policy: RelayPolicy) -> None:
     unroutable = receipt.verdict is Verdict.UNROUTABLE
     if unroutable and _may_be_discarded(row, policy):
         settlement.discarded.append(row.position)
@@ -213,12 +215,12 @@ def _fail(settlement: Settlement, row: ClaimedRow, receipt: Receipt, now: dateti
 def _try_again(settlement: Settlement, row: ClaimedRow, receipt: Receipt, due_at: datetime, *, failures: int) -> None:
     reason = f"{receipt.verdict}: {receipt.reason}"
     settlement.failed.append(
-        Failure(row.position, row.attempts + failures, row.message, reason, due_at, failures=failures)
+        FailedRow(row.position, row.attempts + failures, row.message, reason, due_at, failures=failures)
     )
     _block(settlement, row, due_at)
 
 
-def _give_up(settlement: Settlement, row: ClaimedRow, cause: Reason, error: str, policy: Policy) -> None:
+def _give_up(settlement: Settlement, row: ClaimedRow, cause: Reason, error: str, policy: RelayPolicy) -> None:
     parked = policy.dead_key == "park" and cause is not Reason.UNROUTABLE and row.message.key is not None
     failures = 1 if row.attempts < MOST_ATTEMPTS else 0
     settlement.dead.append(Dead(row.position, row.message, cause, error, failures, parked))
@@ -234,11 +236,11 @@ def _is_answered(settlement: Settlement, row: ClaimedRow, reply_type: str, recei
     return True
 
 
-def _backoff(policy: Policy, verdict: Verdict) -> Backoff:
+def _backoff(policy: RelayPolicy, verdict: Verdict) -> Backoff:
     return policy.backoffs.get(verdict, BACKOFFS[verdict])
 
 
-def _may_be_discarded(row: ClaimedRow, policy: Policy) -> bool:
+def _may_be_discarded(row: ClaimedRow, policy: RelayPolicy) -> bool:
     """Whether an unroutable row is discarded. One that an operator replayed to a single queue is not."""
     is_unwanted = row.discard_unroutable or policy.unroutable == "discard"
     return is_unwanted and reserved.addressed_to(row.message.headers) is None

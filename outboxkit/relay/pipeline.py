@@ -14,7 +14,7 @@ from outboxkit.brokers import Publisher
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.outage import Clock
 from outboxkit.relay.claim import ClaimedBatch, Claimer
-from outboxkit.relay.decisions import Policy, Settlement, add_plan, settle
+from outboxkit.relay.decisions import RelayPolicy, Settlement, add_plan, settle
 from outboxkit.relay.order import drop_behind
 from outboxkit.relay.publishing import Publishing
 from outboxkit.relay.settle import SettlementWriter
@@ -49,7 +49,7 @@ class Pipeline:
         publisher: Publisher,
         writer: SettlementWriter,
         *,
-        policy: Policy,
+        policy: RelayPolicy,
         on_settled: Callable[[Settlement], None],
         clock: Clock,
     ) -> None:

@@ -17,7 +17,7 @@ from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, Outage, is_unexpected, jittered, pause, utc_now
 from outboxkit.relay.claim import Claimer
-from outboxkit.relay.decisions import Policy, Settlement
+from outboxkit.relay.decisions import RelayPolicy, Settlement
 from outboxkit.relay.notifier import Notifier
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
@@ -70,7 +70,7 @@ class Relay:
     destination: str = DEFAULT_DESTINATION
     batch_size: int = 2000
     poll_interval: timedelta = timedelta(milliseconds=250)
-    policy: Policy = field(default_factory=Policy)
+    policy: RelayPolicy = field(default_factory=RelayPolicy)
     keep_published: bool = False
     hold: bool | None = None
     clock: Clock = utc_now

@@ -30,7 +30,7 @@ class ClaimedRow:
     unreadable: str | None = None
 
 
-def read(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedRow]:
+def read_claimed(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedRow]:
     """Rows from tuples, in the order of `statements.claim.CLAIMED`."""
     batch = []
     for position, attempts, *values, expires_at, discard, due_at, reply in rows:

@@ -30,9 +30,9 @@ class SettlementWriter:
         self._destination = destination
         self._keeps = keep
         self._moves = moves_rows(dialect)
-        self._forget = statements.settle.forget(dialect)
+        self._forget = statements.settle.forget_rows(dialect)
         self._keep_published = statements.settle.keep_published(dialect)
-        self._bury, self._hold = statements.settle.bury(dialect), statements.settle.hold(dialect)
+        self._bury, self._hold = statements.settle.bury(dialect), statements.settle.hold_rows(dialect)
         self._park, self._reschedule = statements.settle.park(dialect), statements.settle.reschedule()
         self._add_reply = statements.settle.add_reply()
 

@@ -29,7 +29,7 @@ def current_version() -> Select[int]:
     return select(schema_version.c.version)
 
 
-def parts(dialect: str) -> TextClause:
+def existing_parts(dialect: str) -> TextClause:
     """The parts of outboxkit's tables that exist: rows of a kind, a table's name and the part's own.
 
     Kinds: table, column and index; on PostgreSQL also partition (the default one) and trigger. Index: the catalogue's
@@ -64,7 +64,7 @@ _NOW = func.current_timestamp()
 
 
 @cache
-def register(dialect: str) -> Insert:
+def register_handlers(dialect: str) -> Insert:
     """Note that a queue's consumer has a handler, now.
 
     Parameters: handler, queue, function; or a list of them. It must be in the order of the names, so that consumers
@@ -81,7 +81,7 @@ def register(dialect: str) -> Insert:
     return upsert
 
 
-def release(names: list[str]) -> Update:
+def retire_handlers(names: list[str]) -> Update:
     """Say that a queue's consumer is no longer seen with any handler but these.
 
     Parameters: of_queue. Index: none, the table has a row for each queue and handler. Locks: the rows.

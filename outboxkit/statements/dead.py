@@ -109,7 +109,7 @@ def count_by_kind(selection: Selection) -> Select[Any]:
     return select(*kind, func.count(), func.max(dead_letter.c.id)).where(_are(selection)).group_by(*kind)
 
 
-def needs_check(selection: Selection) -> Select[Any]:
+def replay_candidates(selection: Selection) -> Select[Any]:
     """The dead letters of a selection whose replay depends on more than their position.
 
     Only the columns for that check. Reads every dead letter of the selection, but no payload. Locks: none.

@@ -68,12 +68,12 @@ def transaction_time(dialect: str) -> ColumnElement[Any]:
 
 
 def statement_time(dialect: str, later: ColumnElement[Any] | None = None) -> ColumnElement[Any]:
-    """The database's time, or so much `later` (a `span`): on a server of the moment at which the statement came in."""
+    """The database's time, or so much `later` (an `interval`): on a server of the moment when the statement came in."""
     return _time(dialect, func.statement_timestamp(), later)
 
 
 def clock_time(dialect: str, later: ColumnElement[Any] | None = None) -> ColumnElement[Any]:
-    """The database's time, or so much `later` (a `span`): on a server of this very moment."""
+    """The database's time, or so much `later` (an `interval`): on a server of this very moment."""
     return _time(dialect, func.clock_timestamp(), later)
 
 
@@ -108,7 +108,7 @@ class _Span(TypeDecorator[timedelta]):
         return f"{value.total_seconds():+.3f} seconds"
 
 
-def span(name: str) -> BindParameter[timedelta]:
+def interval(name: str) -> BindParameter[timedelta]:
     """A parameter that is a duration, to be added to a time."""
     return bindparam(name, type_=_Span)
 

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outboxkit.statements.dialects import clock_time, insert_into, span
+from outboxkit.statements.dialects import clock_time, insert_into, interval
 from outboxkit.tables import UtcDateTime, effect
 
 _STARTED: ColumnElement[str] = literal_column("'started'")
@@ -43,7 +43,7 @@ def intend(dialect: str) -> ReturningInsert[str]:
         "state": _STARTED,
         "token": bindparam("token"),
         "started_at": clock_time(dialect),
-        "locked_until": clock_time(dialect, span("lease")),
+        "locked_until": clock_time(dialect, interval("lease")),
     }
     statement: ReturningInsert[str] = (
         insert_into(dialect, effect)
@@ -62,7 +62,7 @@ def find(dialect: str) -> Select[Any]:
 
 
 @cache
-def take_over(dialect: str) -> Update:
+def take_over_effect(dialect: str) -> Update:
     """Begin a call again that another run has begun; that run can record nothing from now on.
 
     It changes no row if the effect's token is another one by now. Parameters: at_key; at_token: the token that was
@@ -71,7 +71,7 @@ def take_over(dialect: str) -> Update:
     return (
         update(effect)
         .where(_MINE)
-        .values(token=bindparam("new_token"), locked_until=clock_time(dialect, span("lease")))
+        .values(token=bindparam("new_token"), locked_until=clock_time(dialect, interval("lease")))
     )
 
 
@@ -91,7 +91,7 @@ def skip(dialect: str) -> Update:
 
 
 @cache
-def record(dialect: str) -> Update:
+def record_result(dialect: str) -> Update:
     """Record that the call was made; it changes no row if another run has taken over.
 
     Parameters: at_key, at_token; new_state: done or repeated; new_result. Index: the primary key. Locks: the row.
@@ -113,7 +113,7 @@ def withdraw() -> Delete:
 
 
 @cache
-def end_lease(dialect: str) -> Update:
+def end_effect_lease(dialect: str) -> Update:
     """Record that the run is over, and that it is unknown whether its call was made. Parameters: at_key, at_token.
 
     Index: the primary key. Locks: the row.

@@ -35,7 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningInsert
 
-from outboxkit.statements.dialects import insert_into, span, statement_time
+from outboxkit.statements.dialects import insert_into, interval, statement_time
 from outboxkit.tables import UtcDateTime, idempotency
 
 _KEY = (idempotency.c.scope, idempotency.c.principal, idempotency.c.key)
@@ -50,7 +50,7 @@ _LOCKS = table("pg_locks", *(column(name) for name in _LOCK_COLUMNS))
 
 
 @cache
-def take(dialect: str) -> ReturningInsert[Any]:
+def take_key(dialect: str) -> ReturningInsert[Any]:
     """Take a key that is new or expired, or whose run has lost its lease; returns a row if it did, otherwise none.
 
     A run that takes over gets the finished steps of the previous one. A key that is in use is only read.
@@ -64,9 +64,9 @@ def take(dialect: str) -> ReturningInsert[Any]:
 
 @cache
 def take_alone(dialect: str) -> ReturningInsert[Any]:
-    """`take`, but no row, and at once, if another transaction is busy with the key. PostgreSQL only.
+    """`take_key`, but no row, and at once, if another transaction is busy with the key. PostgreSQL only.
 
-    Parameters: those of `take`; request_lock; request_part and asked_part, the halves of a second lock. Index: the
+    Parameters: those of `take_key`; request_lock; request_part and asked_part, the halves of a second lock. Index: the
     primary key. Locks: the row that it writes. Before that, if the key is not in use, two transaction-level advisory
     locks. The first is shared and encodes the fingerprint, the second is the key's exclusive one. A holder of the
     second has therefore always published the first.
@@ -143,11 +143,13 @@ def keep_steps(dialect: str) -> Update:
     Parameters: at_scope, at_principal, at_key, at_token, finished, lease. Index: the primary key. Locks: the row.
     """
     finished = bindparam("finished", type_=idempotency.c.steps.type)
-    return update(idempotency).where(_MINE).values(steps=finished, locked_until=statement_time(dialect, span("lease")))
+    return (
+        update(idempotency).where(_MINE).values(steps=finished, locked_until=statement_time(dialect, interval("lease")))
+    )
 
 
 @cache
-def finish() -> Update:
+def record_answer() -> Update:
     """Store the answer, if the run still has the key.
 
     Parameters: at_scope, at_principal, at_key, at_token, status, headers, body. Index: the primary key. Locks: the row;
@@ -164,7 +166,7 @@ def finish() -> Update:
 
 
 @cache
-def end_lease(dialect: str) -> Update:
+def end_key_lease(dialect: str) -> Update:
     """Let the next run of the request begin at once, if the run still has the key.
 
     Parameters: at_scope, at_principal, at_key, at_token. Index: the primary key. Locks: the row.
@@ -173,8 +175,8 @@ def end_lease(dialect: str) -> Update:
 
 
 @cache
-def forget() -> Delete:
-    """Delete a key, if the run still has it. Parameters: those of `end_lease`.
+def forget_key() -> Delete:
+    """Delete a key, if the run still has it. Parameters: those of `end_key_lease`.
 
     Index: the primary key. Locks: the row.
     """
@@ -188,9 +190,9 @@ def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
         "fingerprint": _REQUEST,
         "state": literal_column("'processing'"),
         "token": bindparam("token_now", type_=idempotency.c.token.type),
-        "locked_until": statement_time(dialect, span("lease")),
+        "locked_until": statement_time(dialect, interval("lease")),
         "created_at": now,
-        "expires_at": statement_time(dialect, span("retention")),
+        "expires_at": statement_time(dialect, interval("retention")),
     }
     insert = insert_into(dialect, idempotency).from_select(
         list(row), select(*row.values()).where(free), include_defaults=False

@@ -162,7 +162,7 @@ def call_off() -> Update:
 
 
 @cache
-def forget() -> Delete:
+def forget_attempt() -> Delete:
     """Delete a message's counts: it was handled, or is a dead letter.
 
     Parameters: queue, message_id. Index: the primary key. Locks: the row.

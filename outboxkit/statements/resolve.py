@@ -134,7 +134,7 @@ def resolve(dialect: str) -> Update:
     )
 
 
-def release(dialect: str) -> Update:
+def release_parked(dialect: str) -> Update:
     """Make parked rows of these keys of a destination due at once, unless a parked dead letter precedes them.
 
     Run it after `resolve` in the same transaction: it sees rows that a relay parked before `lock`.

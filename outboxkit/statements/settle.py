@@ -32,7 +32,7 @@ _MOVED = tuple(column.name for column in published.columns if column.name != "pu
 _BURIED = (*_MOVED, "discard_unroutable")
 
 
-def forget(dialect: str) -> Delete:
+def forget_rows(dialect: str) -> Delete:
     """Delete rows: the broker has confirmed their messages, or they have just been copied elsewhere.
 
     Parameters: positions. Index: the primary key. Locks: none beyond those that the claim holds.
@@ -41,7 +41,7 @@ def forget(dialect: str) -> Delete:
 
 
 def keep_published(dialect: str) -> Insert:
-    """Move rows whose messages the broker has confirmed to `outboxkit_published`; on SQLite `forget` follows.
+    """Move rows whose messages the broker has confirmed to `outboxkit_published`; on SQLite `forget_rows` follows.
 
     They get the database's time: with the relays' own clocks, rows of one key could be dated in the wrong order.
     Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
@@ -70,7 +70,7 @@ def reschedule() -> Update:
     )
 
 
-def hold(dialect: str) -> Update:
+def hold_rows(dialect: str) -> Update:
     """Make rows wait behind one of their key until it is due again.
 
     Parameters: positions, due. Index: the primary key. Locks: none beyond those that the claim holds.
@@ -104,8 +104,8 @@ def park(dialect: str) -> Update:
 def add_reply() -> Insert:
     """Add a destination's answer to a row as a row of `default`, if that row still exists; a list of parameters.
 
-    Executed before `forget`, in its transaction. Parameters: at_position, and the columns of the message. Index: the
-    primary key. Locks: none.
+    Executed before `forget_rows`, in its transaction. Parameters: at_position, and the columns of the message. Index:
+    the primary key. Locks: none.
     """
     message = select(*(bindparam(name, type_=outbox.c[name].type).label(name) for name in COLUMNS))
     is_there = exists().where(outbox.c.position == bindparam("at_position", type_=BigInteger))
@@ -113,7 +113,7 @@ def add_reply() -> Insert:
 
 
 def bury(dialect: str) -> Insert:
-    """Move rows to the dead letters: on PostgreSQL this statement deletes them, on SQLite `forget` follows.
+    """Move rows to the dead letters: on PostgreSQL this statement deletes them, on SQLite `forget_rows` follows.
 
     Parameters: positions, reason, error, failures (attempts to add), parked, now. Index: the outbox's primary key.
     Locks: none beyond those that the claim holds.

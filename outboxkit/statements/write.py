@@ -97,7 +97,7 @@ def cancel_delayed() -> Delete:
     return delete(outbox).where(outbox.c.message_id == bindparam("message_id"), outbox.c.due_at.is_not(None))
 
 
-def cancel() -> Delete:
+def cancel_message() -> Delete:
     """Delete a message in any state, also one that a relay has just rescheduled.
 
     Parameters: message_id. Index: none, it reads the whole outbox. Locks: as `cancel_delayed`.

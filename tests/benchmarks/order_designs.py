@@ -95,7 +95,7 @@ def text(statement: Any) -> str:
 
 def by_position(drain: Drain, connection: psycopg.Connection[Any], *, ordered: bool) -> None:
     """Claim by position above a floor; with `ordered`, give back what has an earlier one of its key elsewhere."""
-    claim, forget = text(statements.claim.claim_ready()), text(statements.settle.forget("postgresql"))
+    claim, forget = text(statements.claim.claim_ready()), text(statements.settle.forget_rows("postgresql"))
     before = text(statements.claim.predecessors("postgresql"))
     oldest = text(statements.claim.oldest_ready())
     cursor = connection.cursor(binary=True)

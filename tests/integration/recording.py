@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, outbox, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.relay import Policy, Relay
+from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Settlement
 from outboxkit.relay.pipeline import Pipeline
@@ -25,7 +25,7 @@ from tests.tcp_proxy import TcpProxy
 
 MILLISECOND = timedelta(milliseconds=1)
 QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, minimum=MILLISECOND)
-PATIENT = Policy(max_attempts=1_000_000, backoffs=dict.fromkeys((Verdict.UNROUTABLE, Verdict.REJECTED), QUICK))
+PATIENT = RelayPolicy(max_attempts=1_000_000, backoffs=dict.fromkeys((Verdict.UNROUTABLE, Verdict.REJECTED), QUICK))
 NOW = datetime.now(UTC)
 FILL = """
 INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at)
@@ -119,7 +119,7 @@ async def running(*relays: Relay) -> AsyncIterator[asyncio.Event]:
         await asyncio.gather(*tasks)
 
 
-def relay(engine: AsyncEngine, publisher: Any, *, batch_size: int = 50, policy: Policy = PATIENT) -> Relay:
+def relay(engine: AsyncEngine, publisher: Any, *, batch_size: int = 50, policy: RelayPolicy = PATIENT) -> Relay:
     return Relay(engine, publisher, batch_size=batch_size, policy=policy, poll_interval=5 * MILLISECOND)
 
 
@@ -149,16 +149,18 @@ def pipeline(
     publisher: Any,
     *,
     batch_size: int = 500,
-    policy: Policy | None = None,
+    policy: RelayPolicy | None = None,
     on_settled: Callable[[Settlement], None] = lambda _: None,
 ) -> Pipeline:
     """Of a relay whose clock stands at `NOW`."""
     batches, settling = Claimer(engine, batch_size), SettlementWriter(engine.dialect.name, keep=False)
-    return Pipeline(batches, publisher, settling, policy=policy or Policy(), on_settled=on_settled, clock=lambda: NOW)
+    return Pipeline(
+        batches, publisher, settling, policy=policy or RelayPolicy(), on_settled=on_settled, clock=lambda: NOW
+    )
 
 
 async def turn(
-    engine: AsyncEngine, publisher: Any, *, as_of: datetime = NOW, policy: Policy | None = None
+    engine: AsyncEngine, publisher: Any, *, as_of: datetime = NOW, policy: RelayPolicy | None = None
 ) -> list[Any]:
     """One batch; returns what was settled."""
     settled: list[Settlement] = []

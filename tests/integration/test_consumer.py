@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, Reject, Retry, ids, inbox_handler, outbox, tables
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.consumer import Policy
+from outboxkit.consumer import ConsumerPolicy
 from outboxkit.relay import Relay
 from tests.integration.running_consumer import (
     Billed,
@@ -82,7 +82,7 @@ async def test_after_the_last_attempt_it_is_a_dead_letter(start: Start, pg_engin
     def fail(session: Session, event: Ordered) -> None:
         raise ValueError("never\nwith a second line")
 
-    async with start(fail, policy=Policy(max_attempts=2)) as consumer:
+    async with start(fail, policy=ConsumerPolicy(max_attempts=2)) as consumer:
         publish(broker, 7, "m", headers={"tenant": "a", "outboxkit-key": "k"}, correlation_id="story")
         await consumer.reaches(retried=1, dead=1)
     (letter,) = dead_letters(pg_engine)
@@ -126,7 +126,7 @@ async def test_a_retry_counts_as_an_attempt(start: Start, pg_engine: Engine, bro
     def later(session: Session, event: Ordered) -> None:
         raise Retry("closed", after=0.2)
 
-    async with start(later, policy=Policy(max_attempts=3)) as consumer:
+    async with start(later, policy=ConsumerPolicy(max_attempts=3)) as consumer:
         publish(broker, 7, "m")
         await consumer.reaches(retried=2, dead=1)
     assert [(letter.reason, letter.error) for letter in dead_letters(pg_engine)] == [("failed", "closed")]

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from outboxkit import inbox_handler, tables
-from outboxkit.consumer import Policy
+from outboxkit.consumer import ConsumerPolicy
 from outboxkit.consumer.transactions import CONFLICTS
 from tests.integration.running_consumer import Ordered, Start, dead_letters, processed, publish, starter
 from tests.plain_client import PlainClient
@@ -188,7 +188,7 @@ async def test_what_always_deadlocks_is_a_failure_after_some_tries(
         runs += 1
         await session.execute(ALWAYS)
 
-    async with start(always_deadlock, policy=Policy(max_attempts=2)) as consumer:
+    async with start(always_deadlock, policy=ConsumerPolicy(max_attempts=2)) as consumer:
         publish(broker, 1, "a")
         await consumer.reaches(retried=1, dead=1)
     assert runs == 2 * (1 + CONFLICTS)
@@ -209,7 +209,7 @@ async def test_what_always_deadlocks_in_a_batch_is_the_only_failure_of_it(
             await session.execute(ALWAYS)
 
     publish_before_there_is_a_consumer(broker, *range(6))
-    async with start(deadlock_in_batch, policy=Policy(max_attempts=1)) as consumer:
+    async with start(deadlock_in_batch, policy=ConsumerPolicy(max_attempts=1)) as consumer:
         await consumer.reaches(processed=5, dead=1)
     assert runs[3] <= 3 * (1 + CONFLICTS)
     assert [letter.message_id for letter in dead_letters(pg_engine)] == ["3"]
@@ -236,7 +236,7 @@ async def test_a_dead_letter_is_written_in_spite_of_conflicts(
     async def refuse(session: AsyncSession, event: Ordered) -> None:
         raise ValueError("never")
 
-    async with start_serializable(refuse, policy=Policy(max_attempts=1)) as consumer:
+    async with start_serializable(refuse, policy=ConsumerPolicy(max_attempts=1)) as consumer:
         publish(broker, 1, "a")
         await consumer.reaches(dead=1)
     assert [letter.message_id for letter in dead_letters(pg_engine)] == ["a"]

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, inbox_handler
 from outboxkit.brokers.rabbitmq import retries
-from outboxkit.consumer import Policy
+from outboxkit.consumer import ConsumerPolicy
 from tests.delays import DELAYS
 from tests.integration.running_consumer import Ordered, dead_letters, starter, subscriber_of
 from tests.plain_client import PlainClient
@@ -49,7 +49,7 @@ async def test_whatever_is_on_a_message_that_fails_it_is_contained_and_the_conne
         raise ValueError("boom")
 
     with capture_logs() as said:
-        async with starter(async_pg_engine, broker)(fails, policy=Policy(max_attempts=3, delays=DELAYS)):
+        async with starter(async_pg_engine, broker)(fails, policy=ConsumerPolicy(max_attempts=3, delays=DELAYS)):
             for number, properties in enumerate(HOSTILE):
                 broker.publish(
                     b'{"number":1}', topic="Ordered", **({"message_id": f"m-{number}", "type": "Ordered"} | properties)

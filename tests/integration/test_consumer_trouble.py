@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Outcome, Retry, inbox, inbox_handler, outbox, tables
-from outboxkit.consumer import Concurrency, Consumer, Policy
+from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
 from tests.integration.running_consumer import (
     Billed,
     Ordered,
@@ -47,7 +47,7 @@ async def test_what_cannot_be_handled_is_set_aside_once(
     start: Start, pg_engine: Engine, broker: PlainClient, what: tuple[bytes, dict[str, str], str, str]
 ):
     body, properties, reason, error = what
-    async with start(bill, policy=Policy(max_attempts=1)) as consumer:
+    async with start(bill, policy=ConsumerPolicy(max_attempts=1)) as consumer:
         broker.publish(body, topic="Ordered", headers={"deep": {"list": [1, NOW]}}, **properties)
         publish(broker, 7, "next")
         await consumer.reaches(dead=1, processed=1)
@@ -59,7 +59,7 @@ async def test_what_cannot_be_handled_is_set_aside_once(
 
 
 async def test_a_message_older_than_the_inbox_remembers_is_stale(start: Start, pg_engine: Engine, broker: PlainClient):
-    async with start(bill, policy=Policy(retention=timedelta(days=7))) as consumer:
+    async with start(bill, policy=ConsumerPolicy(retention=timedelta(days=7))) as consumer:
         publish(broker, 1, "old", timestamp=int((NOW - timedelta(days=8)).timestamp()))
         publish(broker, 2, "young", timestamp=int((NOW - timedelta(days=6)).timestamp()))
         await consumer.reaches(stale=1, processed=1)
@@ -116,7 +116,7 @@ async def test_a_message_that_always_kills_its_connection_is_contained(
     async def kill_connection(session: AsyncSession, event: Ordered) -> None:
         await session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
 
-    async with start(kill_connection, policy=Policy(max_attempts=1)) as consumer:
+    async with start(kill_connection, policy=ConsumerPolicy(max_attempts=1)) as consumer:
         publish(broker, 7, "m")
         await consumer.reaches(dead=1)
     (letter,) = dead_letters(pg_engine)

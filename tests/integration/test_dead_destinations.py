@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit.deadletters import DeadLetters, Rules, Selection
+from outboxkit.deadletters import DeadLetters, ReplayRules, Selection
 from outboxkit.deadletters.resolving import resolve_page
 from tests.integration.dead_rows import dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.integration.test_deadletters import ALL, discard, replay
@@ -64,8 +64,8 @@ async def test_operators_at_one_key_of_two_destinations_do_not_wait_for_each_oth
 ):
     fill(pg_engine, [dead(10, key="a", destination="default"), dead(11, key="a", destination="payments")])
     async with async_pg_engine.connect() as first, async_pg_engine.connect() as second:
-        await resolve_page(first, "discarded", [1], "somebody", Rules())
+        await resolve_page(first, "discarded", [1], "somebody", ReplayRules())
         await second.execute(text("SET lock_timeout = '5s'"))
-        assert (await resolve_page(second, "discarded", [2], "somebody", Rules())).count == 1
+        assert (await resolve_page(second, "discarded", [2], "somebody", ReplayRules())).count == 1
         await first.commit()
         await second.commit()

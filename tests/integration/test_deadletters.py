@@ -8,7 +8,7 @@ from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import deadletters, statements, tables
-from outboxkit.deadletters import DeadLetters, Refusal, Resolved, Rules, Selection
+from outboxkit.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
 from outboxkit.deadletters.resolving import resolve_page
 from outboxkit.statements.resolve import Resolution
 from tests.integration.dead_rows import dead, fill, letters, outbox_rows, still_parked, waiting
@@ -198,7 +198,7 @@ async def test_a_relay_that_comes_late_parks_nothing(pg_engine: Engine, async_pg
     fill(pg_engine, [dead(10, key="a")], [waiting(20, "a", due_at=None, held=False)])
     async with async_pg_engine.connect() as relay, async_pg_engine.connect() as operator:
         await claim(relay, [20])
-        await resolve_page(operator, as_, [1], "somebody", Rules())
+        await resolve_page(operator, as_, [1], "somebody", ReplayRules())
         parking = asyncio.ensure_future(park(relay, [20]))
         await until_somebody_waits(async_pg_engine)
         await operator.commit()
@@ -212,8 +212,8 @@ async def test_two_operators_at_one_key_release_it(pg_engine: Engine, async_pg_e
     """Each resolves one of its two dead letters: the second must see that it is the last."""
     fill(pg_engine, [dead(10, key="a"), dead(11, key="a")], [waiting(20, "a")])
     async with async_pg_engine.connect() as first, async_pg_engine.connect() as second:
-        assert (await resolve_page(first, "discarded", [1], "somebody", Rules())).released == 0
-        other = asyncio.ensure_future(resolve_page(second, "discarded", [2], "somebody", Rules()))
+        assert (await resolve_page(first, "discarded", [1], "somebody", ReplayRules())).released == 0
+        other = asyncio.ensure_future(resolve_page(second, "discarded", [2], "somebody", ReplayRules()))
         await until_somebody_waits(async_pg_engine)
         await first.commit()
         assert (await other).released == 1
@@ -231,7 +231,7 @@ async def test_a_relay_locks_dead_letters_in_the_order_of_operators(pg_engine: E
     second = select(tables.dead_letter.c.id).where(tables.dead_letter.c.id == 2).with_for_update(nowait=True)
     async with async_pg_engine.connect() as relay, async_pg_engine.connect() as operator:
         await claim(relay, [20, 21])
-        await resolve_page(operator, "discarded", [1], "somebody", Rules())
+        await resolve_page(operator, "discarded", [1], "somebody", ReplayRules())
         parking = asyncio.ensure_future(park(relay, [20, 21]))
         await until_somebody_waits(async_pg_engine)
         assert (await operator.execute(second)).scalar_one() == 2

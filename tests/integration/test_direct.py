@@ -17,13 +17,13 @@ from outboxkit.brokers import Verdict
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.inbox import handler_of
-from outboxkit.relay import Drained, Policy, Relay
+from outboxkit.relay import Drained, Relay, RelayPolicy
 from tests.integration.recording import QUICK, running
 from tests.integration.running_consumer import Billed, Ordered
 from tests.polling import eventually_async
 
 MILLISECOND = timedelta(milliseconds=1)
-BRIEF = Policy(max_attempts=3, backoffs={Verdict.REJECTED: QUICK})
+BRIEF = RelayPolicy(max_attempts=3, backoffs={Verdict.REJECTED: QUICK})
 
 
 @inbox_handler("Bill")

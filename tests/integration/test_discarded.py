@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, OutboxkitError, Outcome, event, inbox, inbox_handler, tables
 from outboxkit.brokers import reserved
 from outboxkit.deadletters import DeadLetters, Resolved, Selection
-from outboxkit.replay import Replay, Replayed
-from outboxkit.replay import Selection as Kept
+from outboxkit.replay import Replayed, Replayer
+from outboxkit.replay import ReplaySelection as Kept
 from outboxkit.statements import published
 from tests.unit.test_replay import Queue
 
@@ -69,9 +69,9 @@ async def test_a_replay_can_be_for_some_handlers(engine: Engine, async_engine: A
         connection.execute(insert(tables.published).values(kept | ENVELOPE))
     queue, done = Queue(), Replayed()
     chosen = Kept(handlers=("billing.CountSale", "billing.Sales"))
-    await Replay(async_engine, queue, chosen).run(asyncio.Event(), done)
+    await Replayer(async_engine, queue, chosen).run(asyncio.Event(), done)
     (message,) = queue.taken
-    assert reserved.read(message.headers).handlers == ("billing.CountSale", "billing.Sales")
+    assert reserved.read_delivery_headers(message.headers).handlers == ("billing.CountSale", "billing.Sales")
 
 
 async def test_a_replay_waits_for_what_is_being_settled(pg_engine: Engine, async_pg_engine: AsyncEngine):
@@ -91,7 +91,7 @@ async def test_a_replay_waits_for_what_is_being_settled(pg_engine: Engine, async
         relay.commit()
 
     queue, done = Queue(), Replayed()
-    await Replay(async_pg_engine, queue, Kept(), sleep=commit).run(asyncio.Event(), done)
+    await Replayer(async_pg_engine, queue, Kept(), sleep=commit).run(asyncio.Event(), done)
     assert (done.count, done.complete, looks) == (1, True, 1)
     for connection in (relay, later):
         connection.close()
@@ -104,7 +104,7 @@ async def test_a_relay_that_does_not_end_is_named(pg_engine: Engine, async_pg_en
 
     with pg_engine.connect() as relay:
         relay.execute(tables.outbox.select().with_for_update())
-        replay = Replay(async_pg_engine, Queue(), Kept(), monotonic=lambda: next(times), sleep=sleep)
+        replay = Replayer(async_pg_engine, Queue(), Kept(), monotonic=lambda: next(times), sleep=sleep)
         with pytest.raises(OutboxkitError, match="settling messages for longer than 30 s"):
             await replay.find()
         assert relay.execute(published.settling()).all() == [], "its own transaction is not counted"

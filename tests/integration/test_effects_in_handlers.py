@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import Message, effects, inbox, inbox_handler, process, tables
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.consumer import Consumer, Policy
+from outboxkit.consumer import Consumer, ConsumerPolicy
 from tests.databases import migrate
 from tests.integration.mail_sink import MailSink, mail_sink
 from tests.integration.running_consumer import Ordered, Start, dead_letters, publish, starter
@@ -184,7 +184,11 @@ async def drained(engine: AsyncEngine, *functions: Any) -> dict[str, int]:
     ordered = Message(id="m", type="Ordered", payload=b'{"number":7}')
     await MemoryPublisher(broker).publish([ordered, ordered])
     consumer = Consumer(
-        engine, subscriber, [inbox.handler_of(one) for one in functions], queue="q", policy=Policy(max_attempts=1)
+        engine,
+        subscriber,
+        [inbox.handler_of(one) for one in functions],
+        queue="q",
+        policy=ConsumerPolicy(max_attempts=1),
     )
     await consumer.drain(asyncio.Event())
     return {str(outcome): count for outcome, count in consumer.outcomes.items()}

@@ -74,7 +74,7 @@ async def test_requests_are_answered_by_the_writer_and_pruned_by_the_operator(
     done = await Retention(operator, Periods(inbox=14 * DAY)).prune()
     assert (done.idempotency, done.effects, done.problems) == (1, 1, [])
     async with operator.connect() as connection:
-        found = await connection.run_sync(status.read, utc_now())
+        found = await connection.run_sync(status.read_status, utc_now())
     assert (found.idempotency.remembered.value, found.effects.unknown.value) == (1, 0)
     await operator.dispose()
 

@@ -20,7 +20,7 @@ from outboxkit import Message, Outcome, Reject, inbox, inbox_handler, statements
 from outboxkit.brokers import Malformed, reserved
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
-from outboxkit.consumer import Concurrency, Consumer, Decision, Policy
+from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy, Decision
 from outboxkit.consumer.decisions import dead_letter
 from outboxkit.message import NAME_LIMIT
 from tests.delays import DELAYS
@@ -97,7 +97,7 @@ def test_what_is_read_of_any_message_fits_into_every_table(
 ):
     properties = Properties(headers=headers, message_id=id_, message_type=type_, timestamp=moment.replace(tzinfo=UTC))
     message = decode.to_message(properties, b"{}", decode.topic_of(properties, "billing"))
-    noted = reserved.read(headers)
+    noted = reserved.read_delivery_headers(headers)
     assert 1 <= noted.attempt <= reserved.MOST_ATTEMPTS
     with engine.begin() as connection:
         decision = Decision(Outcome.DEAD, "failed", "boom")
@@ -161,7 +161,7 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
     messages = hostile()
     await send(broker, messages)
     publish(broker, 1, "healthy")
-    policy = Policy(max_attempts=2, delays=DELAYS)
+    policy = ConsumerPolicy(max_attempts=2, delays=DELAYS)
     consumer = Consumer(
         async_pg_engine, subscriber, handlers, queue=broker.queue, concurrency=concurrency, policy=policy
     )
@@ -188,7 +188,7 @@ async def test_a_message_for_thousands_of_names_is_one_dead_letter(
     start: Start, pg_engine: Engine, broker: PlainClient, capfd: pytest.CaptureFixture[str]
 ):
     names = [f"name-{number}" for number in range(9_000)]
-    async with start(bill, policy=Policy(max_attempts=1)) as consumer:
+    async with start(bill, policy=ConsumerPolicy(max_attempts=1)) as consumer:
         publish(broker, 7, "m", headers={"outboxkit-handlers": names})
         publish(broker, 8, "old", timestamp=1, headers={"outboxkit-handlers": ["Bill", *names]})
         await consumer.reaches(dead=1, stale=1)
@@ -218,7 +218,7 @@ async def test_a_handler_that_leaks_its_session_does_not_use_up_the_pool(
         if event.number % 4 == 2:
             raise asyncio.CancelledError
 
-    async with start(leaks, policy=Policy(max_attempts=1), concurrency=Concurrency(8)) as consumer:
+    async with start(leaks, policy=ConsumerPolicy(max_attempts=1), concurrency=Concurrency(8)) as consumer:
         for number in range(28):
             publish(broker, number, f"m-{number}")
 
@@ -258,7 +258,7 @@ async def test_an_old_and_a_new_consumer_share_a_queue(
     async def newer(session: AsyncSession, event: Billed) -> None:
         ran.append(event.number)
 
-    policy = Policy(max_attempts=30, delays=DELAYS[:1])
+    policy = ConsumerPolicy(max_attempts=30, delays=DELAYS[:1])
     stop, workers = asyncio.Event(), []
     for functions in ((bill,), (bill, newer)):
         handlers = [inbox.handler_of(function) for function in functions]

@@ -18,14 +18,14 @@ from structlog.testing import capture_logs
 from outboxkit import event, ids, outbox, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.http import HttpPublisher
-from outboxkit.relay import Policy, Relay
+from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.retry import Backoff
 from tests.http_destination import DROP, Call, Destination, Say, say
 from tests.night import by_night
 
 MILLISECOND = timedelta(milliseconds=1)
 QUICK = Backoff(base=5 * MILLISECOND, cap=40 * MILLISECOND, minimum=MILLISECOND)
-PATIENT = Policy(max_attempts=1000, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
+PATIENT = RelayPolicy(max_attempts=1000, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
 
 
 @event("ChargeCard", destination="payments", reply="CardCharged")
@@ -46,7 +46,7 @@ async def destination() -> AsyncIterator[Destination]:
         yield made
 
 
-def relay(engine: AsyncEngine, publisher: HttpPublisher, policy: Policy = PATIENT) -> Relay:
+def relay(engine: AsyncEngine, publisher: HttpPublisher, policy: RelayPolicy = PATIENT) -> Relay:
     return Relay(
         engine,
         publisher,
@@ -150,7 +150,7 @@ async def test_a_destination_that_is_away_costs_no_attempt(
     with Session(engine) as session, session.begin():
         outbox.add_all(session, [TellPartner(number) for number in range(100)])
     stop, publisher = asyncio.Event(), HttpPublisher(destination.url)
-    running = asyncio.create_task(relay(async_engine, publisher, Policy(max_attempts=1)).run(stop))
+    running = asyncio.create_task(relay(async_engine, publisher, RelayPolicy(max_attempts=1)).run(stop))
     await asyncio.sleep(0.5)  # several tries, each of which would bury everything if it counted
     await destination.listen()
     async with asyncio.timeout(60):
@@ -181,7 +181,7 @@ async def test_a_wrong_token_is_an_outage_of_the_destination_and_costs_no_messag
     with Session(engine) as session, session.begin():
         for number in range(300):
             outbox.add(session, TellPartner(number), key=f"customer-{number % 60}" if number % 3 else None)
-    policy = Policy(max_attempts=1, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
+    policy = RelayPolicy(max_attempts=1, backoffs={Verdict.REJECTED: QUICK, Verdict.POSTPONED: QUICK})
     stop, publisher = asyncio.Event(), HttpPublisher(destination.url, authorization="Bearer old")
     with capture_logs() as log:
         running = asyncio.create_task(relay(async_engine, publisher, policy).run(stop))
@@ -216,6 +216,6 @@ async def test_one_message_that_is_forbidden_delays_no_other_one(
     destination.answer = lambda call: say(403) if json.loads(call.body)["order_id"] in (0, 150) else say()
     with Session(engine) as session, session.begin():
         outbox.add_all(session, [TellPartner(number) for number in range(200)])
-    policy = Policy(max_attempts=1, backoffs={Verdict.POSTPONED: Backoff(base=timedelta(hours=1))})
+    policy = RelayPolicy(max_attempts=1, backoffs={Verdict.POSTPONED: Backoff(base=timedelta(hours=1))})
     done = await relay(async_engine, HttpPublisher(destination.url), policy).drain(asyncio.Event())
     assert (done.published, done.later, done.dead) == (198, 2, {})

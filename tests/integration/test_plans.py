@@ -70,14 +70,14 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     ),
     "claim.oldest_ready": (statements.claim.oldest_ready(), {**OURS, "floor": 5000}, {READY}),
     "claim.predecessors": (statements.claim.predecessors("postgresql"), BATCH, {KEY, HELD, PARKED}),
-    "settle.forget": (statements.settle.forget("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
+    "settle.forget_rows": (statements.settle.forget_rows("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
     "settle.keep_published": (statements.settle.keep_published("postgresql"), {"positions": POSITIONS}, {PRIMARY}),
     "settle.reschedule": (
         statements.settle.reschedule(),
         {"at_position": 5000, "failures": 1, "error": "no", "due": NOW, "now": NOW},
         {PRIMARY},
     ),
-    "settle.hold": (statements.settle.hold("postgresql"), {"positions": POSITIONS, "due": NOW}, {PRIMARY}),
+    "settle.hold_rows": (statements.settle.hold_rows("postgresql"), {"positions": POSITIONS, "due": NOW}, {PRIMARY}),
     "settle.park": (
         statements.settle.park("postgresql"),
         {"of_destination": "default", "positions": POSITIONS[:20]},
@@ -105,7 +105,7 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {f"at_{name}": value for name, value in COUNTED.items()},
         {ATTEMPT},
     ),
-    "inbox.forget": (statements.inbox.forget(), COUNTED, {ATTEMPT}),
+    "inbox.forget": (statements.inbox.forget_attempt(), COUNTED, {ATTEMPT}),
 }
 SORTS = {"settle.park": {"Sort"}}
 """Of the keys of one batch."""

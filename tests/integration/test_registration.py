@@ -53,7 +53,7 @@ async def test_the_second_queue_is_told_of_the_first(async_engine: AsyncEngine, 
     assert (warning["queue"], warning["other_queue"], warning["handlers"]) == ("shipping", "billing", ["Handle"])
     assert "Rename one, to a name such as billing.SendReceipt" in warning["cure"]
     with engine.connect() as connection:
-        found = status.read(connection, utc_now())
+        found = status.read_status(connection, utc_now())
         functions = connection.execute(text("SELECT function FROM outboxkit_handler ORDER BY queue, handler")).scalars()
         assert [path.rpartition(".")[2] for path in functions] == ["bill", "ship", "other"]
     assert "error: Handle is a handler of queues billing, shipping" in "\n".join(show.lines(found, width=120))
@@ -69,7 +69,7 @@ async def test_a_handler_that_was_renamed_is_its_queues_no_more(async_engine: As
         await registration(async_engine, "shipping", other).begin()
     assert told == []
     with engine.connect() as connection:
-        assert status.read(connection, utc_now()).inbox.shared_names == ()
+        assert status.read_status(connection, utc_now()).inbox.shared_names == ()
     with capture_logs() as told:
         await registration(async_engine, "shipping", ship, other).begin()  # an old process that still has it
     assert [entry["other_queue"] for entry in told] == ["billing"]
@@ -83,7 +83,7 @@ async def test_a_queue_that_is_gone_is_forgotten(async_engine: AsyncEngine, engi
         await registration(async_engine, "new", bill).begin()
     assert told == []
     with engine.connect() as connection:
-        assert status.read(connection, utc_now()).inbox.shared_names == ()
+        assert status.read_status(connection, utc_now()).inbox.shared_names == ()
     await Retention(async_engine, Periods(timedelta(days=1))).prune()
     with engine.connect() as connection:
         assert connection.execute(text("SELECT queue FROM outboxkit_handler")).scalars().all() == ["new"]

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import process, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.relay import Policy, Relay
+from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.retry import Backoff
 from tests.integration.recording import NOW, add, behind_proxy, published, rows, turn
 from tests.plain_client import QUORUM, PlainClient
@@ -65,7 +65,7 @@ async def test_a_row_that_somebody_holds_is_passed_over(
 async def test_an_unroutable_message_stays_with_its_reason_until_there_is_a_queue(
     pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient, publisher: RabbitPublisher
 ):
-    policy = Policy(backoffs={Verdict.UNROUTABLE: Backoff(jitter=lambda: 1)})
+    policy = RelayPolicy(backoffs={Verdict.UNROUTABLE: Backoff(jitter=lambda: 1)})
     add(pg_engine, 1)
     for attempt, delay in ((1, 1), (2, 2), (3, 4)):
         await turn(async_pg_engine, publisher, as_of=LATER, policy=policy)

@@ -10,13 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import Message, tables
 from outboxkit.brokers import Verdict
-from outboxkit.relay import Drained, Policy, Relay
+from outboxkit.relay import Drained, Relay, RelayPolicy
 from outboxkit.tables import PARKED
 from tests.integration.recording import NOW, Recorder, relay, rows, running
 from tests.polling import eventually_async
 
 NEW = {"type": "T", "payload": b"{}", "headers": b"{}", "content_type": "application/json", "created_at": NOW}
-AT_ONCE = Policy(max_attempts=1)
+AT_ONCE = RelayPolicy(max_attempts=1)
 
 
 def add(engine: Engine, *ids: str, **columns: Any) -> None:
@@ -33,7 +33,7 @@ def told(**verdicts: Verdict) -> Recorder:
     return Recorder(answer)
 
 
-async def drained(engine: AsyncEngine, recorder: Recorder, policy: Policy = AT_ONCE, **more: Any) -> Drained:
+async def drained(engine: AsyncEngine, recorder: Recorder, policy: RelayPolicy = AT_ONCE, **more: Any) -> Drained:
     done = await Relay(engine, recorder, policy=policy, batch_size=3, **more).drain(asyncio.Event())
     assert engine.pool.checkedout() == 0
     return done
@@ -86,7 +86,7 @@ async def test_behind_an_unroutable_message_its_key_goes_on(engine: Engine, asyn
 async def test_a_key_goes_on_where_that_is_the_policy(engine: Engine, async_engine: AsyncEngine):
     add(engine, "a1", "a2")
     recorder = told(a1=Verdict.REJECTED)
-    await drained(async_engine, recorder, Policy(max_attempts=1, dead_key="continue"))
+    await drained(async_engine, recorder, RelayPolicy(max_attempts=1, dead_key="continue"))
     assert (recorder.arrived, waits(engine)) == (["a2"], [])
     assert [row[4] for row in dead(engine)] == [False]
 
@@ -105,12 +105,12 @@ async def test_what_nobody_wants_is_forgotten_where_that_is_wanted(engine: Engin
     add(engine, "a1", discard_unroutable=True)
     add(engine, "a2", "b1", "b2")
     recorder = told(a1=Verdict.UNROUTABLE, b1=Verdict.UNROUTABLE)
-    done = await drained(async_engine, recorder, Policy())
+    done = await drained(async_engine, recorder, RelayPolicy())
     assert (recorder.arrived, done.discarded) == (["a2"], 1)
     assert [row[0] for row in waits(engine)] == ["b1", "b2"]
     with engine.begin() as connection:
         connection.execute(update(tables.outbox).values(due_at=NOW - timedelta(hours=1)))
-    done = await drained(async_engine, recorder, Policy(unroutable="discard"))
+    done = await drained(async_engine, recorder, RelayPolicy(unroutable="discard"))
     assert (recorder.arrived, done.discarded, waits(engine), dead(engine)) == (["a2", "b2"], 1, [], [])
 
 

@@ -6,12 +6,12 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit.brokers import Verdict
-from outboxkit.relay import Policy
+from outboxkit.relay import RelayPolicy
 from outboxkit.retry import Backoff
 from tests.integration.recording import NOW, Recorder, add, rows, turn
 
 HOUR = timedelta(hours=1)
-SLOW = Policy(backoffs={Verdict.REJECTED: Backoff(base=2 * HOUR, cap=2 * HOUR, jitter=lambda: 1.0)})
+SLOW = RelayPolicy(backoffs={Verdict.REJECTED: Backoff(base=2 * HOUR, cap=2 * HOUR, jitter=lambda: 1.0)})
 
 
 async def test_a_delayed_message_holds_back_nobody_and_comes_when_it_is_due(

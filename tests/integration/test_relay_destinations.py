@@ -13,7 +13,7 @@ from outboxkit import Message, ids, process, statements, tables
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.relay import Drained, Policy, Relay
+from outboxkit.relay import Drained, Relay, RelayPolicy
 from tests.integration.recording import NOW, Recorder, add, fill, rows, running
 from tests.integration.test_plans import run, walk
 from tests.plain_client import PlainClient
@@ -63,7 +63,7 @@ async def test_a_key_waits_for_nothing_in_another_destination(pg_engine: Engine,
     charges(pg_engine, 2)
     (first,) = add(pg_engine, 7, key="k")
     refusing = Recorder(lambda message: Verdict.REJECTED)
-    await drained(async_pg_engine, refusing, destination="payments", policy=Policy(max_attempts=1))
+    await drained(async_pg_engine, refusing, destination="payments", policy=RelayPolicy(max_attempts=1))
     assert [(row.key, row.destination, row.parked) for row in rows(pg_engine, tables.dead_letter)] == [
         ("k", "payments", True)
     ]

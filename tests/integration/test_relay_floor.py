@@ -48,7 +48,7 @@ def blocked_vacuum(pg_engine: Engine) -> Iterator[None]:
 async def turns(batches: Claimer, engine: AsyncEngine, number_of: int) -> list[str]:
     """Claim and delete batches, as fast as that goes; returns what was claimed."""
     found: list[str] = []
-    forget = statements.settle.forget("postgresql")
+    forget = statements.settle.forget_rows("postgresql")
     for _ in range(number_of):
         batch = await batches.claim(NOW, now=NOW)
         found += [row.message.id for row in batch.plan.send]

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import tables
 from outboxkit.brokers.rabbitmq import RabbitPublisher, routes
-from outboxkit.relay import Policy
+from outboxkit.relay import RelayPolicy
 from tests.integration.recording import add, relay, rows, running
 from tests.plain_client import QUORUM, PlainClient
 from tests.polling import eventually_async
@@ -34,7 +34,7 @@ async def test_a_full_queue_is_waited_for_while_others_flow(
         return len(set(arrived))
 
     with capture_logs() as log:
-        async with running(relay(async_pg_engine, publisher, policy=Policy(max_attempts=2))):
+        async with running(relay(async_pg_engine, publisher, policy=RelayPolicy(max_attempts=2))):
             told = await eventually_async(waiting, lambda found: any(error for _, error in found))
             assert {attempts for attempts, _ in told} == {0}
             assert "a queue is full" in str(told[0][1])

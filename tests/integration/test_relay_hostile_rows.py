@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from outboxkit import process, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.relay import Policy, Relay
+from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.relay.notifier import Notifier
 from tests.integration.recording import QUICK, Recorder, add, running
 from tests.plain_client import PlainClient
@@ -79,7 +79,7 @@ async def test_a_hostile_row_ends_as_a_dead_letter_with_its_reason_and_others_fl
     later = change(pg_engine, LATER)
     last = add(pg_engine, 99)
     publisher = RabbitPublisher(broker.url, exchange=broker.exchange, timeout=timedelta(seconds=5))
-    policy = Policy(max_attempts=2, backoffs=dict.fromkeys((Verdict.UNROUTABLE, Verdict.REJECTED), QUICK))
+    policy = RelayPolicy(max_attempts=2, backoffs=dict.fromkeys((Verdict.UNROUTABLE, Verdict.REJECTED), QUICK))
     relay = Relay(async_pg_engine, publisher, policy=policy, poll_interval=timedelta(milliseconds=5))
     with capture_logs() as log:
         async with running(relay):

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import Message, tables
 from outboxkit.brokers import Verdict
-from outboxkit.relay import Policy
+from outboxkit.relay import RelayPolicy
 from outboxkit.retry import Backoff
 from tests.integration.recording import Recorder, at_random, count, fill, number, relay, rows, running
 from tests.polling import eventually_async
@@ -39,7 +39,7 @@ async def test_what_stands_behind_a_failure_of_the_batch_before_is_settled_at_on
     """The next batch, claimed already, is of this key alone: nothing of it is sent, and nothing keeps a row locked."""
     fill(pg_engine, 20, keys=1)
     hour = Backoff(base=timedelta(hours=1), cap=timedelta(hours=1), jitter=lambda: 1.0)
-    policy = Policy(backoffs={Verdict.REJECTED: hour})
+    policy = RelayPolicy(backoffs={Verdict.REJECTED: hour})
     recorder = Recorder(lambda message: Verdict.REJECTED if message.id == "m6" else Verdict.CONFIRMED)
     async with running(relay(async_pg_engine, recorder, batch_size=10, policy=policy)):
         await eventually_async(lambda: asyncio.to_thread(count, pg_engine, READY), lambda left: left == 0)

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, tables
 from outboxkit.brokers import reserved
-from outboxkit.deadletters import DeadLetters, Refusal, Resolved, Rules, Selection
+from outboxkit.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
 from tests.integration.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.polling import eventually_async
 
@@ -20,7 +20,7 @@ OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
 
 async def replay(engine: AsyncEngine, selection: Selection | None = None, **rules: Any) -> Resolved:
     done = Resolved()
-    await DeadLetters(engine, rules=Rules(**rules)).replay(selection or Selection(), asyncio.Event(), done)
+    await DeadLetters(engine, rules=ReplayRules(**rules)).replay(selection or Selection(), asyncio.Event(), done)
     return done
 
 
@@ -116,7 +116,7 @@ async def test_a_stale_one_is_dated_anew_where_that_is_accepted(engine: Engine, 
     before = await DeadLetters(async_engine).now()
     assert (await replay(async_engine, accept_stale=True)).count == 2
     after = await DeadLetters(async_engine).now()
-    stale, fresh = (reserved.read(headers_of(row)).accepted_at for row in outbox_rows(engine).values())
+    stale, fresh = (reserved.read_delivery_headers(headers_of(row)).accepted_at for row in outbox_rows(engine).values())
     assert fresh is None
     assert stale is not None
     assert before - timedelta(milliseconds=1) <= stale <= after
@@ -136,7 +136,7 @@ async def test_a_survey_says_what_would_be_refused_and_what_is_accepted(engine: 
     survey = await DeadLetters(async_engine).survey(Selection())
     assert (survey.count, survey.replayable, survey.accepted) == (5, 2, 0)
     assert survey.refusals == {Refusal.STALE: 1, Refusal.MALFORMED: 1, Refusal.NO_QUEUE: 1}
-    survey = await DeadLetters(async_engine, rules=Rules(accept_stale=True)).survey(Selection())
+    survey = await DeadLetters(async_engine, rules=ReplayRules(accept_stale=True)).survey(Selection())
     assert (survey.replayable, survey.accepted, survey.refusals[Refusal.STALE]) == (3, 1, 0)
 
 

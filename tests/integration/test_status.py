@@ -33,7 +33,7 @@ HERE = DEFAULT | {"due": None, "held": False}
 
 def read(engine: Engine, *, later: timedelta = timedelta(0)) -> Status:
     with engine.connect() as connection:
-        return status.read(connection, utc_now() + later)
+        return status.read_status(connection, utc_now() + later)
 
 
 def test_a_row_that_is_moved_meanwhile_is_counted_once(pg_engine: Engine, postgresql_url: str) -> None:

@@ -135,7 +135,7 @@ READS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("destination", ["default", "mail", "payments"])
 def test_no_table_is_read_from_end_to_end(large: Engine, destination: str) -> None:
     with large.connect() as connection:
-        status.read(connection, utc_now())
+        status.read_status(connection, utc_now())
         for name, made in READS.items():
             assert_bounded(list(walk(explain(connection, made(), destination))), name)
 

@@ -65,7 +65,7 @@ def test_a_worker_starts_without_an_index_and_not_without_a_column(engine: Engin
             "DROP TABLE outboxkit_handler",
         ):
             connection.execute(text(drop))
-            for ask in (migrations.check, structure.check, migrations.repair):
+            for ask in (migrations.check, structure.check_parts, migrations.repair):
                 assert_lost(connection, ask)
         connection.execute(text("UPDATE outboxkit_schema_version SET version = 99"))
         migrations.check(connection)

@@ -183,7 +183,7 @@ def test_every_option_of_a_message_is_in_its_table(title: str) -> None:
     ],
 )
 def test_every_option_of_the_http_door_is_in_its_table(title: str, own: list[str]) -> None:
-    assert first_cells(section(read("api"), title)) == [*own, *protocol.Options.__annotations__]
+    assert first_cells(section(read("api"), title)) == [*own, *protocol.IdempotencyOptions.__annotations__]
 
 
 def test_every_outcome_is_in_its_table() -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, SchemaError, process, statements, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
-from outboxkit.replay import Replay, Replayed, Selection
+from outboxkit.replay import Replayed, Replayer, ReplaySelection
 from tests.unit.shop import NOW
 
 SECOND = timedelta(seconds=1)
@@ -50,9 +50,9 @@ def keep(engine: Engine, position: int, at: datetime = NOW, **more: object) -> N
         connection.execute(insert(tables.published), [row])
 
 
-async def replay(engine: AsyncEngine, queue: Queue, selection: Selection | None = None, **more: Any) -> Replayed:
+async def replay(engine: AsyncEngine, queue: Queue, selection: ReplaySelection | None = None, **more: Any) -> Replayed:
     done = Replayed()
-    await Replay(engine, queue, selection or Selection(), **more).run(asyncio.Event(), done)
+    await Replayer(engine, queue, selection or ReplaySelection(), **more).run(asyncio.Event(), done)
     return done
 
 
@@ -101,24 +101,24 @@ async def test_they_come_in_the_order_of_publishing_and_of_position(engine: Engi
 @pytest.mark.parametrize(
     ("selection", "ids"),
     [
-        (Selection(), ["m-1", "m-2", "m-3", "m-4"]),
-        (Selection(type="A"), ["m-1", "m-3"]),
-        (Selection(key="k"), ["m-2", "m-3"]),
-        (Selection(type="A", key="k"), ["m-3"]),
-        (Selection(since=NOW + 2 * SECOND), ["m-2", "m-3", "m-4"]),
-        (Selection(until=NOW + 2 * SECOND), ["m-1"]),
-        (Selection(since=NOW + 2 * SECOND, until=NOW + 3 * SECOND), ["m-2"]),
-        (Selection(type="C"), []),
+        (ReplaySelection(), ["m-1", "m-2", "m-3", "m-4"]),
+        (ReplaySelection(type="A"), ["m-1", "m-3"]),
+        (ReplaySelection(key="k"), ["m-2", "m-3"]),
+        (ReplaySelection(type="A", key="k"), ["m-3"]),
+        (ReplaySelection(since=NOW + 2 * SECOND), ["m-2", "m-3", "m-4"]),
+        (ReplaySelection(until=NOW + 2 * SECOND), ["m-1"]),
+        (ReplaySelection(since=NOW + 2 * SECOND, until=NOW + 3 * SECOND), ["m-2"]),
+        (ReplaySelection(type="C"), []),
     ],
 )
 async def test_a_selection_holds_in_all_its_parts(
-    engine: Engine, async_engine: AsyncEngine, selection: Selection, ids: list[str]
+    engine: Engine, async_engine: AsyncEngine, selection: ReplaySelection, ids: list[str]
 ):
     for position, (kind, key) in enumerate((("A", None), ("B", "k"), ("A", "k"), ("B", None)), start=1):
         keep(engine, position, NOW + position * SECOND, type=kind, key=key)
     queue = Queue()
     done = await replay(async_engine, queue, selection)
-    found = await Replay(async_engine, queue, selection).find()
+    found = await Replayer(async_engine, queue, selection).find()
     assert queue.ids == ids
     assert (done.count, done.complete, found.count) == (len(ids), True, len(ids))
     assert done.upto == found.last
@@ -128,11 +128,11 @@ async def test_a_selection_holds_in_all_its_parts(
 async def test_what_went_to_another_destination_is_no_part_of_it(engine: Engine, async_engine: AsyncEngine):
     keep(engine, 1)
     keep(engine, 2, destination="payments", reply="CardCharged")
-    for selection, ids in ((Selection(), ["m-1"]), (Selection(destination="payments"), ["m-2"])):
+    for selection, ids in ((ReplaySelection(), ["m-1"]), (ReplaySelection(destination="payments"), ["m-2"])):
         queue = Queue()
         done = await replay(async_engine, queue, selection)
         assert (queue.ids, done.count) == (ids, 1)
-        assert (await Replay(async_engine, queue, selection).find()).count == 1
+        assert (await Replayer(async_engine, queue, selection).find()).count == 1
 
 
 async def test_pages_meet_without_a_gap_and_without_an_overlap(
@@ -158,7 +158,7 @@ async def test_what_a_relay_keeps_is_found_page_by_page(
     queue = Queue()
     with engine.connect() as connection:
         (since,) = set(connection.execute(select(tables.published.c.published_at)).scalars())
-    await replay(async_engine, queue, Selection(since=since, until=since + SECOND))
+    await replay(async_engine, queue, ReplaySelection(since=since, until=since + SECOND))
     assert queue.ids == ["m-1", "m-2", "m-3"]
 
 
@@ -210,7 +210,7 @@ async def test_an_outage_that_lasts_is_an_error_that_says_how_far_it_is(engine: 
     keep(engine, 1)
     keep(engine, 2, NOW + SECOND)
     queue, done = Queue(lambda batch: [CONFIRMED] * len(batch), *[be_away] * 50), Replayed()
-    worker = Replay(async_engine, queue, Selection(), rate=1, patience=timedelta(milliseconds=1), sleep=no_time)
+    worker = Replayer(async_engine, queue, ReplaySelection(), rate=1, patience=timedelta(milliseconds=1), sleep=no_time)
     with pytest.raises(BrokerUnavailable):
         await worker.run(asyncio.Event(), done)
     assert (done.count, done.upto, done.complete) == (1, NOW, False)
@@ -245,7 +245,7 @@ async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncE
         if so_far.count == 2:
             stop.set()
 
-    await Replay(async_engine, Queue(), Selection(), rate=1, sleep=no_time).run(stop, done, after_the_second)
+    await Replayer(async_engine, Queue(), ReplaySelection(), rate=1, sleep=no_time).run(stop, done, after_the_second)
     assert seen == [1, 2]
     assert (done.count, done.upto, done.complete) == (2, NOW + 2 * SECOND, False)
 
@@ -253,5 +253,5 @@ async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncE
 async def test_missing_tables_are_said(empty_url: str):
     engine = process.engine(empty_url, name="unit tests")
     with pytest.raises(SchemaError, match="outboxkit migrate"):
-        await Replay(engine, Queue(), Selection()).find()
+        await Replayer(engine, Queue(), ReplaySelection()).find()
     await engine.dispose()

@@ -12,7 +12,7 @@ from urllib.parse import unquote_to_bytes
 import httpx
 
 from outboxkit.brokers.http.order import Lost, Unreached
-from outboxkit.brokers.http.verdict import Response
+from outboxkit.brokers.http.verdict import HttpResponse
 
 HIDDEN = "***"
 RUN = 8
@@ -164,7 +164,7 @@ class Call:
         request.extensions = {"timeout": httpx.Timeout(seconds, connect=seconds / 2).as_dict()}
         self._trace()
 
-    async def outcome(self) -> Response | Lost | Unreached:
+    async def outcome(self) -> HttpResponse | Lost | Unreached:
         """Send the request and read the response, to its end or to the limit.
 
         Raises:
@@ -187,7 +187,7 @@ class Call:
             await self._close()
         if self._response is not None:
             headers = {name.lower(): value for name, value in self._response.headers.items()}
-            return Response(self._response.status_code, headers, bytes(self._body), self._is_cut, trouble)
+            return HttpResponse(self._response.status_code, headers, bytes(self._body), self._is_cut, trouble)
         if self._progress.has_left or may_be_the_messages_fault:
             return Lost(f"no answer came: {trouble}")
         return Unreached(trouble or "there is no connection")

@@ -14,7 +14,7 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.http import request, target, verdict
 from outboxkit.brokers.http.call import Call, reason_of
 from outboxkit.brokers.http.order import Answered, Lost, Outcome, SendOrder, Unreached
-from outboxkit.brokers.http.verdict import Response
+from outboxkit.brokers.http.verdict import HttpResponse
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
@@ -148,7 +148,7 @@ class HttpPublisher:
     async def _outcome(self, transport: httpx.AsyncBaseTransport, message: Message) -> Outcome:
         """The outcome of one message. No error of one message ends the others or the process."""
         try:
-            if (refusal := request.refusal(message)) is not None:
+            if (refusal := request.why_unsendable(message)) is not None:
                 return Answered(Receipt(Verdict.UNROUTABLE, refusal), responded=False)
             call = Call(transport, self._request(message), seconds=self._timeout, limit=self._max_answer)
         except Exception as error:  # noqa: BLE001 - the message cannot be written as a request
@@ -158,7 +158,7 @@ class HttpPublisher:
         except httpx.LocalProtocolError as error:
             return self._unsendable(error)
 
-    def _outcome_of(self, result: Response | Lost | Unreached) -> Outcome:
+    def _outcome_of(self, result: HttpResponse | Lost | Unreached) -> Outcome:
         hide = self._target.hide
         match result:
             case Lost(reason):
@@ -166,7 +166,7 @@ class HttpPublisher:
             case Unreached(reason):
                 return Unreached(f"cannot connect to {self._target.origin}: {verdict.excerpt(reason, hide)}")
             case response:
-                receipt = verdict.judge(response, limit=self._max_answer, now=datetime.now(UTC), hide=hide)
+                receipt = verdict.receipt_of(response, limit=self._max_answer, now=datetime.now(UTC), hide=hide)
                 return Answered(receipt, unauthorized=response.status in verdict.UNAUTHORIZED)
 
     def _unsendable(self, error: Exception) -> Answered:

@@ -27,7 +27,7 @@ Hide = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """A response, as far as it was read.
 
     Attributes:
@@ -45,7 +45,7 @@ class Response:
     trouble: str | None = None
 
 
-def judge(response: Response, *, limit: int, now: datetime, hide: Hide = str) -> Receipt:
+def receipt_of(response: HttpResponse, *, limit: int, now: datetime, hide: Hide = str) -> Receipt:
     """The receipt for the message of a request with this response.
 
     Args:
@@ -98,7 +98,7 @@ def excerpt(text: str, hide: Hide = str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
-def _confirmed(response: Response, limit: int, hide: Hide) -> Receipt:
+def _confirmed(response: HttpResponse, limit: int, hide: Hide) -> Receipt:
     """The receipt for a 2xx. If the answer cannot be kept, the receipt has the reason: the call itself succeeded."""
     if response.trouble is not None:
         trouble = excerpt(response.trouble, hide)
@@ -118,7 +118,7 @@ def _confirmed(response: Response, limit: int, hide: Hide) -> Receipt:
     return Receipt(Verdict.CONFIRMED, answer=answer)
 
 
-def _reason(response: Response, hide: Hide) -> str:
+def _reason(response: HttpResponse, hide: Hide) -> str:
     parts = [_name(response.status)]
     if 300 <= response.status < 400:
         parts.append("redirects are not followed")

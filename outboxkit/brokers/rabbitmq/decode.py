@@ -43,7 +43,7 @@ class Properties:
     """The first error if a property could not be decoded. The raw bytes are unchanged."""
 
 
-def read(flags: int, data: bytes) -> Properties:
+def read_properties(flags: int, data: bytes) -> Properties:
     """The properties that the flags announce, decoded from `data`. It raises nothing; see `unreadable`."""
     properties, offset = Properties(), 0
     if flags & _MORE_FLAGS:
@@ -64,7 +64,7 @@ def read(flags: int, data: bytes) -> Properties:
 
 
 def split(flags: int, data: bytes) -> dict[str, bytes]:
-    """The encoded bytes of each property, by its name. `read` must have found no error in them."""
+    """The encoded bytes of each property, by its name. `read_properties` must have found no error in them."""
     parts, offset = {}, 0
     for flag, name, read_one in _FIELDS:
         if flags & flag:
@@ -80,7 +80,7 @@ def join(parts: dict[str, bytes]) -> tuple[int, bytes]:
 
 
 def fields(table: bytes) -> Iterator[tuple[str, bytes]]:
-    """The name and the encoded bytes of each field of a table. `read` must have found no error in it."""
+    """The name and the encoded bytes of each field of a table. `read_properties` must have found no error in it."""
     offset = 4
     while offset < len(table):
         value = offset + 1 + table[offset]

@@ -50,7 +50,9 @@ class RabbitDelivery:
         self.dropped = dropped
         self.topic = decode.topic_of(properties, raw.routing_key, dropped=dropped)
         self.message: Message | Malformed = decode.to_message(properties, raw.body, self.topic)
-        self.delivery_headers = reserved.read(properties.headers) if properties.headers else reserved.FRESH
+        self.delivery_headers = (
+            reserved.read_delivery_headers(properties.headers) if properties.headers else reserved.FRESH
+        )
         self.redeliveries = decode.redeliveries(properties, redelivered=raw.redelivered)
         self.channel = channel
         self._source = source

@@ -267,7 +267,7 @@ class DeliveryParser:
     def _take_header(self, delivery: RawDelivery, payload: bytes) -> None:
         _, _, self._missing_bytes, delivery.flags = _CONTENT.unpack_from(payload)
         delivery.properties_bytes = payload[_CONTENT.size :]
-        delivery.properties = decode.read(delivery.flags, delivery.properties_bytes)
+        delivery.properties = decode.read_properties(delivery.flags, delivery.properties_bytes)
 
     def _end(self, delivery: RawDelivery) -> None:
         delivery.body = self._body_parts[0] if len(self._body_parts) == 1 else b"".join(self._body_parts)

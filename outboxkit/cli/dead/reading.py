@@ -18,7 +18,7 @@ from outboxkit import compose
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.wording import number
-from outboxkit.deadletters import DeadLetters, Found, Rules, Selection
+from outboxkit.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Selection
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings, parse_duration
 
@@ -65,9 +65,9 @@ class Filters:
         )
 
 
-def rules(settings: Settings, *, accept_stale: bool = False) -> Rules:
+def rules(settings: Settings, *, accept_stale: bool = False) -> ReplayRules:
     """The rules for replaying dead letters of the inbox, from the consumers' settings."""
-    return Rules(settings.inbox_retention, accept_stale=accept_stale)
+    return ReplayRules(settings.inbox_retention, accept_stale=accept_stale)
 
 
 def is_number(argument: str) -> bool:
@@ -176,7 +176,7 @@ def show(settings: Settings, ids: Named, *, as_json: AsJson = False) -> None:
     judge = rules(settings)
     missing = [one for one in ids if not any(one in (str(row.id), row.message_id) for row in rows)]
     if as_json:
-        _print_json([shown.shown(row, judge.refusal(row, now)) for row in rows])
+        _print_json([shown.detailed(row, judge.refusal(row, now)) for row in rows])
     else:
         for index, row in enumerate(rows):
             typer.echo(("\n" if index else "") + "\n".join(shown.one(row, judge.refusal(row, now), now)))
@@ -201,7 +201,7 @@ def _print_json(document: Any) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(document)).decode() + "\n")
 
 
-async def _find(settings: Settings, filters: Filters, *, limit: int, resolved: bool) -> Found:
+async def _find(settings: Settings, filters: Filters, *, limit: int, resolved: bool) -> DeadLetterPage:
     engine = compose.database(settings, name="outboxkit dead")
     try:
         letters = DeadLetters(engine)

@@ -14,7 +14,7 @@ from outboxkit.cli.dead.reading import Filters, nowhere, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.progress import now_and_then
 from outboxkit.cli.wording import many, number
-from outboxkit.deadletters import DeadLetters, Resolved, Rules, Selection, Survey
+from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings
 
@@ -45,7 +45,7 @@ class Plan:
     survey: Survey
     by: str
     already: tuple[str, ...]
-    rules: Rules
+    rules: ReplayRules
 
 
 @with_settings(*DATABASE, "inbox_retention", "shutdown_timeout")
@@ -100,7 +100,7 @@ def discard(
     Example: outboxkit dead discard 7 --yes
     """
     _refuse_nothing("discard", filters, ids, all_=all_)
-    plan = asyncio.run(_plan(settings, filters, tuple(ids or ()), Rules()))
+    plan = asyncio.run(_plan(settings, filters, tuple(ids or ()), ReplayRules()))
     _announce("discard", plan, plan.survey.count)
     if dry_run or not plan.survey.count:
         return
@@ -126,7 +126,7 @@ def _refuse_nothing(what: str, filters: Filters, ids: list[str] | None, *, all_:
         )
 
 
-async def _plan(settings: Settings, filters: Filters, ids: tuple[str, ...], which: Rules) -> Plan:
+async def _plan(settings: Settings, filters: Filters, ids: tuple[str, ...], which: ReplayRules) -> Plan:
     engine = compose.database(settings, name="outboxkit dead")
     try:
         letters = DeadLetters(engine, rules=which)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Row
 
-from outboxkit.cli.wording import many, number, plain, span
+from outboxkit.cli.wording import many, number, printable_name, span
 from outboxkit.deadletters import Refusal, Survey
 from outboxkit.headers import decode_headers
 from outboxkit.message import DEFAULT_DESTINATION
@@ -43,7 +43,7 @@ def table(rows: Sequence[Row[Any]], refused: Sequence[Refusal | None], now: date
 def state(row: Row[Any], why: Refusal | None) -> str:
     """The state in a word: how it was resolved, `parked`, `open`, or why a replay would refuse it."""
     if row.resolution is not None:
-        return plain(row.resolution)
+        return printable_name(row.resolution)
     if row.parked:
         return "parked"
     return "open" if why is None else str(why)
@@ -59,7 +59,7 @@ def legend(rows: Sequence[Row[Any]], refused: Sequence[Refusal | None]) -> Itera
 
 def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
     """One dead letter in full, a line for each fact."""
-    yield f"dead letter {row.id} of the {row.side}: {plain(row.reason)}"
+    yield f"dead letter {row.id} of the {row.side}: {printable_name(row.reason)}"
     for label, text in (
         ("message id", row.message_id),
         ("type", row.type),
@@ -71,7 +71,7 @@ def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
         ("error", row.error),
     ):
         if text is not None:
-            yield _line(label, plain(text))
+            yield _line(label, printable_name(text))
     yield _line("attempts", number(row.attempts))
     if row.first_failed_at is not None:
         yield _line("first failed", _moment(row.first_failed_at))
@@ -89,12 +89,14 @@ def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
 def _content(row: Row[Any]) -> Iterator[str]:
     for name in CONTENT:
         if (value := getattr(row, name)) is not None:
-            yield _line(name.replace("_", " "), _moment(value) if isinstance(value, datetime) else plain(value))
+            yield _line(
+                name.replace("_", " "), _moment(value) if isinstance(value, datetime) else printable_name(value)
+            )
     for name, value in headers(row.headers).items():
-        yield _line("header", f"{plain(name)}: {plain(str(value))}")
+        yield _line("header", f"{printable_name(name)}: {printable_name(str(value))}")
     if row.traceback is not None:
         yield "traceback"
-        yield from (f"  {plain(line)}" for line in row.traceback.splitlines())
+        yield from (f"  {printable_name(line)}" for line in row.traceback.splitlines())
     yield _line("payload", f"{number(len(row.payload))} bytes")
     yield from (f"  {line}" for line in _payload(row.payload))
 
@@ -103,7 +105,7 @@ def audit(row: Row[Any]) -> str | None:
     """The resolution, by whom and when; None for an open one."""
     if row.resolution is None:
         return None
-    return f"{row.resolution} by {plain(row.resolved_by)} at {_moment(row.resolved_at)}"
+    return f"{row.resolution} by {printable_name(row.resolved_by)} at {_moment(row.resolved_at)}"
 
 
 def listed(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def listed(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
     return columns | {"refused": why if row.resolution is None else None}
 
 
-def shown(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
+def detailed(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
     """All columns, for JSON. The payload is `payload` if it is text, else `payload_base64`."""
     text = _text(row.payload)
     payload = {"payload_base64": row.payload} if text is None else {"payload": text}
@@ -125,7 +127,7 @@ def kinds(survey: Survey, *, replayable: bool) -> Iterator[str]:
         part = survey.replayable_of(kind) if replayable else count
         if part:
             side, type_, reason = kind
-            yield f"  {number(part)} {plain(type_)} ({side}, {plain(reason)})"
+            yield f"  {number(part)} {printable_name(type_)} ({side}, {printable_name(reason)})"
 
 
 def refusals(survey: Survey) -> Iterator[str]:
@@ -177,7 +179,7 @@ def _payload(payload: bytes) -> Iterator[str]:
         return
     with suppress(msgspec.DecodeError, RecursionError):
         text = msgspec.json.format(payload, indent=2).decode()
-    yield from (plain(line) for line in text.split("\n"))
+    yield from (printable_name(line) for line in text.split("\n"))
 
 
 def _text(payload: bytes) -> str | None:
@@ -192,7 +194,7 @@ def _line(label: str, text: str) -> str:
 
 
 def _cut(text: str | None) -> str:
-    whole = plain(text)
+    whole = printable_name(text)
     return whole if len(whole) <= SIGNS else whole[: SIGNS - 1] + "…"
 
 

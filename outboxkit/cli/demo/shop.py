@@ -23,7 +23,7 @@ class Order(Shop):
     total: Mapped[Decimal]
 
 
-class Receipt(Shop):
+class SentReceipt(Shop):
     """The effect that must happen once for each order. Nothing here forbids a second one, so that it would show."""
 
     __tablename__ = "demo_receipt"
@@ -44,7 +44,7 @@ class OrderConfirmed:
 @inbox_handler("SendReceipt")
 async def send_receipt(session: AsyncSession, event: OrderConfirmed) -> None:
     """Write the receipt of a confirmed order."""
-    session.add(Receipt(order_number=event.number))
+    session.add(SentReceipt(order_number=event.number))
 
 
 def confirm(session: AsyncSession, number: int) -> None:
@@ -63,6 +63,6 @@ def count_receipts() -> Select[int, int, int]:
     """Receipts, the committed orders that they belong to, and receipts of no such order."""
     return (
         select(func.count(), func.count(Order.number.distinct()), func.count().filter(Order.number.is_(None)))
-        .select_from(Receipt)
-        .outerjoin(Order, Order.number == Receipt.order_number)
+        .select_from(SentReceipt)
+        .outerjoin(Order, Order.number == SentReceipt.order_number)
     )

@@ -41,12 +41,12 @@ async def read_url(url: str) -> Status:
         async with engine.connect() as connection:
             if is_server(connection.dialect.name):
                 await connection.execution_options(**SNAPSHOT)
-            return await connection.run_sync(read, datetime.now(UTC))
+            return await connection.run_sync(read_status, datetime.now(UTC))
     finally:
         await engine.dispose()
 
 
-def read(connection: Connection, now: datetime) -> Status:
+def read_status(connection: Connection, now: datetime) -> Status:
     """The report, with its advice.
 
     Raises:
@@ -54,7 +54,7 @@ def read(connection: Connection, now: datetime) -> Status:
     """
     schema.check(connection)
     if (version := schema.installed(connection)) == schema.NEEDED:
-        structure.check(connection)
+        structure.check_parts(connection)
     if is_server(connection.dialect.name):
         connection.execute(statements.status.by_index())
     report = Status(

@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
-from outboxkit.cli.wording import many, number, plain, span
+from outboxkit.cli.wording import many, number, printable_name, span
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements import activity
 
@@ -61,7 +61,9 @@ def advise(report: Status) -> Iterator[str]:
     elif report.dead_letters.open.value:
         yield f"{many(report.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
     for shared in report.inbox.shared_names:
-        both = f"queues {plain(' and '.join(shared.queues))} have a handler {plain(shared.handler)} each"
+        both = (
+            f"queues {printable_name(' and '.join(shared.queues))} have a handler {printable_name(shared.handler)} each"
+        )
         yield f"{both}, and of a message only one of them runs: rename one"
     if report.effects.unknown.value:
         yield (
@@ -87,8 +89,8 @@ def _waiting(report: Status) -> Iterator[str]:
             yield f"messages wait for {span(age)} though a relay is connected: read its log"
     for name, there in by_destination.items():
         if name != DEFAULT_DESTINATION and (there.oldest_age_seconds or 0) >= PATIENCE:
-            waits = f"messages to {plain(name)} wait for {span(there.oldest_age_seconds or 0)}"
-            yield f"{waits}: read the log of its relay, or start `outboxkit relay --destination {plain(name)}`"
+            waits = f"messages to {printable_name(name)} wait for {span(there.oldest_age_seconds or 0)}"
+            yield f"{waits}: read the log of its relay, or start `outboxkit relay --destination {printable_name(name)}`"
 
 
 def is_held_back(vacuum: Vacuum) -> bool:
@@ -104,7 +106,7 @@ def is_old(holder: Holder | None) -> bool:
 
 
 def _cure(holder: Holder) -> str:
-    name = plain(holder.name)
+    name = printable_name(holder.name)
     return {
         "session": f"end that transaction, or SELECT pg_terminate_backend({holder.pid})",
         "standby": f"a query on the standby {name} is old; end it there",

@@ -103,7 +103,7 @@ class OfReason:
 
 
 @dataclass(frozen=True)
-class DeadLetters:
+class DeadLetterCounts:
     """Open ones by side and reason; resolved ones were replayed or discarded."""
 
     open: Count
@@ -183,7 +183,7 @@ class Status:
     schema_version: int
     outbox: Outbox
     inbox: Inbox
-    dead_letters: DeadLetters
+    dead_letters: DeadLetterCounts
     published: Published
     idempotency: Idempotency = Idempotency()
     effects: Effects = Effects()

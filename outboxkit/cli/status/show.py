@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from outboxkit.cli.status.advice import is_held_back, is_old
 from outboxkit.cli.status.report import (
-    DeadLetters,
+    DeadLetterCounts,
     Effects,
     Holder,
     Idempotency,
@@ -19,7 +19,7 @@ from outboxkit.cli.status.report import (
     Status,
     Vacuum,
 )
-from outboxkit.cli.wording import many, number, plain, span
+from outboxkit.cli.wording import many, number, printable_name, span
 from outboxkit.message import DEFAULT_DESTINATION
 
 LABEL = 14
@@ -66,14 +66,15 @@ def _outbox(outbox: Outbox) -> Iterator[str]:
         yield f"  next due: {outbox.next_due:%Y-%m-%d %H:%M:%S} UTC"
     for kind, of_type in outbox.by_type.items():
         failed = f", {number(of_type.failed_before)} failed before" if of_type.failed_before.value else ""
-        yield f"  {plain(kind)}: {number(of_type.pending)}{failed}"
+        yield f"  {printable_name(kind)}: {number(of_type.pending)}{failed}"
     for name, there in outbox.by_destination.items():
         age = "" if there.oldest_age_seconds is None else f", the oldest for {span(there.oldest_age_seconds)}"
-        yield f"to {plain(name)}: {_states(there)}{age}"
+        yield f"to {printable_name(name)}: {_states(there)}{age}"
     for why in outbox.retried:
-        to = "" if why.destination == DEFAULT_DESTINATION else f" to {plain(why.destination)}"
+        to = "" if why.destination == DEFAULT_DESTINATION else f" to {printable_name(why.destination)}"
         verb = "waits" if why.waiting.value == 1 else "wait"
-        yield f"{number(why.waiting)}{to} {verb} for a retry, the latest because of: {_short(plain(why.last_error))}"
+        cause = _short(printable_name(why.last_error))
+        yield f"{number(why.waiting)}{to} {verb} for a retry, the latest because of: {cause}"
     keys = outbox.parked_keys
     if keys.count.value:
         yield f"{many(keys.count, 'key')} parked"
@@ -94,19 +95,20 @@ def _states(counts: Outbox | OfDestination) -> str:
 
 
 def _key(parked: ParkedKey) -> str:
-    elsewhere = "" if parked.destination == DEFAULT_DESTINATION else f" to {plain(parked.destination)}"
-    return plain(parked.key) + elsewhere
+    elsewhere = "" if parked.destination == DEFAULT_DESTINATION else f" to {printable_name(parked.destination)}"
+    return printable_name(parked.key) + elsewhere
 
 
 def _inbox(inbox: Inbox) -> Iterator[str]:
     yield f"{number(inbox.processed)} processed"
     for handler, count in inbox.by_handler.items():
-        yield f"  {plain(handler)}: {number(count)}"
+        yield f"  {printable_name(handler)}: {number(count)}"
     for shared in inbox.shared_names:
-        yield f"  error: {plain(shared.handler)} is a handler of queues {plain(', '.join(shared.queues))}"
+        queues = printable_name(", ".join(shared.queues))
+        yield f"  error: {printable_name(shared.handler)} is a handler of queues {queues}"
 
 
-def _dead_letters(letters: DeadLetters) -> Iterator[str]:
+def _dead_letters(letters: DeadLetterCounts) -> Iterator[str]:
     resolved = f", {number(letters.resolved)} resolved" if letters.resolved.value else ""
     yield f"{number(letters.open)} open{resolved}"
     for row in letters.by_reason:
@@ -141,7 +143,7 @@ def _connections(sessions: tuple[Session, ...]) -> Iterator[str]:
     for session in sessions[:SHOWN_SESSIONS]:
         since = f"since {session.since:%Y-%m-%d %H:%M} UTC" if session.since else "hidden from this role"
         parts = [session.state, f"from {session.address}" if session.address else None, since]
-        yield f"  {session.pid} {plain(session.name)}: {', '.join(part for part in parts if part)}"
+        yield f"  {session.pid} {printable_name(session.name)}: {', '.join(part for part in parts if part)}"
     if len(sessions) > SHOWN_SESSIONS:
         yield f"  and {len(sessions) - SHOWN_SESSIONS} more"
 
@@ -156,7 +158,7 @@ def _vacuum(vacuum: Vacuum) -> Iterator[str]:
 
 def _holder(holder: Holder) -> str:
     what = {"slot": "replication slot", "prepared": "prepared transaction"}.get(holder.kind, holder.kind)
-    name = plain(holder.name)
+    name = printable_name(holder.name)
     who = f"{what} {name}" if holder.pid is None else f"{what} {holder.pid} ({name})"
     state = f", {holder.state}" if holder.state else ""
     far = f", {many(holder.transactions, 'transaction')} ago"

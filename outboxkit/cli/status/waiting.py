@@ -9,7 +9,7 @@ from typing import TypeVar
 from sqlalchemy import Connection
 
 from outboxkit.cli.status.report import (
-    DeadLetters,
+    DeadLetterCounts,
     Effects,
     Idempotency,
     Inbox,
@@ -50,13 +50,13 @@ def read_inbox(connection: Connection, now: datetime) -> Inbox:
     return Inbox(total([*counts.values(), _others(names)]), counts, shared)
 
 
-def read_dead_letters(connection: Connection) -> DeadLetters:
+def read_dead_letters(connection: Connection) -> DeadLetterCounts:
     """Open ones by side and reason, and how many are resolved."""
     rows = connection.execute(statements.dead_open(), LIMIT).all()
     at_least = sum(row.rows for row in rows) > COUNTED
     reasons = tuple(OfReason(row.side, row.reason, Count(row.rows, at_least)) for row in rows)
     resolved, of = connection.execute(statements.dead_resolved(), LIMIT).one()
-    return DeadLetters(total(reason.count for reason in reasons), reasons, Count(resolved, of > COUNTED))
+    return DeadLetterCounts(total(reason.count for reason in reasons), reasons, Count(resolved, of > COUNTED))
 
 
 def read_published(connection: Connection) -> Published:

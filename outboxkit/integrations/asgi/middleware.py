@@ -10,7 +10,18 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.integrations import protocol
-from outboxkit.integrations.asgi.run import App, Receive, Run, Scope, Send, answer, incoming, lines, read, refusal
+from outboxkit.integrations.asgi.run import (
+    App,
+    Receive,
+    Run,
+    Scope,
+    Send,
+    answer,
+    header_lines,
+    incoming,
+    problem_response,
+    read_body,
+)
 from outboxkit.problems import Problem
 
 _MINUTE = timedelta(minutes=1)
@@ -51,7 +62,7 @@ class IdempotencyMiddleware:
         *,
         principal: Principal | None,
         when: Callable[[Scope], bool] = changes_something,
-        **rules: Unpack[protocol.Options],
+        **rules: Unpack[protocol.IdempotencyOptions],
     ) -> None:
         self._app = app
         self._session_factory = session_factory
@@ -78,16 +89,16 @@ class IdempotencyMiddleware:
         try:
             run = await self._prepared(scope, receive)
         except Problem as problem:
-            await answer(send, refusal(problem))
+            await answer(send, problem_response(problem))
             return
         if run is not None:
             await self._to_its_end(run.serve(self._app, scope, receive, send))
 
     async def _prepared(self, scope: Scope, receive: Receive) -> Run | None:
         """The run of a request; None: the client left before the request was complete."""
-        has_key = self._rules.required or bool(lines(scope, protocol.KEY.lower()))
+        has_key = self._rules.required or bool(header_lines(scope, protocol.KEY.lower()))
         principal = await self._caller(scope) if has_key else None  # first, so that the body of a stranger is not read
-        body = await read(scope, receive, self._rules.max_body)
+        body = await read_body(scope, receive, self._rules.max_body)
         if body is None:
             return None
         request_key = await protocol.ask_aside(incoming(scope, body), self._rules)

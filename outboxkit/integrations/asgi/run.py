@@ -24,32 +24,32 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _BODILESS = frozenset((204, 304))
 
 
-def lines(scope: Scope, name: str) -> list[str]:
+def header_lines(scope: Scope, name: str) -> list[str]:
     """Every line of a header, by its name in lower case."""
     return [value.decode("latin-1") for field, value in scope["headers"] if field.lower() == name.encode()]
 
 
-def incoming(scope: Scope, body: bytes) -> protocol.Incoming:
+def incoming(scope: Scope, body: bytes) -> protocol.IncomingRequest:
     """The parts of a request for its fingerprint. The path is the one that was sent, because routes are not known."""
     path = scope.get("raw_path") or quote(scope["path"]).encode()
-    return protocol.Incoming(
+    return protocol.IncomingRequest(
         method=scope["method"],
         template=path.decode("latin-1"),
         values={},
         query=parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True),
-        keys=lines(scope, protocol.KEY.lower()),
-        content_type=next(iter(lines(scope, "content-type")), None),
+        keys=header_lines(scope, protocol.KEY.lower()),
+        content_type=next(iter(header_lines(scope, "content-type")), None),
         body=body,
     )
 
 
-async def read(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
     """The body; None: the client left before its end.
 
     Raises:
         Problem: 413, it has more than `limit` bytes.
     """
-    if protocol.is_longer(next(iter(lines(scope, "content-length")), None), limit):
+    if protocol.is_longer(next(iter(header_lines(scope, "content-length")), None), limit):
         raise problems.body_too_large(limit)
     body = bytearray()
     while True:
@@ -86,7 +86,7 @@ async def answer(send: Send, response: Response) -> None:
     await send({"type": "http.response.body", "body": response.body})
 
 
-def refusal(problem: Problem) -> Response:
+def problem_response(problem: Problem) -> Response:
     """A problem document."""
     return Response(problem.status, (("content-type", problems.MEDIA_TYPE), *problem.headers), problem.body())
 
@@ -234,7 +234,7 @@ class Run:
         """The answer to send: the application's, once it is remembered, or that of the run that has taken over."""
         try:
             if self._rules.stored(response.status):
-                storable = protocol.storable(response.status, response.headers, response.body, self._rules)
+                storable = protocol.stored_part(response.status, response.headers, response.body, self._rules)
                 await self._write(idempotency.complete, fresh, storable)
                 return Response(response.status, (*response.headers, protocol.expires_header(fresh)), response.body)
             is_clean = response.status < 500 and not steps.finished
@@ -255,7 +255,7 @@ class Run:
         outcome = await self._begin()
         if isinstance(outcome, Fresh):
             await self._write(idempotency.release, outcome)
-            return refusal(in_progress(None))
+            return problem_response(in_progress(None))
         return _answer_of(outcome)
 
     async def _begin(self) -> Outcome:
@@ -277,4 +277,4 @@ def _answer_of(outcome: Any) -> Response:
     try:
         return protocol.answered(outcome)
     except Problem as problem:
-        return refusal(problem)
+        return problem_response(problem)

@@ -69,7 +69,7 @@ def _parameter(rules: protocol.Rules) -> dict[str, Any]:
     }
 
 
-class Answered(Exception):
+class AlreadyAnswered(Exception):
     """Raised by the dependency: the request was answered before, and `response` is the answer."""
 
     def __init__(self, response: Response) -> None:
@@ -77,21 +77,21 @@ class Answered(Exception):
         self.response = response
 
 
-def answer_of(response: Response) -> Answer:
+def remembered_answer(response: Response) -> Answer:
     """A remembered answer, byte for byte."""
     answer = Answer(response.body, response.status)
-    answer.raw_headers += encoded(response.headers)
+    answer.raw_headers += asgi_headers(response.headers)
     return answer
 
 
 def problem_answer(problem: Problem) -> Answer:
     """A problem document."""
     answer = Answer(problem.body(), problem.status, media_type=problems.MEDIA_TYPE)
-    answer.raw_headers += encoded(problem.headers)
+    answer.raw_headers += asgi_headers(problem.headers)
     return answer
 
 
-def encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+def asgi_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     """Headers in the form of ASGI."""
     return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
 

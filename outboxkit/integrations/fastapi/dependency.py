@@ -12,7 +12,7 @@ from outboxkit import idempotency
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, InProgress
 from outboxkit.integrations import protocol
-from outboxkit.integrations.fastapi.answers import Answered
+from outboxkit.integrations.fastapi.answers import AlreadyAnswered
 from outboxkit.integrations.fastapi.sessions import at_once, hold, on, rollback, usable
 from outboxkit.integrations.protocol import Places, Rules
 
@@ -94,7 +94,7 @@ class Idempotent:
         *,
         session: Callable[..., Any] | Dependency,
         principal: Callable[..., Any] | Dependency | None,
-        **rules: Unpack[protocol.Options],
+        **rules: Unpack[protocol.IdempotencyOptions],
     ) -> None:
         self.session = _dependency("session", session)
         self.principal = None if principal is None else _dependency("principal", principal)
@@ -134,7 +134,7 @@ class Idempotent:
             _check_caller(principal)
         if state.work is not None:
             raise ConfigurationError(f"{state.template} depends on two Idempotent at once; one is needed")
-        incoming = protocol.Incoming(
+        incoming = protocol.IncomingRequest(
             method=request.method,
             template=state.template,
             values={name: str(value) for name, value in request.path_params.items()},
@@ -159,7 +159,7 @@ class Idempotent:
             state.work = Work(session, self.rules, question, outcome)
             return
         await at_once(session, rollback)
-        raise Answered(protocol.answered(outcome))
+        raise AlreadyAnswered(protocol.answered(outcome))
 
 
 def _dependency(name: str, source: object) -> Dependency:

@@ -20,13 +20,13 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, Replay, Response
 from outboxkit.integrations import protocol
 from outboxkit.integrations.fastapi.answers import (
-    Answered,
-    answer_of,
+    AlreadyAnswered,
     answer_to,
+    asgi_headers,
     decoded,
     documented,
-    encoded,
     problem_answer,
+    remembered_answer,
 )
 from outboxkit.integrations.fastapi.dependency import Idempotent, RequestState, Work, open_state
 from outboxkit.integrations.fastapi.sessions import at_once, finish, on, remember, rollback
@@ -143,8 +143,8 @@ class IdempotentRoute(APIRoute):
                 if idempotent is not None:
                     await _read(request, idempotent.rules)
                 answer = await handler(request)
-            except Answered as answered:
-                return answer_of(answered.response)
+            except AlreadyAnswered as answered:
+                return remembered_answer(answered.response)
             except Exception as error:  # noqa: BLE001  # raised again if there is no answer to it
                 return await _failed(request, state, error)
             return answer if state.work is None else await _succeeded(state.work, answer)
@@ -218,7 +218,7 @@ async def _remembered(work: Work, answer: Answer) -> Answer:
         case Fresh():
             return _with_expiry(answer, outcome)
         case Replay():
-            return answer_of(protocol.answered(outcome))
+            return remembered_answer(protocol.answered(outcome))
         case _:
             return answer
 
@@ -235,10 +235,10 @@ def _whole(work: Work, answer: Answer) -> Response:
             f"the endpoint returned a {type(answer).__name__}, whose body comes piece by piece and cannot be "
             "remembered. Return the content as a whole, or a link to it"
         )
-    return protocol.storable(answer.status_code, decoded(answer), bytes(body), work.rules)
+    return protocol.stored_part(answer.status_code, decoded(answer), bytes(body), work.rules)
 
 
 def _with_expiry(answer: Answer, fresh: Fresh | None) -> Answer:
     if fresh is not None:
-        answer.raw_headers += encoded([protocol.expires_header(fresh)])
+        answer.raw_headers += asgi_headers([protocol.expires_header(fresh)])
     return answer

@@ -30,24 +30,24 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 @given(MARKS)
 def test_delivery_headers_are_read_as_they_were_written(sent: DeliveryHeaders):
-    assert reserved.read({"tenant": "a", **sent.headers()}) == sent
+    assert reserved.read_delivery_headers({"tenant": "a", **sent.headers()}) == sent
 
 
 def test_nothing_is_noted_on_a_first_attempt():
     assert FRESH.headers() == {}
-    assert reserved.read({}) == reserved.read({"a": 1, "x-outboxkit-": 2}) == FRESH
+    assert reserved.read_delivery_headers({}) == reserved.read_delivery_headers({"a": 1, "x-outboxkit-": 2}) == FRESH
 
 
 @given(st.dictionaries(st.sampled_from(RESERVED), VALUES))
 def test_whatever_stands_in_a_reserved_header_is_no_error(headers: dict[str, Any]):
-    found = reserved.read(headers)
+    found = reserved.read_delivery_headers(headers)
     assert found.attempt >= 1
     assert all(isinstance(name, str) for name in found.handlers)
 
 
 @pytest.mark.parametrize(("found", "attempt"), [(None, 1), (1, 1), (7, 7), (0, 1), (-3, 1), ("9", 1), (2.5, 1)])
 def test_an_attempt_is_at_least_the_first(found: object, attempt: int):
-    assert reserved.read({reserved.ATTEMPT: found}).attempt == attempt
+    assert reserved.read_delivery_headers({reserved.ATTEMPT: found}).attempt == attempt
 
 
 def test_the_first_failure_and_who_is_still_to_run_stay():

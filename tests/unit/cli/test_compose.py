@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from outboxkit import ConfigurationError, SchemaError, compose, inbox, inbox_handler, process, settings
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.cli import app
-from outboxkit.consumer import Policy as ConsumerPolicy
-from outboxkit.relay import Policy, Relay
+from outboxkit.consumer import ConsumerPolicy
+from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.settings import Settings
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
@@ -126,11 +126,11 @@ async def test_another_destination_may_be_a_broker_and_an_own_publisher_may_be_a
 
 async def test_an_own_policy_and_an_own_publisher_are_taken_as_they_are(database_url: str):
     chosen = settings.load({"database_url": database_url, "queue": "q", "max_attempts": "7"})
-    policy, publisher = Policy(unroutable="discard"), HttpPublisher("https://pay.example/", concurrency=5)
+    policy, publisher = RelayPolicy(unroutable="discard"), HttpPublisher("https://pay.example/", concurrency=5)
     async with compose.relay(chosen, publisher=publisher, policy=policy) as made:
         assert (made.policy, made.batch_size) == (policy, 40)
     async with compose.relay(chosen) as made:
-        assert made.policy == Policy(max_attempts=7)
+        assert made.policy == RelayPolicy(max_attempts=7)
     too_short = ConsumerPolicy(retention=timedelta(minutes=1))
     with pytest.raises(ConfigurationError, match="OUTBOXKIT_INBOX_RETENTION is 1m"):
         async with compose.consumer(chosen, [inbox.handler_of(handle)], policy=too_short):
@@ -223,7 +223,7 @@ async def test_a_queue_and_handlers_are_asked_for(database_url: str):
         async with compose.consumer(chosen, []):
             pass
     with pytest.raises(ConfigurationError, match="which handlers"):
-        compose.handlers_in([])
+        compose.load_handlers([])
 
 
 def test_a_relay_is_still_made_by_hand(async_engine: Any):

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import Message
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
-from outboxkit.consumer import Concurrency, Consumed, Consumer, Policy
+from outboxkit.consumer import Concurrency, Consumed, Consumer, ConsumerPolicy
 from outboxkit.inbox import handler_of
 from tests.unit.shop import NOW
 
@@ -32,7 +32,7 @@ class Bench:
             self.subscriber.queue.put(message)
 
     def consumer(self, *functions: Callable[..., Any], max_attempts: int = 3, **more: Any) -> Consumer:
-        policy = Policy(max_attempts=max_attempts, delays=AT_ONCE)
+        policy = ConsumerPolicy(max_attempts=max_attempts, delays=AT_ONCE)
         handlers = [handler_of(function) for function in functions]
         given = {"queue": "billing", "policy": policy, "clock": lambda: NOW, "concurrency": Concurrency(2)} | more
         return Consumer(self.engine, self.subscriber, handlers, **given)

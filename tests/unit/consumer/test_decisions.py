@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import BrokerUnavailable, ConfigurationError, DecodeError, Outcome, Reject, Retry, inbox_handler
 from outboxkit.brokers import Malformed
-from outboxkit.consumer import Decision, Policy, decide, decisions
+from outboxkit.consumer import ConsumerPolicy, Decision, decide, decisions
 from outboxkit.headers import decode_headers
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries
@@ -78,7 +78,7 @@ def test_a_handler_may_subclass_the_signals():
 
 
 def test_the_defaults_of_the_policy():
-    assert Policy() == Policy(max_attempts=10, retention=timedelta(days=14))
+    assert ConsumerPolicy() == ConsumerPolicy(max_attempts=10, retention=timedelta(days=14))
 
 
 def test_other_reasons():
@@ -92,7 +92,7 @@ def test_other_reasons():
 
 
 def test_a_stale_message_says_when_it_was_made_and_what_to_do():
-    decision = decisions.stale(NOW, Policy())
+    decision = decisions.stale_message(NOW, ConsumerPolicy())
     assert (decision.outcome, decision.reason) == (Outcome.STALE, "stale")
     assert decision.error == (
         "made at 2026-03-01 12:00 UTC, longer ago than the inbox is sure to remember (14d less 5m); "
@@ -118,8 +118,8 @@ def test_the_inbox_must_remember_for_as_long_as_a_message_may_be_tried_again():
     delays, skew = (timedelta(seconds=1), timedelta(minutes=10)), timedelta(minutes=5)
     handlers = [handler_of(plain)]
     window = timedelta(minutes=10) * 3 + timedelta(seconds=1) + skew
-    Policy(max_attempts=5, retention=window, skew=skew, delays=delays).check(handlers)
-    short = Policy(max_attempts=5, retention=window - timedelta(seconds=1), skew=skew, delays=delays)
+    ConsumerPolicy(max_attempts=5, retention=window, skew=skew, delays=delays).check(handlers)
+    short = ConsumerPolicy(max_attempts=5, retention=window - timedelta(seconds=1), skew=skew, delays=delays)
     with pytest.raises(ConfigurationError) as raised:
         short.check(handlers)
     assert str(raised.value) == (
@@ -134,7 +134,7 @@ def test_a_handlers_own_attempts_count_for_what_the_inbox_must_remember():
     def stubborn(session: Session, event: OrderConfirmed) -> None: ...
 
     with pytest.raises(ConfigurationError, match=r"tried again for 16d \(2 attempts"):
-        Policy(max_attempts=1, delays=(timedelta(seconds=1), timedelta(days=15))).check([handler_of(stubborn)])
+        ConsumerPolicy(max_attempts=1, delays=(timedelta(seconds=1), timedelta(days=15))).check([handler_of(stubborn)])
 
 
 def test_every_reason_fits_its_column():

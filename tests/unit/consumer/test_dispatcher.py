@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import Outcome, Retry, inbox_handler, tables
-from outboxkit.consumer import Concurrency, Policy, dispatcher
+from outboxkit.consumer import Concurrency, ConsumerPolicy, dispatcher
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message, rows
 
@@ -203,8 +203,8 @@ async def test_a_drain_in_order_does_not_wait_for_a_retry(bench: Bench, database
     assert [(row["message_id"], row["failures"]) for row in rows(database_url, tables.attempt)] == [("m-1", 1)]
 
 
-def policy_with_an_hour() -> Policy:
-    return Policy(delays=(timedelta(hours=1),))
+def policy_with_an_hour() -> ConsumerPolicy:
+    return ConsumerPolicy(delays=(timedelta(hours=1),))
 
 
 async def test_the_attempts_of_a_consumer_in_order_outlive_it(bench: Bench, database_url: str):

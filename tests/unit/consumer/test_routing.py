@@ -9,7 +9,7 @@ from outboxkit import Message, Outcome, ids, inbox_handler
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
-from outboxkit.consumer import Decision, Policy
+from outboxkit.consumer import ConsumerPolicy, Decision
 from outboxkit.consumer.handle import Routing
 from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.inbox import handler_of
@@ -28,7 +28,7 @@ def count_orders(session: Session, event: OrderConfirmed) -> None: ...
 def restock(session: Session, event: StockChanged) -> None: ...
 
 
-POLICY = Policy(retention=timedelta(days=14), skew=timedelta(minutes=5))
+POLICY = ConsumerPolicy(retention=timedelta(days=14), skew=timedelta(minutes=5))
 
 
 def routing(*functions: object, ordered: bool = False) -> Routing:

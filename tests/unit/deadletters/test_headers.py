@@ -93,7 +93,7 @@ def test_where_it_goes_is_said_beside_them():
     kept = decode_headers(found)
     assert reserved.without(kept) == {"tenant": "a"}
     assert reserved.addressed_to(kept) == "billing"
-    assert reserved.read(kept) == reserved.DeliveryHeaders(handlers=("SendReceipt",), accepted_at=NOW)
+    assert reserved.read_delivery_headers(kept) == reserved.DeliveryHeaders(handlers=("SendReceipt",), accepted_at=NOW)
 
 
 def test_no_handler_named_is_all_of_them():

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from outboxkit import ids
-from outboxkit.deadletters import Refusal, Rules
+from outboxkit.deadletters import Refusal, ReplayRules
 from tests.integration.dead_rows import buried, dead
 from tests.unit.shop import NOW
 
-RULES = Rules(retention=timedelta(days=2), skew=timedelta(hours=1))
+RULES = ReplayRules(retention=timedelta(days=2), skew=timedelta(hours=1))
 EDGE = NOW - timedelta(days=2) + timedelta(hours=1)
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def refusal(row: dict[str, Any], rules: Rules = RULES) -> Refusal | None:
+def refusal(row: dict[str, Any], rules: ReplayRules = RULES) -> Refusal | None:
     return rules.refusal(SimpleNamespace(**row), NOW)
 
 
@@ -46,7 +46,7 @@ def test_the_first_reason_is_told(row: dict[str, Any], why: Refusal | None):
 
 
 def test_only_what_is_stale_can_be_accepted():
-    accepting = Rules(RULES.retention, RULES.skew, accept_stale=True)
+    accepting = ReplayRules(RULES.retention, RULES.skew, accept_stale=True)
     old = ids.new(at=EDGE - MILLISECOND)
     assert refusal(buried(old), accepting) is None
     assert refusal(buried(old, queue=None), accepting) is Refusal.NO_QUEUE

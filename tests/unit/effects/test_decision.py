@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from outboxkit.effects.record import AMBIGUOUS, Effect, EffectRow, decide, may_have_been_made
+from outboxkit.effects.record import AMBIGUOUS, Effect, EffectRow, decide_effect, may_have_been_made
 from tests.unit.shop import NOW
 
 MINUTE = timedelta(minutes=1)
@@ -26,20 +26,20 @@ def found(state: str, result: bytes | None = None, *, lease: timedelta = MINUTE)
     ],
 )
 def test_what_has_ended_is_known(row: EffectRow, known: Effect, alone: bool):
-    assert decide(row, alone=alone) == known
+    assert decide_effect(row, alone=alone) == known
 
 
 def test_a_start_within_its_lease_is_a_run_for_as_long():
-    assert decide(found("started"), alone=False) == MINUTE
+    assert decide_effect(found("started"), alone=False) == MINUTE
 
 
 @pytest.mark.parametrize("lease", [timedelta(0), -MINUTE])
 def test_a_start_whose_lease_is_over_is_unknown(lease: timedelta):
-    assert decide(found("started", lease=lease), alone=False) is None
+    assert decide_effect(found("started", lease=lease), alone=False) is None
 
 
 def test_where_nobody_else_can_be_busy_any_start_is_unknown():
-    assert decide(found("started"), alone=True) is None
+    assert decide_effect(found("started"), alone=True) is None
 
 
 def caused_by(error: Exception, cause: BaseException) -> Exception:

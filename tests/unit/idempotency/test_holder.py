@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from outboxkit.idempotency import InProgress, Mismatch
-from outboxkit.idempotency.contention import judge
+from outboxkit.idempotency.contention import judge_locks
 
 MINE, OTHER = 4_000_000_000, 7
 
@@ -34,4 +34,4 @@ HOLDER = Row("3/7", 1, 12345)
     ],
 )
 def test_what_counts_is_what_the_holder_itself_has_told(rows: list[Row], verdict: object):
-    assert judge(rows, MINE) == verdict
+    assert judge_locks(rows, MINE) == verdict

@@ -7,14 +7,14 @@ from sqlalchemy import Engine
 
 from outboxkit.errors import LeaseLost, TransactionRequired
 from outboxkit.idempotency import Fresh
-from outboxkit.idempotency.ledger import write
+from outboxkit.idempotency.ledger import write_fenced
 from outboxkit.statements import idempotency as statements
 from tests.requests import IN_STEPS, begun, done, expire, row
 
 
 def end(engine: Engine, fresh: Fresh) -> None:
     with engine.begin() as connection:
-        write(connection, fresh, statements.end_lease("sqlite"), {})
+        write_fenced(connection, fresh, statements.end_key_lease("sqlite"), {})
 
 
 def other(fresh: Fresh, lease: timedelta | None = timedelta(minutes=1)) -> Fresh:

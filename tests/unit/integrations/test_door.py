@@ -9,13 +9,13 @@ from outboxkit import problems
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Response, fingerprint
 from outboxkit.integrations import protocol
-from outboxkit.integrations.protocol import Incoming, Rules
+from outboxkit.integrations.protocol import IncomingRequest, Rules
 from outboxkit.problems import Problem
 
 EXPIRES = datetime(2026, 3, 2, 14, 30, 5, 999_999, tzinfo=timezone(timedelta(hours=2)))
 
 
-def incoming(**other: Any) -> Incoming:
+def incoming(**other: Any) -> IncomingRequest:
     known: dict[str, Any] = {
         "method": "POST",
         "template": "/orders/{id}",
@@ -25,7 +25,7 @@ def incoming(**other: Any) -> Incoming:
         "content_type": "application/json",
         "body": b"{}",
     }
-    return Incoming(**{**known, **other})
+    return IncomingRequest(**{**known, **other})
 
 
 def refused(call: Any, *args: Any) -> Problem:
@@ -35,7 +35,7 @@ def refused(call: Any, *args: Any) -> Problem:
 
 
 def test_the_ledger_is_asked_for_scope_key_and_fingerprint():
-    asked = protocol.ask(incoming(), Rules())
+    asked = protocol.keyed_request(incoming(), Rules())
     assert asked is not None
     assert (asked.scope, asked.key) == ("POST /orders/{id}", "k")
     assert asked.fingerprint == fingerprint(
@@ -60,34 +60,34 @@ def test_the_ledger_is_asked_for_scope_key_and_fingerprint():
     ],
 )
 def test_every_part_of_a_request_counts(change: dict[str, Any]):
-    asked, other = protocol.ask(incoming(), Rules()), protocol.ask(incoming(**change), Rules())
+    asked, other = protocol.keyed_request(incoming(), Rules()), protocol.keyed_request(incoming(**change), Rules())
     assert asked is not None
     assert other is not None
     assert asked.fingerprint != other.fingerprint
 
 
 def test_a_key_is_needed_unless_it_is_not():
-    assert refused(protocol.ask, incoming(keys=[]), Rules()).slug == "key-missing"
-    assert protocol.ask(incoming(keys=[]), Rules(required=False)) is None
-    assert protocol.ask(incoming(), Rules(required=False)) == protocol.ask(incoming(), Rules())
-    assert refused(protocol.ask, incoming(keys=[""]), Rules(required=False)).slug == "key-invalid"
+    assert refused(protocol.keyed_request, incoming(keys=[]), Rules()).slug == "key-missing"
+    assert protocol.keyed_request(incoming(keys=[]), Rules(required=False)) is None
+    assert protocol.keyed_request(incoming(), Rules(required=False)) == protocol.keyed_request(incoming(), Rules())
+    assert refused(protocol.keyed_request, incoming(keys=[""]), Rules(required=False)).slug == "key-invalid"
 
 
 def test_a_body_is_at_most_as_large_as_allowed():
-    assert protocol.ask(incoming(body=b"12345"), Rules(max_body=5)) is not None
-    problem = refused(protocol.ask, incoming(body=b"123456"), Rules(max_body=5))
+    assert protocol.keyed_request(incoming(body=b"12345"), Rules(max_body=5)) is not None
+    problem = refused(protocol.keyed_request, incoming(body=b"123456"), Rules(max_body=5))
     assert (problem.status, problem.slug) == (413, "body-too-large")
 
 
 def test_a_long_scope_ends_in_a_digest():
     one, other = ("/" + "x" * 300 + end for end in "ab")
-    first, second = (protocol.ask(incoming(template=template), Rules()) for template in (one, other))
+    first, second = (protocol.keyed_request(incoming(template=template), Rules()) for template in (one, other))
     assert first is not None
     assert second is not None
     assert len(first.scope) == len(second.scope) == 255
     assert first.scope != second.scope
     assert first.scope.startswith("POST /xxx")
-    at_limit = protocol.ask(incoming(template="/" + "x" * 249), Rules())
+    at_limit = protocol.keyed_request(incoming(template="/" + "x" * 249), Rules())
     assert at_limit is not None
     assert at_limit.scope == "POST /" + "x" * 249
 
@@ -117,7 +117,7 @@ def test_what_is_kept_of_an_answer():
         *("Idempotency-Expires", "idempotency-replayed", "IDEMPOTENCY-KEY"),
     ]
     kept = [("Content-Type", "text/plain"), ("X", "1"), ("x", "2"), ("ETag", '"3"'), ("Cookie-Set", "a")]
-    found = protocol.storable(201, [*((name, "close") for name in gone), *kept], b"body", Rules())
+    found = protocol.stored_part(201, [*((name, "close") for name in gone), *kept], b"body", Rules())
     assert found == Response(201, tuple(kept), b"body")
 
 
@@ -130,13 +130,13 @@ def test_what_connection_names_is_not_kept():
         ("Connection", "y"),
         ("Y", "2"),
     ]
-    assert protocol.storable(200, headers, b"", Rules()).headers == (("X", "1"),)
+    assert protocol.stored_part(200, headers, b"", Rules()).headers == (("X", "1"),)
 
 
 def test_an_answer_is_at_most_as_large_as_allowed():
-    assert protocol.storable(200, [], b"12345", Rules(max_response=5)).body == b"12345"
+    assert protocol.stored_part(200, [], b"12345", Rules(max_response=5)).body == b"12345"
     with pytest.raises(ConfigurationError, match="the response has 6 bytes, and max_response allows 5"):
-        protocol.storable(200, [], b"123456", Rules(max_response=5))
+        protocol.stored_part(200, [], b"123456", Rules(max_response=5))
 
 
 def test_which_statuses_are_remembered():
@@ -169,6 +169,6 @@ def test_rules_that_are_none(options: dict[str, Any]):
 
 
 def test_the_options_are_the_attributes_of_the_rules():
-    assert list(protocol.Options.__annotations__) == list(Rules.__dataclass_fields__)
-    for name, annotation in protocol.Options.__annotations__.items():
+    assert list(protocol.IdempotencyOptions.__annotations__) == list(Rules.__dataclass_fields__)
+    for name, annotation in protocol.IdempotencyOptions.__annotations__.items():
         assert Rules.__dataclass_fields__[name].type == annotation, name

@@ -14,7 +14,7 @@ from outboxkit import BrokerUnavailable, Message, outbox, tables
 from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.relay import Drained, Policy, Relay
+from outboxkit.relay import Drained, Relay, RelayPolicy
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Settlement
 from outboxkit.relay.pipeline import Pipeline
@@ -24,7 +24,7 @@ from tests.unit.shop import NOW, message, rows
 
 SECOND = timedelta(seconds=1)
 BACKOFF = Backoff(base=10 * SECOND, cap=timedelta(hours=1), jitter=lambda: 1.0)
-POLICY = Policy(max_attempts=4, backoffs={Verdict.UNROUTABLE: BACKOFF, Verdict.REJECTED: BACKOFF})
+POLICY = RelayPolicy(max_attempts=4, backoffs={Verdict.UNROUTABLE: BACKOFF, Verdict.REJECTED: BACKOFF})
 
 
 class Clock:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import Answer, Receipt, Verdict, reserved
-from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Policy, Reason, Settlement, add_plan, settle
+from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Reason, RelayPolicy, Settlement, add_plan, settle
 from outboxkit.relay.order import BatchPlan
 from outboxkit.relay.rows import ClaimedRow
 from outboxkit.retry import Backoff
@@ -21,7 +21,7 @@ SLOW, FAST = Backoff(base=60 * SECOND, jitter=lambda: 1.0), Backoff(base=SECOND,
 DELAYS = {Verdict.UNROUTABLE: SLOW, Verdict.REJECTED: FAST, Verdict.POSTPONED: FAST}
 FAILURES = (Verdict.UNROUTABLE, Verdict.REJECTED)
 POLICIES = st.builds(
-    Policy,
+    RelayPolicy,
     max_attempts=st.integers(1, 4),
     unroutable=st.sampled_from(["bury", "discard"]),
     dead_key=st.sampled_from(["park", "continue"]),
@@ -49,7 +49,7 @@ def claimed(answers: Sequence[Answered]) -> list[ClaimedRow]:
     ]
 
 
-def settled(answers: Sequence[Answered], policy: Policy) -> tuple[list[ClaimedRow], Settlement]:
+def settled(answers: Sequence[Answered], policy: RelayPolicy) -> tuple[list[ClaimedRow], Settlement]:
     rows = claimed(answers)
     return rows, settle(rows, [answer[0] for answer in answers], now=NOW, policy=policy)
 
@@ -67,7 +67,7 @@ def fates(settlement: Settlement) -> Counter[int]:
 
 
 @given(st.lists(ANSWERED, max_size=20), POLICIES)
-def test_only_a_confirm_lets_a_row_go_as_published(given_: list[Answered], policy: Policy):
+def test_only_a_confirm_lets_a_row_go_as_published(given_: list[Answered], policy: RelayPolicy):
     rows, settlement = settled(given_, policy)
     confirmed = [
         row.position for row, (receipt, *_) in zip(rows, given_, strict=True) if receipt.verdict == "confirmed"
@@ -76,7 +76,7 @@ def test_only_a_confirm_lets_a_row_go_as_published(given_: list[Answered], polic
 
 
 @given(st.lists(ANSWERED, max_size=20), POLICIES)
-def test_every_row_has_one_fate_at_most_and_is_otherwise_as_it_was(given_: list[Answered], policy: Policy):
+def test_every_row_has_one_fate_at_most_and_is_otherwise_as_it_was(given_: list[Answered], policy: RelayPolicy):
     rows, settlement = settled(given_, policy)
     found = fates(settlement)
     assert set(found.values()) <= {1}
@@ -93,7 +93,7 @@ def test_every_row_has_one_fate_at_most_and_is_otherwise_as_it_was(given_: list[
 
 @given(st.lists(ANSWERED, max_size=20), POLICIES)
 def test_only_what_the_broker_refused_counts_an_attempt_until_there_are_too_many(
-    given_: list[Answered], policy: Policy
+    given_: list[Answered], policy: RelayPolicy
 ):
     rows, settlement = settled(given_, policy)
     failed, dead = ({row.position: row for row in rows_} for rows_ in (settlement.failed, settlement.dead))
@@ -120,7 +120,7 @@ def test_only_what_the_broker_refused_counts_an_attempt_until_there_are_too_many
 
 
 @given(st.lists(ANSWERED, max_size=20), POLICIES)
-def test_a_key_is_stuck_from_its_first_row_that_stays(given_: list[Answered], policy: Policy):
+def test_a_key_is_stuck_from_its_first_row_that_stays(given_: list[Answered], policy: RelayPolicy):
     rows, settlement = settled(given_, policy)
     out_of_the_way = {*settlement.published, *settlement.discarded} | {
         row.position for row in settlement.dead if not row.parked
@@ -148,12 +148,15 @@ def test_a_key_is_stuck_from_its_first_row_that_stays(given_: list[Answered], po
 )
 def test_what_was_held_back_waits_as_long_as_what_it_stands_behind(first, attempts, waiting, parked):
     given_ = answers(first, Verdict.NOT_SENT, Verdict.NOT_SENT, attempts=attempts)
-    _, settlement = settled(given_, Policy(backoffs=DELAYS))
+    _, settlement = settled(given_, RelayPolicy(backoffs=DELAYS))
     assert (settlement.waiting, settlement.parked) == (waiting, parked)
 
 
 def test_a_discarded_or_continuing_key_is_not_stuck_but_what_was_held_back_keeps_its_place():
-    for policy, verdict in ((Policy(unroutable="discard"), FAILURES[0]), (Policy(1, dead_key="continue"), FAILURES[1])):
+    for policy, verdict in (
+        (RelayPolicy(unroutable="discard"), FAILURES[0]),
+        (RelayPolicy(1, dead_key="continue"), FAILURES[1]),
+    ):
         assert settled(answers(verdict), policy)[1].blocked == {}
         held = settled(answers(verdict, Verdict.NOT_SENT), policy)[1]
         assert (held.blocked, held.waiting, held.parked) == ({"k": None}, {}, [])
@@ -161,20 +164,20 @@ def test_a_discarded_or_continuing_key_is_not_stuck_but_what_was_held_back_keeps
 
 def test_rows_without_a_key_wait_for_nobody():
     rows = [ClaimedRow(position, 0, message(id=f"m-{position}")) for position in (1, 2)]
-    settlement = settle(rows, [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=Policy())
+    settlement = settle(rows, [Receipt(Verdict.REJECTED), Receipt(Verdict.NOT_SENT)], now=NOW, policy=RelayPolicy())
     assert (settlement.blocked, settlement.waiting, settlement.parked) == ({}, {}, [])
 
 
 def test_a_missing_answer_is_an_error_and_settles_nothing():
     rows = claimed(answers(Verdict.CONFIRMED, Verdict.CONFIRMED))
     with pytest.raises(ValueError, match="shorter"):
-        settle(rows, [Receipt(Verdict.CONFIRMED)], now=NOW, policy=Policy())
+        settle(rows, [Receipt(Verdict.CONFIRMED)], now=NOW, policy=RelayPolicy())
     with pytest.raises(ValueError, match="longer"):
-        settle(rows[:1], [Receipt(Verdict.CONFIRMED)] * 2, now=NOW, policy=Policy())
+        settle(rows[:1], [Receipt(Verdict.CONFIRMED)] * 2, now=NOW, policy=RelayPolicy())
 
 
 def test_an_unanswered_row_always_has_a_reason():
-    _, settlement = settled([(Receipt(Verdict.UNKNOWN), 0, None, False)], Policy())
+    _, settlement = settled([(Receipt(Verdict.UNKNOWN), 0, None, False)], RelayPolicy())
     assert settlement.unknown == ["the broker did not answer"]
 
 
@@ -210,14 +213,14 @@ def test_whether_there_is_anything_to_write(settlement: Settlement, answered: bo
 
 @pytest.mark.parametrize("verdict", FAILURES)
 def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict: Verdict):
-    assert Policy().backoffs is BACKOFFS
+    assert RelayPolicy().backoffs is BACKOFFS
     assert min(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) >= timedelta(milliseconds=100)
     assert max(BACKOFFS[verdict].after(failures) for failures in (1, 2, 10, 1000)) <= 60 * SECOND
 
 
 def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
     row = ClaimedRow(1, 0, message(id="m-1", headers={reserved.QUEUE: "billing"}), discard_unroutable=True)
-    found = settle([row], [Receipt(FAILURES[0])], now=NOW, policy=Policy(max_attempts=1, unroutable="discard"))
+    found = settle([row], [Receipt(FAILURES[0])], now=NOW, policy=RelayPolicy(max_attempts=1, unroutable="discard"))
     assert not found.discarded
     assert [dead.position for dead in found.dead] == [1]
 
@@ -226,7 +229,7 @@ def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
 def test_who_is_asked_to_come_again_later_comes_then_and_is_never_given_up(after: timedelta | None):
     receipt = Receipt(Verdict.POSTPONED, "503", after)
     _, found = settled(
-        [(receipt, 9, "k", False), (Receipt(Verdict.NOT_SENT), 0, "k", False)], Policy(1, backoffs=DELAYS)
+        [(receipt, 9, "k", False), (Receipt(Verdict.NOT_SENT), 0, "k", False)], RelayPolicy(1, backoffs=DELAYS)
     )
     due = NOW + (after or FAST.after(10))
     assert [(row.attempts, row.failures, row.due_at, row.reason) for row in found.failed] == [
@@ -238,14 +241,14 @@ def test_who_is_asked_to_come_again_later_comes_then_and_is_never_given_up(after
 
 @pytest.mark.parametrize(("after", "delay"), [(None, 4), (2 * SECOND, 4), (60 * SECOND, 60)])
 def test_a_rejected_message_waits_as_long_as_was_asked_and_never_less_than_it_would(after, delay):
-    _, found = settled([(Receipt(Verdict.REJECTED, "500", after), 2, None, False)], Policy(backoffs=DELAYS))
+    _, found = settled([(Receipt(Verdict.REJECTED, "500", after), 2, None, False)], RelayPolicy(backoffs=DELAYS))
     assert [(row.attempts, row.failures, row.due_at) for row in found.failed] == [(3, 1, NOW + delay * SECOND)]
 
 
 @pytest.mark.parametrize(("dead_key", "parked"), [("park", True), ("continue", False)])
 def test_what_another_attempt_would_not_help_is_dead_at_once(dead_key, parked):
     receipt = Receipt(Verdict.REJECTED, "404 Not Found", final=True)
-    _, found = settled([(receipt, 0, "k", False)], Policy(dead_key=dead_key))
+    _, found = settled([(receipt, 0, "k", False)], RelayPolicy(dead_key=dead_key))
     assert [(row.reason, row.error, row.failures, row.parked) for row in found.dead] == [
         (Reason.REJECTED, "rejected: 404 Not Found", 1, parked)
     ]
@@ -253,7 +256,7 @@ def test_what_another_attempt_would_not_help_is_dead_at_once(dead_key, parked):
 
 
 def test_a_kind_of_failure_without_a_backoff_has_the_built_in_one():
-    _, found = settled([(Receipt(Verdict.POSTPONED), 0, None, False)], Policy(backoffs={}))
+    _, found = settled([(Receipt(Verdict.POSTPONED), 0, None, False)], RelayPolicy(backoffs={}))
     assert NOW + SECOND <= found.failed[0].due_at <= NOW + 10 * SECOND
 
 
@@ -267,7 +270,7 @@ def test_an_answer_becomes_a_reply_where_one_is_wanted():
         ClaimedRow(2, 0, message(id="b")),
         claimed_wanting("c"),
     ]
-    found = settle(rows, [Receipt(Verdict.CONFIRMED, answer=answer)] * 3, now=NOW, policy=Policy())
+    found = settle(rows, [Receipt(Verdict.CONFIRMED, answer=answer)] * 3, now=NOW, policy=RelayPolicy())
     assert found.published == [1, 2, 3]
     assert [(reply.at_position, reply.message.causation_id, reply.message.payload) for reply in found.replies] == [
         (1, "a", answer.payload),
@@ -282,13 +285,13 @@ def claimed_wanting(id_: str, position: int = 3) -> ClaimedRow:
 @pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.CONFIRMED])
 def test_nothing_but_a_confirm_has_a_reply(verdict: Verdict):
     receipt = Receipt(verdict, "why", answer=Answer(b"{}"))
-    assert settle([claimed_wanting("a")], [receipt], now=NOW, policy=Policy()).replies == []
+    assert settle([claimed_wanting("a")], [receipt], now=NOW, policy=RelayPolicy()).replies == []
 
 
 def test_an_answer_that_could_not_be_kept_is_for_an_operator_where_it_is_wanted():
     receipt = Receipt(Verdict.CONFIRMED, "the answer is longer than 9 bytes")
     rows = [ClaimedRow(1, 0, message(id="a")), claimed_wanting("b")]
-    found = settle(rows, [receipt] * 2, now=NOW, policy=Policy())
+    found = settle(rows, [receipt] * 2, now=NOW, policy=RelayPolicy())
     assert (found.published, found.replies) == ([1], [])
     assert [(row.position, row.reason, row.error, row.parked) for row in found.dead] == [
         (3, Reason.REJECTED, "confirmed: the answer is longer than 9 bytes", True)

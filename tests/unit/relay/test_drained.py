@@ -3,14 +3,14 @@
 import pytest
 from structlog.testing import capture_logs
 
-from outboxkit.relay.decisions import Dead, Failure, Reason, Settlement
+from outboxkit.relay.decisions import Dead, FailedRow, Reason, Settlement
 from outboxkit.relay.report import Drained, LimitedLog, report
 from tests.unit.shop import NOW, message
 
 UNROUTABLE = Dead(4, message(id="u", key="k"), Reason.UNROUTABLE, "unroutable: nobody", 1, parked=False)
 REJECTED = Dead(5, message(id="r", key="k"), Reason.REJECTED, "rejected: no", 1, parked=True)
 EXPIRED = Dead(6, message(id="e", key="k"), Reason.EXPIRED, "too late", 0, parked=False)
-FAILED = Failure(3, 2, message(id="f"), "rejected: full", NOW)
+FAILED = FailedRow(3, 2, message(id="f"), "rejected: full", NOW)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from outboxkit import statements, tables
-from outboxkit.relay.rows import fetch, read
+from outboxkit.relay.rows import fetch, read_claimed
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message
 
@@ -30,7 +30,7 @@ async def test_a_claimed_row_is_the_message_that_was_added(bench: Bench):
     with bench.engine.begin() as connection:
         connection.execute(tables.outbox.update().where(tables.outbox.c.message_id == "full").values(columns))
     async with bench.async_engine.connect() as connection:
-        found = read(await fetch(connection, statements.claim.claim_ready(), NOTHING_KNOWN))
+        found = read_claimed(await fetch(connection, statements.claim.claim_ready(), NOTHING_KNOWN))
     assert [row.message for row in found] == [full, message(id="bare")]
     assert [(row.position, row.attempts, row.discard_unroutable) for row in found] == [(1, 3, True), (2, 0, False)]
     assert [row.reply for row in found] == ["Replied", None]
@@ -40,7 +40,7 @@ async def test_a_claimed_row_is_the_message_that_was_added(bench: Bench):
 async def test_a_due_row_says_since_when(bench: Bench):
     bench.add("a", deliver_at=NOW - SECOND)
     async with bench.async_engine.connect() as connection:
-        (found,) = read(
+        (found,) = read_claimed(
             await fetch(connection, statements.claim.claim_due(), {"destination": "default", "now": NOW, "limit": 10})
         )
     assert found.due_at == NOW - SECOND
@@ -50,7 +50,7 @@ async def test_a_due_row_says_since_when(bench: Bench):
 async def test_messages_do_not_share_their_headers(bench: Bench):
     bench.add("a", "b", headers={"list": 1})
     async with bench.async_engine.connect() as connection:
-        first, second = read(await fetch(connection, statements.claim.claim_ready(), NOTHING_KNOWN))
+        first, second = read_claimed(await fetch(connection, statements.claim.claim_ready(), NOTHING_KNOWN))
     assert first.message.headers == second.message.headers == {"list": 1}
     with pytest.raises(TypeError):
         first.message.headers["more"] = 2  # type: ignore[index]

@@ -9,7 +9,7 @@ from sqlalchemy.exc import OperationalError
 from outboxkit import ids, tables
 from outboxkit.brokers import Answer
 from outboxkit.relay.claim import ClaimedBatch, Claimer
-from outboxkit.relay.decisions import Dead, Failure, Reason, Reply, Settlement, reply_to
+from outboxkit.relay.decisions import Dead, FailedRow, Reason, Reply, Settlement, reply_to
 from outboxkit.relay.rows import ClaimedRow
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.tables import PARKED
@@ -39,7 +39,7 @@ async def test_each_row_ends_up_where_the_settlement_says(bench: Bench):
         Settlement(
             published=[1],
             discarded=[2],
-            failed=[Failure(3, 1, message(), "rejected: no", NOW + SECOND)],
+            failed=[FailedRow(3, 1, message(), "rejected: no", NOW + SECOND)],
             dead=[dead(4, Reason.UNROUTABLE, "unroutable: nobody")],
             waiting={NOW + SECOND: [5], NOW + 2 * SECOND: [6]},
         ),
@@ -56,7 +56,7 @@ async def test_each_row_ends_up_where_the_settlement_says(bench: Bench):
 async def test_a_failure_keeps_its_reason_and_when_it_first_failed(bench: Bench):
     bench.add("a", "b")
     bench.add("c", columns={"first_failed_at": NOW - SECOND})
-    failed = [Failure(position, 1, message(), "a\0b\ud800c", NOW + SECOND) for position in (1, 3)]
+    failed = [FailedRow(position, 1, message(), "a\0b\ud800c", NOW + SECOND) for position in (1, 3)]
     await settled(bench, Settlement(failed=failed))
     assert [(row["last_error"], row["first_failed_at"]) for row in bench.rows()] == [
         ("a\\0b\\ud800c", NOW),
@@ -165,7 +165,7 @@ async def test_a_row_that_is_gone_stays_gone_and_has_no_reply(bench: Bench):
         published=[1, 7],
         replies=[reply_of(1, "a"), reply_of(7, "g")],
         discarded=[2],
-        failed=[Failure(3, 1, message(), "no", NOW + SECOND)],
+        failed=[FailedRow(3, 1, message(), "no", NOW + SECOND)],
         dead=[dead(4, Reason.REJECTED, "no", parked=True)],
         waiting={NOW + SECOND: [5]},
         parked=[6],
@@ -178,7 +178,7 @@ async def test_a_row_that_is_gone_stays_gone_and_has_no_reply(bench: Bench):
 
 async def test_what_was_postponed_has_not_failed(bench: Bench):
     bench.add("a", columns={"attempts": 2})
-    await settled(bench, Settlement(failed=[Failure(1, 2, message(), "postponed: 503", NOW + SECOND, failures=0)]))
+    await settled(bench, Settlement(failed=[FailedRow(1, 2, message(), "postponed: 503", NOW + SECOND, failures=0)]))
     (row,) = bench.rows()
     assert (row["attempts"], row["first_failed_at"], row["last_error"]) == (2, None, "postponed: 503")
     assert (row["held"], row["due_at"]) == (True, NOW + SECOND)

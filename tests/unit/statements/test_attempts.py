@@ -52,7 +52,7 @@ def test_forgetting_one_leaves_the_others(engine: Engine):
     with engine.begin() as connection:
         for one in (THIS, OTHER, {"queue": "r", "message_id": "m-1"}):
             connection.execute(inbox.start("sqlite"), one)
-        connection.execute(inbox.forget(), THIS)
+        connection.execute(inbox.forget_attempt(), THIS)
         assert sorted(connection.execute(select(attempt.c.queue, attempt.c.message_id)).all()) == [
             ("q", "m-2"),
             ("r", "m-1"),

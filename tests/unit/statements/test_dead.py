@@ -47,7 +47,7 @@ def test_a_list_reads_nothing_large():
 
 
 def test_what_a_replay_may_refuse_is_looked_at_without_what_is_large():
-    names = {column.name for column in dead.needs_check(Selection()).selected_columns}
+    names = {column.name for column in dead.replay_candidates(Selection()).selected_columns}
     assert names == {*dead.JUDGED}
     assert not names & {"payload", "headers", "error"}
 

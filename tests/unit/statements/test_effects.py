@@ -48,7 +48,7 @@ def test_it_is_found_with_the_time_and_its_lease(begun: Connection):
 
 
 def test_it_is_taken_over_from_the_run_that_was_found_alone(begun: Connection):
-    take = statements.take_over("sqlite")
+    take = statements.take_over_effect("sqlite")
     assert changed(begun, take, new_token="second", lease=timedelta(minutes=5)) == 1
     assert changed(begun, take, new_token="third", lease=timedelta(minutes=5)) == 0
     assert row(begun).token == "second"
@@ -57,14 +57,14 @@ def test_it_is_taken_over_from_the_run_that_was_found_alone(begun: Connection):
 
 @pytest.mark.parametrize("state", ["done", "repeated"])
 def test_what_is_recorded_stays(begun: Connection, state: str):
-    record = statements.record("sqlite")
+    record = statements.record_result("sqlite")
     assert changed(begun, record, new_state=state, new_result=b"7") == 1
     assert (row(begun).state, row(begun).result) == (state, b"7")
     assert row(begun).finished_at is not None
     assert changed(begun, record, new_state="done", new_result=b"8") == 0
-    assert changed(begun, statements.take_over("sqlite"), new_token="second", lease=timedelta(seconds=1)) == 0
+    assert changed(begun, statements.take_over_effect("sqlite"), new_token="second", lease=timedelta(seconds=1)) == 0
     assert changed(begun, statements.skip("sqlite"), new_token="second") == 0
-    assert changed(begun, statements.end_lease("sqlite")) == 0
+    assert changed(begun, statements.end_effect_lease("sqlite")) == 0
     assert changed(begun, statements.withdraw()) == 0
     assert (row(begun).state, row(begun).result) == (state, b"7")
 
@@ -72,13 +72,13 @@ def test_what_is_recorded_stays(begun: Connection, state: str):
 def test_after_a_skip_the_run_that_was_slow_records_nothing(begun: Connection):
     assert changed(begun, statements.skip("sqlite"), new_token="second") == 1
     assert row(begun).state == "skipped"
-    assert changed(begun, statements.record("sqlite"), new_state="done", new_result=b"7") == 0
-    assert changed(begun, statements.record("sqlite"), at_token="second", new_state="done", new_result=b"7") == 0
+    assert changed(begun, statements.record_result("sqlite"), new_state="done", new_result=b"7") == 0
+    assert changed(begun, statements.record_result("sqlite"), at_token="second", new_state="done", new_result=b"7") == 0
 
 
 def test_a_lease_ends_at_once(begun: Connection):
-    assert changed(begun, statements.end_lease("sqlite"), at_token="other") == 0
-    assert changed(begun, statements.end_lease("sqlite")) == 1
+    assert changed(begun, statements.end_effect_lease("sqlite"), at_token="other") == 0
+    assert changed(begun, statements.end_effect_lease("sqlite")) == 1
     found = begun.execute(statements.find("sqlite"), {"at_key": "k"}).one()
     assert found.locked_until <= found.now
 

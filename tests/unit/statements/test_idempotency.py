@@ -14,7 +14,7 @@ ASKED = THIS | {"asked": b"a" * 32, "retention": timedelta(hours=1), "lease": No
 
 
 def take(connection: Connection, token: str, **changed: Any) -> Any:
-    return connection.execute(statements.take("sqlite"), ASKED | {"token_now": token} | changed).first()
+    return connection.execute(statements.take_key("sqlite"), ASKED | {"token_now": token} | changed).first()
 
 
 def found(connection: Connection) -> Any:

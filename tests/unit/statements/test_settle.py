@@ -19,7 +19,7 @@ LATER = NOW + timedelta(minutes=1)
 def test_what_is_forgotten_is_gone_and_nothing_else(engine: Engine):
     with engine.begin() as connection:
         put(connection, {}, {}, {})
-        connection.execute(settle.forget("sqlite"), {"positions": [1, 3]})
+        connection.execute(settle.forget_rows("sqlite"), {"positions": [1, 3]})
         assert left(connection, "position") == [2]
 
 
@@ -46,7 +46,7 @@ def test_a_failed_row_is_held_and_remembers_when_it_failed_first(engine: Engine)
 def test_a_row_that_is_held_counts_no_attempt(engine: Engine):
     with engine.begin() as connection:
         put(connection, {}, {})
-        connection.execute(settle.hold("sqlite"), {"positions": [2], "due": LATER})
+        connection.execute(settle.hold_rows("sqlite"), {"positions": [2], "due": LATER})
         assert left(connection, "attempts", "held", "due_at") == [(0, False, None), (0, True, LATER)]
 
 

@@ -59,7 +59,7 @@ def test_cancel(engine: Engine, due_at: object, delayed: int, anyhow: int):
         connection.execute(
             write.insert_one(), [{**ROW, "due_at": due_at}, {**ROW, "message_id": "m-2", "due_at": None}]
         )
-        for statement, deleted in ((write.cancel_delayed(), delayed), (write.cancel(), anyhow)):
+        for statement, deleted in ((write.cancel_delayed(), delayed), (write.cancel_message(), anyhow)):
             assert connection.execute(statement, {"message_id": "m-1"}).rowcount == deleted
     assert count(engine) == 1
 

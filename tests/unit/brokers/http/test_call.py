@@ -8,7 +8,7 @@ import pytest
 
 from outboxkit.brokers.http.call import Call, reason_of
 from outboxkit.brokers.http.order import Lost, Unreached
-from outboxkit.brokers.http.verdict import Response
+from outboxkit.brokers.http.verdict import HttpResponse
 
 CONNECTED, LEFT = "connection.connect_tcp.started", "http11.send_request_headers.started"
 
@@ -59,14 +59,14 @@ GONE = httpx.RemoteProtocolError("Server disconnected without sending a response
 async def test_a_response_is_heard_to_its_end_and_closed():
     body = Body([b"ab", b"cd"])
     response = httpx.Response(200, headers={"X-A": "1"}, stream=body)
-    assert await outcome_of(Transport(((LEFT,), lambda: response))) == Response(200, {"x-a": "1"}, b"abcd")
+    assert await outcome_of(Transport(((LEFT,), lambda: response))) == HttpResponse(200, {"x-a": "1"}, b"abcd")
     assert body.closed
 
 
 async def test_what_is_over_the_limit_is_left():
     body = Body([b"12345", b"6789012", AssertionError("it is not read")])
     response = httpx.Response(200, stream=body)
-    assert await outcome_of(Transport(((LEFT,), lambda: response))) == Response(200, {}, b"1234567890", is_cut=True)
+    assert await outcome_of(Transport(((LEFT,), lambda: response))) == HttpResponse(200, {}, b"1234567890", is_cut=True)
     assert body.closed
 
 
@@ -87,14 +87,16 @@ async def test_what_has_left_may_have_arrived():
 @pytest.mark.parametrize("error", [GONE, httpx.ReadError("reset"), httpx.WriteError("broken pipe")])
 async def test_an_old_connection_that_is_gone_is_tried_anew_once(error: Exception):
     response = httpx.Response(204, stream=Body([]))
-    assert await outcome_of(Transport(((LEFT,), fails(error)), ((CONNECTED, LEFT), lambda: response))) == Response(204)
+    assert await outcome_of(Transport(((LEFT,), fails(error)), ((CONNECTED, LEFT), lambda: response))) == HttpResponse(
+        204
+    )
     assert isinstance(await outcome_of(Transport(((LEFT,), fails(error)), ((LEFT,), fails(error)))), Lost)
 
 
 async def test_the_status_is_kept_where_the_body_is_lost():
     response = httpx.Response(500, stream=Body([b"oh", httpx.ReadError("reset")]))
     found = await outcome_of(Transport(((LEFT,), lambda: response)))
-    assert found == Response(500, {}, b"oh", trouble="the connection was lost (reset)")
+    assert found == HttpResponse(500, {}, b"oh", trouble="the connection was lost (reset)")
 
 
 async def test_what_cannot_be_written_is_no_loss():

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers.http import request
-from outboxkit.brokers.http.request import Unsendable, headers_of, key_of, percent_encoded, refusal, users_headers
+from outboxkit.brokers.http.request import (
+    Unsendable,
+    headers_of,
+    key_of,
+    percent_encoded,
+    users_headers,
+    why_unsendable,
+)
 from outboxkit.idempotency.request import parse_key
 from outboxkit.message import Message
 
@@ -141,8 +148,8 @@ def test_cloudevents_are_in_binary_mode():
 
 
 def test_what_is_for_a_queue_is_refused():
-    assert refusal(made()) is None
-    assert "'billing'" in str(refusal(made(headers={"outboxkit-queue": "billing"})))
+    assert why_unsendable(made()) is None
+    assert "'billing'" in str(why_unsendable(made(headers={"outboxkit-queue": "billing"})))
 
 
 def test_a_long_value_takes_no_longer_than_it_has_characters():

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.brokers import CONFIRMED, Answer, Receipt, Verdict
-from outboxkit.brokers.http.verdict import LONGEST_WAIT, Response, excerpt, judge, retry_after
+from outboxkit.brokers.http.verdict import LONGEST_WAIT, HttpResponse, excerpt, receipt_of, retry_after
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 RETRIED, LATER, DEAD = (Verdict.REJECTED, False), (Verdict.POSTPONED, False), (Verdict.REJECTED, True)
 
 
 def judged(status: int, **more: object) -> Receipt:
-    return judge(Response(status, **more), limit=100, now=NOW)  # type: ignore[arg-type]
+    return receipt_of(HttpResponse(status, **more), limit=100, now=NOW)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 206, 299])
@@ -108,8 +108,11 @@ def test_a_body_is_shown_in_one_line_of_a_kib():
 
 
 def test_secrets_are_taken_out_before_the_body_is_cut():
-    receipt = judge(
-        Response(400, body=b"x" * 1020 + b"hunter2"), limit=1, now=NOW, hide=lambda text: text.replace("hunter2", "***")
+    receipt = receipt_of(
+        HttpResponse(400, body=b"x" * 1020 + b"hunter2"),
+        limit=1,
+        now=NOW,
+        hide=lambda text: text.replace("hunter2", "***"),
     )
     assert str(receipt.reason).endswith("x***")
     assert "hunt" not in str(receipt.reason)

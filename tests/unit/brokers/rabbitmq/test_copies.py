@@ -22,7 +22,7 @@ from tests.unit.brokers.rabbitmq.written import Written
 def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> RawDelivery:
     written = commands.Basic.Properties(message_id=id_, message_type="T", **given).marshal()
     flags, rest = int.from_bytes(written[:2]), written[2:]
-    return RawDelivery(1, False, "billing", "orders.eu", flags, rest, decode.read(flags, rest), body)
+    return RawDelivery(1, False, "billing", "orders.eu", flags, rest, decode.read_properties(flags, rest), body)
 
 
 def line(room: int = 1000) -> tuple[_Line, Written]:
@@ -55,7 +55,7 @@ async def test_what_cannot_be_read_is_copied_as_it_is():
     made, written = line()
     broken = arrived()
     broken.flags, broken.properties_bytes = 0x00C0, b"\x03m-1" + struct.pack(">Q", 2**62)
-    broken.properties = decode.read(broken.flags, broken.properties_bytes)
+    broken.properties = decode.read_properties(broken.flags, broken.properties_bytes)
     assert broken.properties.unreadable is not None
     put(made, broken)
     await asyncio.sleep(0)

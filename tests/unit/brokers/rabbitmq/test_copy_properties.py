@@ -34,9 +34,9 @@ def table(*fields: bytes) -> tuple[int, bytes]:
 def copied(
     flags: int, written: bytes, marked: DeliveryHeaders = TWICE, topic: str = "t", room: int = ROOM
 ) -> Properties:
-    assert decode.read(flags, written).unreadable is None
+    assert decode.read_properties(flags, written).unreadable is None
     again, rest, _ = copy_properties(flags, written, marked, topic, room=room)
-    return decode.read(again, rest)
+    return decode.read_properties(again, rest)
 
 
 @given(MESSAGES)
@@ -45,8 +45,8 @@ def test_a_copy_is_the_same_message_with_other_delivery_headers(sent: Message):
     written = published(sent).marshal()
     flags, rest, topic, marked = int.from_bytes(written[:2]), written[2:], sent.routing_key, DeliveryHeaders()
     for attempt in (1, 2, 3):
-        found = decode.read(flags, rest)
-        assert reserved.read(found.headers or {}) == marked
+        found = decode.read_properties(flags, rest)
+        assert reserved.read_delivery_headers(found.headers or {}) == marked
         assert marked.attempt == attempt
         assert read(found, sent.payload, topic) == sent
         marked = marked.next_attempt(now=NOW, handlers=("One", "Two"))
@@ -102,7 +102,7 @@ def test_if_all_does_not_fit_the_largest_of_the_senders_headers_are_left_out():
     flags, written = marshalled(headers=headers)
     again, rest, left_out = copy_properties(flags, written, TWICE, "t", room=1100)
     assert left_out == ["larger"]
-    assert (decode.read(again, rest).headers or {}).keys() == {
+    assert (decode.read_properties(again, rest).headers or {}).keys() == {
         *("small", "large", "outboxkit-key", "outboxkit-attempt", "outboxkit-topic")
     }
     assert len(rest) + 14 <= 1100

@@ -48,26 +48,26 @@ def test_everything_is_read_as_the_client_library_reads_it(given: dict[str, Any]
     flags, bytes_ = written(**given)
     expected = Basic.Properties()
     expected.unmarshal(flags, bytes_)
-    found = decode.read(flags, bytes_)
+    found = decode.read_properties(flags, bytes_)
     assert found.unreadable is None
     for name in (*TEXTS, "user_id", "app_id", "headers", "delivery_mode", "priority", "timestamp"):
         assert getattr(found, name) == getattr(expected, name), name
 
 
 def test_the_last_of_the_fourteen_is_read_too():
-    assert decode.read(0x0004, b"\x03abc") == Properties(cluster_id="abc")
+    assert decode.read_properties(0x0004, b"\x03abc") == Properties(cluster_id="abc")
 
 
 @given(st.integers(0, 2**16 - 1), st.binary(max_size=80))
 def test_whatever_bytes_arrive_it_raises_nothing(flags: int, bytes_: bytes):
-    decode.read(flags, bytes_)
+    decode.read_properties(flags, bytes_)
 
 
 @given(GIVEN, st.data())
 def test_cut_short_it_says_so_or_has_lost_nothing(given: dict[str, Any], data: st.DataObject):
     flags, bytes_ = written(**given)
     kept = data.draw(st.integers(0, len(bytes_)))
-    found = decode.read(flags, bytes_[:kept])
+    found = decode.read_properties(flags, bytes_[:kept])
     assert kept == len(bytes_) or found.unreadable is not None
 
 
@@ -77,19 +77,19 @@ ID_AND_TYPE = b"\x03m-1" + b"%b" + b"\x01T"
 
 @pytest.mark.parametrize("seconds", [2**62, 2**63, 2**64 - 1, 10**16])
 def test_a_timestamp_beyond_all_time_leaves_the_rest_readable(seconds: int):
-    found = decode.read(0x00E0, b"\x03m-1" + struct.pack(">Q", seconds) + b"\x01T")
+    found = decode.read_properties(0x00E0, b"\x03m-1" + struct.pack(">Q", seconds) + b"\x01T")
     assert found.unreadable is not None
     assert found.unreadable.startswith("its timestamp cannot be read")
     assert (found.message_id, found.timestamp, found.message_type) == ("m-1", None, "T")
 
 
 def test_milliseconds_are_taken_for_what_they_are():
-    made = decode.read(0x0040, struct.pack(">Q", 1_772_600_767_500)).timestamp
+    made = decode.read_properties(0x0040, struct.pack(">Q", 1_772_600_767_500)).timestamp
     assert made == datetime(2026, 3, 4, 5, 6, 7, 500_000, tzinfo=UTC)
 
 
 def test_a_text_that_is_no_utf8_leaves_the_rest_readable():
-    found = decode.read(0x04A0, b"\x02\xff\xfe" + b"\x03m-1" + b"\x01T")
+    found = decode.read_properties(0x04A0, b"\x02\xff\xfe" + b"\x03m-1" + b"\x01T")
     assert found.unreadable is not None
     assert found.unreadable.startswith("its correlation_id cannot be read: ")
     assert (found.message_id, found.message_type) == ("m-1", "T")
@@ -117,7 +117,7 @@ NESTED = b"\x01aA" + b"".join(struct.pack(">I", 5 * left) + b"A" for left in ran
     ids=["timestamp", "name", "too long", "unknown kind", "name too long", "list too long", "cut short", "deep"],
 )
 def test_a_broken_table_leaves_the_rest_readable(field: bytes):
-    found = decode.read(0x20A0, table(b"\x04goodV", field) + b"\x03m-1" + b"\x01T")
+    found = decode.read_properties(0x20A0, table(b"\x04goodV", field) + b"\x03m-1" + b"\x01T")
     assert found.unreadable is not None
     assert found.unreadable.startswith("its headers cannot be read")
     assert (found.headers, found.message_id, found.message_type) == (None, "m-1", "T")
@@ -128,14 +128,14 @@ def test_headers_may_be_nested_but_not_without_end(levels: int, readable: bool):
     value: Any = 1
     for _ in range(levels):
         value = [value]
-    found = decode.read(*written(headers={"a": value}))
+    found = decode.read_properties(*written(headers={"a": value}))
     assert (found.unreadable is None) is readable
 
 
 def test_bytes_that_are_no_text_stay_bytes():
-    found = decode.read(0x2000, table(b"\x01aS\x00\x00\x00\x02\xff\xfe"))
+    found = decode.read_properties(0x2000, table(b"\x01aS\x00\x00\x00\x02\xff\xfe"))
     assert found.headers == {"a": b"\xff\xfe"}
 
 
 def test_properties_of_another_protocol_are_not_guessed_at():
-    assert "does not know" in str(decode.read(0x0081, b"\x01m").unreadable)
+    assert "does not know" in str(decode.read_properties(0x0081, b"\x01m").unreadable)

@@ -56,7 +56,7 @@ def published(sent: Message) -> Basic.Properties:
 def over_the_wire(properties: Basic.Properties) -> Properties:
     """The properties as they arrive: through their binary form."""
     written = properties.marshal()
-    return decoding.read(int.from_bytes(written[:2]), written[2:])
+    return decoding.read_properties(int.from_bytes(written[:2]), written[2:])
 
 
 def foreign(headers: dict[str, Any] | None = None, **given: Any) -> Properties:

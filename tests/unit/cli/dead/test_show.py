@@ -70,8 +70,8 @@ def test_the_audit_line(more: dict[str, Any], line: str):
 
 
 def test_json_of_a_payload():
-    assert show.shown(letter(), None)["payload"] == '{"order_id":7}'
-    assert show.shown(letter(payload=b"\xff"), None)["payload_base64"] == b"\xff"
+    assert show.detailed(letter(), None)["payload"] == '{"order_id":7}'
+    assert show.detailed(letter(payload=b"\xff"), None)["payload_base64"] == b"\xff"
     assert "payload" not in show.listed(letter(), None)
 
 
@@ -146,5 +146,5 @@ def test_a_traceback_is_shown_with_its_lines():
     said = text(traceback='Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: \x1b[2J\n')
     assert 'traceback\n  Traceback (most recent call last):\n    File "a.py", line 1\n  KeyError: \\x1b[2J\n' in said
     assert said.count("traceback\n") == 1
-    assert show.shown(letter(traceback="T"), None)["traceback"] == "T"
+    assert show.detailed(letter(traceback="T"), None)["traceback"] == "T"
     assert "traceback" not in text()

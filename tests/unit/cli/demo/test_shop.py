@@ -14,7 +14,7 @@ def test_effects_are_counted_apart_from_lost_doubled_and_invented_ones():
     shop.Shop.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(insert(shop.Order), [{"number": number, "total": 1} for number in (1, 2, 3)])
-        connection.execute(insert(shop.Receipt), [{"order_number": number} for number in (1, 2, 2, 9)])
+        connection.execute(insert(shop.SentReceipt), [{"order_number": number} for number in (1, 2, 2, 9)])
         assert connection.execute(shop.count_orders()).scalar_one() == 3
         assert connection.execute(shop.count_receipts()).one() == (4, 2, 1)
     engine.dispose()

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from outboxkit.cli.status.report import (
-    DeadLetters,
+    DeadLetterCounts,
     Holder,
     Inbox,
     Outbox,
@@ -50,6 +50,6 @@ def status(
     missing_right: str | None = None,
 ) -> Status:
     """A report without advice."""
-    dead = DeadLetters(Count(open_), (), NONE)
+    dead = DeadLetterCounts(Count(open_), (), NONE)
     empty = (Inbox(NONE, {}), dead, Published(NONE, None))
     return Status(2, outbox, *empty, sessions=sessions, vacuum=vacuum, missing_right=missing_right)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outboxkit.cli.wording import Count, many, number, plain, span, total
+from outboxkit.cli.wording import Count, many, number, printable_name, span, total
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,6 @@ def test_many():
 
 
 def test_plain():
-    assert plain("Größe 1") == "Größe 1"
-    assert plain("a\x1b[2J\n\u202eb") == r"a\x1b[2J\n\u202eb"
-    assert plain(None) == plain("") == "-"
+    assert printable_name("Größe 1") == "Größe 1"
+    assert printable_name("a\x1b[2J\n\u202eb") == r"a\x1b[2J\n\u202eb"
+    assert printable_name(None) == printable_name("") == "-"

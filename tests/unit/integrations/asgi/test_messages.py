@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from outboxkit.idempotency import Response
-from outboxkit.integrations.asgi.run import answer, incoming, read, refusal, replayed
+from outboxkit.integrations.asgi.run import answer, incoming, problem_response, read_body, replayed
 from outboxkit.problems import Problem, body_too_large
 
 
@@ -36,12 +36,12 @@ def test_every_line_of_the_key_counts_and_the_query_is_whole():
 
 async def test_a_body_comes_in_pieces_and_is_limited():
     pieces = [{"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"}]
-    assert await read(scope(), source(*pieces), 3) == b"abc"
+    assert await read_body(scope(), source(*pieces), 3) == b"abc"
     with pytest.raises(Problem):
-        await read(scope(), source(*pieces), 2)
+        await read_body(scope(), source(*pieces), 2)
     with pytest.raises(Problem):
-        await read(scope(headers=[(b"content-length", b"4")]), source(), 3)
-    assert await read(scope(), source(pieces[0], {"type": "http.disconnect"}), 9) is None
+        await read_body(scope(headers=[(b"content-length", b"4")]), source(), 3)
+    assert await read_body(scope(), source(pieces[0], {"type": "http.disconnect"}), 9) is None
 
 
 async def test_a_body_is_given_again_and_then_what_the_server_has():
@@ -72,4 +72,4 @@ async def test_an_answer_is_whole(response: Response, headers: Any):
 
 
 def test_a_refusal_is_a_problem_document():
-    assert refusal(body_too_large(5)).headers == (("content-type", "application/problem+json"),)
+    assert problem_response(body_too_large(5)).headers == (("content-type", "application/problem+json"),)

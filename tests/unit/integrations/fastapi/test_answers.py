@@ -12,12 +12,12 @@ from starlette.routing import Route
 from outboxkit import problems
 from outboxkit.idempotency import Response
 from outboxkit.integrations.fastapi import add_problem_handlers
-from outboxkit.integrations.fastapi.answers import answer_of, answer_to, decoded, problem_answer
+from outboxkit.integrations.fastapi.answers import answer_to, decoded, problem_answer, remembered_answer
 
 
 def test_a_remembered_answer_has_its_headers_in_their_order_and_more_than_once():
     headers = (("link", "<a>"), ("content-type", "text/plain; charset=x"), ("link", "<b>"))
-    answer = answer_of(Response(201, headers, b"\xff"))
+    answer = remembered_answer(Response(201, headers, b"\xff"))
     assert (answer.status_code, answer.body) == (201, b"\xff")
     assert decoded(answer) == [("content-length", "1"), *headers]
 
