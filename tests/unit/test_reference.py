@@ -44,19 +44,11 @@ WITH_SUBCOMMANDS = dict(COMMANDS) | {
     for group, found in COMMANDS.items()
     for name, command in getattr(found, "commands", {}).items()
 }
-MODULES = {
-    "asgi": asgi,
-    "effects": effects,
-    "fastapi": fastapi,
-    "flask": flask,
-    "idempotency": idempotency,
-    "ids": ids,
-    "inbox": inbox,
-    "migrations": migrations,
-    "outbox": outbox,
-    "preconditions": preconditions,
-    "problems": problems,
-}
+_OF_FUNCTIONS = (
+    *(asgi, effects, fastapi, flask, idempotency, ids, inbox),
+    *(migrations, outbox, preconditions, problems),
+)
+MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
 PARTS = {
     "compose": compose,
     "consumer": consumer,
