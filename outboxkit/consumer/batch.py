@@ -1,23 +1,21 @@
 """Many deliveries in one transaction. A batch that fails is bisected, and the failed delivery is handled alone."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
 import structlog
+from structlog.typing import FilteringBoundLogger
 
 from outboxkit import inbox
-from outboxkit.consumer.handle import HandlerRunner, Routing
+from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
-from outboxkit.consumer.transactions import Transactions
 from outboxkit.failures import first_line
-from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
+from outboxkit.inbox import BatchEntryFailed, Entry
 from outboxkit.inbox.failure import Decision
 from outboxkit.message import Message
-from outboxkit.outage import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +26,18 @@ class _Piece:
     searched: bool = False
 
 
+@dataclass(frozen=True, slots=True)
 class BatchRunner:
-    """Handles deliveries whose handlers have `batch=True`, many in a transaction."""
+    """Handles deliveries whose handlers have `batch=True`, many in a transaction.
 
-    def __init__(
-        self,
-        *,
-        routing: Routing,
-        transactions: Transactions,
-        handlers: HandlerRunner,
-        now: Clock,
-        outcomes: Counter[Outcome],
-    ) -> None:
-        self._routing = routing
-        self._transactions = transactions
-        self._handlers = handlers
-        self._now = now
-        self._outcomes = outcomes
-        self._log = structlog.get_logger("outboxkit").bind(process="consumer")
+    Attributes:
+        runner: handles a delivery that must be alone; its parts serve batches as well.
+    """
+
+    runner: HandlerRunner
+    _log: FilteringBoundLogger = field(
+        init=False, default_factory=lambda: structlog.get_logger("outboxkit").bind(process="consumer")
+    )
 
     async def handle(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> list[Arrival]:
         """Handle deliveries in order of arrival, in one transaction if possible.
@@ -63,7 +55,7 @@ class BatchRunner:
             if alone is not None and len(free) > 1:
                 pieces += reversed(_around(free, alone, searched=piece.searched))
             elif alone is not None or len(free) == 1:
-                await self._handlers.handle(free[0], stop)
+                await self.runner.handle(free[0], stop)
                 if free[0].waits is not None:
                     unsettled.append(free[0])
                     blocked.add(free[0].key)
@@ -74,12 +66,12 @@ class BatchRunner:
     def _entries(self, arrivals: Sequence[Arrival]) -> tuple[list[tuple[int, Entry]], int | None]:
         """The inbox entries, each with the index of its arrival; or the index of an arrival that must run alone."""
         entries: list[tuple[int, Entry]] = []
-        now = self._now()
+        now = self.runner.now()
         for index, arrival in enumerate(arrivals):
             message, delivery_headers = arrival.delivery.message, arrival.delivery.delivery_headers
             try:
-                handlers = self._routing.handlers(arrival, now, delivery_headers.attempt)
-                if isinstance(handlers, Decision) or self._routing.elsewhere(arrival):
+                handlers = self.runner.routing.handlers(arrival, now, delivery_headers.attempt)
+                if isinstance(handlers, Decision) or self.runner.routing.elsewhere(arrival):
                     return entries, index
                 for handler in handlers:
                     entry = Entry.of(
@@ -99,7 +91,7 @@ class BatchRunner:
         """Run all entries in one transaction. Returns the pieces to run instead if it failed."""
         work = partial(inbox.run_batch, entries=[entry for _, entry in entries])
         try:
-            outcomes = await self._transactions.run(work, stop)
+            outcomes = await self.runner.transactions.run(work, stop)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises; the failed entry fails again alone
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
             if isinstance(error, BatchEntryFailed) and not piece.searched:
@@ -110,7 +102,7 @@ class BatchRunner:
             for arrival in arrivals:
                 await arrival.delivery.requeue()
             return []
-        self._outcomes.update(outcomes)
+        self.runner.outcomes.update(outcomes)
         for arrival in arrivals:
             await arrival.delivery.ack()
         return []

@@ -127,14 +127,9 @@ class Consumer:
             now=database_clock.now,
             outcomes=self.outcomes,
         )
-        batches = BatchRunner(
-            routing=routing,
-            transactions=transactions,
-            handlers=runner,
-            now=database_clock.now,
-            outcomes=self.outcomes,
+        self._containment = Containment(
+            handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
         )
-        self._containment = Containment(handling=runner, batches=batches, cancellations=cancellations, reports=reports)
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
     @property

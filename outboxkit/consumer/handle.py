@@ -6,12 +6,14 @@ Routing, the choice of a delivery's handlers, does no I/O.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import cast
 
 import structlog
 from sqlalchemy.orm import Session
+from structlog.typing import FilteringBoundLogger
 
 from outboxkit import inbox, window
 from outboxkit.brokers import Delivery, Malformed
@@ -120,32 +122,30 @@ REQUEUE_FRESH_AFTER = 10
 """A message that came back so often is requeued as a new one: RabbitMQ 4 drops it at the 20th return."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerRunner:
     """Handles one delivery after another.
 
     Attributes:
+        routing: decides which handlers run.
+        transactions: run them.
+        records: written beside them.
+        reports: hears of failures.
+        policy: when a message is given up.
+        now: the database's time.
         outcomes: the outcomes of all deliveries, counted once for each handler.
     """
 
-    def __init__(
-        self,
-        *,
-        routing: Routing,
-        transactions: Transactions,
-        records: Records,
-        reports: Reports,
-        policy: ConsumerPolicy,
-        now: Clock,
-        outcomes: Counter[Outcome],
-    ) -> None:
-        self._routing = routing
-        self._transactions = transactions
-        self._records = records
-        self._reports = reports
-        self._policy = policy
-        self._now = now
-        self.outcomes = outcomes
-        self._log = structlog.get_logger("outboxkit").bind(process="consumer")
+    routing: Routing
+    transactions: Transactions
+    records: Records
+    reports: Reports
+    policy: ConsumerPolicy
+    now: Clock
+    outcomes: Counter[Outcome]
+    _log: FilteringBoundLogger = field(
+        init=False, default_factory=lambda: structlog.get_logger("outboxkit").bind(process="consumer")
+    )
 
     async def handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         """Run the handlers; then ack, retry, or write dead letters and ack. The ack always follows the commits.
@@ -155,29 +155,29 @@ class HandlerRunner:
         delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
         if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None:
             # The copy counts as new, so the record of its earlier starts has to go first.
-            is_cleared = await self._records.forget(_id(delivery), stop)
+            is_cleared = await self.records.forget(_id(delivery), stop)
             await (delivery.requeue_fresh() if is_cleared else delivery.requeue())
             return
         if arrival.mode is Mode.ISOLATED:
-            started = await self._records.start(_id(delivery), stop)
+            started = await self.records.start(_id(delivery), stop)
             if started is None:
                 await delivery.requeue()
                 return
             record = started
-            if record.starts > self._policy.max_crashes:
+            if record.starts > self.policy.max_crashes:
                 await self._finish(arrival, {None: decisions.crash(record.starts - 1)}, record, stop)
                 return
         attempt = delivery.delivery_headers.attempt + max(arrival.failures, record.failures)
-        handlers = self._routing.handlers(arrival, self._now(), attempt)
+        handlers = self.routing.handlers(arrival, self.now(), attempt)
         if isinstance(handlers, Decision):
-            names = self._routing.known_names(arrival) or (None,)
+            names = self.routing.known_names(arrival) or (None,)
             await self._conclude(arrival, dict.fromkeys(names, handlers), record, attempt, stop)
             return
         try:
             await self._run_all(arrival, handlers, record, attempt, stop)
         except asyncio.CancelledError:  # a stop did not wait for it: it comes again, and has not killed the process
-            if record.starts and self._transactions.is_cancelled:
-                await self._records.call_off(_id(delivery), record, stop)
+            if record.starts and self.transactions.is_cancelled:
+                await self.records.call_off(_id(delivery), record, stop)
             raise
 
     async def give_up(self, arrival: Arrival, error: BaseException, stop: asyncio.Event) -> None:
@@ -193,11 +193,11 @@ class HandlerRunner:
         self, arrival: Arrival, handlers: Sequence[Handler], record: CrashRecord, attempt: int, stop: asyncio.Event
     ) -> None:
         """Run each handler in a transaction of its own, and collect the decisions on those that failed."""
-        delivery, limit = arrival.delivery, self._policy.max_attempts
+        delivery, limit = arrival.delivery, self.policy.max_attempts
         failed: dict[str | None, Decision] = {}
         for handler in handlers:
             try:
-                outcome = await self._transactions.run(self._work(delivery, handler, attempt), stop)
+                outcome = await self.transactions.run(self._work(delivery, handler, attempt), stop)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
                 cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
                 failed[handler.name] = decide(cause, handler, attempt=attempt, max_attempts=limit)
@@ -207,8 +207,8 @@ class HandlerRunner:
                 return
             self.outcomes[outcome] += 1
             self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(delivery))
-        if elsewhere := self._routing.elsewhere(arrival):
-            failed[None] = self._routing.no_handler(arrival, elsewhere, attempt)
+        if elsewhere := self.routing.elsewhere(arrival):
+            failed[None] = self.routing.no_handler(arrival, elsewhere, attempt)
         await self._conclude(arrival, failed, record, attempt, stop)
 
     def _work(self, delivery: Delivery, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
@@ -230,31 +230,31 @@ class HandlerRunner:
         if not retried:
             await self._finish(arrival, dead, record, stop, attempts=attempt)
             return
-        if dead and not await self._records.bury(arrival, dead, stop, attempts=attempt):
+        if dead and not await self.records.bury(arrival, dead, stop, attempts=attempt):
             await delivery.requeue()
             return
         # Handlers that gave the message up must not run again; for those that succeeded it is a duplicate.
         names = tuple(name for name in retried if name is not None) if dead else ()
-        names += self._routing.elsewhere(arrival) if names or dead else ()
+        names += self.routing.elsewhere(arrival) if names or dead else ()
         shortest = min((each.after for each in retried.values() if each.after is not None), default=None)
         if arrival.key is None:
             # Clear the record first: if the process ends while the copy waits, the message did not cause that.
-            if record.starts and not await self._records.forget(_id(delivery), stop):
+            if record.starts and not await self.records.forget(_id(delivery), stop):
                 await delivery.requeue()
                 return
             delay = await delivery.retry(shortest, handlers=names)
         else:  # its key waits for it, so it cannot go to a retry queue: the database counts its failures
-            updated = await self._records.fail(_id(delivery), stop)
+            updated = await self.records.fail(_id(delivery), stop)
             if updated is None:
                 await delivery.requeue()
                 return
-            delay = arrival.waits = delay_for(self._policy.delays, attempt, shortest)
+            delay = arrival.waits = delay_for(self.policy.delays, attempt, shortest)
             arrival.failures, arrival.first_failed_at = updated.failures, updated.first_failed_at
             arrival.handlers = names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(retried)
         after = f"{delay.total_seconds():g}s"
         event = "no handler here, will be retried" if set(retried) == {None} else "handler failed, will be retried"
-        self._reports.failed(event, delivery.message, retried, attempt=attempt, after=after)
+        self.reports.failed(event, delivery.message, retried, attempt=attempt, after=after)
 
     async def _finish(
         self, arrival: Arrival, failed: Failed, record: CrashRecord, stop: asyncio.Event, *, attempts: int | None = None
@@ -263,9 +263,9 @@ class HandlerRunner:
         delivery = arrival.delivery
         count = delivery.delivery_headers.attempt if attempts is None else attempts
         has_record = bool(record.starts or record.failures) or count > delivery.delivery_headers.attempt
-        done = not failed or await self._records.bury(arrival, failed, stop, attempts=count)
+        done = not failed or await self.records.bury(arrival, failed, stop, attempts=count)
         if done and has_record:
-            done = await self._records.forget(_id(delivery), stop)
+            done = await self.records.forget(_id(delivery), stop)
         await (delivery.ack() if done else delivery.requeue())
 
 
