@@ -283,7 +283,7 @@ def test_every_column_may_be_null_as_it_is_written(table: tables.Table) -> None:
 def test_every_reason_of_a_dead_letter_is_in_its_table() -> None:
     named = re.search(r"reason: (.*?)\.\n", failure.Decision.__doc__ or "", re.DOTALL)
     assert named is not None
-    table = section(read("tables"), "outboxkit_dead_letter").split("| reason | what happened |")[1]
+    table = section(read("tables"), "outboxkit_dead_letter").split("| a consumer's reason |")[1]
     assert first_cells(table) == re.findall(r"`([^`]+)`", named[1])
 
 
