@@ -207,10 +207,9 @@ def count_published() -> Select[int]:
 def count_remembered() -> Select[int]:
     """The number of requests with an idempotency key that are remembered, up to `limit`.
 
-    Parameters: limit. Index: the primary key. Locks: none.
+    Parameters: limit. Index: outboxkit_idempotency_expires. Locks: none.
     """
-    key = tuple(idempotency.primary_key)
-    return _count(select(*key), *key)
+    return _count(select(idempotency.c.expires_at), idempotency.c.expires_at)
 
 
 def unknown_effects() -> Select[Any]:

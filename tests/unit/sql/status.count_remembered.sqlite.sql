@@ -1,7 +1,5 @@
 SELECT count(*) AS count_1
-FROM (SELECT outboxkit_idempotency.scope AS scope, outboxkit_idempotency.principal AS principal,
-    outboxkit_idempotency."key" AS "key"
+FROM (SELECT outboxkit_idempotency.expires_at AS expires_at
     FROM outboxkit_idempotency
-    ORDER BY outboxkit_idempotency.scope, outboxkit_idempotency.principal,
-        outboxkit_idempotency."key"
+    ORDER BY outboxkit_idempotency.expires_at
     LIMIT :limit OFFSET :param_1) AS first;
