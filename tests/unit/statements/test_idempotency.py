@@ -107,18 +107,18 @@ def test_what_has_expired_is_not_seen(engine: Engine):
         assert connection.execute(statements.look_up("sqlite"), THIS).first() is None
 
 
-@pytest.mark.parametrize("statement", ["keep_steps", "finish", "end_lease", "forget"])
+@pytest.mark.parametrize("statement", ["keep_steps", "record_answer", "end_key_lease", "forget_key"])
 def test_only_the_run_that_has_the_key_writes_and_only_before_its_answer(engine: Engine, statement: str):
     function = getattr(statements, statement)
-    change = function() if statement in ("finish", "forget") else function("sqlite")
+    change = function() if statement in ("record_answer", "forget_key") else function("sqlite")
     given: dict[str, Any] = THIS | {
         "keep_steps": {"finished": b"{}", "lease": HOUR},
-        "finish": {"status": 200, "headers": b"[]", "body": b""},
+        "record_answer": {"status": 200, "headers": b"[]", "body": b""},
     }.get(statement, {})
     with engine.begin() as connection:
         take(connection, "t1", lease=HOUR)
         for wrong in ({"at_token": "t2"}, {"at_scope": "x"}, {"at_principal": ""}, {"at_key": "K"}):
             assert connection.execute(change, given | {"at_token": "t1"} | wrong).rowcount == 0
         assert connection.execute(change, given | {"at_token": "t1"}).rowcount == 1
-        if statement == "finish":
+        if statement == "record_answer":
             assert connection.execute(change, given | {"at_token": "t1"}).rowcount == 0
