@@ -6,7 +6,8 @@ What a page may hold, and nothing else:
   tutorial, and the servers, if any are needed. Only the tutorial has blocks in front of it: they install.
 * A block after "put this in `shop/handlers.py`:" is that file. After "add this to `shop/handlers.py`:" it goes to the
   file's end.
-* Any other `python` block is typed into one Python shell, `python -m asyncio`, which stays open for the page.
+* Any other `python` block is typed into one Python shell, `python -m asyncio`, which stays open for the page:
+  `tests/python_shell.py` stands for it.
 * An `sh` block is typed into a shell, an `sql` block into psql.
 * A `text` block directly behind another block is what that one prints. `...` stands for anything.
 * A `text` block after a line that ends with "like this:" is an example of something that is not typed.

@@ -13,6 +13,7 @@ from typing import Self
 
 import psycopg
 
+from tests import python_shell
 from tests.pages import Block, Page, libpq
 
 SECONDS = 90
@@ -91,7 +92,8 @@ class Reader:
 
     def _type_into_python(self, body: str) -> str:
         if self._python is None:
-            command = f". {shlex.quote(str(self._exports))}\nexec {shlex.quote(sys.executable)} -u -m asyncio\n"
+            program = f"{shlex.quote(sys.executable)} -u {shlex.quote(python_shell.__file__)}"
+            command = f". {shlex.quote(str(self._exports))}\nexec {program}\n"
             self._python = PythonShell(*self._start(command, stdin=subprocess.PIPE))
         return self._python.type(body)
 
@@ -121,7 +123,6 @@ class PythonShell:
 
     def __init__(self, process: subprocess.Popen[str], output: Path) -> None:
         self._process, self._output, self._read = process, output, 0
-        self.type("import sys; sys.ps1 = sys.ps2 = ''\n")
 
     def type(self, body: str) -> str:
         """Type a block and an empty line; what was printed since."""

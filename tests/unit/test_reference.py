@@ -49,13 +49,7 @@ _OF_FUNCTIONS = (
     *(migrations, outbox, preconditions, problems),
 )
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
-PARTS = {
-    "compose": compose,
-    "consumer": consumer,
-    "process": process,
-    "relay": relay,
-    "retention": retention,
-}
+PARTS = {part.__name__.removeprefix("outboxkit."): part for part in (compose, consumer, process, relay, retention)}
 """Modules of which the reference has what a program of one's own needs, and no more."""
 
 
