@@ -80,21 +80,21 @@ async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_fra
 
 
 async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(retries, "RENEW_SECONDS", 0.0)
-    lines = []
-    opened = retries._Line
+    monkeypatch.setattr(retries, "RECONNECT_SECONDS", 0.0)
+    channels = []
+    opened = retries._CopyChannel
 
     class Estranged(opened):  # type: ignore[misc,valid-type]
         """As a channel that has lost sight of its queue's leader: the first one reads every confirm as a nack."""
 
         def __init__(self, log: Any) -> None:
             super().__init__(log)
-            lines.append(self)
+            channels.append(self)
 
         def ack(self, tag: int, *, multiple: bool) -> None:
-            (super().nack if lines[0] is self else super().ack)(tag, multiple=multiple)
+            (super().nack if channels[0] is self else super().ack)(tag, multiple=multiple)
 
-    monkeypatch.setattr(retries, "_Line", Estranged)
+    monkeypatch.setattr(retries, "_CopyChannel", Estranged)
     subscriber = subscriber_of(broker, {"Ordered"})
     await subscriber.connect()
     for number in range(5):
@@ -102,7 +102,7 @@ async def test_a_nack_is_tried_again_on_a_fresh_connection(broker: PlainClient, 
     deliveries = [await subscriber.receive() for _ in range(5)]
     with capture_logs() as said:
         assert await asyncio.gather(*(each.retry() for each in deliveries if each)) == [DELAYS[0]] * 5
-    assert len(lines) == 2, "all of them on one fresh connection"
+    assert len(channels) == 2, "all of them on one fresh connection"
     assert said == [], "a nack that a fresh connection mends is not worth a line"
     await subscriber.connect()
     assert subscriber._channel is not None

@@ -154,7 +154,7 @@ async def retry_until_full(subscriber: RabbitSubscriber) -> tuple[int, list["asy
 async def test_a_retry_queue_that_is_full_is_waited_for_and_told_once(
     full: str, client: PlainClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(retries, "RENEW_SECONDS", 0.3)
+    monkeypatch.setattr(retries, "RECONNECT_SECONDS", 0.3)
     monkeypatch.setattr(retries, "LONGEST_WAIT_SECONDS", 0.2)
     subscriber = subscriber_of(client)
     with capture_logs() as said:

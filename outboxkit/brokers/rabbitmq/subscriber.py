@@ -194,7 +194,7 @@ class RabbitSubscriber:
         queue = delivery.raw.consumer if delay is None else retry_queue(self._queue, delay)
         try:
             await self._retry_publisher.put(
-                delivery.raw, queue, marks=delivery_headers, topic=delivery.topic, over=stopped
+                delivery.raw, queue, delivery_headers=delivery_headers, topic=delivery.topic, stopped=stopped
             )
         except BrokerUnavailable as error:
             if not stopped.is_set():

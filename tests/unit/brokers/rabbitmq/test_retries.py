@@ -12,7 +12,7 @@ from pamqp.header import ContentHeader
 
 from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import decode
-from outboxkit.brokers.rabbitmq.retries import NACKED, RetryPublisher, _Line
+from outboxkit.brokers.rabbitmq.retries import NACKED, RetryPublisher, _CopyChannel
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
 from tests.servers.ports import free_ports
@@ -25,19 +25,19 @@ def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> Raw
     return RawDelivery(1, False, "billing", "orders.eu", flags, rest, decode.read_properties(flags, rest), body)
 
 
-def line(room: int = 1000) -> tuple[_Line, Written]:
-    made, written = _Line(structlog.get_logger("test")), Written()
-    made.channel, made.room = 1, room
+def copy_channel(room: int = 1000) -> tuple[_CopyChannel, Written]:
+    made, written = _CopyChannel(structlog.get_logger("test")), Written()
+    made.number, made.room = 1, room
     made.writes_to(written)  # type: ignore[arg-type]
     return made, written
 
 
-def put(to: _Line, copied: RawDelivery) -> "asyncio.Task[str | None]":
+def put(to: _CopyChannel, copied: RawDelivery) -> "asyncio.Task[str | None]":
     return asyncio.create_task(to.put(copied, "billing.retry.1s", DeliveryHeaders(attempt=2), "orders.eu", timeout=5))
 
 
-async def test_a_copy_goes_to_its_queue_with_its_marks_and_its_whole_body():
-    made, written = line(room=100)
+async def test_a_copy_goes_to_its_queue_with_its_delivery_headers_and_its_whole_body():
+    made, written = copy_channel(room=100)
     copying = put(made, arrived(body=b"x" * 250, headers={"a": 1}))
     await asyncio.sleep(0)
     publish, header, *parts = written.take()
@@ -52,7 +52,7 @@ async def test_a_copy_goes_to_its_queue_with_its_marks_and_its_whole_body():
 
 
 async def test_what_cannot_be_read_is_copied_as_it_is():
-    made, written = line()
+    made, written = copy_channel()
     broken = arrived()
     broken.flags, broken.properties_bytes = 0x00C0, b"\x03m-1" + struct.pack(">Q", 2**62)
     broken.properties = decode.read_properties(broken.flags, broken.properties_bytes)
@@ -64,7 +64,7 @@ async def test_what_cannot_be_read_is_copied_as_it_is():
 
 
 async def test_every_copy_gets_its_own_answer():
-    made, _ = line()
+    made, _ = copy_channel()
     copying = [put(made, arrived(str(number))) for number in range(1, 6)]
     await asyncio.sleep(0)
     made.returned("2", "there is no queue")
@@ -83,7 +83,7 @@ async def test_every_copy_gets_its_own_answer():
 
 @pytest.mark.parametrize("id_", ["same", None])
 async def test_no_id_is_there_twice_so_that_a_return_means_one(id_: str | None):
-    made, written = line()
+    made, written = copy_channel()
     copying = [put(made, arrived(id_)) for _ in range(2)]
     await asyncio.sleep(0)
     assert len([each for each in written.take() if isinstance(each, commands.Basic.Publish)]) == 1
@@ -97,7 +97,7 @@ async def test_no_id_is_there_twice_so_that_a_return_means_one(id_: str | None):
 
 
 async def test_an_answer_to_a_copy_that_nobody_waits_for_is_nobody_elses():
-    made, _ = line()
+    made, _ = copy_channel()
     left = put(made, arrived("1"))
     await asyncio.sleep(0)
     left.cancel()
@@ -112,38 +112,38 @@ async def test_an_answer_to_a_copy_that_nobody_waits_for_is_nobody_elses():
 
 async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
     copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
-    copies._line, written = line()
+    copies._channel, written = copy_channel()
     copying = asyncio.create_task(
-        copies.put(arrived("1"), "billing", marks=DeliveryHeaders(), topic="t", over=asyncio.Event())
+        copies.put(arrived("1"), "billing", delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
     )
     await asyncio.sleep(0)
     assert len(written.take()) == 3
-    copies._line.blocked("low on memory")
+    copies._channel.blocked("low on memory")
     later = asyncio.create_task(
-        copies.put(arrived("2"), "billing", marks=DeliveryHeaders(), topic="t", over=asyncio.Event())
+        copies.put(arrived("2"), "billing", delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
     )
     await asyncio.wait((copying, later), timeout=0.2)
     assert not copying.done()
     assert not later.done()
     assert written.take() == [], "what the broker does not read is not written"
-    copies._line.blocked(None)
-    copies._line.ack(1, multiple=False)
+    copies._channel.blocked(None)
+    copies._channel.ack(1, multiple=False)
     await copying
     while not written.bytes:
         await asyncio.sleep(0)
-    copies._line.ack(2, multiple=False)
+    copies._channel.ack(2, multiple=False)
     await later
 
 
 async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
     copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
-    copies._line, _ = line()
-    copies._line.blocked("low on memory")
+    copies._channel, _ = copy_channel()
+    copies._channel.blocked("low on memory")
     copying = asyncio.create_task(
-        copies.put(arrived("1"), "billing", marks=DeliveryHeaders(), topic="t", over=asyncio.Event())
+        copies.put(arrived("1"), "billing", delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
     )
     await asyncio.sleep(0)
-    copies._line.blocked(None)
+    copies._channel.blocked(None)
     with pytest.raises(BrokerUnavailable, match="did not confirm a copy for 'billing' in time"):
         await copying
 
@@ -152,6 +152,6 @@ async def test_without_a_broker_there_is_no_copy():
     (port,) = free_ports(1)
     copies = RetryPublisher(f"amqp://127.0.0.1:{port}/", name="test", timeout=5)
     with pytest.raises(BrokerUnavailable):
-        await copies.put(arrived(), "billing", marks=DeliveryHeaders(), topic="t", over=asyncio.Event())
+        await copies.put(arrived(), "billing", delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
     await copies.close()
     await copies.close()
