@@ -62,15 +62,15 @@ def check_parts(connection: Connection, kinds: Collection[str] = ALL) -> None:
     parts = [part for part in missing(connection) if part.kind in kinds]
     if not parts:
         return
-    lost = [part for part in parts if part.kind not in _REPAIRABLE]
+    irreparable = [part for part in parts if part.kind not in _REPAIRABLE]
     cure = (
         "undo what dropped it, a revision of your Alembic history for example, or restore it from a backup"
-        if lost
+        if irreparable
         else "run `outboxkit migrate`, which creates it again; rows that were in it are lost"
         if parts[0].kind == "partition"
         else "run `outboxkit migrate`, which creates it again"
     )
-    names = ", ".join(str(part) for part in (lost or parts))
+    names = ", ".join(str(part) for part in (irreparable or parts))
     raise SchemaError(f"a part of the outboxkit tables is missing: {names}: {cure}")
 
 

@@ -51,10 +51,10 @@ class BatchRunner:
             unsettled += [arrival for arrival in piece.arrivals if arrival.key in blocked]
             if not free:
                 continue
-            entries, alone = self._entries(free)
-            if alone is not None and len(free) > 1:
-                pieces += reversed(_around(free, alone, searched=piece.searched))
-            elif alone is not None or len(free) == 1:
+            entries, lone_index = self._entries(free)
+            if lone_index is not None and len(free) > 1:
+                pieces += reversed(_around(free, lone_index, searched=piece.searched))
+            elif lone_index is not None or len(free) == 1:
                 await self.runner.handle(free[0], stop)
                 if free[0].waits is not None:
                     unsettled.append(free[0])

@@ -87,17 +87,17 @@ def stale_message(message_time: datetime, policy: ConsumerPolicy) -> Decision:
 
 
 def no_handler(
-    message: Message, known: Sequence[str], named: Sequence[str] = (), *, attempt: int, max_attempts: int
+    message: Message, types: Sequence[str], names: Sequence[str] = (), *, attempt: int, max_attempts: int
 ) -> Decision:
     """The decision on a message without a handler here: another attempt, since a newer or older process may have one.
 
     If it stays without a handler, its queue has a binding too many, or a handler was removed.
     """
-    if named:
-        shown = ", ".join(printable(name, SHOWN) for name in named[:3]) + ", …" * (len(named) > 3)
+    if names:
+        shown = ", ".join(printable(name, SHOWN) for name in names[:3]) + ", …" * (len(names) > 3)
         error = f"it is for {shown}, and no handler of that name here takes {message.type!r}"
     else:
-        error = f"no handler here takes {message.type!r}; this consumer has handlers for {', '.join(known)}"
+        error = f"no handler here takes {message.type!r}; this consumer has handlers for {', '.join(types)}"
     outcome = Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD
     return Decision(outcome, "no handler", printable(error))
 

@@ -252,10 +252,10 @@ class Dispatcher:
             arrivals = [arrival for each in self._running.values() for arrival in each]
             text = "stopping when the running handlers have ended; a second signal stops at once"
             self._log.info(text, messages=len(arrivals), handlers=self._names(arrivals))
-        lost = bool(self._errors)
+        is_lost = bool(self._errors)
         for error in self._errors:
             self._on_loss(error)
-        if not lost:
+        if not is_lost:
             try:
                 await self._subscriber.stop_receiving()
                 await self._requeue_waiting()
@@ -265,7 +265,7 @@ class Dispatcher:
             raise asyncio.CancelledError  # `asyncio.wait_for` may have swallowed it, before Python 3.12
         if self._running:
             await asyncio.wait(self._running)
-        if not lost and not self._errors:
+        if not is_lost and not self._errors:
             await self._requeue_waiting()
 
     async def _requeue_waiting(self) -> None:

@@ -121,26 +121,26 @@ def handler_of(function: Callable[..., Any]) -> Handler:
             to its event.
     """
     mark: _Mark | None = getattr(function, _MARK, None)
-    shown = getattr(function, "__qualname__", repr(function))
+    qualname = getattr(function, "__qualname__", repr(function))
     if mark is None:
-        raise ConfigurationError(f'{shown} is not a handler: decorate it with @inbox_handler("…")')
+        raise ConfigurationError(f'{qualname} is not a handler: decorate it with @inbox_handler("…")')
     parameters = list(inspect.signature(function).parameters.values())
     if len(parameters) not in (2, 3) or any(parameter.kind not in _POSITIONAL for parameter in parameters):
         signature = ", ".join(map(str, parameters))
         raise ConfigurationError(
-            f"handler {mark.name!r} is {shown}({signature}); it takes (session, event) or (session, event, message)"
+            f"handler {mark.name!r} is {qualname}({signature}); it takes (session, event) or (session, event, message)"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
-            f"handler {mark.name!r}: {shown} is a generator (it has a yield), so calling it runs nothing"
+            f"handler {mark.name!r}: {qualname} is a generator (it has a yield), so calling it runs nothing"
         )
     label, is_async = f"handler {mark.name!r}", inspect.iscoroutinefunction(function)
-    hints = _hints(function, label, shown)
-    _check_session(hints.get(parameters[0].name), is_async=is_async, handler=label, shown=shown)
+    hints = _hints(function, label, qualname)
+    _check_session(hints.get(parameters[0].name), is_async=is_async, handler=label, qualname=qualname)
     return Handler(
         mark.name,
         function,
-        _event_type(hints, parameters[1].name, label, shown),
+        _event_type(hints, parameters[1].name, label, qualname),
         takes_message=len(parameters) == 3,
         is_async=is_async,
         batch=mark.batch,
@@ -156,9 +156,9 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
         ConfigurationError: two different handlers have one name, a signature is wrong, a method is decorated, or no
             handler is found.
     """
-    listed = list(modules)
+    sources = list(modules)
     by_name: dict[str, Handler] = {}
-    for function in _marked(listed):
+    for function in _marked(sources):
         handler = handler_of(function)
         other = by_name.setdefault(handler.name, handler)
         if other.function is not function:
@@ -166,13 +166,13 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
                 f"two handlers are named {handler.name!r}: {_path(other.function)} and {_path(function)}. "
                 "The name is what the inbox remembers: give each its own"
             )
-    if methods := list(_methods(listed, by_name.values())):
+    if methods := list(_methods(sources, by_name.values())):
         raise ConfigurationError(
             f"handlers are functions of their module, and methods are not found: {', '.join(methods)}. Move it out of "
             "its class, or bind it to an object in the module, as in confirm = Orders().confirm"
         )
     if not by_name:
-        names = ", ".join(module.__name__ for module in listed)
+        names = ", ".join(module.__name__ for module in sources)
         raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…")')
     return list(by_name.values())
 
@@ -190,15 +190,15 @@ def _duration(name: str, timeout: object) -> timedelta | None:
     )
 
 
-def _hints(function: Callable[..., Any], handler: str, shown: str) -> dict[str, Any]:
+def _hints(function: Callable[..., Any], handler: str, qualname: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
     except Exception as error:
         text = printable(text_of(error))
-        raise ConfigurationError(f"{handler}: the annotations of {shown} cannot be resolved: {text}") from error
+        raise ConfigurationError(f"{handler}: the annotations of {qualname} cannot be resolved: {text}") from error
 
 
-def _check_session(annotation: object, *, is_async: bool, handler: str, shown: str) -> None:
+def _check_session(annotation: object, *, is_async: bool, handler: str, qualname: str) -> None:
     """Refuse an `AsyncSession` annotation on a `def`, and a `Session` on an `async def`: their calls would do nothing.
 
     Raises:
@@ -210,7 +210,7 @@ def _check_session(annotation: object, *, is_async: bool, handler: str, shown: s
         kind, session = ("an async def", "AsyncSession") if is_async else ("a plain def", "Session")
         annotated = next(each.__name__ for each in classes if issubclass(each, wrong))
         raise ConfigurationError(
-            f"{handler}: {shown} is {kind}, which gets a{'n' * is_async} {session}, but its session is annotated as "
+            f"{handler}: {qualname} is {kind}, which gets a{'n' * is_async} {session}, but its session is annotated as "
             f"{annotated}: annotate it as {session}, or make it {'a plain def' if is_async else 'an async def'}"
         )
 
@@ -224,12 +224,12 @@ def _types(annotation: object) -> Iterator[type]:
         yield from _types(argument)
 
 
-def _event_type(hints: dict[str, Any], parameter: str, handler: str, shown: str) -> type:
+def _event_type(hints: dict[str, Any], parameter: str, handler: str, qualname: str) -> type:
     cls = hints.get(parameter)
     if not isinstance(cls, type) or not is_event(cls):
         has = "no annotation" if cls is None else repr(cls)
         raise ConfigurationError(
-            f"{handler}: parameter {parameter!r} of {shown} has {has}; annotate it with an @event class"
+            f"{handler}: parameter {parameter!r} of {qualname} has {has}; annotate it with an @event class"
         )
     try:
         models.check_event_class(cls)

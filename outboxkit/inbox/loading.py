@@ -43,5 +43,5 @@ def _is_foreign(file: str) -> bool:
 
 
 def _shown(file: str) -> str:
-    path, here = Path(file), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else file
+    path, folder = Path(file), Path.cwd()
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) else file

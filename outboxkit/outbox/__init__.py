@@ -57,13 +57,13 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
     """
     opened = session_of(session, "outbox.add_all")
     check_options("add_all", options)
-    listed = list(events)
-    if options.get("message_id") is not None and len(listed) > 1:
+    sequence = list(events)
+    if options.get("message_id") is not None and len(sequence) > 1:
         raise EncodeError(
-            f"message_id is for one message, and there are {len(listed)} events; leave it out, or add them one by one"
+            f"message_id is for one message, and there are {len(sequence)} events; leave it out, or add them one by one"
         )
     maker = Drafts(options)
-    drafts = [maker.of(event) for event in listed]
+    drafts = [maker.of(event) for event in sequence]
     wait_for_flush(opened, drafts)
     return [draft.message for draft in drafts]
 

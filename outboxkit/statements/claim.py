@@ -40,7 +40,7 @@ _NOW = bindparam("now", type_=outbox.c.due_at.type)
 _FLOOR = bindparam("floor", type_=BigInteger)
 _LIMIT = bindparam("limit", type_=BigInteger)
 _DESTINATION = bindparam("destination", type_=String)
-_PLACE = (outbox.c.destination, outbox.c.position)
+_ORDER = (outbox.c.destination, outbox.c.position)
 
 
 def ready_rows() -> tuple[ColumnElement[bool], ...]:
@@ -49,7 +49,7 @@ def ready_rows() -> tuple[ColumnElement[bool], ...]:
     It is a range of pairs, whose order only outboxkit_outbox_ready has. With `destination = …` the planner would also
     accept the primary key, which leads over every delayed row and over the rows of all other destinations.
     """
-    beyond = tuple_(*_PLACE) > tuple_(_DESTINATION, _FLOOR)
+    beyond = tuple_(*_ORDER) > tuple_(_DESTINATION, _FLOOR)
     return outbox.c.due_at.is_(None), beyond, outbox.c.destination <= _DESTINATION
 
 
@@ -59,7 +59,7 @@ def claim_ready() -> Select[Any]:
     Parameters: destination, floor (a position), limit. Index: outboxkit_outbox_ready, from the floor on. Locks: each
     row FOR UPDATE until the transaction ends; rows that another relay has locked are skipped.
     """
-    return select(*CLAIMED).where(*ready_rows()).order_by(*_PLACE).limit(_LIMIT).with_for_update(skip_locked=True)
+    return select(*CLAIMED).where(*ready_rows()).order_by(*_ORDER).limit(_LIMIT).with_for_update(skip_locked=True)
 
 
 def claim_due() -> Select[Any]:
@@ -170,8 +170,8 @@ def _held_or_parked() -> Select[Any]:
     first = select(
         held.c.key, null().label("ready_at"), held.c.held_at, outbox.c.due_at, null().label("parked_at")
     ).join(outbox, outbox.c.position == held.c.held_at)
-    alone = parked.subquery("parked")
-    rows = union_all(first, select(alone.c.key, null(), null(), null(), alone.c.parked_at)).subquery("predecessor")
+    dead = parked.subquery("parked")
+    rows = union_all(first, select(dead.c.key, null(), null(), null(), dead.c.parked_at)).subquery("predecessor")
     return select(
         rows.c.key,
         null().label("ready_at"),
@@ -186,7 +186,7 @@ def oldest_ready() -> Select[Any]:
 
     Parameters: destination, floor. Index: outboxkit_outbox_ready, from the floor on. Locks: none.
     """
-    first = select(outbox.c.position).where(*ready_rows()).order_by(*_PLACE).limit(literal_column("1"))
+    first = select(outbox.c.position).where(*ready_rows()).order_by(*_ORDER).limit(literal_column("1"))
     return select(func.min(first.subquery("first").c.position))
 
 

@@ -125,10 +125,10 @@ def count_released(selection: Selection) -> Select[Any]:
     """
     parked = select(dead_letter.c.key, dead_letter.c.destination).where(_are(selection), dead_letter.c.parked)
     keys = parked.distinct().cte("keys")
-    theirs = and_(outbox.c.key == keys.c.key, outbox.c.destination == keys.c.destination)
+    same_key = and_(outbox.c.key == keys.c.key, outbox.c.destination == keys.c.destination)
     waiting = (
         select(func.count())
-        .select_from(outbox.join(keys, theirs))
+        .select_from(outbox.join(keys, same_key))
         .where(outbox.c.held, outbox.c.due_at == _PARKED)
         .scalar_subquery()
     )
@@ -158,13 +158,13 @@ def next_numbers(selection: Selection) -> Select[Any]:
 def _are(selection: Selection) -> ColumnElement[bool]:
     columns = dead_letter.c
     conditions: list[ColumnElement[bool]] = [] if selection.resolved else [columns.resolution.is_(None)]
-    named = []
+    identities = []
     if selection.numbers:
-        named.append(columns.id.in_(selection.numbers))
+        identities.append(columns.id.in_(selection.numbers))
     if selection.message_ids:
-        named.append(columns.message_id.in_(selection.message_ids))
-    if named:
-        conditions.append(or_(*named))
+        identities.append(columns.message_id.in_(selection.message_ids))
+    if identities:
+        conditions.append(or_(*identities))
     equal = {name: getattr(selection, name) for name in ("type", "key", "reason", "side", "destination")}
     conditions += [columns[name] == value for name, value in equal.items() if value is not None]
     if selection.before is not None:

@@ -72,8 +72,8 @@ def take_alone(dialect: str) -> ReturningInsert[Any]:
     second has therefore always published the first.
     """
     published = func.pg_try_advisory_xact_lock_shared(_part("request_part"), _part("asked_part"), type_=Boolean)
-    alone = func.pg_try_advisory_xact_lock(_request_lock(), type_=Boolean)
-    return _take(dialect, case((_in_use(dialect), false()), (published, alone), else_=false()))
+    exclusive = func.pg_try_advisory_xact_lock(_request_lock(), type_=Boolean)
+    return _take(dialect, case((_in_use(dialect), false()), (published, exclusive), else_=false()))
 
 
 @cache
@@ -98,8 +98,8 @@ def held_locks() -> Select[Any]:
     Parameters: request_lock, request_part. Index: none. Locks: none.
     """
     high, low = cast(_LOCKS.c.classid, BigInteger), cast(_LOCKS.c.objid, BigInteger)
-    here: Select[Any] = select(literal_column("oid")).select_from(table("pg_database"))
-    here = here.where(literal_column("datname") == func.current_database())
+    database: Select[Any] = select(literal_column("oid")).select_from(table("pg_database"))
+    database = database.where(literal_column("datname") == func.current_database())
     holds = and_(
         _LOCKS.c.objsubid == literal_column("1"),
         _LOCKS.c.mode == literal_column("'ExclusiveLock'"),
@@ -111,7 +111,7 @@ def held_locks() -> Select[Any]:
     ).where(
         _LOCKS.c.locktype == literal_column("'advisory'"),
         _LOCKS.c.granted,
-        _LOCKS.c.database == here.scalar_subquery(),
+        _LOCKS.c.database == database.scalar_subquery(),
         or_(holds, tells),
     )
 
@@ -198,25 +198,25 @@ def _take(dialect: str, free: ColumnElement[bool]) -> ReturningInsert[Any]:
         list(row), select(*row.values()).where(free), include_defaults=False
     )
     expired, old = idempotency.c.expires_at <= now, idempotency.c
-    anew = {name: insert.excluded[name] for name in row if name not in ("scope", "principal", "key", "created_at")}
+    replaced = {name: insert.excluded[name] for name in row if name not in ("scope", "principal", "key", "created_at")}
     lease_over = and_(_IS_OPEN, old.locked_until <= now, old.fingerprint == insert.excluded.fingerprint)
-    taken: ReturningInsert[Any] = insert.on_conflict_do_update(
+    statement: ReturningInsert[Any] = insert.on_conflict_do_update(
         index_elements=_KEY,
         set_={
-            **anew,
+            **replaced,
             **dict.fromkeys(_ANSWER, null()),
             "created_at": case((expired, insert.excluded.created_at), else_=old.created_at),
             "steps": case((expired, null()), else_=old.steps),
         },
         where=or_(expired, lease_over),
     ).returning(old.expires_at, old.steps)
-    return taken
+    return statement
 
 
 def _in_use(dialect: str) -> ColumnElement[bool]:
     """Whether a row exists that no other run may take over."""
-    held = or_(_IS_DONE, idempotency.c.locked_until.is_(None), idempotency.c.locked_until > statement_time(dialect))
-    in_use = or_(held, idempotency.c.fingerprint != _REQUEST)
+    is_held = or_(_IS_DONE, idempotency.c.locked_until.is_(None), idempotency.c.locked_until > statement_time(dialect))
+    in_use = or_(is_held, idempotency.c.fingerprint != _REQUEST)
     return exists().where(_THIS, idempotency.c.expires_at > statement_time(dialect), in_use)
 
 

@@ -93,8 +93,8 @@ def record_duration() -> Update:
 
     Index: the primary key. Locks: the row, which the same transaction has inserted.
     """
-    this = (inbox.c.handler == bindparam("at_handler"), inbox.c.message_id == bindparam("at_message_id"))
-    return update(inbox).where(*this).values(duration_ms=bindparam("milliseconds"))
+    row = (inbox.c.handler == bindparam("at_handler"), inbox.c.message_id == bindparam("at_message_id"))
+    return update(inbox).where(*row).values(duration_ms=bindparam("milliseconds"))
 
 
 def probe_writable() -> Insert:
@@ -157,8 +157,8 @@ def call_off() -> Update:
 
     Parameters: at_queue, at_message_id. Index: the primary key. Locks: the row.
     """
-    this = attempt.c.queue == bindparam("at_queue"), attempt.c.message_id == bindparam("at_message_id")
-    return update(attempt).where(*this).values(starts=attempt.c.starts - _ONE, touched_at=_NOW)
+    row = attempt.c.queue == bindparam("at_queue"), attempt.c.message_id == bindparam("at_message_id")
+    return update(attempt).where(*row).values(starts=attempt.c.starts - _ONE, touched_at=_NOW)
 
 
 @cache

@@ -44,10 +44,10 @@ def with_siblings(dialect: str) -> CompoundSelect[Any]:
     Parameters: ids. Indexes: the primary key and outboxkit_dead_letter_parked. Locks: none.
     """
     selected, other = dead_letter.alias("chosen"), dead_letter.alias("other")
-    ours = among(dialect, selected.c.id, "ids")
-    keys = select(selected.c.key, selected.c.destination).where(ours, selected.c.parked).distinct().subquery("keys")
-    theirs = (other.c.key == keys.c.key, other.c.destination == keys.c.destination, other.c.parked)
-    return union(select(selected.c.id).where(ours), select(other.c.id).join(keys, and_(*theirs)))
+    by_ids = among(dialect, selected.c.id, "ids")
+    keys = select(selected.c.key, selected.c.destination).where(by_ids, selected.c.parked).distinct().subquery("keys")
+    is_sibling = (other.c.key == keys.c.key, other.c.destination == keys.c.destination, other.c.parked)
+    return union(select(selected.c.id).where(by_ids), select(other.c.id).join(keys, and_(*is_sibling)))
 
 
 def lock(dialect: str) -> Select[Any]:
@@ -89,7 +89,7 @@ def put_back(dialect: str) -> ReturningInsert[Any]:
     """
     names = [*_ENVELOPE, "due_at", "held"]
     source = select(*(readable(dead_letter.c[name]) for name in _ENVELOPE), _NOW, true()).where(
-        dead_letter.c.resolution.is_(None), _has_a_place(), among(dialect, dead_letter.c.id, "ids")
+        dead_letter.c.resolution.is_(None), _has_position(), among(dialect, dead_letter.c.id, "ids")
     )
     statement: ReturningInsert[Any] = (
         insert_into(dialect, outbox)
@@ -142,14 +142,14 @@ def release_parked(dialect: str) -> Update:
     Parameters: at_destination, keys, now. Indexes: outboxkit_outbox_held and outboxkit_dead_letter_parked. Locks: the
     rows.
     """
-    before = dead_letter.alias("before")
-    earlier = (before.c.position < outbox.c.position, before.c.destination == outbox.c.destination)
-    stands = exists().where(before.c.parked, before.c.key == outbox.c.key, *earlier)
-    theirs = (
+    parking = dead_letter.alias("before")
+    earlier = (parking.c.position < outbox.c.position, parking.c.destination == outbox.c.destination)
+    is_blocked = exists().where(parking.c.parked, parking.c.key == outbox.c.key, *earlier)
+    of_keys = (
         among(dialect, outbox.c.key, "keys"),
         outbox.c.destination == bindparam("at_destination", type_=outbox.c.destination.type),
     )
-    return update(outbox).where(*theirs, outbox.c.held, outbox.c.due_at == _PARKED, ~stands).values(due_at=_NOW)
+    return update(outbox).where(*of_keys, outbox.c.held, outbox.c.due_at == _PARKED, ~is_blocked).values(due_at=_NOW)
 
 
 def role() -> Select[Any]:
@@ -157,5 +157,5 @@ def role() -> Select[Any]:
     return select(literal_column("session_user", outbox.c.key.type))
 
 
-def _has_a_place() -> ColumnElement[bool]:
+def _has_position() -> ColumnElement[bool]:
     return (dead_letter.c.side == literal_column("'outbox'")) & dead_letter.c.position.is_not(None)

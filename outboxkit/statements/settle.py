@@ -46,7 +46,7 @@ def keep_published(dialect: str) -> Insert:
     They get the database's time: with the relays' own clocks, rows of one key could be dated in the wrong order.
     Parameters: positions. Index: the outbox's primary key. Locks: none beyond those that the claim holds.
     """
-    source, rows = _taken(dialect, _MOVED)
+    source, rows = _source(dialect, _MOVED)
     moved = select(statement_time(dialect).label("published_at"), *(source[name] for name in _MOVED))
     return insert(published).from_select(["published_at", *_MOVED], moved.where(*rows))
 
@@ -118,7 +118,7 @@ def bury(dialect: str) -> Insert:
     Parameters: positions, reason, error, failures (attempts to add), parked, now. Index: the outbox's primary key.
     Locks: none beyond those that the claim holds.
     """
-    source, rows = _taken(dialect, (*_BURIED, "attempts", "first_failed_at"))
+    source, rows = _source(dialect, (*_BURIED, "attempts", "first_failed_at"))
     now = bindparam("now", type_=UtcDateTime)
     moved = select(
         literal_column("'outbox'").label("side"),
@@ -134,12 +134,12 @@ def bury(dialect: str) -> Insert:
     return insert(dead_letter).from_select(names, moved.where(*rows))
 
 
-def _taken(dialect: str, names: Sequence[str]) -> tuple[Any, list[ColumnElement[bool]]]:
+def _source(dialect: str, names: Sequence[str]) -> tuple[Any, list[ColumnElement[bool]]]:
     """The columns and conditions of rows to move; if the database can, the same statement deletes them."""
     if not moves_rows(dialect):
         return outbox.c, [_among_positions(dialect)]
-    gone = delete(outbox).where(_among_positions(dialect)).returning(*(outbox.c[name] for name in names))
-    return gone.cte("gone").c, []
+    deleted = delete(outbox).where(_among_positions(dialect)).returning(*(outbox.c[name] for name in names))
+    return deleted.cte("gone").c, []
 
 
 def _among_positions(dialect: str) -> ColumnElement[bool]:

@@ -11,7 +11,7 @@ from tests.polling import eventually
 
 RUNNING = {"singly": 2, "together": 5}
 """How many parcels are inside transactions: two of one each, or one of five."""
-PACE = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH_SIZE": "5"}
+LIMITS = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH_SIZE": "5"}
 PARCELS = [Parcel(number, "waits") for number in range(12)]
 NOTHING_WAITS = "1h"
 END_SESSIONS = text(
@@ -27,7 +27,7 @@ class Stop:
     def __init__(self, deployment: Deployment, way: str) -> None:
         self.stock = Stock(deployment)
         self.running = RUNNING[way]
-        self._settings = PACE | WAYS[way]
+        self._settings = LIMITS | WAYS[way]
         self._transactions = 2 if way == "singly" else 1
         self.stock.declare(**self._settings)
         self.stock.arrive(PARCELS)
@@ -101,7 +101,9 @@ def test_a_second_signal_does_not_wait(stop: Stop):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_waits_for_its_next_attempt_in_its_lane_is_given_back_at_once(deployment: Deployment, tmp_path, way: str):
+def test_what_waits_for_its_next_attempt_in_its_key_queue_is_given_back_at_once(
+    deployment: Deployment, tmp_path, way: str
+):
     """In order a failed parcel waits in the process, for an hour here, and others of its key behind it."""
     stock = Stock(deployment, delays="1h")
     cleared = tmp_path / "cleared"

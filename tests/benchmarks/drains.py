@@ -19,9 +19,9 @@ from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
 from tests.statements_sent import StatementsSent
 
-PACE = Concurrency(transactions=8, batch=200)
+CONCURRENCY = Concurrency(transactions=8, batch=200)
 PREFETCH = 64
-AHEAD = 2 * PACE.batch
+AHEAD = 2 * CONCURRENCY.batch
 """What a consumer that only receives is pushed ahead: as much as ours in batches."""
 DELAYS = DEFAULT_DELAYS[:1]
 
@@ -92,10 +92,10 @@ async def raw(orders: Orders) -> AsyncIterator[Drain]:
 async def by_hand(orders: Orders) -> AsyncIterator[Drain]:
     """A transaction for each message through the same consumer, with an inbox that is written by hand."""
     count = Count()
-    engine = create_async_engine(orders.database_url, pool_size=PACE.transactions)
+    engine = create_async_engine(orders.database_url, pool_size=CONCURRENCY.transactions)
     sent = StatementsSent(engine) if orders.trace else None
     async with await aio_pika.connect_robust(orders.broker_url) as connection:
-        callback = hand_written.handling(engine, PACE.transactions, count.one_more)
+        callback = hand_written.handling(engine, CONCURRENCY.transactions, count.one_more)
         yield Drain(partial(_consume, connection, orders.queue, PREFETCH, callback), lambda: count.done, sent)
     await engine.dispose()
 
@@ -120,10 +120,10 @@ async def received(orders: Orders) -> AsyncIterator[Drain]:
 @asynccontextmanager
 async def ours(orders: Orders, *, handler: Handler, until_empty: bool = False) -> AsyncIterator[Drain]:
     """outboxkit's consumer, as `outboxkit consume` builds it, or `outboxkit consume --drain`."""
-    engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=PACE.transactions + 1)
+    engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=CONCURRENCY.transactions + 1)
     sent = StatementsSent(engine) if orders.trace else None
-    subscriber = _subscriber(orders, prefetch=PACE.prefetch([handler]))
-    consumer = Consumer(engine, subscriber, [handler], queue=orders.queue, concurrency=PACE)
+    subscriber = _subscriber(orders, prefetch=CONCURRENCY.prefetch([handler]))
+    consumer = Consumer(engine, subscriber, [handler], queue=orders.queue, concurrency=CONCURRENCY)
     await subscriber.connect()
     yield Drain(consumer.drain if until_empty else consumer.run, consumer.outcomes.total, sent)
     await subscriber.close()

@@ -154,7 +154,9 @@ async def test_the_attempts_of_a_retried_message_are_recorded(bench: Bench, data
     assert [row["attempts"] for row in rows(database_url, tables.inbox)] == [4, 1]
 
 
-async def test_behind_a_message_that_waits_in_its_lane_nothing_of_its_key_is_handled(bench: Bench, database_url: str):
+async def test_behind_a_message_that_waits_in_its_key_queue_nothing_of_its_key_is_handled(
+    bench: Bench, database_url: str
+):
     calls: list[int] = []
 
     @inbox_handler("InOrder", batch=True)

@@ -1,4 +1,4 @@
-"""What starts when: suspects alone, batches after their linger, other keys past one that waits."""
+"""What starts when: redelivered messages alone, batches after their linger, other keys past one that waits."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ def order(number: int, **more: Any):
     return message(**({"id": f"m-{number}", "payload": b'{"order_id":%d,"total":"1"}' % number} | more))
 
 
-def put_suspect(bench: Bench, number: int) -> None:
+def put_redelivered(bench: Bench, number: int) -> None:
     """As if it had been with a consumer that died."""
     bench.put(order(number))
     bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
@@ -55,14 +55,14 @@ def watch(monkeypatch: pytest.MonkeyPatch, bench: Bench, trace: Trace) -> None:
     monkeypatch.setattr(consumer_module, "_handle", counted)
 
 
-async def test_a_suspect_runs_with_nothing_beside_it_and_its_start_is_forgotten(
+async def test_a_redelivered_message_runs_with_nothing_beside_it_and_its_start_is_forgotten(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     trace = Trace()
     watch(monkeypatch, bench, trace)
     bench.put(*map(order, range(4)))
     for number in (100, 101):
-        put_suspect(bench, number)
+        put_redelivered(bench, number)
     bench.put(*map(order, range(4, 8)))
     consumer = await bench.run_until_settled(trace.handler, concurrency=Concurrency(4))
     assert consumer.outcomes == {Outcome.PROCESSED: 10}
@@ -72,7 +72,9 @@ async def test_a_suspect_runs_with_nothing_beside_it_and_its_start_is_forgotten(
     assert rows(database_url, tables.attempt) == []
 
 
-async def test_a_start_is_recorded_before_the_handler_of_a_suspect_is_called(bench: Bench, database_url: str):
+async def test_a_start_is_recorded_before_the_handler_of_a_redelivered_message_is_called(
+    bench: Bench, database_url: str
+):
     found: list[object] = []
 
     @inbox_handler("Looks")
@@ -80,7 +82,7 @@ async def test_a_start_is_recorded_before_the_handler_of_a_suspect_is_called(ben
         found.extend((row["message_id"], row["starts"]) for row in rows(database_url, tables.attempt))
 
     bench.put(order(1))
-    put_suspect(bench, 2)
+    put_redelivered(bench, 2)
     await bench.run_until_settled(looks)
     assert found == [("m-2", 1)]
 
@@ -91,8 +93,8 @@ async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench:
     records = consumer._runner.records
     for _ in range(3):
         await records.start("m-1", bench.stop)
-    put_suspect(bench, 1)
-    put_suspect(bench, 2)
+    put_redelivered(bench, 1)
+    put_redelivered(bench, 2)
     done = await bench.drain(trace.handler)
     assert done.outcomes == {Outcome.DEAD: 1, Outcome.PROCESSED: 1}
     assert [number for number, _ in trace.seen] == [2]
@@ -103,7 +105,7 @@ async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench:
 
 async def test_what_came_back_too_often_without_a_fault_is_renewed(bench: Bench, database_url: str):
     trace = Trace()
-    put_suspect(bench, 1)
+    put_redelivered(bench, 1)
     queue = bench.subscriber.queue
     for _ in range(9):
         queue.requeue(queue.ready.pop())
@@ -112,13 +114,13 @@ async def test_what_came_back_too_often_without_a_fault_is_renewed(bench: Bench,
     assert rows(database_url, tables.attempt) == []
 
 
-async def test_a_failed_suspect_is_a_suspect_no_more(bench: Bench, database_url: str):
+async def test_a_redelivered_message_that_failed_counts_as_new(bench: Bench, database_url: str):
     @inbox_handler("Fails")
     async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
         raise Retry(after=timedelta(hours=1))
 
     bench.subscriber.delays = (timedelta(hours=1),)
-    put_suspect(bench, 1)
+    put_redelivered(bench, 1)
     assert (await bench.drain(fails)).outcomes == {Outcome.RETRIED: 1}
     assert rows(database_url, tables.attempt) == []
 

@@ -105,7 +105,7 @@ def test_without_keys_everything_may_start_in_the_order_of_its_arrival():
 
 
 @pytest.mark.parametrize("way", Mode)
-def test_a_lane_waits_for_the_one_before_however_each_is_handled(way: Mode):
+def test_a_key_queue_waits_for_the_one_before_however_each_is_handled(way: Mode):
     queues = KeyQueues()
     first, second = Arrival(NO_DELIVERY, Mode.SINGLE, "a"), Arrival(NO_DELIVERY, way, "a")
     queues.add(first)

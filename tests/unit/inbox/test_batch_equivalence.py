@@ -112,8 +112,8 @@ def in_batches(engine: Engine, entries: Sequence[Entry]) -> list[Outcome]:
     try:
         with Session(engine) as session, session.begin():
             return run_batch(session, entries)
-    except BatchEntryFailed as culprit:
-        first, last = culprit.index, culprit.index + 1
+    except BatchEntryFailed as failed:
+        first, last = failed.index, failed.index + 1
     except IntegrityError:
         first = last = len(entries) // 2
     pieces = entries[:first], entries[first:last], entries[last:]

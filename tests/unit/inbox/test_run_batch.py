@@ -131,7 +131,7 @@ def test_a_failure_names_its_entry_and_leaves_nothing(engine: Engine, database_u
     assert count(database_url, tables.inbox) == count(database_url, effects) == count(database_url, tables.outbox) == 0
 
 
-async def test_a_handler_that_takes_too_long_is_the_culprit(async_engine: AsyncEngine, database_url: str):
+async def test_a_handler_that_takes_too_long_is_the_failed_entry(async_engine: AsyncEngine, database_url: str):
     @inbox_handler("Slow", batch=True, timeout=0.05)
     async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
         await asyncio.Event().wait()
@@ -189,7 +189,7 @@ def test_all_that_handlers_leave_is_flushed_at_once(engine: Engine, database_url
 
 
 @pytest.mark.parametrize("ends", [Session.commit, Session.rollback, Session.close], ids=lambda end: end.__name__)
-def test_a_handler_that_ends_the_transaction_is_the_culprit(engine: Engine, database_url: str, ends):
+def test_a_handler_that_ends_the_transaction_is_the_failed_entry(engine: Engine, database_url: str, ends):
     """A commit would keep the inbox rows of those that have not run yet: they would never run."""
 
     @inbox_handler("Ends", batch=True)
