@@ -59,7 +59,7 @@ async def test_a_batch_is_one_claim_one_delete_and_one_commit(engine: AsyncEngin
 
     claims = [each for each in texts if "FOR UPDATE SKIP LOCKED" in each and "due_at IS NULL" in each]
     deletes = [each for each in texts if each.startswith("DELETE FROM outboxkit_outbox")]
-    order = [each for each in texts if " AS wanted" in each]
+    order = [each for each in texts if " AS batch(" in each]
     assert BATCHES <= len(deletes) <= BATCHES + 1, "the first one may be smaller"
     settled = [after for each, after in pairwise(texts) if each in deletes]
     assert settled == ["COMMIT"] * len(deletes)
