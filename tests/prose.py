@@ -1,8 +1,7 @@
 """The rules of prose, and all that breaks them: `python -m tests.prose [path…]` lists it for files and folders.
 
-Prose is docstrings, comments and texts of `outboxkit/`, and the pages of the documentation. `docs/contributing.md` has
-the rules in words; `tests/test_prose.py` makes them fail. `--shrink` removes files without offenders from the list of
-those that are not rewritten yet.
+Prose is docstrings, comments and texts of code that users read, and the pages of the documentation.
+`docs/contributing.md` has the rules in words; `tests/test_prose.py` makes them fail.
 """
 
 import ast
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-NOT_YET_REWRITTEN = Path(__file__).with_name("not_yet_rewritten.txt")
+CODE = ("outboxkit/**/*.py", "workers/*.py", "examples/**/*.py", "docs/site/*.py")
 PAGES = ("README.md", "CHANGELOG.md", "docs/**/*.md", "examples/**/README*")
 SENTENCE_WORDS = 25
 FILLER = "\0"
@@ -86,7 +85,7 @@ def shown(path: Path) -> str:
 
 def files(*names: str) -> list[Path]:
     """The files with prose at or below these paths; without a path, all of the project."""
-    every = {*(ROOT / "outboxkit").rglob("*.py"), *(path for pattern in PAGES for path in ROOT.glob(pattern))}
+    every = {path for pattern in (*CODE, *PAGES) for path in ROOT.glob(pattern)}
     roots = [Path(name).resolve() for name in names]
     return sorted(path for path in every if not roots or any(path.is_relative_to(root) for root in roots))
 
@@ -263,17 +262,8 @@ def offenders(path: Path) -> list[Offender]:
     return [Offender(shown(path), *place) for place in sorted(set(places))]
 
 
-def not_yet_rewritten() -> list[str]:
-    return NOT_YET_REWRITTEN.read_text().split()
-
-
 def main(arguments: list[str]) -> int:
-    """Print what breaks a rule in the given files, or shrink the list of files that may."""
-    if arguments == ["--shrink"]:
-        left = [name for name in not_yet_rewritten() if (ROOT / name).is_file() and offenders(ROOT / name)]
-        NOT_YET_REWRITTEN.write_text("".join(f"{name}\n" for name in left))
-        print(f"{len(left)} files are not rewritten yet")
-        return 0
+    """Print all that breaks a rule in the given files and folders."""
     places = [offender for path in files(*arguments) for offender in offenders(path)]
     print(*places, f"{len(places)} offenders", sep="\n")
     return 1 if places else 0

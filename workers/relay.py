@@ -1,4 +1,4 @@
-"""The relay as a program of your own, for where `outboxkit relay` is not enough: `python workers/relay.py`."""
+"""The relay as a program of your own, if `outboxkit relay` is not enough: `python workers/relay.py`."""
 
 import asyncio
 import sys

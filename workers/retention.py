@@ -1,4 +1,4 @@
-"""Retention as a program that stays, for where no timer runs `outboxkit prune`: `python workers/retention.py`."""
+"""Retention as a program that keeps running, if no timer runs `outboxkit prune`: `python workers/retention.py`."""
 
 import asyncio
 import sys

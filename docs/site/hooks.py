@@ -1,8 +1,8 @@
-"""What the site needs beyond MkDocs: the pages are written to be read on a code host and run by tests.
+"""Hooks of MkDocs, for pages that are also read on a code host and run by tests.
 
-Four things differ from plain Markdown. What a block prints looks unlike what is typed, and has no button to copy it. A
-link that leaves docs/, to a test for one, leads to a page that shows that file. The changelog
-is a page. A diagram is put into the page itself, so that it has the colours that the reader has chosen.
+Four things differ from plain Markdown. The output of a block looks unlike the block, and has no button to copy it. A
+link that leaves docs/, such as one to a test, leads to a page that shows that file. The changelog is a page. A diagram
+is put into the page itself, so that it has the colours of the reader's theme.
 """
 
 import re
@@ -62,17 +62,17 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     if lost:
         raise PluginError(f"{uri}: a list in a list is indented by 4, and a list follows a blank line: {lost[0]}")
     markdown = OUTPUT.sub("```{ .text .output .no-copy }", markdown)
-    return LINK.sub(lambda found: link(uri, found), markdown)
+    return LINK.sub(lambda match: link(uri, match), markdown)
 
 
-def link(page: str, found: re.Match[str]) -> str:
-    path = target(page, found["path"])
+def link(page: str, match: re.Match[str]) -> str:
+    path = target(page, match["path"])
     if path.startswith("docs/"):
-        return found[0]
+        return match[0]
     if not (ROOT / path).is_file():
         raise PluginError(f"{page} links to {path}, which is not there")
-    anchor = found["anchor"] or place(path, found["text"].strip("`"))
-    return f"[{found['text']}]({relpath(shown(path), dirname(page) or '.')}{anchor})"
+    anchor = match["anchor"] or place(path, match["text"].strip("`"))
+    return f"[{match['text']}]({relpath(shown(path), dirname(page) or '.')}{anchor})"
 
 
 def place(path: str, name: str) -> str:
@@ -91,10 +91,10 @@ def on_page_content(html: str, page: Page, **_: object) -> str:
     """
     if page.file.src_uri.startswith("source/"):
         page.present_anchor_ids = {*(page.present_anchor_ids or ()), *LINE.findall(html)}
-    html = NAME.sub(lambda found: re.sub(r"([_./])(?=\w)", r"\1<wbr>", found[0]), html)
-    return DIAGRAM.sub(lambda found: drawing(found["name"]), html)
+    html = NAME.sub(lambda match: re.sub(r"([_./])(?=\w)", r"\1<wbr>", match[0]), html)
+    return DIAGRAM.sub(lambda match: drawing(match["name"]), html)
 
 
 def drawing(name: str) -> str:
-    """The text of a diagram, which a search need not find."""
+    """The text of a diagram, hidden from the search."""
     return (ROOT / "docs" / "diagrams" / name).read_text().replace("<svg ", '<svg data-search-exclude="" ', 1)

@@ -1,4 +1,4 @@
-"""The shop's HTTP door on FastAPI: asynchronous from the request to the database."""
+"""The shop's HTTP API with FastAPI: asynchronous from the request to the database."""
 
 import asyncio
 import socket
@@ -34,9 +34,9 @@ async def get_session() -> AsyncIterator[AsyncSession]:
         yield session
 
 
-def current_user(x_user: Annotated[str | None, Header(description="who is calling")] = None) -> str:
+def current_user(x_user: Annotated[str | None, Header(description="the caller's name")] = None) -> str:
     if not x_user or len(x_user) > 255:
-        raise HTTPException(401, "say who you are, in the header X-User", {"WWW-Authenticate": "X-User"})
+        raise HTTPException(401, "name yourself in the header X-User", {"WWW-Authenticate": "X-User"})
     return x_user
 
 
@@ -102,11 +102,11 @@ async def pay(order_id: str, payment: Payment, response: Response, session: Sess
 
 @router.patch("/{order_id}", response_model=Shown, responses=refusals(400, 404, 409, 412, 428))
 async def change(
-    order_id: str, wanted: Change, response: Response, session: Session, user: User, if_match: IfMatch = None
+    order_id: str, changes: Change, response: Response, session: Session, user: User, if_match: IfMatch = None
 ) -> dict[str, object]:
     order = await find(session, order_id, user)
     check_if_match(if_match, order)
-    order.change(wanted.customer)
+    order.change(changes.customer)
     await session.commit()
     return shown(order, response)
 

@@ -1,4 +1,4 @@
-"""The shop's HTTP door on Flask: threads and plain sessions."""
+"""The shop's HTTP API with Flask: threads and plain sessions."""
 
 import asyncio
 import logging
@@ -63,7 +63,7 @@ class Change(msgspec.Struct):
 def current_user() -> str:
     user = request.headers.get("X-User", "")
     if not 0 < len(user) <= 255:
-        abort(401, "say who you are, in the header X-User")
+        abort(401, "name yourself in the header X-User")
     return user
 
 
@@ -107,10 +107,10 @@ def pay(order_id: str) -> Response:
 @shop.patch("/orders/<order_id>")
 def change(order_id: str) -> Response:
     current_user()
-    wanted = body(Change)
+    changes = body(Change)
     order = find(order_id)
     check_if_match(request.headers.getlist("If-Match"), order)
-    order.change(wanted.customer)
+    order.change(changes.customer)
     session.commit()
     return shown(order)
 

@@ -38,7 +38,7 @@ async def serve(app: ModuleType, listening: socket.socket, payments_url: str, st
 
 
 def listen(port: int) -> socket.socket:
-    """At the port; where a shop that was just killed still has it, after a moment."""
+    """Listen at the port, after a moment if a shop that was just killed still has it."""
     deadline = time.monotonic() + 5
     while True:
         try:
@@ -75,16 +75,16 @@ def main() -> int:
     parser.add_argument("--app", choices=("fastapi", "flask"), default="fastapi")
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--parent", type=int, help="end when this process ends, which has started this one")
-    chosen = parser.parse_args()
-    if chosen.parent:
-        threading.Thread(target=leave_with, args=(chosen.parent,), daemon=True).start()
-    listening = listen(chosen.port)
+    options = parser.parse_args()
+    if options.parent:
+        threading.Thread(target=leave_with, args=(options.parent,), daemon=True).start()
+    listening = listen(options.port)
     port = listening.getsockname()[1]
     payments_url = os.environ.get("PAYMENTS_URL") or f"http://{HOST}:{start(Payments, port + 1, 'payments.db')}"
     if not os.environ.get("SMTP_URL"):
         os.environ["SMTP_URL"] = f"smtp://{HOST}:{start(Mails, port + 2, 'mails')}"
     process.configure_log(level=os.environ.get("OUTBOXKIT_LOG_LEVEL", "warning"), format="auto")
-    app = import_module(f"{chosen.app}_app")
+    app = import_module(f"{options.app}_app")
     return process.run(lambda stop: serve(app, listening, payments_url, stop), shutdown_timeout=timedelta(seconds=10))
 
 

@@ -1,4 +1,4 @@
-"""What billing reads of orders' announcements, and what it announces. No code is shared with orders."""
+"""The events of orders that billing reads, and those of billing. No code is shared with orders."""
 
 from datetime import date
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What billing does when an order was placed: an invoice, and the news of it, in one transaction."""
+"""The handler of billing for a new order: an invoice and its event, in one transaction."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""What billing stores. `python -m billing.models` creates its table."""
+"""The table of billing. `python -m billing.models` creates it."""
 
 from datetime import date
 from decimal import Decimal

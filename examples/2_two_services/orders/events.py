@@ -1,4 +1,4 @@
-"""What orders announces, and what it reads of billing's announcements. The contract between the two is the JSON."""
+"""The events of orders, and those of billing that orders reads. The contract between the two is the JSON."""
 
 from dataclasses import dataclass
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What orders does when billing has issued an invoice."""
+"""The handler of orders for an invoice that billing has issued."""
 
 from sqlalchemy.ext.asyncio import AsyncSession
 

@@ -1,4 +1,4 @@
-"""What orders stores. `python -m orders.models` creates its table."""
+"""The table of orders. `python -m orders.models` creates it."""
 
 from decimal import Decimal
 

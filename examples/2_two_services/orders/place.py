@@ -22,13 +22,13 @@ def place(session: Session, total: Decimal) -> Order:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m orders.place", description=__doc__)
     parser.add_argument("count", type=int, help="how many")
-    wanted = parser.parse_args().count
-    totals = [Decimal("19.90") * number for number in range(1, wanted + 1)]
+    count = parser.parse_args().count
+    totals = [Decimal("19.90") * number for number in range(1, count + 1)]
     engine = connect()
     for total in totals:
         with Session(engine) as session, session.begin():
             place(session, total)
-    print(f"orders: placed {wanted} over {sum(totals, Decimal(0))}")
+    print(f"orders: placed {count} over {sum(totals, Decimal(0))}")
 
 
 if __name__ == "__main__":

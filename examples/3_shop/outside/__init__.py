@@ -1,1 +1,1 @@
-"""What the shop does not own: a payment provider, and a mail server. Stand-ins, of the standard library alone."""
+"""Systems outside of the shop: a payment provider and a mail server. Stand-ins, of the standard library alone."""

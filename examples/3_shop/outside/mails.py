@@ -44,7 +44,7 @@ class Conversation(StreamRequestHandler):
         return None
 
     def read_mail(self) -> bytes | None:
-        """None where the connection was lost before its end."""
+        """The mail, or None if the connection was lost before its end."""
         lines = []
         while line := self.rfile.readline():
             if line == b".\r\n":

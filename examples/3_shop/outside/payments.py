@@ -1,8 +1,8 @@
 """A payment provider to try things with: it honours `Idempotency-Key`, and it fails as it is told.
 
-POST /charges {"order_id": 1, "amount": "19.80"}   charges once for each key; the same key gets the same answer
-GET  /ledger                                       every charge that was made
-PUT  /mood {"mood": "fail", "status": 503}         how it behaves from now on, or `"times": 3` times; see MOODS
+* `POST /charges {"order_id": 1, "amount": "19.80"}` charges once for each key; the same key gets the same answer.
+* `GET /ledger` lists every charge.
+* `PUT /mood {"mood": "fail", "status": 503}` sets the behaviour from now on, or `"times": 3` times; see MOODS.
 
 `python -m outside.payments --port 8124` runs it alone.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 MOODS = {
     "well": "charges and answers",
     "slow": "waits for `seconds` first",
-    "fail": "answers `status`, with `retry_after` where it is given, and charges nothing",
+    "fail": "answers `status`, with `retry_after` if it is given, and charges nothing",
     "drop_before": "cuts the connection, and charges nothing",
     "drop_after": "charges, then cuts the connection instead of answering",
 }
@@ -42,8 +42,8 @@ class Ledger:
         with closing(self._open()) as database:
             added = "INSERT INTO charges (key, order_id, amount) VALUES (?, ?, ?) ON CONFLICT (key) DO NOTHING"
             database.execute(added, (key, order_id, amount))  # one statement: two of one key cannot both charge
-            asked = "SELECT number, order_id, amount FROM charges WHERE key = ?"
-            number, *charged = database.execute(asked, (key,)).fetchone()
+            query = "SELECT number, order_id, amount FROM charges WHERE key = ?"
+            number, *charged = database.execute(query, (key,)).fetchone()
         if charged != [order_id, amount]:
             return 422, {"error": "this key was used for another charge"}
         return 201, {"order_id": order_id, "amount": amount, "charge": f"ch_{number:06}"}
@@ -145,9 +145,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m outside.payments", description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=8124)
     parser.add_argument("--ledger", type=Path, default=Path("data/payments.db"), help="an SQLite file")
-    chosen = parser.parse_args()
-    chosen.ledger.parent.mkdir(parents=True, exist_ok=True)
-    server = Payments(("127.0.0.1", chosen.port), chosen.ledger)
+    options = parser.parse_args()
+    options.ledger.parent.mkdir(parents=True, exist_ok=True)
+    server = Payments(("127.0.0.1", options.port), options.ledger)
     print(f"payments  http://127.0.0.1:{server.server_port}", flush=True)
     with suppress(KeyboardInterrupt):
         server.serve_forever()

@@ -1,4 +1,4 @@
-"""Where the shop keeps its tables and those of outboxkit: an SQLite file, or what `OUTBOXKIT_DATABASE_URL` names."""
+"""The database of the shop's tables and outboxkit's: an SQLite file, or the one in `OUTBOXKIT_DATABASE_URL`."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the shop asks of the payment provider, and what comes back."""
+"""The events between the shop and the payment provider: a charge, and the answer to it."""
 
 from dataclasses import dataclass
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What happens once the card was charged. Two handlers: an order is paid also while the mail server is away.
+"""The two handlers of a card that was charged. An order is paid even while the mail server is away.
 
 A handler is a `def` or an `async def`, whatever the web framework is.
 """
@@ -21,7 +21,7 @@ def mark_paid(session: Session, event: CardCharged) -> None:
 
 @inbox_handler("orders.SendReceipt")
 async def send_receipt(session: AsyncSession, event: CardCharged) -> None:
-    """Better no receipt than two: `skip`, where a crash left open whether it was sent."""
+    """Better no receipt than two: `skip` if a crash left open whether it was sent."""
     order = await session.get_one(Order, event.order_id)
     text = f"Dear {order.customer},\n\nthank you for {event.amount} (charge {event.charge}).\n"
 

@@ -77,5 +77,5 @@ class Order(Base):
 
 
 def order_number(text: str) -> int | None:
-    """The number in a path, where it is one that an order could have."""
+    """The number in a path, if it is one that an order could have."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -1,8 +1,8 @@
-"""What runs beside the web server: from the outbox to the payment provider, and from its answers to the handlers.
+"""The workers beside the web server: from the outbox to the payment provider, and from its answers to the handlers.
 
-Without a broker the relay hands them to the handlers itself. With `OUTBOXKIT_BROKER_URL` they take their way through
-RabbitMQ, and each of these could run in a process of its own: `outboxkit relay --destination payments`,
-`outboxkit relay`, `outboxkit consume shop.handlers`.
+Without a broker the relay hands the answers to the handlers itself. With `OUTBOXKIT_BROKER_URL` they go through
+RabbitMQ. Then each worker could be a process of its own: `outboxkit relay --destination payments`, `outboxkit relay`,
+`outboxkit consume shop.handlers`.
 """
 
 import asyncio

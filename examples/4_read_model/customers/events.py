@@ -1,4 +1,4 @@
-"""What the read model reads of orders' announcements. No code is shared with orders."""
+"""The events of orders, as far as the read model needs them. No code is shared with orders."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""How the read model follows: sums, which come out the same in whatever order the messages come."""
+"""The handlers that keep the read model: sums, which do not depend on the order of the messages."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""What orders announces: enough for a reader to need nothing else."""
+"""The events of orders, with enough in them for a reader to need nothing else."""
 
 from dataclasses import dataclass
 from decimal import Decimal

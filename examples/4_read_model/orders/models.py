@@ -1,4 +1,4 @@
-"""What orders stores, as suits those who write. `python -m orders.models` creates its table."""
+"""The tables of orders, in a form that suits writing. `python -m orders.models` creates them."""
 
 from decimal import Decimal
 

@@ -28,15 +28,15 @@ def cancel(session: Session, order: Order) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m orders.take", description=__doc__)
     parser.add_argument("count", type=int, help="how many")
-    wanted = parser.parse_args().count
+    count = parser.parse_args().count
     with Session(connect(), expire_on_commit=False) as session:
-        for number in range(1, wanted + 1):
+        for number in range(1, count + 1):
             with session.begin():
                 order = place(session, CUSTOMERS[number % len(CUSTOMERS)], Decimal("1.10") * number)
             if number % 5 == 0:
                 with session.begin():
                     cancel(session, order)
-    print(f"orders: placed {wanted}, cancelled {wanted // 5}")
+    print(f"orders: placed {count}, cancelled {count // 5}")
 
 
 if __name__ == "__main__":
