@@ -70,17 +70,19 @@ def blocks(name: str) -> tuple[Block, ...]:
 
 def parse(name: str, text: str) -> Page:
     """A page from its text. Raises UnclearPage."""
-    for hidden in re.finditer(r"<!--", text):
-        raise UnclearPage(f"{name}:{_line(text, hidden.start())}: a comment, which no reader sees")
-    found = list(_blocks(name, text))
+    for comment in re.finditer(r"<!--", text):
+        raise UnclearPage(f"{name}:{_line(text, comment.start())}: a comment, which no reader sees")
+    every = list(_blocks(name, text))
+    if 2 * len(every) != len(re.findall(r"^ *(?:```|~~~)", text, re.MULTILINE)):
+        raise UnclearPage(f"{name}: a fence without its end, or of tildes")
     starts = list(START.finditer(FENCE.sub(lambda fence: re.sub(r"[^\n]", "-", fence[0]), text)))
-    if not found:
+    if not every:
         return Page(name, "", (), ())
     if len(starts) != 1:
         raise UnclearPage(f"{name}: {len(starts)} paragraphs begin with **Start from**")
     line = _line(text, starts[0].start())
-    before = tuple(block for block in found if block.line < line)
-    return Page(name, " ".join(starts[0][0].split()), before, tuple(block for block in found if block.line > line))
+    before = tuple(block for block in every if block.line < line)
+    return Page(name, " ".join(starts[0][0].split()), before, tuple(block for block in every if block.line > line))
 
 
 def _blocks(name: str, text: str) -> Iterator[Block]:
@@ -98,15 +100,15 @@ def _blocks(name: str, text: str) -> Iterator[Block]:
 
 
 def _kind(language: str, prose: str, previous: str) -> tuple[str, str]:
-    said = " ".join(prose.split())
-    file = FILE.search(said)
+    words = " ".join(prose.split())
+    file = FILE.search(words)
     if file is not None:
         return ("file" if file["verb"].lower() == "put this in" else "more"), file["path"]
     if language != "text":
         return language, ""
-    if not said and previous in TYPED:
+    if not words and previous in TYPED:
         return "output", ""
-    return ("example" if said.endswith("like this:") else ""), ""
+    return ("example" if words.endswith("like this:") else ""), ""
 
 
 def _line(text: str, position: int) -> int:

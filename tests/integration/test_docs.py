@@ -80,14 +80,14 @@ def environment(page: Page, servers: dict[str, str]) -> dict[str, str]:
     ],
 )
 def test_a_page_works_as_printed(page: str, servers: dict[str, str], tmp_path: Path) -> None:
-    typed, tutorial = read(page), read(TUTORIAL)
-    after_tutorial = STARTS[1] in typed.start
+    whole, tutorial = read(page), read(TUTORIAL)
+    after_tutorial = STARTS[1] in whole.start
     folder = tmp_path / "folder"
     folder.mkdir()
-    with Reader(folder, environment(tutorial if after_tutorial else typed, servers)) as reader:
+    with Reader(folder, environment(tutorial if after_tutorial else whole, servers)) as reader:
         if after_tutorial:
             reader.follow(tutorial, until=line_of(TUTORIAL, STEP_4))
-        reader.follow(typed)
+        reader.follow(whole)
 
 
 def line_of(page: str, heading: str) -> int:
@@ -99,11 +99,11 @@ def line_of(page: str, heading: str) -> int:
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_clear(page: str) -> None:
     """Nothing is hidden, every fence has its place, and the page says what it starts from."""
-    found = read(page)
-    assert not found.before or page == TUTORIAL
-    assert STARTS[2] not in found.start or page == NOT_TYPED
-    if found.blocks:
-        assert sum(start in found.start for start in STARTS) == 1, found.start
+    whole = read(page)
+    assert not whole.before or page == TUTORIAL
+    assert STARTS[2] not in whole.start or page == NOT_TYPED
+    if whole.blocks:
+        assert sum(start in whole.start for start in STARTS) == 1, whole.start
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,10 @@ def test_a_page_is_clear(page: str) -> None:
         "**Start from** an empty folder.\n\n* item\n\n    ```sh\n    true\n    ```\n",
         "**Start from** an empty folder.\n\n```\ntrue\n```\n",
         "**Start from** an empty folder.\n\nIt prints:\n\n```text\nnothing\n```\n",
+        "**Start from** an empty folder.\n\n~~~sh\ntrue\n~~~\n",
         "```sh\ntrue\n```\n",
     ],
-    ids=["comment", "word behind the language", "indented", "no language", "output of nothing", "no start"],
+    ids=["comment", "word behind the language", "indented", "no language", "output of nothing", "tildes", "no start"],
 )
 def test_an_unclear_page_is_refused(text: str) -> None:
     with pytest.raises(UnclearPage):
