@@ -74,17 +74,17 @@ def check_if_match(fields: Sequence[str] | str | None, entity: object | None, *,
         return
     tags = _tags(",".join(lines))
     if entity is None:
-        raise problems.precondition_failed("What the request wants to change does not exist.")
+        raise problems.precondition_failed("The entity that the request wants to change does not exist.")
     if tags is not None and etag(entity) not in tags:
         raise problems.precondition_failed(
-            "What the request wants to change has another version than If-Match names. Read it again, and decide anew."
+            "The entity has another version than If-Match names. Read it again, and decide anew."
         )
 
 
 def stale() -> Problem:
     """412 for a `StaleDataError`: another request has changed the same entity at the same time."""
     return problems.precondition_failed(
-        "What the request wanted to change was changed by another request meanwhile. Read it again, and decide anew."
+        "Another request has changed the entity meanwhile. Read it again, and decide anew."
     )
 
 

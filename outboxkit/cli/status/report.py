@@ -178,7 +178,7 @@ class Vacuum:
 
 @dataclass(frozen=True)
 class Status:
-    """All of it. What only PostgreSQL knows is null on SQLite."""
+    """All of it. Values that only PostgreSQL has are null on SQLite."""
 
     schema_version: int
     outbox: Outbox
