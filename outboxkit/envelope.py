@@ -44,6 +44,7 @@ def to_row(message: Message) -> tuple[Any, ...]:
         message.created_at,
         message.content_type,
         message.content_encoding,
+        message.queue,
     )
 
 
@@ -74,4 +75,4 @@ def from_claimed(values: list[Any]) -> tuple[Message, str | None]:
             values[_HEADERS], unreadable = _NO_HEADERS, f"its headers cannot be read: {type(error).__name__}"
     if type(values[_PAYLOAD]) is not bytes:  # SQLite stores whatever it is given
         values[_PAYLOAD], unreadable = b"", "its payload is not bytes"
-    return unchecked(*values), unreadable
+    return unchecked(values), unreadable

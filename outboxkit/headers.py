@@ -31,7 +31,7 @@ def encode_headers(headers: Mapping[str, object]) -> bytes:
             str, int, bool nor None.
     """
     for name, value in headers.items():
-        if not isinstance(name, str) or not _is_name(name):
+        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_LIMIT:
             raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {NAME_LIMIT} bytes is")
         if name.startswith(OWN):
             raise EncodeError(f"header {name!r} is reserved: names that start with {OWN!r} are outboxkit's own")
@@ -117,7 +117,7 @@ def _fits_32_bits(value: float) -> bool:
 
 
 def _is_name(name: str) -> bool:
-    return 0 < len(name.encode(errors="replace")) <= NAME_LIMIT
+    return 0 < len(name.encode()) <= NAME_LIMIT
 
 
 def _size(value: object) -> int:

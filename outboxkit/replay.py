@@ -224,4 +224,4 @@ def _confirmed(receipts: Sequence[Receipt]) -> int:
 def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
     message = envelope.from_row(row[2:])
     own = reserved.without(message.headers)  # a replayed dead letter is addressed to one queue
-    return changed(message, headers=own | DeliveryHeaders(handlers=handlers).headers())
+    return changed(message, queue=None, headers=own | DeliveryHeaders(handlers=handlers).headers())

@@ -123,7 +123,7 @@ class DirectPublisher:
         ]
         if (refusal := self._refusal(message, handlers, delivery_headers)) is not None:
             return refusal
-        sent = replace(message, headers=reserved.without(message.headers))
+        sent = replace(message, headers=reserved.without(message.headers), queue=None)
         failures: list[Receipt] = []
         for handler in handlers:
             failure = await self._failure(handler, sent, delivery_headers.accepted_at)

@@ -60,8 +60,8 @@ class MemoryBroker:
 
     def route(self, message: Message) -> Receipt:
         """Put the message into the queue that it is addressed to, or into all that are bound to its routing key."""
-        name, delivery_headers = reserved.addressed_to(message.headers), reserved.read_delivery_headers(message.headers)
-        sent = replace(message, headers=reserved.without(message.headers))
+        name, delivery_headers = message.queue, reserved.read_delivery_headers(message.headers)
+        sent = replace(message, headers=reserved.without(message.headers), queue=None)
         if name is not None:
             bound = [self._queues[name]] if name in self._queues else []
             reason = f"there is no queue {name!r}"

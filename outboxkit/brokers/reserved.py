@@ -10,8 +10,6 @@ from outboxkit.message import is_storable_name
 
 ATTEMPT, FIRST_FAILED = f"{OWN}attempt", f"{OWN}first-failed-at"
 HANDLERS, ACCEPTED = f"{OWN}handlers", f"{OWN}accepted-at"
-QUEUE = f"{OWN}queue"
-"""The header of a message for this queue alone, whatever is bound. It is not sent."""
 
 MOST_ATTEMPTS = 1_000_000
 """The most that is read from a header: the number must fit into a column, with those that are still to come."""
@@ -77,12 +75,6 @@ def read_delivery_headers(headers: Mapping[str, Any]) -> DeliveryHeaders:
         handlers=_names(headers.get(HANDLERS)),
         accepted_at=_moment(headers.get(ACCEPTED)),
     )
-
-
-def addressed_to(headers: Mapping[str, Any]) -> str | None:
-    """The one queue that a message with these headers is addressed to; None: all queues that are bound."""
-    queue = headers.get(QUEUE)
-    return queue if isinstance(queue, str) else None
 
 
 def without(headers: Mapping[str, Any]) -> dict[str, Any]:

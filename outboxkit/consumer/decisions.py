@@ -126,10 +126,10 @@ def dead_letter(
     """The columns of the dead letter: the message, as far as a database can hold it, and its decision."""
     texts = {name: _storable(getattr(message, name, None)) for name in TEXTS}
     return {
+        **texts,
         "side": "inbox",
         "queue": _storable(queue),
         "handler": _storable(handler),
-        **texts,
         "message_id": _storable(message.id if isinstance(message, Message) else message.message_id),
         "payload": message.payload,
         "headers": encode_foreign_headers(message.headers),

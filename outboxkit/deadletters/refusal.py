@@ -9,7 +9,6 @@ import msgspec
 from sqlalchemy import Row
 
 from outboxkit import window
-from outboxkit.brokers import reserved
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.envelope import TEXTS
 from outboxkit.errors import EncodeError
@@ -24,7 +23,7 @@ def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
         ValueError: the stored headers cannot be read.
     """
     handlers = () if letter.handler is None else (letter.handler,)
-    extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at).headers() | {reserved.QUEUE: letter.queue}
+    extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at).headers()
     try:
         return msgspec.json.encode(carried(decode_headers(letter.headers)) | extra)
     except RecursionError as error:
@@ -92,7 +91,7 @@ def _is_message(letter: Row[Any]) -> bool:
     """Whether it is the whole message. In a malformed one with an id and a type, some value was cut or left out."""
     if letter.reason == "malformed" or not letter.message_id or not letter.type:
         return False
-    texts = {name: getattr(letter, name) for name in TEXTS}
+    texts = {name: getattr(letter, name) for name in TEXTS if name != "queue"}
     try:
         Message(texts.pop("message_id"), payload=b"", **texts)
     except EncodeError:

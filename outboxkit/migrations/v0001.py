@@ -53,6 +53,7 @@ def _create_outbox(op: Any) -> None:
         sa.Column("message_id", sa.String(255), nullable=False),
         sa.Column("type", sa.String(255), nullable=False),
         *_envelope(),
+        _queue(),
         sa.Column("due_at", _TIME, comment="not before this; null: at once"),
         sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
         sa.Column("last_error", sa.Text),
@@ -107,7 +108,7 @@ def _create_dead_letter(op: Any) -> None:
         "outboxkit_dead_letter",
         sa.Column("id", _BIG, sa.Identity(), primary_key=True),
         sa.Column("side", sa.String(10), nullable=False, comment="outbox or inbox"),
-        sa.Column("queue", sa.String(255)),
+        sa.Column("queue", sa.String(255), comment="the consumer's, or the one queue that the message is for"),
         sa.Column("handler", sa.String(255)),
         sa.Column("message_id", sa.String(255)),
         sa.Column("type", sa.String(255)),
@@ -139,6 +140,7 @@ def _create_published(op: Any) -> None:
         sa.Column("message_id", sa.String(255), nullable=False),
         sa.Column("type", sa.String(255), nullable=False),
         *_envelope(),
+        _queue(),
         *_route(),
         postgresql_partition_by="RANGE (published_at)",
     )
@@ -200,6 +202,12 @@ def _envelope() -> list[sa.Column[Any]]:
         sa.Column("content_encoding", sa.String(255)),
         sa.Column("created_at", _TIME),
     ]
+
+
+def _queue() -> sa.Column[Any]:
+    return sa.Column(
+        "queue", sa.String(255), comment="the one queue that the message is for; null: those that are bound"
+    )
 
 
 def _route() -> list[sa.Column[Any]]:

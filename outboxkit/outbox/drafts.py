@@ -139,10 +139,10 @@ class Drafts:
 
     def _sending(self, declaration: Declaration) -> Sending:
         return Sending(
-            due_at=self._due_at,
-            expires_at=self._options.get("expires_at"),
-            discard_unroutable=declaration.discard_unroutable,
-            dedup=self._dedup,
-            destination=self._options.get("destination") or declaration.destination,
-            reply=declaration.reply,
+            self._due_at,
+            self._options.get("expires_at"),
+            declaration.discard_unroutable,
+            self._dedup,
+            self._options.get("destination") or declaration.destination,
+            declaration.reply,
         )

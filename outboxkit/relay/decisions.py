@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from outboxkit import ids
-from outboxkit.brokers import Answer, Receipt, Verdict, reserved
+from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.message import NAME_LIMIT, Message, changed, storable
 from outboxkit.relay.order import BatchPlan
 from outboxkit.relay.rows import ClaimedRow
@@ -47,6 +47,7 @@ def reply_to(row: ClaimedRow, reply_type: str, answer: Answer | None, *, now: da
         created_at=now,
         content_type=_short(content.content_type),
         content_encoding=None,
+        queue=None,
     )
     return Reply(row.position, reply.caused_by(cause))
 
@@ -243,7 +244,7 @@ def _backoff(policy: RelayPolicy, verdict: Verdict) -> Backoff:
 def _may_be_discarded(row: ClaimedRow, policy: RelayPolicy) -> bool:
     """Whether an unroutable row is discarded. One that an operator replayed to a single queue is not."""
     is_unwanted = row.discard_unroutable or policy.unroutable == "discard"
-    return is_unwanted and reserved.addressed_to(row.message.headers) is None
+    return is_unwanted and row.message.queue is None
 
 
 def _block(settlement: Settlement, row: ClaimedRow, until: datetime | None) -> None:

@@ -54,10 +54,10 @@ LISTED = tuple(
 )
 """The columns of a list: all but those that may be large."""
 
-BURIED = ("side", "queue", "handler", *COLUMNS, "reason", "error", "attempts", "first_failed_at", "traceback")
+BURIED = ("side", "handler", *COLUMNS, "reason", "error", "attempts", "first_failed_at", "traceback")
 """The columns that the consumer writes for a message that it gives up."""
 
-JUDGED = ("side", "queue", *TEXTS, "created_at", "reason", "position")
+JUDGED = ("side", *TEXTS, "created_at", "reason", "position")
 """The columns that decide whether a dead letter can be replayed."""
 
 _LIMIT = bindparam("limit", type_=BigInteger)

@@ -112,7 +112,7 @@ def envelopes(dialect: str) -> Select[Any]:
 def send_back() -> Insert:
     """Put a dead letter of the inbox into the outbox, behind all rows there: a new row of the destination `default`.
 
-    Parameters: id, and headers with its queue; or a list of both. Index: the primary key. Locks: the new row.
+    Parameters: id, and headers with its handler; or a list of both. Index: the primary key. Locks: the new row.
     """
     headers = bindparam("headers", type_=outbox.c.headers.type)
     values = [headers if name == "headers" else readable(dead_letter.c[name]) for name in COLUMNS]

@@ -99,6 +99,10 @@ def _envelope() -> list[Column[Any]]:
     ]
 
 
+def _queue() -> Column[Any]:
+    return Column("queue", String(255), comment="the one queue that the message is for; null: those that are bound")
+
+
 def _route() -> list[Column[Any]]:
     """The columns of a message's destination, and of the reply that its answer becomes."""
     return [
@@ -114,6 +118,7 @@ outbox = Table(
     Column("message_id", String(255), nullable=False),
     Column("type", String(255), nullable=False),
     *_envelope(),
+    _queue(),
     Column("due_at", UtcDateTime, comment="not before this; null: at once"),
     Column("attempts", Integer, nullable=False, server_default="0"),
     Column("last_error", Text),
@@ -185,7 +190,7 @@ dead_letter = Table(
     metadata,
     _big_identity("id"),
     Column("side", String(10), nullable=False, comment="outbox or inbox"),
-    Column("queue", String(255)),
+    Column("queue", String(255), comment="the consumer's, or the one queue that the message is for"),
     Column("handler", String(255)),
     Column("message_id", String(255)),
     Column("type", String(255)),
@@ -218,6 +223,7 @@ published = Table(
     Column("message_id", String(255), nullable=False),
     Column("type", String(255), nullable=False),
     *_envelope(),
+    _queue(),
     *_route(),
     postgresql_partition_by="RANGE (published_at)",
 )

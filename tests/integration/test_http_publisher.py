@@ -263,7 +263,7 @@ async def test_a_closed_publisher_is_no_connection(make: Make, destination: Dest
 
 async def test_what_cannot_be_a_request_is_rejected_alone(make: Make, destination: Destination):
     batch = [made("1"), made("2", key="a", content_type="a/b\r\nx: y"), made("3", key="a"), made("4", key="b")]
-    queued = made("5", headers={"outboxkit-queue": "billing"})
+    queued = made("5", queue="billing")
     receipts = await publish(make(), *batch, queued)
     assert verdicts(receipts) == ["confirmed", "rejected", "not sent", "confirmed", "unroutable"]
     assert receipts[1].final

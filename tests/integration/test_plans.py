@@ -105,7 +105,7 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {f"at_{name}": value for name, value in COUNTED.items()},
         {ATTEMPT},
     ),
-    "inbox.forget": (statements.inbox.forget_attempt(), COUNTED, {ATTEMPT}),
+    "inbox.forget_attempt": (statements.inbox.forget_attempt(), COUNTED, {ATTEMPT}),
 }
 SORTS = {"settle.park": {"Sort"}}
 """Of the keys of one batch."""

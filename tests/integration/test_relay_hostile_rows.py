@@ -32,8 +32,8 @@ BAD: dict[str, dict[str, Any]] = {
     "a long topic": {"topic": "é" * 250},
     "a long header name": {"headers": json.dumps({"n" * 300: 1}).encode()},
     "a large number": {"headers": b'{"n":' + b"9" * 40 + b"}"},
-    "a long queue": {"headers": json.dumps({"outboxkit-queue": "q" * 300}).encode()},
-    "a reply queue": {"headers": b'{"outboxkit-queue":"amq.rabbitmq.reply-to"}'},
+    "a long queue": {"queue": "é" * 250},
+    "a reply queue": {"queue": "amq.rabbitmq.reply-to"},
     "a bad CC": {"headers": b'{"CC":"text"}'},
     "attempts": {"headers": b"?", "attempts": 2**31 - 1},
 }

@@ -25,6 +25,7 @@ MESSAGES = st.builds(
     created_at=st.none() | st.just(NOW),
     content_type=SHORT,
     content_encoding=st.none() | SHORT,
+    queue=st.none() | SHORT,
 )
 
 

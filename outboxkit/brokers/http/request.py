@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from outboxkit import ids
-from outboxkit.brokers.reserved import addressed_to
 from outboxkit.errors import ConfigurationError
 from outboxkit.headers import OWN
 from outboxkit.message import Message
@@ -158,7 +157,7 @@ def users_headers(headers: Mapping[str, object]) -> dict[str, str]:
 
 def why_unsendable(message: Message) -> str | None:
     """The reason why no HTTP destination can take this message; None if one can."""
-    queue = addressed_to(message.headers)
+    queue = message.queue
     return None if queue is None else f"it is for the queue {queue!r}, and an HTTP destination has no queues"
 
 

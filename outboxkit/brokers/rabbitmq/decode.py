@@ -220,11 +220,11 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
     users_headers = {name: value for name, value in headers.items() if not name.startswith(_NOT_THE_USERS)}
     content_type = properties.content_type or CONTENT_TYPE
     start = (id_, type_, body, key, topic, users_headers)
-    fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4])
+    fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4], None)
     try:
         # Only texts from headers can be invalid or too long. All others are short strings of AMQP.
         if "\0" not in "".join((id_, type_, content_type, *filter(None, texts))) and _is_short(key, topic, causation):
-            return unchecked(*fields)
+            return unchecked(fields)
         return Message(*fields)
     except EncodeError as error:
         return _malformed(str(error), properties, body)

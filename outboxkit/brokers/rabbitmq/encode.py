@@ -8,7 +8,7 @@ from pamqp import encode
 
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import BROKERS_OWN, CAUSATION, EPOCH, KEY, PERSISTENT, TOPIC
-from outboxkit.brokers.reserved import QUEUE, DeliveryHeaders, addressed_to
+from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.headers import EXTRA_ROUTES, OWN
 from outboxkit.message import NAME_LIMIT, Message
 
@@ -27,7 +27,7 @@ _ALWAYS = _CONTENT_TYPE | _DELIVERY_MODE | _ID | _TYPE | _APP
 _FRAME, _PUBLISH = Struct(">BHI"), Struct(">HHH")
 _ENDED_AND_CONTENT, _ENDED_AND_FRAME = Struct(">BBHIHHQH"), Struct(">BBHI")
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">Bd")
-_NOT_THE_USERS = frozenset((KEY, CAUSATION, TOPIC, QUEUE))
+_NOT_THE_USERS = frozenset((KEY, CAUSATION, TOPIC))
 _SIZE = [bytes((number,)) for number in range(NAME_LIMIT + 1)]
 _MODE, _END = bytes((PERSISTENT,)), bytes((END,))
 _Route = tuple[bytes, int, bytes, bytes]
@@ -65,11 +65,11 @@ class Encoder:
             Unwritable: AMQP cannot carry the message. Nothing was appended.
         """
         try:
-            queue = addressed_to(message.headers) if message.headers else None
+            queue = message.queue
             route = (queue, message.topic, message.type, message.content_type, message.content_encoding)
             method, flags, before, after = self._routes.get(route) or self._encode_route(route)
             properties = [before]
-            if message.headers or message.key is not None or message.causation_id is not None:
+            if message.headers or message.key is not None or message.causation_id is not None or queue is not None:
                 flags |= _HEADERS
                 self._write_table(message, properties)
             properties.append(_MODE)
@@ -110,7 +110,7 @@ class Encoder:
         for name, value in message.headers.items():
             if name not in _NOT_THE_USERS:
                 self._write_field(name, value, fields)
-        if addressed_to(message.headers) is not None:  # its consumer is to see it as it was
+        if message.queue is not None:  # its consumer is to see it as it was
             self._write_field(TOPIC, message.routing_key, fields)
         if message.key is not None:
             self._write_field(KEY, message.key, fields)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq.confirms import NACKED, Loss, Receipts
-from outboxkit.brokers.rabbitmq.routes import SerializedRoutes, route_name, route_of
+from outboxkit.brokers.rabbitmq.routes import Route, SerializedRoutes, route_name, route_of
 from outboxkit.message import Message
 
 MAX_GROUPS = 64
@@ -69,11 +69,11 @@ class PublishPlan:
         self._serialized = serialized
         self._back_pressure = serialized.nacked
         self._paused = set(self._back_pressure.paused()) if self._back_pressure else set()
-        self._nacked: set[str] = set()
+        self._nacked: set[Route] = set()
         self._candidates = candidates
         self._failed_at: dict[str, int] = {}
         self._routes = {route_of(message) for message in messages if message.key is not None}
-        self._serialized_now, self._group, self._group_count = set[str](), list[int](), 0
+        self._serialized_now, self._group, self._group_count = set[Route](), list[int](), 0
         every = range(len(messages))
         known = [index for index in every if messages[index].id in candidates.ids] if candidates.ids else []
         first, stop = (known[0], known[-1] + 1) if known else (0, 0)
@@ -175,7 +175,7 @@ class PublishPlan:
     def _others_pass(self) -> bool:
         return self._candidates.others_pass or CONFIRMED in self.receipts
 
-    def _back_pressure_receipts(self) -> dict[str, Receipt]:
+    def _back_pressure_receipts(self) -> dict[Route, Receipt]:
         """The receipt of the messages of each nacked or paused route. No nack is a message's fault.
 
         The cause of the first nack is unclear: a full queue, or a connection that has lost sight of the queue's leader.
@@ -203,10 +203,10 @@ class PublishPlan:
             receipts[route] = Receipt(Verdict.POSTPONED, reason, after=self._pause_of(route))
         return receipts
 
-    def _pause_of(self, route: str) -> timedelta:
+    def _pause_of(self, route: Route) -> timedelta:
         return timedelta(seconds=self._back_pressure.seconds_left(route))
 
-    def _confirmed_routes(self) -> set[str]:
+    def _confirmed_routes(self) -> set[Route]:
         pairs = zip(self.messages, self.receipts, strict=True)
         return {route_of(message) for message, receipt in pairs if receipt is CONFIRMED}
 
@@ -230,8 +230,8 @@ class PublishPlan:
         later: list[int] = []
         blocked_keys: set[str] = set()
         group_ids: set[str] = set()
-        probed_routes: set[str] = set()
-        route_of_key: dict[str, str] = {}
+        probed_routes: set[Route] = set()
+        route_of_key: dict[str, Route] = {}
         for index in part:
             message = messages[index]
             if self.receipts[index] is not None or self.is_blocked(index):

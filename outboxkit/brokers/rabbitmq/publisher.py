@@ -18,7 +18,6 @@ from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, blames_a_message
 from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser
-from outboxkit.brokers.reserved import QUEUE
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 
@@ -200,4 +199,4 @@ class QueuePublisher:
 
 def addressed(message: Message, queue: str) -> Message:
     """A copy of the message, addressed to this queue alone."""
-    return replace(message, headers={**message.headers, QUEUE: queue})
+    return replace(message, queue=queue)

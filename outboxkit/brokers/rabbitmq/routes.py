@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from outboxkit.brokers.reserved import addressed_to
 from outboxkit.message import Message
 
 SERIALIZED_SECONDS = 600.0
@@ -20,18 +20,24 @@ REMIND_SECONDS = 60.0
 """The interval between two warnings about one paused route."""
 
 
-def route_of(message: Message) -> str:
-    """The route of a message: its routing key or, with a NUL in front, the one queue that it is addressed to.
+class ToQueue(NamedTuple):
+    """The route of messages that are for one queue alone."""
 
-    It decides which queues the message reaches. No routing key holds a NUL.
-    """
-    queue = addressed_to(message.headers) if message.headers else None
-    return message.routing_key if queue is None else f"\0{queue}"
+    queue: str
 
 
-def route_name(route: str) -> str:
+Route = str | ToQueue
+"""The way of a message to queues: its routing key, or the one queue that it is for."""
+
+
+def route_of(message: Message) -> Route:
+    """The route of a message."""
+    return message.routing_key if message.queue is None else ToQueue(message.queue)
+
+
+def route_name(route: Route) -> str:
     """The route as errors and logs name it."""
-    return f"queue {route[1:]!r}" if route.startswith("\0") else f"routing key {route!r}"
+    return f"queue {route.queue!r}" if isinstance(route, ToQueue) else f"routing key {route!r}"
 
 
 @dataclass(slots=True)
@@ -47,8 +53,8 @@ class NackedRoutes:
     """Back-pressure: the routes whose last answer was a nack, and until when each of them is paused."""
 
     clock: Callable[[], float]
-    _routes: dict[str, _NackedRoute] = field(default_factory=dict)
-    _warned_at: dict[str, float] = field(default_factory=dict)
+    _routes: dict[Route, _NackedRoute] = field(default_factory=dict)
+    _warned_at: dict[Route, float] = field(default_factory=dict)
     _warnings: list[str] = field(default_factory=list)
     _reconnected_at: float = float("-inf")
     _reconnect_interval: float = RECONNECT_SECONDS
@@ -56,24 +62,24 @@ class NackedRoutes:
     def __bool__(self) -> bool:
         return bool(self._routes)
 
-    def __contains__(self, route: str) -> bool:
+    def __contains__(self, route: Route) -> bool:
         return route in self._routes
 
-    def paused(self) -> Mapping[str, str]:
+    def paused(self) -> Mapping[Route, str]:
         """The routes of which nothing may be sent now, with their reasons."""
         now = self.clock() + EARLY_SECONDS
         return {route: nacked.reason for route, nacked in self._routes.items() if nacked.paused_until > now}
 
-    def seconds_left(self, route: str) -> float:
+    def seconds_left(self, route: Route) -> float:
         """The remaining pause of the route."""
         nacked = self._routes.get(route)
         return max(nacked.paused_until - self.clock(), 0.0) if nacked is not None else 0.0
 
-    def record_confirm(self, route: str) -> None:
+    def record_confirm(self, route: Route) -> None:
         """Forget the nacks of this route: the broker has confirmed a message of it."""
         self._routes.pop(route, None)
 
-    def record_nack(self, route: str, reason: str, *, retry_on_new_connection: bool) -> None:
+    def record_nack(self, route: Route, reason: str, *, retry_on_new_connection: bool) -> None:
         """Pause this route.
 
         Args:
@@ -93,7 +99,7 @@ class NackedRoutes:
         if nacked.nacks > 1:
             self._warn(route, reason)
 
-    def need_new_connection(self, routes: Iterable[str], opened_at: float) -> bool:
+    def need_new_connection(self, routes: Iterable[Route], opened_at: float) -> bool:
         """Whether the pause of one of these routes is over and this connection is older than the end of that pause."""
         now = self.clock() + EARLY_SECONDS
         all_nacked = (self._routes[route] for route in routes if route in self._routes)
@@ -115,7 +121,7 @@ class NackedRoutes:
         warnings, self._warnings = self._warnings, []
         return warnings
 
-    def _warn(self, route: str, reason: str) -> None:
+    def _warn(self, route: Route, reason: str) -> None:
         now = self.clock()
         if now - self._warned_at.get(route, float("-inf")) >= REMIND_SECONDS:
             if len(self._warned_at) >= MAX_ROUTES:
@@ -139,13 +145,13 @@ class SerializedRoutes:
     clock: Callable[[], float]
     nacked: NackedRoutes = field(init=False)
     _all_until: float = float("-inf")
-    _unroutable_until: dict[str, float] = field(default_factory=dict)
-    _confirmed: set[str] = field(default_factory=set)
+    _unroutable_until: dict[Route, float] = field(default_factory=dict)
+    _confirmed: set[Route] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.nacked = NackedRoutes(self.clock)
 
-    def among(self, routes: set[str]) -> set[str]:
+    def among(self, routes: set[Route]) -> set[Route]:
         """Those of the given routes that are serialized now."""
         now = self.clock()
         if self._all_until > now:
@@ -154,17 +160,17 @@ class SerializedRoutes:
             self._unroutable_until = {each: until for each, until in self._unroutable_until.items() if until > now}
         return {each for each in routes if each not in self._confirmed or each in self._unroutable_until}
 
-    def is_confirmed(self, route: str) -> bool:
+    def is_confirmed(self, route: Route) -> bool:
         """Whether this connection has confirmed a message of the route."""
         return route in self._confirmed
 
-    def record_confirm(self, route: str) -> None:
+    def record_confirm(self, route: Route) -> None:
         """A message of this route was confirmed."""
         if len(self._confirmed) >= MAX_ROUTES:
             self._confirmed.clear()
         self._confirmed.add(route)
 
-    def record_return(self, route: str) -> None:
+    def record_return(self, route: Route) -> None:
         """A message of this route was returned as unroutable."""
         self._unroutable_until[route] = self.clock() + SERIALIZED_SECONDS
         self._confirmed.discard(route)

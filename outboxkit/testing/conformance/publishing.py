@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 from outboxkit import ids
 from outboxkit.brokers import Verdict
-from outboxkit.brokers.reserved import QUEUE
 from outboxkit.message import Message
 from outboxkit.testing.conformance.calling import DELAYS, BrokerUnderTest, Route
 
@@ -131,8 +130,8 @@ async def an_addressed_message_goes_to_its_queue_alone(broker: BrokerUnderTest) 
         other = broker.subscriber(f"{route.queue}-other", [route.type], DELAYS)
         await other.connect()
         plain = route.message(key="k", topic="a.topic.of.its.own", headers={"tenant": "acme"})
-        there = replace(plain, headers={**plain.headers, QUEUE: route.queue})
-        nowhere = replace(route.message(key="l"), headers={QUEUE: f"nobody-{ids.new()}"})
+        there = replace(plain, queue=route.queue)
+        nowhere = replace(route.message(key="l"), queue=f"nobody-{ids.new()}")
         assert await route.send(there, nowhere) == [Verdict.CONFIRMED, Verdict.UNROUTABLE]
         delivery = await route.next()
         assert delivery.message == plain

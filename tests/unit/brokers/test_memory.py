@@ -197,9 +197,7 @@ async def test_delivery_headers_are_read_off_what_is_published(subscriber: Memor
 async def test_an_addressed_message_goes_to_its_queue_alone():
     broker = MemoryBroker()
     others, billing = broker.queue("others", ["#"]), broker.queue("billing", [])
-    receipts = await MemoryPublisher(broker).publish(
-        [message(headers={"outboxkit-queue": "billing"}), message(headers={"outboxkit-queue": "gone"})]
-    )
+    receipts = await MemoryPublisher(broker).publish([message(queue="billing"), message(queue="gone")])
     assert [receipt.verdict for receipt in receipts] == [Verdict.CONFIRMED, Verdict.UNROUTABLE]
     assert receipts[1].reason == "there is no queue 'gone'"
     assert (len(others.ready), len(billing.ready)) == (0, 1)

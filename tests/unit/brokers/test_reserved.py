@@ -58,14 +58,6 @@ def test_the_first_failure_and_who_is_still_to_run_stay():
     assert third.next_attempt(now=NOW, handlers=("Two",)) == DeliveryHeaders(4, NOW, ("Two",))
 
 
-@pytest.mark.parametrize(
-    ("headers", "queue"),
-    [({}, None), ({"a": "b"}, None), ({"outboxkit-queue": "billing"}, "billing"), ({"outboxkit-queue": 7}, None)],
-)
-def test_a_message_may_be_for_one_queue(headers: dict[str, Any], queue: str | None):
-    assert reserved.addressed_to(headers) == queue
-
-
 def test_no_reserved_header_is_left():
     assert reserved.without({"outboxkit-attempt": 1, "outboxkit-x": 2, "outbox": 3, "x-outboxkit-": 4}) == {
         "outbox": 3,

@@ -11,6 +11,7 @@ CREATE TABLE outboxkit_outbox (
     content_type VARCHAR(255) NOT NULL,
     content_encoding VARCHAR(255),
     created_at TIMESTAMP WITH TIME ZONE,
+    queue VARCHAR(255),
     due_at TIMESTAMP WITH TIME ZONE,
     attempts INTEGER DEFAULT '0' NOT NULL,
     last_error TEXT,
@@ -23,6 +24,8 @@ CREATE TABLE outboxkit_outbox (
     reply VARCHAR(255),
     PRIMARY KEY (position)
 );
+
+COMMENT ON COLUMN outboxkit_outbox.queue IS 'the one queue that the message is for; null: those that are bound';
 
 COMMENT ON COLUMN outboxkit_outbox.due_at IS 'not before this; null: at once';
 
@@ -118,6 +121,8 @@ CREATE TABLE outboxkit_dead_letter (
 
 COMMENT ON COLUMN outboxkit_dead_letter.side IS 'outbox or inbox';
 
+COMMENT ON COLUMN outboxkit_dead_letter.queue IS 'the consumer''s, or the one queue that the message is for';
+
 COMMENT ON COLUMN outboxkit_dead_letter.position IS 'the place that it had in the outbox';
 
 COMMENT ON COLUMN outboxkit_dead_letter.parked IS 'later messages of its key wait';
@@ -148,11 +153,14 @@ CREATE TABLE outboxkit_published (
     content_type VARCHAR(255) NOT NULL,
     content_encoding VARCHAR(255),
     created_at TIMESTAMP WITH TIME ZONE,
+    queue VARCHAR(255),
     destination VARCHAR(255) DEFAULT 'default' NOT NULL,
     reply VARCHAR(255),
     PRIMARY KEY (published_at, position)
 )
  PARTITION BY RANGE (published_at);
+
+COMMENT ON COLUMN outboxkit_published.queue IS 'the one queue that the message is for; null: those that are bound';
 
 COMMENT ON COLUMN outboxkit_published.reply IS 'the type of the message that the destination''s answer becomes';
 

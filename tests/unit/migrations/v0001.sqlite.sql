@@ -11,6 +11,7 @@ CREATE TABLE outboxkit_outbox (
     content_type VARCHAR(255) NOT NULL,
     content_encoding VARCHAR(255),
     created_at DATETIME,
+    queue VARCHAR(255),
     due_at DATETIME,
     attempts INTEGER DEFAULT '0' NOT NULL,
     last_error TEXT,
@@ -116,6 +117,7 @@ CREATE TABLE outboxkit_published (
     content_type VARCHAR(255) NOT NULL,
     content_encoding VARCHAR(255),
     created_at DATETIME,
+    queue VARCHAR(255),
     destination VARCHAR(255) DEFAULT 'default' NOT NULL,
     reply VARCHAR(255),
     PRIMARY KEY (published_at, position)

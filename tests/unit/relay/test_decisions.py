@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.brokers import Answer, Receipt, Verdict, reserved
+from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Reason, RelayPolicy, Settlement, add_plan, settle
 from outboxkit.relay.order import BatchPlan
 from outboxkit.relay.rows import ClaimedRow
@@ -219,7 +219,7 @@ def test_every_failure_has_a_backoff_that_never_brings_it_straight_back(verdict:
 
 
 def test_what_was_replayed_to_a_queue_that_is_gone_is_never_discarded():
-    row = ClaimedRow(1, 0, message(id="m-1", headers={reserved.QUEUE: "billing"}), discard_unroutable=True)
+    row = ClaimedRow(1, 0, message(id="m-1", queue="billing"), discard_unroutable=True)
     found = settle([row], [Receipt(FAILURES[0])], now=NOW, policy=RelayPolicy(max_attempts=1, unroutable="discard"))
     assert not found.discarded
     assert [dead.position for dead in found.dead] == [1]

@@ -30,7 +30,8 @@ def test_a_reply_is_caused_by_its_message_and_part_of_its_story():
         correlation_id="c-1",
         causation_id="m-6",
         content_encoding="gzip",
-        headers={**trace, "tenant": "a", "outboxkit-queue": "billing"},
+        queue="billing",
+        headers={**trace, "tenant": "a"},
     )
     assert found == Reply(
         7,

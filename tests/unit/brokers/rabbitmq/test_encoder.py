@@ -194,7 +194,7 @@ def test_more_routes_than_are_remembered_are_still_right(monkeypatch: pytest.Mon
 
 
 def test_a_message_for_one_queue_goes_past_the_exchange_and_keeps_its_topic_in_a_header():
-    by, addressed = encoder(), message(topic="orders.eu", headers={"outboxkit-queue": "billing", "a": 1})
+    by, addressed = encoder(), message(topic="orders.eu", queue="billing", headers={"a": 1})
     sent = read(write(addressed, message(topic="orders.eu"), replace(addressed, topic=None), by=by))
     assert [(method.exchange, method.routing_key) for method, _, _ in sent] == [
         ("", "billing"),

@@ -84,7 +84,7 @@ def test_more_routes_than_are_remembered_must_be_confirmed_again(monkeypatch: py
 def test_a_queue_is_a_route_of_its_own():
     serialized = SerializedRoutes(Clock())
     serialized.record_confirm("OrderConfirmed")
-    to_queue = [message(id=str(n), key="one", headers={"outboxkit-queue": "OrderConfirmed"}) for n in range(3)]
+    to_queue = [message(id=str(n), key="one", queue="OrderConfirmed") for n in range(3)]
     assert PublishPlan(to_queue, serialized).next_group() == [0]
     serialized.record_return(route_of(to_queue[0]))
     assert PublishPlan([message(id=str(n), key="one") for n in range(3)], serialized).next_group() == [0, 1, 2]
