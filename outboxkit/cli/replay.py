@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import compose, process
 from outboxkit.brokers import Publisher
 from outboxkit.cli.options import DATABASE, PROCESS, with_settings
-from outboxkit.cli.progress import now_and_then
+from outboxkit.cli.wording import now_and_then
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
 from outboxkit.outage import utc_now

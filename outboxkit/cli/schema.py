@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import make_url
 
-from outboxkit import compose, migrations, process, structure, urls
+from outboxkit import compose, migrations, process, schema, urls
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.settings import Settings
 
@@ -53,7 +53,7 @@ async def _check(url: str) -> None:
             await connection.run_sync(migrations.check)
             version = await connection.run_sync(migrations.installed)
             if version == migrations.LATEST:
-                await connection.run_sync(structure.check_parts)
+                await connection.run_sync(schema.check_parts)
     finally:
         await engine.dispose()
     newer = " (newer than this code)" if version > migrations.LATEST else ""

@@ -1,7 +1,10 @@
-"""Numbers, times and names as people read them."""
+"""Numbers, times, names and progress as people read them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import typer
 
 COUNTED = 10_000
 """Rows of a kind that are counted, and no more."""
@@ -55,3 +58,28 @@ def span(seconds: float) -> str:
 def printable_name(name: str | None) -> str:
     """A foreign name without characters that would move the cursor or colour the screen."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in name or "-")
+
+
+SAY_EVERY = 10_000
+"""Messages between two lines."""
+
+
+class _Counted(Protocol):
+    @property
+    def count(self) -> int: ...
+
+
+_Done = TypeVar("_Done", bound=_Counted)
+
+
+def now_and_then(line: Callable[[_Done], str]) -> Callable[[_Done], None]:
+    """A callback that prints its line each time that `SAY_EVERY` more are done."""
+    last = 0
+
+    def show(done: _Done) -> None:
+        nonlocal last
+        if done.count >= last + SAY_EVERY:
+            last = done.count
+            typer.echo(line(done), err=True)
+
+    return show

@@ -18,7 +18,7 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from sqlalchemy import Connection, func, select
 
-from outboxkit import autogenerate, structure, tables
+from outboxkit import autogenerate, schema, tables
 from outboxkit.errors import ConfigurationError
 from outboxkit.migrations import v0001
 from outboxkit.schema import check, check_engine, installed
@@ -94,7 +94,7 @@ def repair(connection: Connection) -> list[str]:
     Raises:
         SchemaError: a table or a column is missing, which nobody but a backup can give back.
     """
-    return [str(part) for part in structure.repair_parts(connection)] if installed(connection) == LATEST else []
+    return [str(part) for part in schema.repair_parts(connection)] if installed(connection) == LATEST else []
 
 
 def write_sql(dialect_name: str, output: IO[str]) -> None:

@@ -1,4 +1,8 @@
-"""Claiming: a batch is one transaction, two if rows are not held; its rows are locked, and planned by predecessors."""
+"""Claiming: a batch is one transaction, two if rows are not held; its rows are locked, and planned by predecessors.
+
+A claim starts at the floor, a position below which no ready row can be. PostgreSQL cannot remove the index entries of
+deleted rows while any transaction may still see them. Without a floor every claim would scan all of them.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -10,10 +14,40 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import statements
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.relay.floor import Floor
 from outboxkit.relay.order import BatchPlan, ContendedKeys, Predecessors, plan_batch
 from outboxkit.relay.rows import ClaimedRow, fetch, read_claimed
 from outboxkit.statements.dialects import has_one_writer, is_server
+
+
+class Floor:
+    """Rises behind the relay, and never past a row that exists or may still appear. Pure.
+
+    A position that was allocated early may become visible late, when its transaction commits. So a mark is set at the
+    highest position seen, together with the transactions that were writing at that moment. Once all of them have ended,
+    nothing new can appear below the mark. The next look then raises the floor to the mark, or to just below the oldest
+    ready row.
+    """
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._highest = 0
+        self._mark: tuple[int, frozenset[str]] | None = None
+        self._cleared: int | None = None
+
+    def saw(self, positions: Iterable[int]) -> None:
+        """Note ready rows that were claimed."""
+        self._highest = max(self._highest, max(positions, default=0))
+
+    def look(self, writers: Iterable[str], oldest_ready: int | None) -> None:
+        """Take a look at the table: the writers, read first, and then the oldest ready row above the floor."""
+        if self._cleared is not None:
+            free = self._cleared if oldest_ready is None else min(self._cleared, oldest_ready - 1)
+            self.value = max(self.value, free)
+        now = frozenset(writers)
+        if self._mark is None or not self._mark[1] & now:
+            self._cleared = self._mark[0] if self._mark else None
+            self._mark = (self._highest, now)
+
 
 LOOK_SECONDS = 0.1
 """The interval at which a busy relay looks for due rows, and for writers that keep the floor down."""

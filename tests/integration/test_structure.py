@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Outcome, SchemaError, event, inbox, inbox_handler, migrations, structure
+from outboxkit import Message, Outcome, SchemaError, event, inbox, inbox_handler, migrations, schema
 from tests.integration.test_migrations import described
 from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture
 
@@ -65,7 +65,7 @@ def test_a_worker_starts_without_an_index_and_not_without_a_column(engine: Engin
             "DROP TABLE outboxkit_handler",
         ):
             connection.execute(text(drop))
-            for ask in (migrations.check, structure.check_parts, migrations.repair):
+            for ask in (migrations.check, schema.check_parts, migrations.repair):
                 assert_lost(connection, ask)
         connection.execute(text("UPDATE outboxkit_schema_version SET version = 99"))
         migrations.check(connection)

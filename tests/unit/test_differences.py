@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outboxkit.differences import first_difference
+from outboxkit.models import first_difference
 
 
 @dataclass

@@ -11,7 +11,7 @@ import httpx
 import structlog
 
 from outboxkit.brokers import Receipt, Verdict
-from outboxkit.brokers.http import request, target, verdict
+from outboxkit.brokers.http import request, verdict
 from outboxkit.brokers.http.call import Call, reason_of
 from outboxkit.brokers.http.order import Answered, Lost, Outcome, SendOrder, Unreached
 from outboxkit.brokers.http.verdict import HttpResponse
@@ -62,7 +62,7 @@ class HttpPublisher:
         source: str = "outboxkit",
         max_answer: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self._target = target.parse(url, authorization=authorization, secret=secret)
+        self._target = request.parse(url, authorization=authorization, secret=secret)
         if cloudevents and not source:
             raise ConfigurationError("CloudEvents need a source: a URI, or a name such as /shop")
         if concurrency < 1 or max_answer < 1 or timeout <= timedelta(0):
@@ -182,7 +182,7 @@ class HttpPublisher:
         return httpx.Request("POST", self._target.url, headers=headers, content=message.payload)
 
 
-def _fixed_headers(destination: target.Target) -> dict[str, str]:
+def _fixed_headers(destination: request.Target) -> dict[str, str]:
     try:
         agent = f"outboxkit/{version('outboxkit')}"
     except PackageNotFoundError:  # run from its sources
@@ -193,7 +193,7 @@ def _fixed_headers(destination: target.Target) -> dict[str, str]:
     return headers
 
 
-def _transport(destination: target.Target, concurrency: int) -> httpx.AsyncHTTPTransport:
+def _transport(destination: request.Target, concurrency: int) -> httpx.AsyncHTTPTransport:
     """The connection pool of httpx, without the client's redirects, cookies, proxies and log of URLs."""
     return httpx.AsyncHTTPTransport(
         verify=ssl.create_default_context() if destination.url.scheme == "https" else False,

@@ -12,8 +12,7 @@ from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.dead.reading import Filters, nowhere, rules, with_filters
 from outboxkit.cli.options import DATABASE, with_settings
-from outboxkit.cli.progress import now_and_then
-from outboxkit.cli.wording import many, number
+from outboxkit.cli.wording import many, now_and_then, number
 from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings

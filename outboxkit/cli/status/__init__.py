@@ -9,7 +9,7 @@ import msgspec
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import compose, process, schema, statements, structure, urls
+from outboxkit import compose, process, schema, statements, urls
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, show, waiting
 from outboxkit.cli.status.report import Status
@@ -54,7 +54,7 @@ def read_status(connection: Connection, now: datetime) -> Status:
     """
     schema.check(connection)
     if (version := schema.installed(connection)) == schema.NEEDED:
-        structure.check_parts(connection)
+        schema.check_parts(connection)
     if is_server(connection.dialect.name):
         connection.execute(statements.status.by_index())
     report = Status(

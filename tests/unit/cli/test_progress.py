@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from outboxkit.cli.progress import SAY_EVERY, now_and_then
+from outboxkit.cli.wording import SAY_EVERY, now_and_then
 
 
 @dataclass

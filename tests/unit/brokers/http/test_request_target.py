@@ -2,14 +2,14 @@
 
 import pytest
 
-from outboxkit.brokers.http import target
+from outboxkit.brokers.http import request
 from outboxkit.errors import ConfigurationError
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def test_a_url_is_where_to():
-    found = target.parse("https://api.example:8443/v1/charges?of=shop")
+    found = request.parse("https://api.example:8443/v1/charges?of=shop")
     assert (str(found.url), found.origin) == ("https://api.example:8443/v1/charges?of=shop", "https://api.example:8443")
     assert (found.authorization, found.key) == (None, None)
 
@@ -19,17 +19,17 @@ def test_a_url_is_where_to():
     [("user:pass", "Basic dXNlcjpwYXNz"), ("user", "Basic dXNlcjo="), ("a%3Ab:%C3%A9%2F", "Basic YTpiOsOpLw==")],
 )
 def test_user_and_password_become_basic_authorization(userinfo: str, authorization: str):
-    found = target.parse(f"https://{userinfo}@api.example/x")
+    found = request.parse(f"https://{userinfo}@api.example/x")
     assert (found.authorization, str(found.url)) == (authorization, "https://api.example/x")
 
 
 def test_nothing_secret_is_shown():
     url = "https://user:p%2Fss@hooks.example/services/T0/sw0rd?token=f1sh"
-    found = target.parse(url, secret=SECRET)
+    found = request.parse(url, secret=SECRET)
     assert repr(found) == "Target(origin='https://hooks.example')"
     text = " ".join(("p%2Fss", "p/ss", "p\\/ss", str(found.authorization), SECRET, SECRET[6:], "dXNlcjpwL3Nz"))
     assert found.hide(text) == ("*** *** *** Basic *** whsec_*** *** ***")
-    bearer = target.parse("http://api.example/", authorization="Bearer abc.def")
+    bearer = request.parse("http://api.example/", authorization="Bearer abc.def")
     assert bearer.hide("Authorization: Bearer abc.def, token abc.def") == "Authorization: Bearer ***, token ***"
 
 
@@ -50,22 +50,22 @@ def test_nothing_secret_is_shown():
 )
 def test_what_is_no_url_is_refused(url: str):
     with pytest.raises(ConfigurationError) as raised:
-        target.parse(url)
+        request.parse(url)
     assert "sw0" not in str(raised.value)
 
 
 @pytest.mark.parametrize("authorization", ["", " x", "Bearer sw0rd\r\nx: y", "Bearer é"])
 def test_an_authorization_that_is_no_header_is_refused(authorization: str):
     with pytest.raises(ConfigurationError, match="printable ASCII") as raised:
-        target.parse("http://api.example/", authorization=authorization)
+        request.parse("http://api.example/", authorization=authorization)
     assert "sw0rd" not in str(raised.value)
 
 
 def test_one_authorization_is_enough():
     with pytest.raises(ConfigurationError, match="set only one"):
-        target.parse("http://user:x@api.example/", authorization="Bearer x")
+        request.parse("http://user:x@api.example/", authorization="Bearer x")
 
 
 def test_a_bad_secret_is_refused_at_once():
     with pytest.raises(ConfigurationError, match="whsec_"):
-        target.parse("http://api.example/", secret="sw0rd")
+        request.parse("http://api.example/", secret="sw0rd")
