@@ -50,7 +50,7 @@ def count_later(now: datetime) -> Select[int, datetime | None]:
     return select(func.count(), func.min(outbox.c.due_at)).where(*waiting)
 
 
-def by_index() -> Select[Any]:
+def forbid_sorting() -> Select[Any]:
     """Have this transaction read the first rows in an index's order, even if the planner expects few rows in all.
 
     Without statistics it would expect so of a table that was filled a moment ago, and read and sort all of it. And do

@@ -158,7 +158,7 @@ def assert_bounded(nodes: list[dict[str, Any]], name: str) -> None:
 
 def test_handlers_are_found_by_one_look_for_each(large: Engine) -> None:
     with large.connect() as connection:
-        connection.execute(statements.status.by_index())
+        connection.execute(statements.status.forbid_sorting())
         nodes = list(walk(explain(connection, statements.status.handlers())))
     scans = [node for node in nodes if node.get("Relation Name", "").startswith("outboxkit_inbox")]
     assert {(scan["Index Name"], scan["Actual Rows"]) for scan in scans} <= {
@@ -170,7 +170,7 @@ def test_handlers_are_found_by_one_look_for_each(large: Engine) -> None:
 
 def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:
     with large.connect() as connection:
-        connection.execute(statements.status.by_index())
+        connection.execute(statements.status.forbid_sorting())
         nodes = list(walk(explain(connection, statements.status.destinations())))
     scans = [node for node in nodes if node.get("Relation Name") == "outboxkit_outbox"]
     assert {scan["Index Name"] for scan in scans} == {"outboxkit_outbox_ready", "outboxkit_outbox_due"}

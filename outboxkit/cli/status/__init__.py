@@ -56,7 +56,7 @@ def read_status(connection: Connection, now: datetime) -> Status:
     if (version := schema.installed(connection)) == schema.NEEDED:
         schema.check_parts(connection)
     if is_server(connection.dialect.name):
-        connection.execute(statements.status.by_index())
+        connection.execute(statements.status.forbid_sorting())
     report = Status(
         schema_version=version,
         outbox=waiting.read_outbox(connection, now),
