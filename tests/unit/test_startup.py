@@ -48,7 +48,7 @@ STARTS_BY_NIGHT = {
     "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
     "replay --help": (RUN, {*SERVICE, "typer"}),
     "dead replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
-    "demo --help": (RUN, {*SERVICE, "alembic", "psycopg", "typer", "uuid_utils"}),
+    "demo --help": (RUN, {*SERVICE, "alembic", "typer", "uuid_utils"}),
 }
 
 
