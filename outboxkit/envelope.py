@@ -1,4 +1,7 @@
-"""The envelope in a row: the columns that hold a message, in one order for all that write and read them. Pure."""
+"""The envelope in a row: the columns that hold a message, in one order for all that write and read them. Pure.
+
+The envelope on the wire is in `brokers/rabbitmq/encode.py` and `decode.py`.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -11,9 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from outboxkit import lifetime, logs
-from outboxkit.brokers import DEFAULT_DELAYS, Publisher, Subscriber
+from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.errors import ConfigurationError
+from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.transaction import ALTERED
 
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}

@@ -135,7 +135,7 @@ class Replayer:
             return KeptMessages(count, first, last, until)
 
     async def run(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None] = _quiet) -> None:
-        """Publish them until all are confirmed, the broker refuses one, or `stop` is set.
+        """Publish the selected messages until all are confirmed, the broker refuses one, or `stop` is set.
 
         `done` holds the progress, however the run ends; `progress` is called with it after each page.
 

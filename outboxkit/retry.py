@@ -31,6 +31,9 @@ class Backoff:
         return max(timedelta(seconds=ceiling * self.jitter()), self.minimum)
 
 
+DEFAULT_DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
+"""The default for `OUTBOXKIT_RETRY_DELAYS`."""
+
 ATTEMPTS_LIMIT = 100_000
 """The maximum of `Retries.max_attempts`: more would be a retry without end."""
 

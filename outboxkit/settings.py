@@ -10,11 +10,10 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from outboxkit import environment, urls
-from outboxkit.brokers import DEFAULT_DELAYS
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.retry import ATTEMPTS_LIMIT
+from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_DELAYS
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")

@@ -214,7 +214,3 @@ def batch_limit(publisher: Publisher, most: int) -> int:
     """
     limit: int = getattr(publisher, "batch_limit", most)
     return min(most, limit)
-
-
-DEFAULT_DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), timedelta(minutes=10))
-"""The default for `OUTBOXKIT_RETRY_DELAYS`."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from outboxkit.brokers import CONFIRMED, DEFAULT_DELAYS, Malformed, Receipt, Verdict, reserved
+from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict, reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.message import Message
-from outboxkit.retry import delay_for
+from outboxkit.retry import DEFAULT_DELAYS, delay_for
 
 
 @dataclass(frozen=True, slots=True)

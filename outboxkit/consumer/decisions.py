@@ -1,4 +1,7 @@
-"""The consumer's decisions: another attempt or a dead letter, from what a handler raised. Pure."""
+"""Another attempt or a dead letter, for a delivery that no handler gets, and the columns of the dead letter. Pure.
+
+The decision on a failed handler is in `inbox/failure.py`.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from outboxkit import window
-from outboxkit.brokers import DEFAULT_DELAYS, Malformed
+from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
 from outboxkit.envelope import TEXTS
 from outboxkit.errors import ConfigurationError
@@ -15,7 +18,7 @@ from outboxkit.headers import encode_foreign_headers
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision, readable_traceback
 from outboxkit.message import NAME_LIMIT, Message, storable
-from outboxkit.retry import Retries, delay_for
+from outboxkit.retry import DEFAULT_DELAYS, Retries, delay_for
 
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 SHOWN = 60

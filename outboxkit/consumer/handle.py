@@ -128,8 +128,8 @@ class HandlerRunner:
 
     Attributes:
         routing: decides which handlers run.
-        transactions: run them.
-        records: written beside them.
+        transactions: runs the handlers.
+        records: counts starts and failures, and writes dead letters.
         reports: hears of failures.
         policy: when a message is given up.
         now: the database's time.

@@ -2,6 +2,8 @@
 
 One transaction resolves a page of them: it puts their messages back into the outbox, marks the dead letters and
 releases their keys. So a replay may be killed at any time, and run again.
+
+`relay/decisions.py` and `inbox/failure.py` decide when a message becomes a dead letter.
 """
 
 import asyncio

@@ -114,7 +114,8 @@ def dialect_of(session: Session, within: Handling | None) -> str:
     """The name of the dialect of a session for effects, which has not begun its transaction.
 
     Raises:
-        ConfigurationError: its commits would be none, or it would wait for the handler, which waits for it.
+        ConfigurationError: the session is bound to a Connection, so that it cannot commit by itself. Or on SQLite it
+            would deadlock with the handler.
     """
     bind = session.get_bind(clause=tables.effect)
     if isinstance(bind, Connection):

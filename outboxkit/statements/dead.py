@@ -110,7 +110,7 @@ def count_by_kind(selection: Selection) -> Select[Any]:
 
 
 def replay_candidates(selection: Selection) -> Select[Any]:
-    """The dead letters of a selection whose replay depends on more than their position.
+    """The dead letters of the inbox, or without a position, in a selection: the rules have to judge them.
 
     Only the columns for that check. Reads every dead letter of the selection, but no payload. Locks: none.
     """

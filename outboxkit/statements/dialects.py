@@ -165,7 +165,7 @@ def lists(dialect: str, kinds: Mapping[str, TypeEngine[Any]]) -> Lists:
 
 
 def row_id(dialect: str) -> ColumnElement[Any]:
-    """A row's place in its table, until it is changed. By the key, the planner might read the whole table."""
+    """A row's place in its table, until it is changed. A condition on the key might make the planner read it all."""
     return literal_column("rowid", Integer) if has_one_writer(dialect) else literal_column("ctid")
 
 

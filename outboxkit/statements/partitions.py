@@ -195,7 +195,7 @@ def clear_default(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
 
 
 def attach_partition(partitioned: PartitionedTable, schema: str, day: date) -> DDL:
-    """Attach a day's table, which takes its rows from now on. Reads the default partition. PostgreSQL only.
+    """Attach a day's table: new rows of that day go there from now on. Reads the default partition. PostgreSQL only.
 
     Locks: the table, SHARE UPDATE EXCLUSIVE, which no insert waits for; those of `block_inserts` or `close_default`.
     """

@@ -12,9 +12,10 @@ from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from outboxkit import process
-from outboxkit.brokers import DEFAULT_DELAYS, Subscriber
+from outboxkit.brokers import Subscriber
 from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import Handler, handler_of
+from outboxkit.retry import DEFAULT_DELAYS
 from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
 from tests.statements_sent import StatementsSent

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from outboxkit import ConfigurationError
-from outboxkit.brokers import DEFAULT_DELAYS
+from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.settings import SECRETS, Settings, load, parse_duration, variable
 
 SECRET = "hunter2"

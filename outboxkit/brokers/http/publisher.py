@@ -194,7 +194,7 @@ def _fixed_headers(destination: request.Target) -> dict[str, str]:
 
 
 def _transport(destination: request.Target, concurrency: int) -> httpx.AsyncHTTPTransport:
-    """The connection pool of httpx, without the client's redirects, cookies, proxies and log of URLs."""
+    """The connection pool of httpx alone: no redirects, cookies, proxies or logged URLs."""
     return httpx.AsyncHTTPTransport(
         verify=ssl.create_default_context() if destination.url.scheme == "https" else False,
         trust_env=False,

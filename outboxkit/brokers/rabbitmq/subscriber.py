@@ -10,7 +10,7 @@ import aiormq
 from pamqp import commands
 
 from outboxkit import urls
-from outboxkit.brokers import DEFAULT_DELAYS, Malformed, reserved
+from outboxkit.brokers import Malformed, reserved
 from outboxkit.brokers.rabbitmq import connection, decode
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
@@ -19,7 +19,7 @@ from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, retry_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
-from outboxkit.retry import delay_for
+from outboxkit.retry import DEFAULT_DELAYS, delay_for
 
 
 class Source(Protocol):

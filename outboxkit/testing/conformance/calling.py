@@ -1,4 +1,4 @@
-"""Cases for a publisher to a destination, which has no queues but answers for each message; and routes to test on."""
+"""Cases for a publisher that calls a destination, and routes for tests. A destination answers each message."""
 
 import asyncio
 from collections.abc import Sequence

@@ -4,7 +4,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from outboxkit.brokers import CONFIRMED, DEFAULT_DELAYS, Malformed, Receipt, Verdict
+from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict
+from outboxkit.retry import DEFAULT_DELAYS
 
 
 def test_only_one_verdict_is_a_confirm():
