@@ -80,5 +80,5 @@ def read_secret(path: str, *, named: str) -> str:
 
 
 def _is_secret(path: str) -> bool:
-    """Whether it looks as if the secret itself was given in place of its file's path."""
-    return "://" in path or path.startswith("whsec_") or (" " in path and not path.startswith(("/", ".")))
+    """Whether it may be the secret itself, given in place of its file's path."""
+    return not path.startswith(("/", "."))

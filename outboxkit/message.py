@@ -202,6 +202,8 @@ def _check_text(name: str, text: str | None) -> None:
         raise EncodeError(f"message {name} {text!r} is not valid Unicode: it holds a lone surrogate") from None
     if size > NAME_LIMIT:
         raise EncodeError(f"message {name} is {size} bytes long; AMQP carries at most {NAME_LIMIT}: {text[:40]!r}…")
+    if name == "queue" and not text:
+        raise EncodeError("message queue is ''; None is accepted, or the name of a queue")
     if "\0" in text:
         raise EncodeError(f"message {name} {text!r} holds a NUL character, which PostgreSQL cannot store")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from outboxkit import window
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
+from outboxkit.brokers.reserved import HANDLERS, LATEST, MOST_ATTEMPTS
 from outboxkit.envelope import TEXTS
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line, printable
@@ -124,10 +124,15 @@ def dead_letter(
     queue: str,
     handler: str | None,
     attempts: int,
+    required: tuple[str, ...] = (),
     first_failed_at: datetime | None = None,
 ) -> dict[str, Any]:
-    """The columns of the dead letter: the message, as far as a database can hold it, and its decision."""
+    """The columns of the dead letter: the message, as far as a database can hold it, and its decision.
+
+    The names of `required` handlers are kept among the headers, for a replay, if no handler is known.
+    """
     texts = {name: _storable(getattr(message, name, None)) for name in TEXTS}
+    names = {HANDLERS: list(required)} if required and handler is None else {}
     return {
         **texts,
         "side": "inbox",
@@ -135,7 +140,7 @@ def dead_letter(
         "handler": _storable(handler),
         "message_id": _storable(message.id if isinstance(message, Message) else message.message_id),
         "payload": message.payload,
-        "headers": encode_foreign_headers(message.headers),
+        "headers": encode_foreign_headers({**message.headers, **names}),
         "content_type": texts["content_type"] or "application/octet-stream",
         "created_at": _bounded(getattr(message, "created_at", None)),
         "reason": decision.reason,

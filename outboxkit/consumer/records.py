@@ -108,6 +108,7 @@ class Records:
                 queue=self.queue,
                 handler=handler,
                 attempts=attempts,
+                required=delivery.delivery_headers.handlers,
                 first_failed_at=delivery.delivery_headers.first_failed_at or arrival.first_failed_at,
             )
             for handler, decision in failed.items()

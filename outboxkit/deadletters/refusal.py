@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Row
 
 from outboxkit import window
-from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.brokers.reserved import DeliveryHeaders, read_delivery_headers
 from outboxkit.envelope import TEXTS
 from outboxkit.errors import EncodeError
 from outboxkit.headers import carried, decode_headers
@@ -17,15 +17,16 @@ from outboxkit.message import NAME_LIMIT, Message
 
 
 def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
-    """The message's own headers, and those that send it to its queue and to the handler that gave it up.
+    """The message's own headers, and those that name the handler that gave it up, or the handlers that it is for.
 
     Raises:
         ValueError: the stored headers cannot be read.
     """
-    handlers = () if letter.handler is None else (letter.handler,)
-    extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at).headers()
     try:
-        return msgspec.json.encode(carried(decode_headers(letter.headers)) | extra)
+        headers = decode_headers(letter.headers)
+        handlers = read_delivery_headers(headers).handlers if letter.handler is None else (letter.handler,)
+        extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at).headers()
+        return msgspec.json.encode(carried(headers) | extra)
     except RecursionError as error:
         raise ValueError(str(error)) from error
 

@@ -1,6 +1,7 @@
 """The consumer against PostgreSQL and RabbitMQ: deliveries that no handler can have, lost connections, and limits."""
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -56,6 +57,18 @@ async def test_what_cannot_be_handled_is_set_aside_once(
     assert error in letter.error
     assert (letter.message_id, letter.type) == (properties.get("message_id"), properties.get("type"))
     assert broker.depth() == 0
+
+
+async def test_a_message_for_a_handler_that_nobody_has_keeps_its_name(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    async with start(bill, policy=ConsumerPolicy(max_attempts=1)) as consumer:
+        publish(broker, 1, "first", headers={"outboxkit-handlers": ["billing.Mailer"]})
+        await consumer.reaches(dead=1)
+    (letter,) = dead_letters(pg_engine)
+    assert (letter.reason, letter.handler) == ("no handler", None)
+    assert json.loads(letter.headers)["outboxkit-handlers"] == ["billing.Mailer"]
+    assert processed(pg_engine) == []
 
 
 async def test_a_message_older_than_the_inbox_remembers_is_stale(start: Start, pg_engine: Engine, broker: PlainClient):

@@ -25,13 +25,13 @@ MINE = THIS | {"at_token": "t"}
 TAKE = THIS | {"asked": b"a" * 32, "token_now": "t2", "retention": timedelta(hours=24), "lease": timedelta(minutes=1)}
 LOCKED = TAKE | {"lease": None, "request_lock": 2**62, "request_part": -7, "asked_part": 9}
 STATEMENTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "take": (statements.idempotency.take_key("postgresql"), TAKE),
+    "take_key": (statements.idempotency.take_key("postgresql"), TAKE),
     "take_alone": (statements.idempotency.take_alone("postgresql"), LOCKED),
     "look_up": (statements.idempotency.look_up("postgresql"), THIS),
     "keep_steps": (statements.idempotency.keep_steps("postgresql"), MINE | {"finished": b"{}", "lease": TAKE["lease"]}),
-    "finish": (statements.idempotency.record_answer(), MINE | {"status": 200, "headers": b"[]", "body": b""}),
-    "end_lease": (statements.idempotency.end_key_lease("postgresql"), MINE),
-    "forget": (statements.idempotency.forget_key(), MINE),
+    "record_answer": (statements.idempotency.record_answer(), MINE | {"status": 200, "headers": b"[]", "body": b""}),
+    "end_key_lease": (statements.idempotency.end_key_lease("postgresql"), MINE),
+    "forget_key": (statements.idempotency.forget_key(), MINE),
 }
 PRIMARY = "outboxkit_idempotency_pkey"
 

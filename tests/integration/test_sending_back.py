@@ -58,6 +58,14 @@ async def test_one_that_no_handler_gave_up_is_for_all_of_them(engine: Engine, as
     assert (row.queue, headers_of(row)) == ("billing", {})
 
 
+async def test_one_that_found_none_of_its_handlers_is_for_these_alone(engine: Engine, async_engine: AsyncEngine):
+    names = b'{"tenant":"a","outboxkit-handlers":["Mailer","Biller"]}'
+    fill(engine, [buried(handler=None, reason="no handler", headers=names)])
+    await replay(async_engine)
+    (row,) = outbox_rows(engine).values()
+    assert headers_of(row) == {"tenant": "a", reserved.HANDLERS: ["Mailer", "Biller"]}
+
+
 async def test_both_sides_go_at_once_each_in_its_way(engine: Engine, async_engine: AsyncEngine):
     fill(engine, [dead(7, key="a"), dead(5)], [waiting(8, "a")])
     fill(engine, [buried("x"), buried("y")])

@@ -26,7 +26,10 @@ LONGEST = 8 * 1024
 _TAIL = 12 * RUN
 """The last bytes of a cut text, which are cut off as well: a secret that begins there might not be recognized."""
 
-_ESCAPE = re.compile(rb"%(?:25)*[0-9a-f]{2}|&#?[0-9a-z]{1,31};|\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\.|\+", re.IGNORECASE)
+_ESCAPE = re.compile(
+    rb"%(?:25)*[0-9a-f]{2}|&#(?:[0-9]{1,8}|x[0-9a-f]{1,8});?|&[0-9a-z]{1,31};|\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\.|\+",
+    re.IGNORECASE,
+)
 _BLANKS = b"abfnrtv"
 
 
@@ -44,8 +47,7 @@ class Redaction:
         plain = {_unescape(each)[0] for each in encoded}
         decoded = {unquote_to_bytes(each) for each in encoded}  # a + in it is a plus sign, not a space
         long = [each for each in encoded | plain | decoded if len(each) >= SHORTEST]
-        encoders = (base64.b64encode, base64.urlsafe_b64encode)
-        base64s = {encode(each).rstrip(b"=") for each in long for encode in encoders}
+        base64s = {part for each in long for part in _base64s(each)}
         base64s = {_unescape(each)[0] for each in base64s}  # like the texts, in which a + may stand for a space
         folded = {each.lower() for each in plain | base64s}
         self._words = [each for each in folded if len(each) < RUN]
@@ -77,6 +79,14 @@ class Redaction:
                 if not plain[max(start - 1, 0) : start].isalnum() and not plain[end : end + 1].isalnum():
                     yield start, end
                 start = plain.find(word, end)
+
+
+def _base64s(secret: bytes) -> Iterator[bytes]:
+    """The secret in both alphabets of base64, also as a part of a longer text: it may begin at each of three places."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for before in range(3):
+            text = encode(bytes(before) + secret).rstrip(b"=")
+            yield text if before == 0 else text[before + 1 :]
 
 
 def parts_of(path: str, query: str) -> list[str]:

@@ -97,7 +97,7 @@ async def connect(
     for each in addresses.in_turn():
         target = targets[each]
         try:
-            with convert_errors(f"cannot connect to {without_password(each)}"):
+            with convert_errors(f"cannot connect to {urls.shown(each)}"):
                 connection = aio_pika.Connection(target, client_properties={"connection_name": name})
                 if tap is not None:
                     connection.kwargs["transport_factory"] = TappedTransports(target.scheme, tap, on_writer)
@@ -231,17 +231,6 @@ def describe(error: BaseException | None) -> str:
     if isinstance(error, aiormq.exceptions.InvalidFrameError) and "Connection.Close" in str(error):
         return "the broker does not let this user in: is the vhost there, and has the user permissions in it?"
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def without_password(url: str) -> str:
-    """The URL without its password, for messages and logs."""
-    if urls.is_ambiguous(url):
-        return "the broker URL"
-    try:
-        parsed = URL(url)
-        return str(parsed.with_password("***") if parsed.password else parsed)
-    except ValueError:
-        return "the broker URL"
 
 
 def _parse(url: str, heartbeat: int = HEARTBEAT_SECONDS) -> URL:

@@ -191,8 +191,7 @@ class PublishPlan:
                 reason = f"nacked by the broker, on a new connection too: for {name} a queue is full, or has no leader"
             else:
                 self._back_pressure.record_nack(route, "", retry_on_new_connection=True)
-                if self._serialized.is_confirmed(route):
-                    self._serialized.record_nack()
+                self._serialized.record_nack()
                 receipts[route] = Receipt(Verdict.UNKNOWN, f"the broker nacked all for {name} on this connection")
                 continue
             self._back_pressure.record_nack(route, reason, retry_on_new_connection=route not in confirmed)

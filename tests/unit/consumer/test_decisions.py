@@ -1,5 +1,6 @@
 """What becomes of a message: decided from what happened alone."""
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -213,3 +214,10 @@ def test_a_dead_letter_that_the_database_refuses_is_kept_bare():
         "attempts": 3,
     }
     assert bare["error"] == "boom (kept without its headers and other properties: ValueError: too)"
+
+
+def test_a_dead_letter_keeps_the_handlers_that_its_message_requires():
+    row = decisions.dead_letter(message(), FAILED, queue="q", handler=None, attempts=1, required=("Mailer",))
+    assert json.loads(row["headers"])["outboxkit-handlers"] == ["Mailer"]
+    row = decisions.dead_letter(message(), FAILED, queue="q", handler="Biller", attempts=1, required=("Mailer",))
+    assert "outboxkit-handlers" not in json.loads(row["headers"])

@@ -96,3 +96,22 @@ def test_any_secret_is_hidden_in_any_way(secret: str, way: object, around: str):
 @given(st.text(), st.lists(st.text(max_size=30), max_size=4))
 def test_it_takes_any_text(text: str, secrets: list[str]):
     assert isinstance(Redaction(secrets)(text), str)
+
+
+@pytest.mark.parametrize("before", ["", "B", "Be", "Bearer ", "Authorization: Bearer "])
+def test_a_secret_in_the_middle_of_base64_is_hidden(before: str):
+    token = "Zk9xQ7TtPqv3Ls88abXY"
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(f"{before}{token} and more".encode()).decode()
+        shown = Redaction([token])(text)
+        assert "***" in shown
+        assert not any(
+            token[start : start + 6].encode() in base64.b64decode(shown.split("***")[0] + "==") for start in range(3)
+        )
+
+
+def test_references_of_html_are_read_without_their_semicolon():
+    for form in ("&#{}", "&#x{:x}", "&#{};"):
+        assert "".join(map(chr, b"Zk9xQ7Tt")) not in html.unescape(
+            Redaction(["Zk9xQ7TtPqv3"])("".join(form.format(ord(each)) for each in "Zk9xQ7TtPqv3"))
+        )

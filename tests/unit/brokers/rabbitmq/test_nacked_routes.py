@@ -135,3 +135,12 @@ def test_what_no_answer_came_for_stays_unknown_beside_a_nack():
     plan.receipts[0] = NACKED
     plan.record_refused([0])
     assert [receipt.verdict for receipt in plan.finish("lost")] == [Verdict.UNKNOWN, Verdict.UNKNOWN]
+
+
+def test_the_first_nack_of_a_connection_serializes_keys_too():
+    """A full queue has room again: what was nacked first must not be overtaken by what leaves with it."""
+    publishing = Publishing().publish("a", "a", key="one", full=("a",)).wait()
+    publishing.clock.now += 1
+    publishing.publish("a", "a", "a", "a", key="one", full=("a",), room=1)
+    assert publishing.groups[:2] == [["a"], ["a"]]
+    assert publishing.verdicts == ["confirmed", "postponed", "not sent", "not sent"]
