@@ -15,17 +15,24 @@ def default_partition(table: str) -> str:
 
 
 def default_partition_again(table: str) -> str:
-    """Make it again, or attach the one that was detached, and give it to the table's owner. Locks the table."""
+    """Make it again, or attach the one that was detached, and give it to the table's owner. Locks the table.
+
+    It is the one in the table's own schema: further on in the search path there may be another copy of the tables.
+    """
     return f"""
 DO $make$
+DECLARE
+    parent regclass := to_regclass('{table}');
+    child text := (SELECT quote_ident(nspname) || '.{table}_default'
+        FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = parent);
 BEGIN
-    IF to_regclass('{table}_default') IS NULL THEN
-        {default_partition(table)};
+    IF to_regclass(child) IS NULL THEN
+        EXECUTE 'CREATE TABLE ' || child || ' PARTITION OF {table} DEFAULT';
     ELSE
-        ALTER TABLE {table} ATTACH PARTITION {table}_default DEFAULT;
+        EXECUTE 'ALTER TABLE {table} ATTACH PARTITION ' || child || ' DEFAULT';
     END IF;
-    EXECUTE 'ALTER TABLE {table}_default OWNER TO '
-        || (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = to_regclass('{table}'));
+    EXECUTE 'ALTER TABLE ' || child || ' OWNER TO '
+        || (SELECT quote_ident(pg_get_userbyid(relowner)) FROM pg_class WHERE oid = parent);
 END $make$
 """  # noqa: S608 - our own names
 

@@ -56,6 +56,19 @@ def test_a_detached_partition_comes_back_with_its_rows(pg_engine: Engine):
     assert handle(pg_engine) is Outcome.DUPLICATE
 
 
+def test_a_partition_is_made_again_beside_another_copy_of_the_tables(pg_engine: Engine):
+    with pg_engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA messaging"))
+        connection.execute(text("SET LOCAL search_path = messaging"))
+        migrations.migrate(connection)
+        connection.execute(text("SET LOCAL search_path = messaging, public"))
+        connection.execute(text("DROP TABLE outboxkit_inbox_default"))
+        assert "the default partition of outboxkit_inbox" in migrations.repair(connection)
+        assert migrations.repair(connection) == []
+        tables = "SELECT schemaname FROM pg_tables WHERE tablename = 'outboxkit_inbox_default' ORDER BY 1"
+        assert connection.execute(text(tables)).scalars().all() == ["messaging", "public"]
+
+
 def test_a_worker_starts_without_an_index_and_not_without_a_column(engine: Engine):
     with engine.begin() as connection:
         connection.execute(text("DROP INDEX outboxkit_outbox_held"))
