@@ -25,9 +25,7 @@ def test_it_refuses_connections(deployment: Deployment):
         witness = begin(deployment, OUTBOXKIT_BROKER_URL=through)
         proxy.refuse()
         witness.send()
-        witness.assert_away(
-            "broker", f"cannot connect to amqp://outboxkit:***@127.0.0.1:{proxy.port}", "lost", "closed"
-        )
+        witness.assert_away("broker", f"cannot connect to amqp://127.0.0.1:{proxy.port}", "lost", "closed")
         witness.assert_status(waiting=4)
         proxy.accept()
         witness.assert_all_arrived("broker")
@@ -133,7 +131,7 @@ def test_the_password_is_wrong(in_vhost: Deployment, vhost: OwnVhost):
     witness = Witness(in_vhost)
     witness.start_relay()
     witness.send()
-    witness.assert_away("broker", f"{vhost.user}:***@127.0.0.1")
+    witness.assert_away("broker", "cannot connect to amqp://127.0.0.1")
     witness.assert_away("broker", "ACCESS_REFUSED")
     witness.assert_status(waiting=4)
     vhost.control("change_password", vhost.user, vhost.password)

@@ -95,14 +95,17 @@ async def connect(
     targets = {each: _parse(each, heartbeat) for each in addresses.urls}
     failures: list[BrokerUnavailable] = []
     for each in addresses.in_turn():
-        target = targets[each]
+        target, connection = targets[each], None
         try:
             with convert_errors(f"cannot connect to {urls.shown(each)}"):
                 connection = aio_pika.Connection(target, client_properties={"connection_name": name})
                 if tap is not None:
                     connection.kwargs["transport_factory"] = TappedTransports(target.scheme, tap, on_writer)
                 await connection.connect(timeout=timeout / len(targets))
-        except BrokerUnavailable as error:
+        except BaseException as error:
+            await close(connection)  # else the client library does when it is freed, maybe in a thread without a loop
+            if not isinstance(error, BrokerUnavailable):
+                raise
             failures.append(error)
             continue
         if on_lost is not None:

@@ -222,3 +222,20 @@ def test_the_virtual_host_is_that_of_the_first_url(url: str, name: str):
 
 def test_what_is_not_a_url_has_no_virtual_host():
     assert connection.vhost("amqp://[mq") == ""
+
+
+async def test_a_connection_that_failed_is_closed_and_leaves_nothing_for_the_garbage_collector(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    made: list[aio_pika.Connection] = []
+
+    class Recorded(aio_pika.Connection):
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            super().__init__(*args, **kwargs)  # type: ignore[arg-type]
+            made.append(self)
+
+    monkeypatch.setattr(aio_pika, "Connection", Recorded)
+    (port,) = free_ports(1)
+    with pytest.raises(BrokerUnavailable):
+        await connection.connect(f"amqp://127.0.0.1:{port}/", name="unit test", timeout=5)
+    assert [each.is_closed for each in made] == [True]
