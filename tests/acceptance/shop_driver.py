@@ -5,7 +5,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,14 +18,10 @@ import httpx
 
 from tests.polling import eventually
 from tests.processes import ROOT
+from tests.servers.ports import free_row
 
 SHOP = ROOT / "examples" / "3_shop"
 PROBLEM = "application/problem+json"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
 
 
 class Made:
@@ -77,7 +72,7 @@ class Shop:
     """The shop on `fastapi` or `flask`, with data of its own: started, killed and started again at the same port."""
 
     def __init__(self, app: str, data: Path, environment: Mapping[str, str] | None = None) -> None:
-        self.app, self.data, self.port = app, data, free_port()
+        self.app, self.data, self.port = app, data, free_row(3)  # its neighbours take the two ports after it
         self.environment = {"SHOP_DATA": str(data), **(environment or {})}
         data.mkdir(parents=True, exist_ok=True)
         self.log = data / "serve.log"

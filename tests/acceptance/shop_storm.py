@@ -13,9 +13,10 @@ import httpx
 from sqlalchemy import Engine, create_engine, select, text
 
 from outboxkit import ids, tables
-from tests.acceptance.shop_driver import Client, Made, Shop, free_port, ledger, set_mood
+from tests.acceptance.shop_driver import Client, Made, Shop, ledger, set_mood
 from tests.night import chance
 from tests.polling import eventually
+from tests.servers.ports import free_row
 
 CLIENTS = 4
 AMOUNTS = ("19.80", "0.01", "1234.5")
@@ -63,7 +64,7 @@ class Buyer:
 def payment_server(data: Path) -> Iterator[str]:
     """The payment server as a process of its own, which lives through the storm."""
     environment = {"LEDGER": str(data / "payments.db")}
-    made = Made("payments", log=data / "payments.log", environment=environment, port=free_port())
+    made = Made("payments", log=data / "payments.log", environment=environment, port=free_row(1))
     try:
         yield made.url_of("payments")
     finally:

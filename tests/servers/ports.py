@@ -20,6 +20,12 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
+def free_row(count: int) -> int:
+    """The first of so many free ports in a row: for a program that takes the ports after its own, too."""
+    rows = (range(first, first + count) for first in free_ports(200))
+    return next(row[0] for row in rows if all(map(_is_free, row)))
+
+
 def _is_free(port: int) -> bool:
     with socket.socket() as listener, contextlib.suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,7 @@
 """Where the tests' servers come from: the choice alone, with no server started."""
 
 import gc
+import socket
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -9,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from tests.servers import ServersUnavailable, containers
+from tests.servers import ServersUnavailable, containers, ports
 from tests.servers.external import External
-from tests.servers.ports import HIGHEST, LOWEST, free_ports
+from tests.servers.ports import HIGHEST, LOWEST, free_ports, free_row
 from tests.servers.postgresql import with_driver
 from tests.servers.provision import POSTGRESQL, RABBITMQ, Kind, Machine, choose
 from tests.servers.server import Server
@@ -115,6 +116,13 @@ def test_the_database_url_names_the_driver():
 
 
 def test_ports_are_different_and_never_given_to_outgoing_connections():
-    ports = free_ports(20)
-    assert len(set(ports)) == 20
-    assert all(LOWEST <= port < HIGHEST <= 32_768 for port in ports)
+    found = free_ports(20)
+    assert len(set(found)) == 20
+    assert all(LOWEST <= port < HIGHEST <= 32_768 for port in found)
+
+
+def test_a_row_of_ports_leaves_out_one_whose_neighbour_is_taken(monkeypatch: pytest.MonkeyPatch):
+    taken, free = free_row(3), free_row(3)
+    monkeypatch.setattr(ports, "free_ports", lambda count: [taken, free])
+    with socket.create_server(("", taken + 1)):
+        assert free_row(3) == free
