@@ -62,8 +62,8 @@ test-lowest: $(LOWEST)/.installed ## the unit tests with the lowest versions tha
 
 lock: | $(VENV)/bin/python ## renew the lock files: the newest versions that pyproject.toml allows
 	@$(BIN)/python -m pip install $(QUIETLY) $(UV)
-	$(RESOLVE) --upgrade pyproject.toml --group test --group lint -o tests/requirements.lock
-	$(RESOLVE) --upgrade pyproject.toml -c tests/requirements.lock --no-annotate -o workers/requirements.lock
+	$(RESOLVE) --upgrade pyproject.toml --all-extras --group test --group lint -o tests/requirements.lock
+	$(RESOLVE) --upgrade pyproject.toml --extra worker --group workers -c tests/requirements.lock --no-annotate -o workers/requirements.lock
 	$(RESOLVE) --upgrade -c tests/requirements.lock --group docs -o docs/site/requirements.lock
 
 clean: ## remove the environments and what the tools left

@@ -1,0 +1,155 @@
+"""The core without the libraries of any extra: what works, and what is said of the rest.
+
+Each program runs in a process whose import system refuses every module outside the core set. That proves what outboxkit
+imports, and not what pip would install: `make dist` installs the wheel into bare environments.
+"""
+
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from outboxkit.extras import EXTRAS, how_to_install
+from tests.pages import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+CORE = ("msgspec", "outboxkit", "sqlalchemy", "typing_extensions", "uuid_utils")
+REFUSING = """
+import sys
+
+class Refusing:
+    def __init__(self, accepted, refused):
+        self.accepted, self.refused = accepted and {*accepted, *sys.stdlib_module_names}, refused
+
+    def find_spec(self, name, path=None, target=None):
+        root = name.partition(".")[0]
+        is_accepted = not self.accepted or root in self.accepted or root.startswith("_sysconfigdata")  # a machine's own
+        if name in self.refused or not is_accepted:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refusing(%r, %r))
+"""
+APPLICATION = """
+import outboxkit
+from dataclasses import dataclass
+from sqlalchemy import create_engine, select, func
+from sqlalchemy.orm import Session, sessionmaker
+from outboxkit import effects, event, idempotency, inbox, inbox_handler, metadata, outbox, preconditions
+from outboxkit.integrations.asgi import IdempotencyMiddleware
+from outboxkit.tables import schema_version
+
+@event("OrderConfirmed")
+@dataclass(frozen=True)
+class OrderConfirmed:
+    order_id: int
+
+handled = []
+
+@inbox_handler("billing.SendReceipt")
+def send_receipt(session: Session, event: OrderConfirmed) -> None:
+    handled.append(event.order_id)
+
+engine = create_engine("sqlite://")
+metadata.create_all(engine)
+with Session(engine) as session, session.begin():
+    message = outbox.add(session, OrderConfirmed(7), key="order-7")
+    outcomes = [inbox.run_once(session, message, send_receipt) for _ in range(2)]
+once = effects.once(sessionmaker(engine), "receipt-7", lambda: "sent", on_unknown="skip")
+with engine.connect() as connection:
+    rows = connection.execute(select(func.count()).select_from(metadata.tables["outboxkit_outbox"])).scalar_one()
+print(*(outcome.value for outcome in outcomes), handled, rows, once.result)
+"""
+COMMAND = """
+from outboxkit.__main__ import main
+sys.argv = ["outboxkit", *sys.argv[1:]]
+main()
+"""
+WORKER = """
+import runpy
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+WITH_DATABASE = {"OUTBOXKIT_DATABASE_URL": "postgresql+psycopg://app@127.0.0.1:1/shop", "PYTHONPATH": str(ROOT)}
+
+
+def without(
+    program: str, *arguments: str, accepted: tuple[str, ...] = CORE, refused: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a program that can import only what is `accepted`, anything if that is empty, and nothing `refused`."""
+    return subprocess.run(
+        [sys.executable, "-c", REFUSING % (accepted, refused) + program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=WITH_DATABASE,
+    )
+
+
+def test_an_application_needs_the_core_alone():
+    ended = without(APPLICATION)
+    assert (ended.stdout, ended.stderr) == ("processed duplicate [7] 1 sent\n", "")
+
+
+def test_every_module_of_the_core_can_be_imported_without_an_extra():
+    """Those that the contract in pyproject.toml names."""
+    contracts = PROJECT["tool"]["importlinter"]["contracts"]
+    (modules,) = [each["source_modules"] for each in contracts if each["name"].startswith("The core needs no extra")]
+    ended = without(f"import {', '.join(modules)}")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("arguments", ["--help", "relay"])
+def test_a_command_names_its_extra(arguments: str):
+    ended = without(COMMAND, *arguments.split())
+    told = "outboxkit: typer is not installed: pip install 'outboxkit[worker]'\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)
+
+
+@pytest.mark.parametrize("name", ["relay", "consumer", "retention"])
+def test_a_worker_names_its_extra(name: str):
+    ended = without(WORKER, str(ROOT / "workers" / f"{name}.py"))
+    told = f"{name}: pydantic is not installed: pip install 'outboxkit[worker]'\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)
+
+
+@pytest.mark.parametrize(
+    ("library", "told"),
+    [
+        ("aio_pika", "aio_pika is not installed: pip install 'outboxkit[worker]'"),
+        ("psycopg", "psycopg is not installed: pip install 'outboxkit[worker]'"),
+    ],
+)
+def test_one_library_that_is_missing_is_named(library: str, told: str):
+    ended = without(COMMAND, "relay", "--drain", accepted=(), refused=(library,))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.count("\n") == 1
+    assert told in ended.stderr
+
+
+def test_a_psycopg_without_libpq_is_told_what_it_lacks():
+    refused = ("psycopg_binary", "psycopg_c", "psycopg.pq.pq_ctypes")
+    ended = without(COMMAND, "status", accepted=(), refused=refused)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("outboxkit: psycopg found no libpq: pip install 'psycopg[binary]'")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_another_missing_module_is_not_blamed_on_an_extra():
+    assert how_to_install(ModuleNotFoundError("No module named 'shop'", name="shop")) is None
+    assert how_to_install(ImportError("cannot import name 'x' from 'typer'", name="typer")) is None
+
+
+def test_the_extras_are_those_of_the_project():
+    modules: dict[str, set[str]] = {}
+    for module, distributions in packages_distributions().items():
+        for name in distributions:
+            modules.setdefault(name.lower().replace("_", "-"), set()).add(module)
+    for extra, requirements in PROJECT["project"]["optional-dependencies"].items():
+        if extra == "all":
+            continue
+        wanted = {requirement.partition(">=")[0] for requirement in requirements} - {"sqlalchemy[asyncio]"}
+        named = {library for library, of in EXTRAS.items() if of == extra}
+        for distribution in wanted:
+            assert modules[distribution] & named, f"{distribution} is not in outboxkit/extras.py"
