@@ -32,34 +32,8 @@ class Refusing:
 sys.meta_path.insert(0, Refusing(%r, %r))
 """
 APPLICATION = """
-import outboxkit
-from dataclasses import dataclass
-from sqlalchemy import create_engine, select, func
-from sqlalchemy.orm import Session, sessionmaker
-from outboxkit import effects, event, idempotency, inbox, inbox_handler, metadata, outbox, preconditions
-from outboxkit.integrations.asgi import IdempotencyMiddleware
-from outboxkit.tables import schema_version
-
-@event("OrderConfirmed")
-@dataclass(frozen=True)
-class OrderConfirmed:
-    order_id: int
-
-handled = []
-
-@inbox_handler("billing.SendReceipt")
-def send_receipt(session: Session, event: OrderConfirmed) -> None:
-    handled.append(event.order_id)
-
-engine = create_engine("sqlite://")
-metadata.create_all(engine)
-with Session(engine) as session, session.begin():
-    message = outbox.add(session, OrderConfirmed(7), key="order-7")
-    outcomes = [inbox.run_once(session, message, send_receipt) for _ in range(2)]
-once = effects.once(sessionmaker(engine), "receipt-7", lambda: "sent", on_unknown="skip")
-with engine.connect() as connection:
-    rows = connection.execute(select(func.count()).select_from(metadata.tables["outboxkit_outbox"])).scalar_one()
-print(*(outcome.value for outcome in outcomes), handled, rows, once.result)
+import runpy
+runpy.run_path(sys.argv[1])
 """
 COMMAND = """
 from outboxkit.__main__ import main
@@ -88,7 +62,7 @@ def without(
 
 
 def test_an_application_needs_the_core_alone():
-    ended = without(APPLICATION)
+    ended = without(APPLICATION, str(ROOT / "tests" / "distribution" / "application.py"))
     assert (ended.stdout, ended.stderr) == ("processed duplicate [7] 1 sent\n", "")
 
 
