@@ -196,15 +196,15 @@ def test_a_public_name_exists_once():
     assert TWINS.keys() - several.keys() == set()
 
 
-DRIVERS = {
-    "aio_pika": "brokers/rabbitmq",
-    "aiormq": "brokers/rabbitmq",
-    "pamqp": "brokers/rabbitmq",
-    "httpx": "brokers/http",
-    "fastapi": "integrations/fastapi",
-    "starlette": "integrations/fastapi",
-    "flask": "integrations/flask",
-    "typer": "cli",
+DRIVERS: dict[str, str | tuple[str, ...]] = {
+    **dict.fromkeys(("aio_pika", "aiormq", "pamqp", "yarl"), "brokers/rabbitmq"),
+    **dict.fromkeys(("fastapi", "starlette"), "integrations/fastapi"),
+    **dict.fromkeys(("flask", "werkzeug"), "integrations/flask"),
+    **dict.fromkeys(("pydantic", "pydantic_settings"), ("cli", "settings")),
+    **dict.fromkeys(("rich", "typer"), "cli"),
+    **{"httpx": "brokers/http", "tenacity": "outage"},
+    "alembic": ("autogenerate", "migrations"),
+    "psycopg": ("connections", "moments", "relay", "urls"),
 }
 
 

@@ -66,12 +66,25 @@ def test_an_application_needs_the_core_alone():
     assert (ended.stdout, ended.stderr) == ("processed duplicate [7] 1 sent\n", "")
 
 
-def test_every_module_of_the_core_can_be_imported_without_an_extra():
-    """Those that the contract in pyproject.toml names."""
+def core() -> list[str]:
+    """The packages and modules that the contract in pyproject.toml names."""
     contracts = PROJECT["tool"]["importlinter"]["contracts"]
     (modules,) = [each["source_modules"] for each in contracts if each["name"].startswith("The core needs no extra")]
-    ended = without(f"import {', '.join(modules)}")
+    return modules
+
+
+def test_every_module_of_the_core_can_be_imported_without_an_extra():
+    ended = without(f"import {', '.join(core())}")
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_the_core_takes_sqlalchemys_asyncio_side_from_its_one_home():
+    """SQLAlchemy 2.1 refuses to import it without greenlet."""
+    paths = [ROOT.joinpath(*module.split(".")) for module in core()]
+    files = [file for path in paths for file in (path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")])]
+    assert len(files) > 50
+    told = "import it from outboxkit.sqlalchemy_asyncio instead"
+    assert [f"{file}: {told}" for file in files if "from sqlalchemy.ext.asyncio" in file.read_text()] == []
 
 
 @pytest.mark.parametrize("arguments", ["--help", "relay"])
