@@ -202,9 +202,10 @@ DRIVERS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("flask", "werkzeug"), "integrations/flask"),
     **dict.fromkeys(("pydantic", "pydantic_settings"), ("cli", "settings")),
     **dict.fromkeys(("rich", "typer"), "cli"),
-    **{"httpx": "brokers/http", "tenacity": "outage"},
     "alembic": ("autogenerate", "migrations"),
+    "httpx": "brokers/http",
     "psycopg": ("connections", "moments", "relay", "urls"),
+    "tenacity": "outage",
 }
 
 
