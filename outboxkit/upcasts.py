@@ -47,8 +47,8 @@ def upcast(name: str, version: int) -> Callable[[F], F]:
     """
     if not isinstance(name, str) or not is_storable_name(name) or not is_version(version):
         raise ConfigurationError(
-            "@upcast takes the name of an event and the version that the function reads, a whole number from 1, as in "
-            f'@upcast("OrderConfirmed", 1); found ({printable(repr(name), 100)}, {version!r})'
+            "@upcast takes the name of an event and the version that the function reads, a whole number from 1. Write "
+            f'@upcast("OrderConfirmed", 1), for example; found ({printable(repr(name), 100)}, {version!r})'
         )
 
     def mark(function: F) -> F:
@@ -71,27 +71,27 @@ def chain_of(cls: type) -> tuple[Upcast, ...]:
         ConfigurationError: one is missing, there are two for one version, or one leads beyond the class's version. Or
             the class is not an event.
     """
-    declaration, found = declaration_of(cls), dict[int, Upcast]()
+    declaration, steps = declaration_of(cls), dict[int, Upcast]()
     module = sys.modules.get(cls.__module__)
-    for function in filter(inspect.isfunction, vars(module).values() if module is not None else ()):
+    for function in filter(inspect.isfunction, list(vars(module).values()) if module is not None else ()):
         step: _Step | None = getattr(function, _MARK, None)
         if step is None or step.name not in declaration.names:
             continue
-        if found.setdefault(step.version, function) is not function:
+        if steps.setdefault(step.version, function) is not function:
             raise ConfigurationError(
-                f"two upcasts take version {step.version} of {declaration.name!r}: {_path(found[step.version])} and "
+                f"two upcasts take version {step.version} of {declaration.name!r}: {_path(steps[step.version])} and "
                 f"{_path(function)}. Keep one of them"
             )
-    beyond = next((version for version in sorted(found) if version >= declaration.version), None)
+    beyond = next((version for version in sorted(steps) if version >= declaration.version), None)
     if beyond is not None:
         raise ConfigurationError(
-            f"{_path(found[beyond])} makes version {beyond + 1} of {declaration.name!r}, and {cls.__qualname__} has "
+            f"{_path(steps[beyond])} makes version {beyond + 1} of {declaration.name!r}, and {cls.__qualname__} has "
             f"version {declaration.version}: write @event({declaration.name!r}, version={beyond + 1})"
         )
     for version in range(1, declaration.version):
-        if version not in found:
+        if version not in steps:
             raise ConfigurationError(_missing(cls, declaration, version))
-    return tuple(found[version] for version in range(1, declaration.version))
+    return tuple(steps[version] for version in range(1, declaration.version))
 
 
 def _missing(cls: type, declaration: Declaration, version: int) -> str:

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import ConfigurationError, Message, Reject, Retries, Retry, event, inbox_handler, process, tables, upcast
+from outboxkit import ConfigurationError, Message, Reject, Retries, Retry, inbox_handler, process, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict, address_of, is_slow
 from outboxkit.brokers.direct import LONGEST_WAIT, DirectPublisher
 from outboxkit.inbox import handler_of
@@ -272,35 +271,3 @@ async def test_the_publisher_says_what_it_is(async_engine: AsyncEngine):
     assert (address_of(publisher), is_slow(publisher)) == ("this process", True)
     with pytest.raises(ConfigurationError, match="timeout of more than 0"):
         direct(async_engine, work, timeout=timedelta(0))
-
-
-@event("StockCounted", version=2, aliases=("StockTaken",))
-@dataclass
-class StockCounted:
-    amount: int
-
-
-@upcast("StockCounted", 1)
-def count_in_pieces(document: dict[str, Any]) -> dict[str, Any]:
-    return {"amount": document["dozens"] * 12}
-
-
-@inbox_handler("Counter")
-def note_amount(session: Session, event: StockCounted) -> None:
-    session.execute(insert(effects).values(what=f"amount {event.amount}"))
-
-
-async def test_events_of_older_versions_and_names_are_handled(async_engine: AsyncEngine, database_url: str):
-    publisher = direct(async_engine, note_amount)
-    old = message(id="1", type="StockTaken", payload=b'{"dozens":2}')
-    new = message(id="2", type="StockCounted", payload=b'{"amount":7}', version=2)
-    assert list(await publisher.publish([old, new])) == [CONFIRMED, CONFIRMED]
-    assert what(database_url) == ["amount 24", "amount 7"]
-
-
-async def test_a_newer_version_is_tried_again(async_engine: AsyncEngine):
-    publisher = direct(async_engine, note_amount)
-    (receipt,) = await publisher.publish([message(type="StockCounted", payload=b"{}", version=3)])
-    assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, False)
-    assert receipt.reason is not None
-    assert "Counter: it has version 3 of 'StockCounted'" in receipt.reason
