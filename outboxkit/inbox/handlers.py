@@ -154,12 +154,12 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     )
 
 
-def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
+def handlers_in(modules: Iterable[ModuleType], *, required: bool = True) -> list[Handler]:
     """The handlers that these modules define or import, each once, in order of appearance.
 
     Raises:
         ConfigurationError: two different handlers have one name, a signature is wrong, a method is decorated, or no
-            handler is found.
+            handler is found and `required` is set.
     """
     sources = list(modules)
     by_name: dict[str, Handler] = {}
@@ -176,7 +176,7 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
             f"handlers are functions of their module, and methods are not found: {', '.join(methods)}. Move it out of "
             "its class, or bind it to an object in the module, as in confirm = Orders().confirm"
         )
-    if not by_name:
+    if required and not by_name:
         names = ", ".join(module.__name__ for module in sources)
         raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…")')
     return list(by_name.values())
