@@ -113,7 +113,7 @@ async def consumer(
             broker_url(settings),
             name,
             exchange=settings.exchange,
-            topics=sorted({handler.message_type for handler in handlers}),
+            topics=sorted({type_ for handler in handlers for type_ in handler.message_types}),
             prefetch=concurrency.prefetch(handlers),
             delays=policy.delays,
             ordered=concurrency.ordered,
