@@ -102,7 +102,7 @@ def check_colour(layers: Iterable[Layer], *, is_async: bool, handler: str) -> No
         if each.is_async and not is_async:
             raise ConfigurationError(
                 f"middleware {path_of(each.function)} is an async def, and handler {handler!r} a plain def, which "
-                "cannot await it: make the middleware a plain def, which serves both kinds, or the handler an async def"
+                "cannot await it. Make the middleware a plain def, which serves both kinds"
             )
 
 

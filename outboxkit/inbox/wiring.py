@@ -75,8 +75,8 @@ class Wiring:
             if type_ in providers:
                 raise ConfigurationError(f"{path_of(type_)} is given by the lifespan and by a provider: remove one")
             providers[type_] = Provider.fixed(value)
-        found = [each if isinstance(each, Handler) else handler_of(each) for each in handlers]
-        return [self._prepared(handler, providers, resources) for handler in found]
+        checked = [each if isinstance(each, Handler) else handler_of(each) for each in handlers]
+        return [self._prepared(handler, providers, resources) for handler in checked]
 
     @asynccontextmanager
     async def running(self, handlers: Iterable[Handler | Callable[..., Any]]) -> AsyncIterator[list[Handler]]:

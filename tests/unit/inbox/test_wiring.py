@@ -1,6 +1,6 @@
 """Wiring: values for a handler's parameters by type, made for one call or for the whole time of a consumer."""
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from types import ModuleType
@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import ConfigurationError, LifespanError, Message, Outcome, inbox, inbox_handler
+from outboxkit import ConfigurationError, Message, Outcome, inbox, inbox_handler
 from outboxkit.inbox import AsyncCall, Context, Wiring, handler_of, wiring_in
 from tests.unit.shop import OrderConfirmed, effects, message
 
@@ -216,84 +216,6 @@ async def test_a_handler_without_its_wiring_is_refused(async_engine: AsyncEngine
         await deliver(async_engine, mails)
 
 
-@asynccontextmanager
-async def lifespan() -> AsyncIterator[Mailer]:
-    GOT.append("start")
-    yield Mailer("lifespan")
-    GOT.append("end")
-
-
-@asynccontextmanager
-async def lifespan_of_two() -> AsyncIterator[Mapping[Any, Any]]:
-    yield {Mailer: Mailer("one"), Clock: Clock()}
-
-
-async def test_what_a_lifespan_yields_is_given_by_its_type(async_engine: AsyncEngine):
-    async with Wiring(lifespan=lifespan).running([mails, mails_async]) as handlers:
-        for handler in handlers:
-            await deliver(async_engine, handler)
-    start, first, second, end = GOT
-    assert (start, first.name, end) == ("start", "lifespan", "end")
-    assert first is second
-
-
-async def test_a_dict_has_resources_by_type_and_the_context_has_them_too(async_engine: AsyncEngine):
-    def looks(call: Any, context: Context[Session]) -> None:
-        GOT.append(context.resource(Clock))
-        call()
-
-    wiring = Wiring(lifespan=lifespan_of_two, middleware=[looks])
-    clock, mailer = await call(async_engine, mails, wiring)
-    assert (type(clock), mailer.name) == (Clock, "one")
-
-
-async def test_resources_may_be_given_without_a_lifespan(async_engine: AsyncEngine):
-    (handler,) = Wiring().prepare([mails], {Mailer: Mailer("given")})
-    await deliver(async_engine, handler)
-    assert GOT[0].name == "given"
-
-
-async def test_nothing_is_given_twice():
-    with pytest.raises(ConfigurationError, match=r"Mailer is given by the lifespan and by a provider"):
-        async with Wiring(lifespan=lifespan, providers={Mailer: Mailer}).running([mails]):
-            pass
-
-
-async def test_an_error_at_the_start_or_at_the_end_is_named():
-    @asynccontextmanager
-    async def no_start() -> AsyncIterator[None]:
-        raise ConnectionRefusedError("nobody at port 1")
-        yield
-
-    @asynccontextmanager
-    async def no_end() -> AsyncIterator[None]:
-        yield
-        raise ConnectionRefusedError("nobody at port 1")
-
-    for function, when in ((no_start, "start"), (no_end, "end")):
-        with pytest.raises(
-            LifespanError, match=rf"no_{when} failed at its {when}: ConnectionRefusedError: nobody"
-        ) as raised:
-            async with Wiring(lifespan=function).running([]):
-                pass
-        assert isinstance(raised.value.__cause__, ConnectionRefusedError)
-
-
-async def test_it_sees_the_error_of_its_consumer_and_cannot_swallow_it():
-    @asynccontextmanager
-    async def swallows() -> AsyncIterator[None]:
-        try:
-            yield
-        except ZeroDivisionError as error:
-            GOT.append(error)
-
-    with pytest.raises(ZeroDivisionError) as raised:
-        async with Wiring(lifespan=swallows).running([]):
-            raise ZeroDivisionError
-    (seen,) = GOT
-    assert seen is raised.value
-
-
 async def without_yield() -> None: ...
 
 
@@ -336,7 +258,7 @@ def module(name: str, **content: object) -> ModuleType:
 
 
 def test_a_wiring_is_found_in_modules_under_any_name():
-    one, other = Wiring(), Wiring(lifespan=lifespan)
+    one, other = Wiring(), Wiring(middleware=[print])
     assert wiring_in([module("a", wiring=one), module("b", imported=one)]) is one
     assert wiring_in([module("a", x=1)]) == Wiring()
     with pytest.raises(ConfigurationError, match=r"a consumer has one Wiring, found a\.x and b\.y"):
