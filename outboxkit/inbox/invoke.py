@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Hashable
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import Any, cast
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_session
@@ -111,28 +111,40 @@ def invoke(handler: Handler, session: Session, event: object, message: Message, 
 def _invoke_wired(
     handler: Handler, session: Session, event: object, message: Message, attempt: int, twin: AsyncSession | None = None
 ) -> None:
+    if handler.parameters:
+        _check_provided(handler)
+    if twin is None:
+        context = Context(session, event, message, handler.name, attempt, handler.resources)
+        run_around(handler.middleware, context, partial(_invoke_provided, handler, context))
+        return
+    async_context = Context(twin, event, message, handler.name, attempt, handler.resources)
+    handle = partial(_invoke_provided_async, handler, async_context)
+    run_async_around(handler.middleware, session, async_context, handle)
+
+
+def _check_provided(handler: Handler) -> None:
     missing = [each.name for each in handler.parameters if each.is_required and each.name not in handler.providers]
     if missing:
         raise ConfigurationError(
             f"handler {handler.name!r} needs a value for its parameter {missing[0]!r}: give the consumer a Wiring, or "
             "call the handler that Wiring(...).prepare returns"
         )
-    context = Context(session, event, message, handler.name, attempt, handler.resources)
-    if twin is None:
 
-        def handle() -> None:
-            with provided(handler.providers, context) as values:
-                _invoke_plain(handler, session, event, message, **values)
 
-        run_around(handler.middleware, context, handle)
+def _invoke_provided(handler: Handler, context: Context[Session]) -> None:
+    if not handler.providers:
+        _invoke_plain(handler, context.session, context.event, context.message)
         return
-    async_context = Context(twin, event, message, handler.name, attempt, handler.resources)
+    with provided(handler.providers, context) as values:
+        _invoke_plain(handler, context.session, context.event, context.message, **values)
 
-    async def handle_async() -> None:
-        async with provided_async(handler.providers, async_context) as values:
-            await _invoke_async(handler, twin, event, message, **values)
 
-    run_async_around(handler.middleware, context, async_context, handle_async)
+async def _invoke_provided_async(handler: Handler, context: Context[AsyncSession]) -> None:
+    if not handler.providers:
+        await _invoke_async(handler, context.session, context.event, context.message)
+        return
+    async with provided_async(handler.providers, context) as values:
+        await _invoke_async(handler, context.session, context.event, context.message, **values)
 
 
 def _invoke_plain(handler: Handler, session: Session, event: object, message: Message, **values: Any) -> None:

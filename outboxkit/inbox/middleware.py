@@ -30,7 +30,7 @@ Middleware = Callable[[Any, Any], Any]
 """A function `(call, context)`: `(Call, Context[Session])`, or async `(AsyncCall, Context[AsyncSession])`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context(Generic[S]):
     """The call of a handler, as a middleware and a provider see it.
 
@@ -128,7 +128,7 @@ def run_around(layers: Sequence[Layer], context: Context[Session], handle: Call)
 
 
 def run_async_around(
-    layers: Sequence[Layer], context: Context[Session], async_context: Context[AsyncSession], handle: AsyncCall
+    layers: Sequence[Layer], session: Session, context: Context[AsyncSession], handle: AsyncCall
 ) -> None:
     """Run middleware of both kinds around `handle`, within a greenlet of SQLAlchemy.
 
@@ -139,11 +139,18 @@ def run_async_around(
     call = handle
     for layer in reversed(layers[outermost:]):
         if layer.is_async:
-            call = partial(_pass_async, layer, _AsyncCall(layer, call), async_context)
+            call = partial(_pass_async, layer, _AsyncCall(layer, call), context)
         else:
             rest = _Call(layer, partial(_wait_for, call))
-            call = partial(greenlet_spawn, _pass, layer, rest, context)
-    run_around(layers[:outermost], context, partial(_wait_for, call))
+            call = partial(greenlet_spawn, _pass, layer, rest, _plain(context, session))
+    if not outermost:
+        await_(call())
+        return
+    run_around(layers[:outermost], _plain(context, session), partial(_wait_for, call))
+
+
+def _plain(context: Context[AsyncSession], session: Session) -> Context[Session]:
+    return Context(session, context.event, context.message, context.handler, context.attempt, context.resources)
 
 
 def _wait_for(call: AsyncCall) -> None:
