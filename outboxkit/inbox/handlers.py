@@ -10,7 +10,6 @@ from functools import cache
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import models, upcasts
@@ -19,6 +18,7 @@ from outboxkit.events import declaration_of, is_event, name_of
 from outboxkit.failures import printable, text_of
 from outboxkit.message import NAME_LIMIT, is_storable_name
 from outboxkit.retry import Retries
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
