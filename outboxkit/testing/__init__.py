@@ -4,11 +4,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from outboxkit.testing.inline import Handled, deliver, deliver_all
+    from outboxkit.testing.messages import AddedMessage, OutboxMessages, message_of, outbox_messages
     from outboxkit.testing.once import assert_effects_once
+    from outboxkit.testing.order import assert_order_does_not_matter
 
-__all__ = ["assert_effects_once"]
+__all__ = [
+    "AddedMessage",
+    "Handled",
+    "OutboxMessages",
+    "assert_effects_once",
+    "assert_order_does_not_matter",
+    "deliver",
+    "deliver_all",
+    "message_of",
+    "outbox_messages",
+]
 
-_MODULES = {"assert_effects_once": "once"}
+_MODULES = {
+    **dict.fromkeys(("Handled", "deliver", "deliver_all"), "inline"),
+    **dict.fromkeys(("AddedMessage", "OutboxMessages", "message_of", "outbox_messages"), "messages"),
+    "assert_effects_once": "once",
+    "assert_order_does_not_matter": "order",
+}
 
 if not TYPE_CHECKING:
 

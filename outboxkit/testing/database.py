@@ -193,6 +193,30 @@ class TrialDatabase:
                 names.append(name)
         return names
 
+    def numbered(self) -> dict[str, set[str]]:
+        """The columns with numbers that a file gives to its rows, and those that refer to them; a server has others.
+
+        Every key that is an integer may be one.
+        """
+        if self.is_server:
+            return {}
+        result: dict[str, set[str]] = {}
+        with self._engine.connect() as connection:
+            keys = {}
+            for name, (shown, _) in self._tables.items():
+                columns = connection.exec_driver_sql(f"PRAGMA table_info({name})").all()
+                primary = [column[1] for column in columns if column[5]]
+                if len(primary) == 1 and any(
+                    column[1] == primary[0] and column[2].upper() == "INTEGER" for column in columns
+                ):
+                    keys[shown] = primary[0]
+                    result.setdefault(shown, set()).add(primary[0])
+            for name, (shown, _) in self._tables.items():
+                for foreign in connection.exec_driver_sql(f"PRAGMA foreign_key_list({name})"):
+                    if foreign[2] in keys:
+                        result.setdefault(shown, set()).add(foreign[3])
+        return result
+
     def backend(self, connection: Connection) -> int | None:
         """The number of the server's process behind a connection; None for a file."""
         return connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() if self.is_server else None

@@ -4,23 +4,18 @@ Each trial begins with the same rows, and ends in a comparison: what it has chan
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from outboxkit import Message, codec, ids
-from outboxkit.events import name_of
 from outboxkit.inbox import Handler, Outcome, handler_of
-from outboxkit.testing.database import Contents, TrialDatabase
-from outboxkit.testing.differences import Changes, State, changes, difference, varying
+from outboxkit.testing.bench import Bench, open_bench
+from outboxkit.testing.differences import Changes, difference, varying
 from outboxkit.testing.memory import VARIABLES
-from outboxkit.testing.outside import OUTSIDE, Recorder
+from outboxkit.testing.outside import OUTSIDE
 from outboxkit.testing.races import meetings
-from outboxkit.testing.reading import read_state
-from outboxkit.testing.trial import Ending, Trial
-from outboxkit.testing.trials import Trials
+from outboxkit.testing.trial import Ending
 
-ATTEMPTS = 5
 STATEMENTS = 12
 """The number of statements of a handler that are made to fail, or between which another message is handled."""
 SHOWN = 4
@@ -69,81 +64,10 @@ def assert_effects_once(
         ConfigurationError: the engine cannot be used for this.
     """
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
-    database = TrialDatabase(engine)
-    try:
-        start = database.save()
-        recorder = Recorder(spec.function, database.url, watch)
-        with recorder, Trials(database, recorder) as trials:
-            bench = Bench(trials, database, recorder, spec, event, start=start, ignore=ignore)
-            try:
-                problems = _problems(bench, others)
-            finally:
-                bench.reset()
-    finally:
-        database.close()
+    with open_bench(spec, event, engine=engine, ignore=ignore, watch=watch) as bench:
+        problems = _problems(bench, others)
     if problems:
         raise AssertionError(_report(spec, problems))
-
-
-@dataclass
-class Bench:
-    """A handler and its event, with the rows from which each trial begins."""
-
-    trials: Trials
-    database: TrialDatabase
-    recorder: Recorder
-    handler: Handler
-    event: object
-    start: Contents
-    ignore: Collection[str] = ()
-    varied: dict[str, set[str]] = field(default_factory=dict)
-    expected: Changes = field(default_factory=dict)
-    statements: int = 0
-
-    def __post_init__(self) -> None:
-        self._before: State = self.state()
-
-    def reset(self) -> None:
-        """Go back to the start."""
-        self.database.restore(self.start)
-        self.recorder.reset()
-
-    def message(self, event: object | None = None) -> Message:
-        """A new message with the event."""
-        content = self.event if event is None else event
-        if isinstance(content, Message):
-            return replace(content, id=ids.new())
-        return Message(id=ids.new(), type=name_of(type(content)), payload=codec.encode(content))
-
-    def deliver(self, message: Message, ending: Ending = Ending.COMMIT, **options: Any) -> Trial:
-        """Deliver a message, to the end."""
-        return self.trials.run(Trial(message, ending, **options), self.handler)
-
-    def start_delivery(self, message: Message, ending: Ending = Ending.COMMIT, pause: int = 0) -> Trial:
-        """Begin a delivery."""
-        return self.trials.start(Trial(message, ending, pause=pause), self.handler)
-
-    def settle(self, message: Message) -> Trial:
-        """Deliver a message until no error ends it, as a consumer does; in vain after some attempts."""
-        for _ in range(ATTEMPTS - 1):
-            if (delivery := self.deliver(message)).error is None:
-                return delivery
-        return self.deliver(message)
-
-    def state(self) -> State:
-        """The rows of all tables now, and all that was done outside."""
-        return {**read_state(self.database), **self.recorder.state()}
-
-    def changes(self) -> Changes:
-        """The changes since the start."""
-        return changes(self._before, self.state(), self.ignore)
-
-    def differs(self, title: str, cure: str = "", expected: Sequence[Changes] = ()) -> Iterator[Finding]:
-        """A problem, if the changes are not the expected ones: by default those of one delivery."""
-        actual = self.changes()
-        lines = [difference(each, actual, self.varied, extra_only=OUTSIDE) for each in expected or (self.expected,)]
-        if all(lines):
-            yield Finding(title, min(lines, key=len), cure)
 
 
 def _problems(bench: Bench, others: Collection[object]) -> list[Finding]:
@@ -152,6 +76,14 @@ def _problems(bench: Bench, others: Collection[object]) -> list[Finding]:
         if problems := list(trials(bench)):
             return problems
     return []
+
+
+def _differs(bench: Bench, title: str, cure: str = "", expected: Sequence[Changes] = ()) -> Iterator[Finding]:
+    """A problem, if the changes are not the expected ones: by default those of one delivery."""
+    actual = bench.changes()
+    lines = [difference(each, actual, bench.varied, extra_only=OUTSIDE) for each in expected or (bench.expected,)]
+    if all(lines):
+        yield Finding(title, min(lines, key=len), cure)
 
 
 def _once(bench: Bench) -> Iterator[Finding]:
@@ -190,7 +122,7 @@ def _repeated(bench: Bench) -> Iterator[Finding]:
         again = bench.deliver(message)
         if again.outcome is not Outcome.DUPLICATE:
             yield Finding(f"{title}: the second delivery is {again.outcome or again.error!r}, and not a duplicate")
-        yield from bench.differs(title, _OUTBOX)
+        yield from _differs(bench, title, _OUTBOX)
 
 
 def _lost(bench: Bench) -> Iterator[Finding]:
@@ -209,7 +141,7 @@ def _lost(bench: Bench) -> Iterator[Finding]:
         again = bench.settle(message)
         if again.error is not None:
             yield Finding(f"{title}, then again: it fails with {_shown(again.error)}")
-        yield from bench.differs(f"{title}, then again", _OUTSIDE_CURE)
+        yield from _differs(bench, f"{title}, then again", _OUTSIDE_CURE)
 
 
 def _at_once(bench: Bench) -> Iterator[Finding]:
@@ -226,7 +158,7 @@ def _at_once(bench: Bench) -> Iterator[Finding]:
         for each in (first, second):
             if bench.trials.wait(each).error is not None:
                 bench.settle(message)
-        yield from bench.differs(title, _OUTSIDE_CURE)
+        yield from _differs(bench, title, _OUTSIDE_CURE)
 
 
 def _failing(bench: Bench) -> Iterator[Finding]:
@@ -237,7 +169,7 @@ def _failing(bench: Bench) -> Iterator[Finding]:
         if delivery.error is None and delivery.failed_statement is not None:
             statement = " ".join(delivery.failed_statement.split())[:100]
             title = f"it swallows the error of a statement that fails, and counts as done: {statement}"
-            yield from bench.differs(title, _SWALLOWED)
+            yield from _differs(bench, title, _SWALLOWED)
 
 
 def _among_others(bench: Bench, others: Collection[object]) -> Iterator[Finding]:
@@ -249,14 +181,14 @@ def _among_others(bench: Bench, others: Collection[object]) -> Iterator[Finding]
         for each in (message, other, message):
             bench.deliver(each)
         title = f"again after another message ({meeting.description})"
-        late = list(bench.differs(title, _OUTBOX, meeting.serial[:1]))
+        late = list(_differs(bench, title, _OUTBOX, meeting.serial[:1]))
         for pause in meeting.pauses(bench, STATEMENTS):
             error = meeting.hold(bench, pause)
             title = f"{meeting.description}, at once"
             if error is not None:
                 problems.setdefault(_UPSERT, Finding(title, [f"    {_shown(error)}"], _UPSERT))
             elif _LOCK not in problems:
-                problems.update((_LOCK, each) for each in bench.differs(title, _LOCK, meeting.serial))
+                problems.update((_LOCK, each) for each in _differs(bench, title, _LOCK, meeting.serial))
         if late or len(problems) > 1:
             yield from late
             break

@@ -8,18 +8,16 @@ the second, and until its first write or lock it reads the rows as they were bef
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 
 from outboxkit import codec
 from outboxkit.errors import DecodeError
 from outboxkit.message import Message, changed
+from outboxkit.testing.bench import Bench
 from outboxkit.testing.differences import Changes
 from outboxkit.testing.trial import Trial
-
-if TYPE_CHECKING:
-    from outboxkit.testing.once import Bench
 
 VARIANTS = 3
 
@@ -40,11 +38,11 @@ class Meeting:
     serial: Sequence[Changes]
     description: str
 
-    def pauses(self, bench: "Bench", limit: int) -> range:
+    def pauses(self, bench: Bench, limit: int) -> range:
         """The statements before which the first transaction may stop; the last one is its commit."""
         return range(1, min(bench.statements, limit) + 2) if bench.database.is_server else range(1)
 
-    def hold(self, bench: "Bench", pause: int) -> Exception | None:
+    def hold(self, bench: Bench, pause: int) -> Exception | None:
         """Handle both at once.
 
         Returns:
@@ -69,7 +67,7 @@ class Meeting:
         return error
 
     @staticmethod
-    def _interleave(bench: "Bench", messages: Sequence[Message], pause: int) -> Sequence[Trial]:
+    def _interleave(bench: Bench, messages: Sequence[Message], pause: int) -> Sequence[Trial]:
         first = bench.start_delivery(messages[0], pause=pause)
         bench.trials.wait_for_pause(first)
         second = bench.start_delivery(messages[1])
@@ -77,14 +75,14 @@ class Meeting:
         first.release()
         return [bench.trials.wait(each) for each in (first, second)]
 
-    def prepare(self, bench: "Bench") -> None:
+    def prepare(self, bench: Bench) -> None:
         """Go back to the rows from which the two begin."""
         bench.reset()
         for event in self.earlier:
             bench.deliver(bench.message(event))
 
 
-def meetings(bench: "Bench", others: Collection[object]) -> Iterator[Meeting]:
+def meetings(bench: Bench, others: Collection[object]) -> Iterator[Meeting]:
     """The meetings of the handler's event with the same once more, with variants of it, and with other events.
 
     Those are left out that cannot be handled one after the other either.
@@ -101,7 +99,7 @@ def meetings(bench: "Bench", others: Collection[object]) -> Iterator[Meeting]:
                 yield Meeting(earlier, (own, other), both, description)
 
 
-def _serial(bench: "Bench", earlier: Sequence[Any], events: Sequence[Any]) -> Changes | None:
+def _serial(bench: Bench, earlier: Sequence[Any], events: Sequence[Any]) -> Changes | None:
     """The changes by these events one after the other; None if one of them fails."""
     bench.reset()
     for event in (*earlier, *events):
@@ -111,7 +109,7 @@ def _serial(bench: "Bench", earlier: Sequence[Any], events: Sequence[Any]) -> Ch
     return bench.changes()
 
 
-def _variants(bench: "Bench", message: Message) -> Iterator[tuple[str, Message]]:
+def _variants(bench: Bench, message: Message) -> Iterator[tuple[str, Message]]:
     """The message with one field changed: a number or a text, if it still is an event."""
     document = json.loads(message.payload)
     count = 0
