@@ -8,6 +8,7 @@ from typing import Literal, TypeVar, cast
 
 import msgspec
 
+from outboxkit.compression import Compression, check_compression
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION, is_storable_name
 
@@ -28,6 +29,7 @@ class Declaration:
         discard_unroutable: a message that reaches no queue counts as published.
         destination: the destination of its messages.
         reply: the name of the event that the destination's answer becomes; None drops the answer.
+        compress: how payloads that are worth it are compressed; None: not at all.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Declaration:
     discard_unroutable: bool = False
     destination: str = DEFAULT_DESTINATION
     reply: str | None = None
+    compress: Compression | None = None
 
 
 def event(
@@ -44,6 +47,7 @@ def event(
     unroutable: Literal["discard"] | None = None,
     destination: str = DEFAULT_DESTINATION,
     reply: str | None = None,
+    compress: Compression | None = None,
 ) -> Callable[[type[T]], type[T]]:
     """Give a class the name under which its instances travel: the message's type, and its default routing key.
 
@@ -60,10 +64,12 @@ def event(
         destination: the destination whose relay publishes it, `outboxkit relay --destination NAME`. 1 to 255 bytes.
         reply: the name of another event, for HTTP destinations. The body of a 2xx response is added to the outbox as
             that event, in the transaction that settles this one.
+        compress: "gzip" or "zstd": payloads from 1 KiB on are stored and sent like that, as the message's
+            `content_encoding` says. "zstd" needs Python 3.14 or `outboxkit[zstd]`, here and at the consumers.
 
     Raises:
         ConfigurationError: a name is empty, too long for AMQP (255 bytes) or cannot be stored. Or `unroutable` has
-            another value, or the class is of no such kind.
+            another value, or the class is of no such kind. Or `compress` is not known, or cannot be done here.
     """
     if not _is_name(name):
         raise ConfigurationError(
@@ -79,7 +85,8 @@ def event(
         )
     if unroutable not in (None, "discard"):
         raise ConfigurationError(f'@event({name!r}) takes unroutable="discard" or None; found {unroutable!r}')
-    declaration = Declaration(name, bool(strict_order), unroutable == "discard", destination, reply)
+    check_compression(compress, f"@event({name!r})")
+    declaration = Declaration(name, bool(strict_order), unroutable == "discard", destination, reply, compress)
 
     def mark(cls: type[T]) -> type[T]:
         if any(hasattr(cls, name) for name in _MAPPED):

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict
 
 from outboxkit import codec, ids
+from outboxkit.compression import INFLATED_LIMIT, WORTHWHILE, deflate
 from outboxkit.envelope import Sending, to_row
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.events import Declaration, declaration_of_instance
@@ -107,7 +108,7 @@ class Drafts:
             declaration, message = Declaration(event.type), self._complete(event)
         else:
             declaration = declaration_of_instance(event)
-            message = self._encode(event, declaration.name)
+            message = self._encode(event, declaration)
         if declaration.strict_order and message.key is None:
             raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")
         if (cause := being_handled()) is not None:
@@ -115,16 +116,19 @@ class Drafts:
         strict_key = message.key if declaration.strict_order else None
         return Draft(message, to_row(message) + self._sending(declaration), self._dedup, strict_key)
 
-    def _encode(self, event: object, name: str) -> Message:
+    def _encode(self, event: object, declaration: Declaration) -> Message:
         if self._dedup and self._id is None:
             raise EncodeError(
                 "dedup compares message ids, and a new one is always unique; give message_id=ids.derive(...)"
             )
+        payload = codec.encode(event, limit=self._limit)
+        encoding = declaration.compress if WORTHWHILE <= len(payload) <= INFLATED_LIMIT else None
         return Message(
             id=ids.new(at=self._later) if self._id is None else self._id,
-            type=name,
-            payload=codec.encode(event, limit=self._limit),
+            type=declaration.name,
+            payload=payload if encoding is None else deflate(payload, encoding),
             created_at=self._created_at,
+            content_encoding=encoding,
             **self._properties,
         )
 
