@@ -13,6 +13,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from outboxkit import lifetime, logs
 from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
+from outboxkit.envelopes.cloudevents import ContentMode
 from outboxkit.errors import ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.transaction import ALTERED
@@ -126,7 +127,9 @@ def _sqlite(target: URL) -> AsyncEngine:
     return engine
 
 
-def publisher(url: str, *, exchange: str, timeout: timedelta) -> Publisher:
+def publisher(
+    url: str, *, exchange: str, timeout: timedelta, cloudevents: ContentMode | None = None, source: str = "outboxkit"
+) -> Publisher:
     """The publisher for a broker URL, or for the URL of an HTTP destination.
 
     `memory://` is one broker for the whole process, and for no other. An HTTP publisher needs up to twice the timeout.
@@ -135,12 +138,12 @@ def publisher(url: str, *, exchange: str, timeout: timedelta) -> Publisher:
         ConfigurationError: an HTTP destination, and httpx is not installed.
     """
     if is_http(url):
-        return http_publisher(url, timeout=timeout)
+        return http_publisher(url, timeout=timeout, cloudevents=cloudevents, source=source)
     if url.startswith(MEMORY):
         return MemoryPublisher(_memory_broker(url))
     from outboxkit.brokers.rabbitmq import RabbitPublisher  # noqa: PLC0415 - a broker is imported when it is used
 
-    return RabbitPublisher(url, exchange=exchange, timeout=timeout)
+    return RabbitPublisher(url, exchange=exchange, timeout=timeout, cloudevents=cloudevents, source=source)
 
 
 def is_http(url: str) -> bool:
@@ -148,10 +151,8 @@ def is_http(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
-def http_publisher(
-    url: str, *, timeout: timedelta, concurrency: int = 8, authorization: str | None = None, secret: str | None = None
-) -> Publisher:
-    """The publisher for the URL of an HTTP destination; `HttpPublisher` says what the arguments mean.
+def http_publisher(url: str, **options: Any) -> Publisher:
+    """The publisher for the URL of an HTTP destination, with the arguments of `HttpPublisher`.
 
     Raises:
         ConfigurationError: httpx is not installed.
@@ -163,7 +164,7 @@ def http_publisher(
             raise
         needed = "pip install outboxkit[http]"
         raise ConfigurationError(f"OUTBOXKIT_BROKER_URL is an HTTP URL, which needs httpx: {needed}") from None
-    return HttpPublisher(url, timeout=timeout, concurrency=concurrency, authorization=authorization, secret=secret)
+    return HttpPublisher(url, **options)
 
 
 def refuse_http(url: str) -> None:

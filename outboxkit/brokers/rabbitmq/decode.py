@@ -201,23 +201,24 @@ BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", DELIVERY_COUNT, "x-
 """Prefixes of the headers that RabbitMQ adds: they are about the delivery, not about the message."""
 SAFE_LENGTH = 63
 """Characters that fit into the 255 bytes of a short string, whatever they are."""
-_NOT_THE_USERS = (OWN, *BROKERS_OWN)
+NOT_THE_USERS = (OWN, *BROKERS_OWN)
+"""Prefixes of the headers that are not the publisher's own."""
 _NO_HEADERS: dict[str, Any] = {}
 
 
 def to_message(properties: Properties, body: bytes, topic: str) -> Message | Malformed:
     """The message of a delivery from any client; `Malformed` if it has no id or no type, which are not guessed."""
     if properties.unreadable is not None:
-        return _malformed(properties.unreadable, properties, body)
+        return _malformed(properties.unreadable, properties, body, topic)
     id_, type_ = properties.message_id, properties.message_type
     if not id_:
-        return _malformed("the message has no message_id", properties, body)
+        return _malformed("the message has no message_id", properties, body, topic)
     if not type_:
-        return _malformed("the message has no type", properties, body)
+        return _malformed("the message has no type", properties, body, topic)
     headers = properties.headers or _NO_HEADERS
     key, causation = _string(headers.get(KEY)), _string(headers.get(CAUSATION))
     texts = (key, topic, properties.correlation_id, causation, properties.content_encoding or None)
-    users_headers = {name: value for name, value in headers.items() if not name.startswith(_NOT_THE_USERS)}
+    users_headers = {name: value for name, value in headers.items() if not name.startswith(NOT_THE_USERS)}
     content_type = properties.content_type or CONTENT_TYPE
     start = (id_, type_, body, key, topic, users_headers)
     fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4], None)
@@ -227,7 +228,7 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
             return unchecked(fields)
         return Message(*fields)
     except EncodeError as error:
-        return _malformed(str(error), properties, body)
+        return _malformed(str(error), properties, body, topic)
 
 
 def topic_of(properties: Properties, routing_key: str, *, dropped: bool = False) -> str:
@@ -254,7 +255,7 @@ def _first_of_death(deaths: object, routing_key: str) -> str:
     return first_routing_key if isinstance(first_routing_key, str) else routing_key
 
 
-def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
+def _malformed(reason: str, properties: Properties, body: bytes, topic: str) -> Malformed:
     return Malformed(
         reason=reason,
         payload=body,
@@ -267,6 +268,9 @@ def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
         },
         content_type=properties.content_type,
         correlation_id=properties.correlation_id,
+        content_encoding=properties.content_encoding or None,
+        topic=topic,
+        created_at=properties.timestamp,
     )
 
 
