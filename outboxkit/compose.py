@@ -142,7 +142,7 @@ def _reading(subscriber: "Subscriber", settings: Settings, readers: "Sequence[Re
     from outboxkit.brokers.reading import ReadingSubscriber  # noqa: PLC0415 - as above
     from outboxkit.inbox import loading  # noqa: PLC0415
 
-    return ReadingSubscriber(subscriber, loading.load_readers(settings.readers) if readers is None else readers)
+    return ReadingSubscriber(subscriber, loading.load_readers(settings.readers or ()) if readers is None else readers)
 
 
 @asynccontextmanager

@@ -151,8 +151,17 @@ def is_http(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
-def http_publisher(url: str, **options: Any) -> Publisher:
-    """The publisher for the URL of an HTTP destination, with the arguments of `HttpPublisher`.
+def http_publisher(
+    url: str,
+    *,
+    timeout: timedelta,
+    concurrency: int = 8,
+    authorization: str | None = None,
+    secret: str | None = None,
+    cloudevents: ContentMode | None = None,
+    source: str = "outboxkit",
+) -> Publisher:
+    """The publisher for the URL of an HTTP destination; `HttpPublisher` says what the arguments mean.
 
     Raises:
         ConfigurationError: httpx is not installed.
@@ -164,7 +173,15 @@ def http_publisher(url: str, **options: Any) -> Publisher:
             raise
         needed = "pip install outboxkit[http]"
         raise ConfigurationError(f"OUTBOXKIT_BROKER_URL is an HTTP URL, which needs httpx: {needed}") from None
-    return HttpPublisher(url, **options)
+    return HttpPublisher(
+        url,
+        timeout=timeout,
+        concurrency=concurrency,
+        authorization=authorization,
+        secret=secret,
+        cloudevents=cloudevents,
+        source=source,
+    )
 
 
 def refuse_http(url: str) -> None:

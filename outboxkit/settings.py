@@ -81,8 +81,8 @@ class Settings(BaseSettings):
         "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
     )
     queue: str | None = Field(None, min_length=1, max_length=200, description="the queue to consume")
-    readers: Names = Field(
-        (), description="of foreign envelopes: cloudevents, celery, masstransit, debezium, MODULE:NAME"
+    readers: Names | None = Field(
+        None, description="of foreign envelopes: cloudevents, celery, masstransit, debezium, MODULE:NAME"
     )
     destination: str = Field(
         DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"

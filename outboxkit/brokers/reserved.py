@@ -34,8 +34,8 @@ class DeliveryHeaders:
         first_failed_at: when its first attempt failed.
         handlers: the names of the handlers to run; if empty, all of them.
         accepted_at: when an operator accepted it although it is stale.
-        absent: those of the properties `message_id` and `type` that its publisher did not send, if it is a replay of a
-            dead letter that was not a message. They hold stand-ins, because a replay goes through the outbox.
+        absent: on a replay of a dead letter that was not a message, the properties that its publisher did not send:
+            `message_id`, `type` or both. They hold stand-ins, because a replay goes through the outbox.
     """
 
     attempt: int = 1

@@ -48,8 +48,8 @@ def load_readers(names: Sequence[str]) -> list[Reader]:
         if not callable(reader) or isinstance(reader, type):
             known = ", ".join(READERS)
             raise ConfigurationError(
-                f"OUTBOXKIT_READERS names {name!r}, which is not a reader: {known} are accepted, or MODULE:NAME for a "
-                "function, or an object that can be called, which takes an Envelope"
+                f"OUTBOXKIT_READERS names {name!r}, which is not a reader: {known} are accepted, or MODULE:NAME. "
+                "That is a function, or an object that can be called, which takes an Envelope"
             )
         readers.append(reader)
     return readers

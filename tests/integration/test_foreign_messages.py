@@ -206,7 +206,11 @@ async def test_what_the_relay_writes_as_cloud_events_keeps_its_id(
     assert dict(message.headers) == {"tenant": "a", "ce-source": "/shop"}
 
 
-@pytest.mark.parametrize("concurrency", [Concurrency(8), Concurrency(4, ordered=True)], ids=["single", "ordered"])
+@pytest.mark.parametrize(
+    "concurrency",
+    [Concurrency(8), pytest.param(Concurrency(4, ordered=True), marks=pytest.mark.night)],
+    ids=["single", "ordered"],
+)
 async def test_hostile_envelopes_stop_nothing(
     async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, handled: Handled, concurrency: Concurrency
 ):
