@@ -38,9 +38,9 @@ class _Sent(msgspec.Struct, rename="camel"):
 class MassTransit:
     """A reader of MassTransit's JSON envelope.
 
-    `messageId` is the message's id, `conversationId` the correlation id and `initiatorId` the causation id. `sentTime` is
-    the message's time, and the URN of the first type is the event's name. The envelope's headers are the message's, with
-    `mt-correlation-id` and `mt-source-address` beside them. `MT-Activity-Id` is read as `traceparent`.
+    `messageId` is the message's id, `conversationId` the correlation id and `initiatorId` the causation id. `sentTime`
+    is the message's time, and the URN of the first type is the event's name. The envelope's headers are the message's,
+    with `mt-correlation-id` and `mt-source-address` beside them. `MT-Activity-Id` is read as `traceparent`.
 
     Args:
         types: the event's name for a URN, such as `urn:message:Shop.Contracts:OrderConfirmed`. A message has a URN for
