@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         EncodeError,
         InProgressElsewhere,
         LeaseLost,
+        NewerVersion,
         OutboxkitError,
         Reject,
         Retry,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from outboxkit.message import Message
     from outboxkit.retry import Retries
     from outboxkit.tables import metadata
+    from outboxkit.upcasts import upcast
 
 __version__ = "0.1.0"
 
@@ -43,6 +45,7 @@ __all__ = [
     "InProgressElsewhere",
     "LeaseLost",
     "Message",
+    "NewerVersion",
     "OutboxkitError",
     "Outcome",
     "Reject",
@@ -56,6 +59,7 @@ __all__ = [
     "inbox_handler",
     "metadata",
     "outbox",
+    "upcast",
 ]
 
 _MODULES = {
@@ -65,6 +69,7 @@ _MODULES = {
     "event": "events",
     "inbox_handler": "inbox",
     "metadata": "tables",
+    "upcast": "upcasts",
 }
 """The modules of public names that are neither an error nor a module themselves."""
 

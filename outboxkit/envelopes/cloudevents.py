@@ -5,6 +5,7 @@ https://github.com/cloudevents/spec, version 1.0.2: the specification, its JSON 
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ OWN_ID = "outboxkitid"
 _READ = ("id", "type", "specversion", "time", "datacontenttype", "data", "data_base64", "partitionkey", OWN_ID)
 """Attributes that become something else than a header."""
 _CORRELATION, _CAUSATION = "correlationid", "causationid"
+_VERSION = "dataversion"
+"""An extension attribute: the version of the event's fields, unless it is 1. It is read of our own events alone."""
 _Missing = msgspec.UnsetType
 
 
@@ -114,8 +117,10 @@ class CloudEvents:
         rest = {name: value for name, value in attributes.items() if name not in _READ}
         headers |= {name: rest.pop(name) for name in TRACE_HEADERS if isinstance(rest.get(name), str)}
         correlation, causation = rest.pop(_CORRELATION, None), rest.pop(_CAUSATION, None)
+        is_own = attributes.get(OWN_ID) == id_
         return Message(
-            id=id_ if attributes.get(OWN_ID) == id_ else ids.derive("cloudevents", source, id_),
+            id=id_ if is_own else ids.derive("cloudevents", source, id_),
+            version=_version(rest.pop(_VERSION, "1")) if is_own else 1,
             type=type_name(self.types, type_),
             key=attributes.get("partitionkey") or None,
             topic=envelope.routing_key or None,
@@ -147,6 +152,7 @@ def attributes_of(message: Message, source: str) -> dict[str, str]:
         "partitionkey": message.key,
         _CORRELATION: message.correlation_id,
         _CAUSATION: message.causation_id,
+        _VERSION: str(message.version) if message.version != 1 else None,
         **trace,
     }
     required = {"specversion": "1.0", "id": message.id, "type": message.type, "source": source, OWN_ID: message.id}
@@ -198,6 +204,12 @@ def _required(attributes: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise DecodeError(f"its {name} is {str(value)[:40]!r}; a text that is not empty is accepted")
     return value
+
+
+def _version(value: object) -> int:
+    if not isinstance(value, str) or not re.fullmatch(r"[1-9][0-9]{0,9}", value):
+        raise DecodeError(f"its {_VERSION} is {str(value)[:40]!r}; a whole number from 1 is accepted")
+    return int(value)
 
 
 def _attribute(raw: msgspec.Raw) -> Any:

@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any, cast
 
 from sqlalchemy import Connection, select
-from sqlalchemy.ext.asyncio import AsyncSession, async_session
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.util import await_
 
@@ -18,6 +17,7 @@ from outboxkit import tables, transaction
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.message import Message, handling
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_session
 from outboxkit.statements.dialects import has_one_writer, is_server
 
 SessionCalls = list[tuple[str, Coroutine[Any, Any, Any]]]

@@ -10,15 +10,15 @@ from functools import cache
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import models
+from outboxkit import models, upcasts
 from outboxkit.errors import ConfigurationError
-from outboxkit.events import is_event, name_of
+from outboxkit.events import declaration_of, is_event, name_of
 from outboxkit.failures import printable, text_of
 from outboxkit.message import NAME_LIMIT, is_storable_name
 from outboxkit.retry import Retries
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +55,11 @@ class Handler:
     def message_type(self) -> str:
         """The type of the messages that it handles."""
         return name_of(self.event_type)
+
+    @property
+    def message_types(self) -> tuple[str, ...]:
+        """All types of the messages that it handles: that of its event, and its earlier names."""
+        return declaration_of(self.event_type).names
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ def handler_of(function: Callable[..., Any]) -> Handler:
 
     Raises:
         ConfigurationError: it is not decorated, its signature is not that of a handler, or no payload could be decoded
-            to its event.
+            to its event. Or an upcast is missing between version 1 of its event and the one of its class.
     """
     mark: _Mark | None = getattr(function, _MARK, None)
     qualname = getattr(function, "__qualname__", repr(function))
@@ -149,12 +154,12 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     )
 
 
-def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
+def handlers_in(modules: Iterable[ModuleType], *, required: bool = True) -> list[Handler]:
     """The handlers that these modules define or import, each once, in order of appearance.
 
     Raises:
         ConfigurationError: two different handlers have one name, a signature is wrong, a method is decorated, or no
-            handler is found.
+            handler is found and `required` is set.
     """
     sources = list(modules)
     by_name: dict[str, Handler] = {}
@@ -171,7 +176,7 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
             f"handlers are functions of their module, and methods are not found: {', '.join(methods)}. Move it out of "
             "its class, or bind it to an object in the module, as in confirm = Orders().confirm"
         )
-    if not by_name:
+    if required and not by_name:
         names = ", ".join(module.__name__ for module in sources)
         raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…")')
     return list(by_name.values())
@@ -233,6 +238,7 @@ def _event_type(hints: dict[str, Any], parameter: str, handler: str, qualname: s
         )
     try:
         models.check_event_class(cls)
+        upcasts.chain_of(cls)
     except ConfigurationError as error:
         raise ConfigurationError(f"{handler}: {error}") from error
     return cls

@@ -126,6 +126,7 @@ class Drafts:
         return Message(
             id=ids.new(at=self._later) if self._id is None else self._id,
             type=declaration.name,
+            version=declaration.version,
             payload=payload if encoding is None else deflate(payload, encoding),
             created_at=self._created_at,
             content_encoding=encoding,

@@ -79,6 +79,7 @@ def test_an_http_destination_gets_its_publisher_with_all_that_was_asked_for(monk
     told: dict[str, object] = {}
     monkeypatch.setattr(http, "HttpPublisher", lambda url, **more: told.update(more, url=url))
     asked = {"timeout": SECOND, "concurrency": 3, "authorization": "Bearer hunter2", "secret": SIGNING}
+    asked |= {"cloudevents": "binary", "source": "/shop"}
     process.http_publisher("https://pay.example/", **asked)
     assert told == asked | {"url": "https://pay.example/"}
 
@@ -96,7 +97,7 @@ def test_without_httpx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
     for name in [name for name in sys.modules if name.startswith("outboxkit.brokers.http")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(ConfigurationError, match=r"pip install outboxkit\[http\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"needs an extra: httpx .*: pip install 'outboxkit\[http\]'"):
         process.publisher("https://pay.example/", exchange="e", timeout=SECOND)
 
 

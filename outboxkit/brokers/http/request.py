@@ -193,6 +193,8 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
         "idempotency-key": f'"{_escaped(key_of(message))}"',
         "outboxkit-type": percent_encoded(message.type),
     }
+    if message.version != 1:
+        headers["outboxkit-version"] = str(message.version)
     if message.content_encoding:
         headers["content-encoding"] = _field("content encoding", message.content_encoding)
     optional = {

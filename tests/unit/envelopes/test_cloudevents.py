@@ -150,6 +150,7 @@ SENT = message(
     headers={"tenant": "a", "traceparent": "00-113ad9c4e42b27583ae98ba698d54255-e3743e35ff56f219-01"},
     correlation_id="c",
     causation_id="d",
+    version=3,
     created_at=datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC),
 )
 
@@ -188,6 +189,16 @@ def test_a_compressed_payload_stays_compressed(mode: ContentMode):
 def test_a_message_for_one_queue_stays_as_it_is():
     addressed = replace(SENT, queue="billing")
     assert as_cloud_event(addressed, "/shop", "structured") is addressed
+
+
+def test_the_version_of_a_strangers_event_is_not_ours():
+    headers = {**samples.KNATIVE.headers, "ce-dataversion": "2.0"}
+    found = read(replace(samples.KNATIVE, headers=headers))
+    assert (found.version, found.headers["ce-dataversion"]) == (1, "2.0")
+    written = as_cloud_event(SENT, "/shop", "binary")
+    for version in ("x", "0", "9999999999", 3):
+        with pytest.raises((DecodeError, EncodeError), match="version is"):
+            CloudEvents()(replace(arrived(written), headers={**written.headers, "cloudEvents_dataversion": version}))
 
 
 def test_an_id_of_ours_is_ours_only_while_nobody_changed_it():
