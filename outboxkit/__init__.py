@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         InProgressElsewhere,
         LeaseLost,
         LifespanError,
+        NewerVersion,
         OutboxkitError,
         Reject,
         Retry,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from outboxkit.message import Message
     from outboxkit.retry import Retries
     from outboxkit.tables import metadata
+    from outboxkit.upcasts import upcast
 
 __version__ = "0.1.0"
 
@@ -45,6 +47,7 @@ __all__ = [
     "LeaseLost",
     "LifespanError",
     "Message",
+    "NewerVersion",
     "OutboxkitError",
     "Outcome",
     "Reject",
@@ -58,6 +61,7 @@ __all__ = [
     "inbox_handler",
     "metadata",
     "outbox",
+    "upcast",
 ]
 
 _MODULES = {
@@ -67,6 +71,7 @@ _MODULES = {
     "event": "events",
     "inbox_handler": "inbox",
     "metadata": "tables",
+    "upcast": "upcasts",
 }
 """The modules of public names that are neither an error nor a module themselves."""
 

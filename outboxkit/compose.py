@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import logs, process, urls
 from outboxkit.brokers import batch_limit, is_slow
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, LifespanError, OutboxkitError, SchemaError
+from outboxkit.extras import how_to_install
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.settings import Settings, load, unknown_variables
+from outboxkit.sqlalchemy_asyncio import AsyncEngine
 
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from outboxkit.inbox import Handler, Wiring
     from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
+    from outboxkit.settings import Settings as Settings  # noqa: PLC0414 - for the annotations of programs
 
 FAILED, WRONG_SETTINGS = 1, 2
 """Exit codes."""
@@ -30,7 +31,7 @@ FAILED, WRONG_SETTINGS = 1, 2
 
 @asynccontextmanager
 async def relay(
-    settings: Settings,
+    settings: "Settings",
     *,
     engine: AsyncEngine | None = None,
     publisher: "Publisher | None" = None,
@@ -65,7 +66,7 @@ async def relay(
         await engine.dispose()
 
 
-def _publisher(settings: Settings) -> "Publisher":
+def _publisher(settings: "Settings") -> "Publisher":
     url, limit = broker_url(settings), settings.publish_timeout
     if not process.is_http(url):
         return process.publisher(url, exchange=settings.exchange, timeout=limit)
@@ -81,7 +82,7 @@ def _publisher(settings: Settings) -> "Publisher":
 
 @asynccontextmanager
 async def consumer(
-    settings: Settings,
+    settings: "Settings",
     handlers: "Sequence[Handler]",
     *,
     engine: AsyncEngine | None = None,
@@ -116,7 +117,7 @@ async def consumer(
             broker_url(settings),
             name,
             exchange=settings.exchange,
-            topics=sorted({handler.message_type for handler in handlers}),
+            topics=sorted({type_ for handler in handlers for type_ in handler.message_types}),
             prefetch=concurrency.prefetch(handlers),
             delays=policy.delays,
             ordered=concurrency.ordered,
@@ -136,7 +137,7 @@ async def consumer(
 
 
 @asynccontextmanager
-async def retention(settings: Settings, *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
+async def retention(settings: "Settings", *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
     """A retention of these settings; its connections are called `name`.
 
     Raises:
@@ -154,7 +155,7 @@ async def retention(settings: Settings, *, name: str = "outboxkit retention") ->
         await engine.dispose()
 
 
-def database(settings: Settings, *, name: str, pool_size: int = 5) -> AsyncEngine:
+def database(settings: "Settings", *, name: str, pool_size: int = 5) -> AsyncEngine:
     """The engine for a process that needs the tables, and so makes no SQLite file.
 
     Raises:
@@ -163,7 +164,7 @@ def database(settings: Settings, *, name: str, pool_size: int = 5) -> AsyncEngin
     return process.engine(database_url(settings), name=name, pool_size=pool_size)
 
 
-def database_url(settings: Settings) -> str:
+def database_url(settings: "Settings") -> str:
     """The URL of a database that is there, as far as a look at the disk can tell."""
     text = settings.database_url.get_secret_value()
     name = urls.file_of(text)
@@ -174,7 +175,7 @@ def database_url(settings: Settings) -> str:
     return text
 
 
-def broker_url(settings: Settings) -> str:
+def broker_url(settings: "Settings") -> str:
     """The broker's URL, for a process that shares the broker with others."""
     url = settings.broker_url.get_secret_value()
     if url.startswith(process.MEMORY):
@@ -185,7 +186,7 @@ def broker_url(settings: Settings) -> str:
     return url
 
 
-def queue_name(settings: Settings) -> str:
+def queue_name(settings: "Settings") -> str:
     """The queue that a consumer is to read."""
     if settings.queue is None:
         raise ConfigurationError("which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME")
@@ -220,14 +221,16 @@ def load_wiring(names: Sequence[str]) -> "Wiring":
     return inbox.wiring_in([loading.load_module(name) for name in names])
 
 
-def set_up(settings: Settings) -> None:
+def set_up(settings: "Settings") -> None:
     """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
+    from outboxkit.settings import unknown_variables  # noqa: PLC0415 - as above
+
     logs.configure_log(level=settings.log_level, format=settings.log_format)
     for line in unknown_variables():
         logs.logger().warning(line)
 
 
-def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]], *, arguments: bool = False) -> int:
+def main(name: str, service: "Callable[[Settings, asyncio.Event], Awaitable[int]]", *, arguments: bool = False) -> int:
     """Run a program's service with the settings of its environment; returns the exit code, as the commands have it.
 
     Args:
@@ -236,6 +239,8 @@ def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]]
         arguments: whether the service reads the command line; else one that is given is refused.
     """
     try:
+        from outboxkit.settings import load  # noqa: PLC0415 - an extra; without it this is one line, too
+
         _refuse(sys.argv[1:] if not arguments else [])
         settings = load()
         set_up(settings)
@@ -268,6 +273,8 @@ def explain(error: Exception) -> tuple[str, int]:
 
         state = "is away" if what_is_away(error) else "refused"
         return f"the database {state}: {first_line(error)}", FAILED
+    if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:
+        return cure, WRONG_SETTINGS
     if not logs.is_configured():
         logs.configure_log(level="info", format="auto")
     logs.logger().error("ended by an error that nobody expected", exc_info=error)

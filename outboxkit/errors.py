@@ -9,7 +9,8 @@
     ├── InProgressElsewhere     another run holds the lease of the effect at this moment.
     ├── CodecError
     │   ├── EncodeError         an event cannot become a message.
-    │   └── DecodeError         a message cannot become an event.
+    │   ├── DecodeError         a message cannot become an event.
+    │   └── NewerVersion        a message has a newer version of its event than this process knows.
     └── BrokerError
         └── BrokerUnavailable   away, refusing or gone in the middle: wait and try again.
 
@@ -67,6 +68,10 @@ class EncodeError(CodecError):
 
 class DecodeError(CodecError):
     """A payload is not the event that the handler expects; the text names the field."""
+
+
+class NewerVersion(CodecError):
+    """A message has a newer version of its event than the class here; a process of a newer release can read it."""
 
 
 class BrokerError(OutboxkitError):

@@ -79,7 +79,8 @@ class DirectPublisher:
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._by_type: dict[str, list[Handler]] = {}
         for handler in Wiring().prepare(handlers):
-            self._by_type.setdefault(handler.message_type, []).append(handler)
+            for type_ in handler.message_types:
+                self._by_type.setdefault(type_, []).append(handler)
         for type_, same_type in self._by_type.items():
             share = timeout / len(same_type)
             self._by_type[type_] = [replace(each, timeout=min(each.timeout or share, share)) for each in same_type]

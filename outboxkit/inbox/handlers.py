@@ -9,7 +9,7 @@ from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.events import name_of
+from outboxkit.events import declaration_of, name_of
 from outboxkit.failures import printable
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 from outboxkit.inbox.providers import MESSAGE, Provider
@@ -58,6 +58,11 @@ class Handler:
     def message_type(self) -> str:
         """The type of the messages that it handles."""
         return name_of(self.event_type)
+
+    @property
+    def message_types(self) -> tuple[str, ...]:
+        """All types of the messages that it handles: that of its event, and its earlier names."""
+        return declaration_of(self.event_type).names
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,7 @@ def handler_of(function: Callable[..., Any]) -> Handler:
 
     Raises:
         ConfigurationError: it is not decorated, its signature is not that of a handler, or no payload could be decoded
-            to its event.
+            to its event. Or an upcast is missing between version 1 of its event and the one of its class.
     """
     mark: _Mark | None = getattr(function, _MARK, None)
     qualname = getattr(function, "__qualname__", repr(function))
@@ -152,12 +157,12 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     )
 
 
-def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
+def handlers_in(modules: Iterable[ModuleType], *, required: bool = True) -> list[Handler]:
     """The handlers that these modules define or import, each once, in order of appearance.
 
     Raises:
         ConfigurationError: two different handlers have one name, a signature is wrong, a method is decorated, or no
-            handler is found.
+            handler is found and `required` is set.
     """
     sources = list(modules)
     by_name: dict[str, Handler] = {}
@@ -174,7 +179,7 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
             f"handlers are functions of their module, and methods are not found: {', '.join(methods)}. Move it out of "
             "its class, or bind it to an object in the module, as in confirm = Orders().confirm"
         )
-    if not by_name:
+    if required and not by_name:
         names = ", ".join(module.__name__ for module in sources)
         raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…")')
     return list(by_name.values())

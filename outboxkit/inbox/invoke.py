@@ -5,7 +5,6 @@ from collections.abc import Callable, Coroutine, Hashable
 from functools import cache, partial, wraps
 from typing import Any, cast
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_session
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_
 
@@ -14,6 +13,7 @@ from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.middleware import Context, run_around, run_async_around
 from outboxkit.inbox.providers import provided, provided_async
 from outboxkit.message import Message
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_session
 
 SessionCalls = list[tuple[str, Coroutine[Any, Any, Any]]]
 

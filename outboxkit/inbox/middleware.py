@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from sqlalchemy.util import await_, greenlet_spawn
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import printable
 from outboxkit.message import Message
+from outboxkit.sqlalchemy_asyncio import AsyncSession
 
 S = TypeVar("S", bound=Session | AsyncSession)
 T = TypeVar("T")

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import models
+from outboxkit import models, upcasts
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import is_event
 from outboxkit.failures import printable, text_of
 from outboxkit.message import Message
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 
 _SYNC, _ASYNC = (Session, scoped_session), (AsyncSession, async_scoped_session)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -148,6 +148,7 @@ def _event_type(hints: dict[str, Any], parameter: str, handler: str, qualname: s
         )
     try:
         models.check_event_class(cls)
+        upcasts.chain_of(cls)
     except ConfigurationError as error:
         raise ConfigurationError(f"{handler}: {error}") from error
     return cls
