@@ -134,6 +134,7 @@ async def consumer(
     if engine is None:
         engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
     patience = settings.drain_patience if drain else None
+    logs.show_records()
     try:
         async with (wiring or Wiring()).running(handlers) as wired:
             yield Consumer(
