@@ -8,7 +8,7 @@ import typer
 
 from outboxkit import compose, process
 from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
-from outboxkit.inbox import Handler
+from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
 from outboxkit.settings import Settings
 
@@ -22,7 +22,7 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
 @with_settings(
     *DATABASE,
     *BROKER,
-    *("destination", "http_authorization", "http_secret"),
+    *("destination", "cloudevents", "cloudevents_source", "http_authorization", "http_secret"),
     *("batch_size", "concurrency", "publish_timeout", "poll_interval"),
     *("max_attempts", "dead_key", "published_retention", "drain_patience"),
     *PROCESS,
@@ -65,7 +65,7 @@ def _summary(done: Drained) -> str:
 
 @with_settings(
     *("queue", *DATABASE, *BROKER),
-    *("concurrency", "consume_batch_size", "ordered"),
+    *("readers", "concurrency", "consume_batch_size", "ordered"),
     *("max_attempts", "retry_delays", "inbox_retention", "drain_patience"),
     *PROCESS,
 )
@@ -75,15 +75,17 @@ def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> No
     Example: outboxkit consume shop.handlers --queue billing
     """
     compose.queue_name(settings)
-    handlers = compose.load_handlers(modules)
+    handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     code = process.run(
-        lambda stop: _consume(settings, handlers, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
+        lambda stop: _consume(settings, handlers, wiring, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
     )
     sys.exit(process.leave(code))
 
 
-async def _consume(settings: Settings, handlers: list[Handler], stop: asyncio.Event, *, drain: bool) -> int:
-    async with compose.consumer(settings, handlers, drain=drain) as worker:
+async def _consume(
+    settings: Settings, handlers: list[Handler], wiring: Wiring, stop: asyncio.Event, *, drain: bool
+) -> int:
+    async with compose.consumer(settings, handlers, wiring=wiring, drain=drain) as worker:
         if not drain:
             await worker.run(stop)
             return 0

@@ -127,6 +127,8 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
         (outboxkit.Retries, "`Retries(max_attempts=None, delays=(), never=())`"),
         (inbox.Handler, "`inbox.Handler`"),
         (inbox.Entry, "`inbox.Entry`"),
+        (inbox.Wiring, "`inbox.Wiring`"),
+        (inbox.Context, "`inbox.Context`"),
         (idempotency.Response, "`idempotency.Response`"),
         (idempotency.Fresh, "`idempotency.Fresh`"),
         (idempotency.Replay, "`idempotency.Replay`"),
