@@ -40,6 +40,7 @@ class Handler:
         batch: whether it may share a transaction with others, and be run again because another one failed.
         timeout: how long it may run; None means without limit.
         retry: its own rule for retries; None means the consumer's.
+        in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
     """
 
     name: str
@@ -50,6 +51,12 @@ class Handler:
     batch: bool = False
     timeout: timedelta | None = None
     retry: Retries | None = None
+    in_loop: bool = False
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether a consumer runs it in a thread, with a `Session` of that thread."""
+        return not (self.is_async or self.in_loop)
 
     @property
     def message_type(self) -> str:
@@ -65,10 +72,16 @@ class _Mark:
     batch: bool
     timeout: timedelta | None
     retry: Retries | None
+    in_loop: bool
 
 
 def inbox_handler(
-    name: str, *, batch: bool = False, timeout: timedelta | float | None = None, retry: Retries | None = None
+    name: str,
+    *,
+    batch: bool = False,
+    timeout: timedelta | float | None = None,
+    retry: Retries | None = None,
+    in_loop: bool = False,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
@@ -80,9 +93,12 @@ def inbox_handler(
         name: 1 to 255 bytes that a table can hold.
         batch: declares that all effects of the handler are in its session, so that it may be run again. A consumer
             then handles many messages in one transaction, and handles them again when one fails.
-        timeout: seconds, or a timedelta, after which it is cancelled and has failed. In an asynchronous session only;
-            a call that blocks the event loop is not interrupted.
+        timeout: seconds, or a timedelta, after which it is cancelled and has failed. It holds in consumers and in
+            asynchronous sessions. A call that blocks the event loop is not interrupted. One that blocks a thread
+            outside the database goes on, and the transaction is rolled back all the same.
         retry: its own rule for retries, instead of the consumer's settings.
+        in_loop: whether a plain `def` runs in the event loop of a consumer, where nothing else runs meanwhile. Without
+            it, it runs in a thread with a `Session` of its own.
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
@@ -103,7 +119,9 @@ def inbox_handler(
         raise ConfigurationError(
             f"@inbox_handler({name!r}): retry is {retry!r}; Retries(...) is accepted, as in Retries(max_attempts=3)"
         )
-    options = _Mark(name, batch, _duration(name, timeout), retry)
+    if not isinstance(in_loop, bool):
+        raise ConfigurationError(f"@inbox_handler({name!r}): in_loop is {in_loop!r}; True or False is accepted")
+    options = _Mark(name, batch, _duration(name, timeout), retry, in_loop)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -135,6 +153,10 @@ def handler_of(function: Callable[..., Any]) -> Handler:
             f"handler {mark.name!r}: {qualname} is a generator (it has a yield), so calling it runs nothing"
         )
     label, is_async = f"handler {mark.name!r}", inspect.iscoroutinefunction(function)
+    if is_async and mark.in_loop:
+        raise ConfigurationError(
+            f"{label}: in_loop is for a plain def; {qualname} is an async def, which is always there"
+        )
     hints = _hints(function, label, qualname)
     _check_session(hints.get(parameters[0].name), is_async=is_async, handler=label, qualname=qualname)
     return Handler(
@@ -146,6 +168,7 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         batch=mark.batch,
         timeout=mark.timeout,
         retry=mark.retry,
+        in_loop=mark.in_loop,
     )
 
 

@@ -1,30 +1,40 @@
 """Many deliveries in one transaction, and what becomes of them where one fails."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, event, insert
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy import Engine, delete, event, insert
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from outboxkit import Outcome, Reject, inbox_handler, tables
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.consumer import Concurrency
-from tests.unit.consumer.conftest import Bench
+from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
+
+pytestmark = in_both_places
 
 
 class Commits:
-    """How often an engine has committed something."""
+    """How often any engine has committed something."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        event.listen(engine.sync_engine, "commit", self._add)
 
-    def _add(self, _: object) -> None:
+    def add(self, _: object) -> None:
         self.count += 1
+
+
+@pytest.fixture
+def commits() -> Iterator[Commits]:
+    counted = Commits()
+    event.listen(Engine, "commit", counted.add)
+    yield counted
+    event.remove(Engine, "commit", counted.add)
 
 
 def order(number: int, **more: Any):
@@ -61,9 +71,8 @@ def failing(*numbers: int, error: Exception | None = None):
     return handler
 
 
-async def test_a_batch_is_one_transaction_in_the_order_of_arrival(bench: Bench, database_url: str):
+async def test_a_batch_is_one_transaction_in_the_order_of_arrival(bench: Bench, commits: Commits, database_url: str):
     bench.put(*map(order, range(50)))
-    commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
     assert (await bench.drain(together)).outcomes == {Outcome.PROCESSED: 50}
     assert commits.count - before == 1 + before
@@ -79,9 +88,8 @@ async def commits_of_nothing(bench: Bench, commits: Commits) -> int:
     return commits.count
 
 
-async def test_no_batch_is_larger_than_allowed(bench: Bench):
+async def test_no_batch_is_larger_than_allowed(bench: Bench, commits: Commits):
     bench.put(*map(order, range(50)))
-    commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
     await bench.drain(together, concurrency=Concurrency(2, batch=20))
     assert commits.count - before == 3 + before
@@ -94,17 +102,15 @@ async def test_a_message_for_several_handlers_and_one_that_came_twice(bench: Ben
     assert done(database_url) == ["order 1", "too 1", "order 2", "too 2"]
 
 
-async def test_beside_a_handler_that_may_not_be_run_again_nothing_is_in_a_batch(bench: Bench):
+async def test_beside_a_handler_that_may_not_be_run_again_nothing_is_in_a_batch(bench: Bench, commits: Commits):
     bench.put(*map(order, range(5)))
-    commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
     assert (await bench.drain(together, alone)).outcomes == {Outcome.PROCESSED: 10}
     assert commits.count - before == 10 + before
 
 
-async def test_a_poison_in_the_middle_takes_its_failure_alone(bench: Bench, database_url: str):
+async def test_a_poison_in_the_middle_takes_its_failure_alone(bench: Bench, commits: Commits, database_url: str):
     bench.put(*map(order, range(50)))
-    commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
     found = await bench.drain(failing(30, error=Reject("poison")))
     assert found.outcomes == {Outcome.PROCESSED: 49, Outcome.DEAD: 1}
