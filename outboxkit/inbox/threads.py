@@ -62,6 +62,7 @@ class Threads:
 
     Attributes:
         own: a synchronous engine to use instead of one that is made.
+        left: the threads that were left behind and still run.
     """
 
     def __init__(self, engine: AsyncEngine, *, size: int, process: str, own: Engine | None = None) -> None:
@@ -70,7 +71,7 @@ class Threads:
         self._made: Engine | None = None
         self._sessions: sessionmaker[Session] | None = None
         self._making, self._fewer = asyncio.Lock(), asyncio.Event()
-        self._threads, self._left, self._idle = set[HandlerThread](), set[HandlerThread](), list[HandlerThread]()
+        self._threads, self.left, self._idle = set[HandlerThread](), set[HandlerThread](), list[HandlerThread]()
         self._log = structlog.get_logger("outboxkit").bind(process=process)
 
     async def open(self) -> sessionmaker[Session]:
@@ -117,7 +118,7 @@ class Threads:
         except asyncio.CancelledError:
             run.give_up()
             if not run.has_ended:
-                self._left.add(thread)
+                self.left.add(thread)
             raise
         if not run.has_ended:
             self._leave(thread, error)
@@ -126,7 +127,7 @@ class Threads:
         return cast("T", result)
 
     async def _have_room(self) -> None:
-        while len(self._left) >= MOST_LEFT:
+        while len(self.left) >= MOST_LEFT:
             self._log.error("too many handlers' threads do not end, so no other starts: restart this process")
             self._fewer.clear()
             await self._fewer.wait()
@@ -145,10 +146,10 @@ class Threads:
     def _ended(self, run: FencedRun[Any], thread: HandlerThread, ending: Ending[Any]) -> None:
         """Take the ending, in the event loop, unless the transaction was given up."""
         run.end(ending)
-        if thread in self._left:
-            self._left.discard(thread)
+        if thread in self.left:
+            self.left.discard(thread)
             self._fewer.set()
-            self._log.info("a handler's thread that was left behind has ended", left=len(self._left))
+            self._log.info("a handler's thread that was left behind has ended", left=len(self.left))
         if thread in self._threads:
             if len(self._idle) < self._size:
                 self._idle.append(thread)
@@ -158,10 +159,10 @@ class Threads:
 
     def _leave(self, thread: HandlerThread, error: BaseException | None) -> None:
         """Leave a thread behind whose handler went on after its timeout."""
-        self._left.add(thread)
+        self.left.add(thread)
         frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way
         if frame is not None and error is not None:
             error.add_note("".join(["It is at:\n", *traceback.format_stack(frame, limit=STACK)]))
         self._log.warning(
-            "a handler's thread went on after its timeout and is left behind", left=len(self._left), cure=CURE
+            "a handler's thread went on after its timeout and is left behind", left=len(self.left), cure=CURE
         )
