@@ -16,7 +16,7 @@ from outboxkit.transaction import ALTERED
 SQLITE_BUSY_SECONDS = 30
 """The time for which a transaction on SQLite waits for the one writer before it."""
 _CURE = (
-    "handlers that are a plain def run in threads and need a synchronous engine, which cannot be made from {}: set "
+    "handlers that are a plain def run in threads, and no synchronous engine for them can be made from {}. Set "
     "thread_engine to one of your own, or mark them with @inbox_handler(..., in_loop=True)"
 )
 
@@ -70,7 +70,7 @@ async def beside(engine: AsyncEngine, *, pool_size: int) -> Engine:
 
 def _on_sqlite(engine: AsyncEngine, options: dict[str, Any]) -> Engine:
     name = engine.url.database or ""
-    if not name or ":memory:" in name or "mode=memory" in name:
+    if not name or ":memory:" in name or "memory" in (name.partition("mode=")[2], engine.url.query.get("mode")):
         raise ConfigurationError(_CURE.format(f"{urls.shown(engine.url)}, whose tables are in one connection"))
     target = engine.url.set(drivername="sqlite")
     twin = create_engine(target, connect_args={"timeout": SQLITE_BUSY_SECONDS}, **options)

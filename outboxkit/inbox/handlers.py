@@ -97,8 +97,8 @@ def inbox_handler(
             asynchronous sessions. A call that blocks the event loop is not interrupted. One that blocks a thread
             outside the database goes on, and the transaction is rolled back all the same.
         retry: its own rule for retries, instead of the consumer's settings.
-        in_loop: whether a plain `def` runs in the event loop of a consumer, where nothing else runs meanwhile. Without
-            it, it runs in a thread with a `Session` of its own.
+        in_loop: whether a plain `def` runs in the event loop of a consumer, and nothing else meanwhile. Without it, it
+            runs in a thread with a `Session` of its own.
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.

@@ -37,6 +37,9 @@ CURE = "a thread cannot be ended: give its calls timeouts of their own, which ar
 class HandlerThread(threading.Thread):
     """A thread that runs one transaction after another. It is a daemon: a program can end although one still runs."""
 
+    runs_handlers = True
+    """For `lifetime.leave`, which waits for it for a moment all the same."""
+
     def __init__(self) -> None:
         super().__init__(name=NAME, daemon=True)
         self._jobs = SimpleQueue[Callable[[], None] | None]()
