@@ -229,6 +229,7 @@ KNOW_DIALECTS = (
     "tables/",
     "migrations/",
     "autogenerate.py",  # Alembic's comparison of the tables
+    "engines.py",  # what the engines of a database have in common
     "process.py",  # the engine factory
     "urls.py",  # which URLs the engine factory accepts
 )

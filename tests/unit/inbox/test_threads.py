@@ -120,7 +120,7 @@ def test_a_thread_that_outlives_its_event_loop_ends(database_url: str):
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "sqlite+aiosqlite:///file:x?mode=memory&cache=shared&uri=true"])
+@pytest.mark.parametrize("url", ["sqlite+aiosqlite://", "sqlite+aiosqlite:///:memory:"])
 async def test_beside_a_database_in_memory_there_is_no_other_connection(url: str):
     engine = create_async_engine(url)
     with pytest.raises(ConfigurationError, match=r"in one connection. Set thread_engine .* in_loop=True"):
