@@ -54,6 +54,7 @@ class DirectPublisher:
         handlers: those that `inbox.handlers_in` finds. Several may have one type.
         timeout: the limit for all handlers of a message, of which each has an equal share. `publish` starts no message
             after this time and so returns within twice as long, unless a handler catches its cancellation and goes on.
+            A thread that goes on is waited for three seconds longer.
         retention: that of the inbox. An older message is rejected, since it may have been handled.
         skew: the possible difference between clocks, by which a message is too old earlier.
         clock: the present time; a parameter for tests.

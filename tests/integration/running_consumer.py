@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Engine, select
@@ -48,12 +48,16 @@ class Running:
 Start = Callable[..., AbstractAsyncContextManager[Running]]
 
 
-def starter(engine: AsyncEngine, broker: PlainClient) -> Start:
-    """A function that starts a consumer of some handlers; it is stopped at the end of its block."""
+def starter(engine: AsyncEngine, broker: PlainClient, *, in_loop: bool = False) -> Start:
+    """A function that starts a consumer of some handlers; it is stopped at the end of its block.
+
+    Plain handlers run in threads, or all of them in the event loop.
+    """
 
     @asynccontextmanager
     async def started(*functions: Callable[..., Any], **options: Any) -> AsyncIterator[Running]:
         handlers = [inbox.handler_of(function) for function in functions]
+        handlers = [each if each.is_async else replace(each, in_loop=in_loop) for each in handlers]
         subscriber = subscriber_of(broker, {handler.message_type for handler in handlers})
         running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **options))
         task = asyncio.create_task(running.consumer.run(running.stop))

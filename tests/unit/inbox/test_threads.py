@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, Outcome, engines, inbox, inbox_handler, tables
+from outboxkit.inbox import fence
 from outboxkit.inbox.threads import NAME, Threads
 from tests.unit.inbox.test_call import LONG_QUERY
 from tests.unit.shop import OrderConfirmed, count, effects, message
@@ -91,6 +92,35 @@ async def test_a_timeout_that_is_not_reached_changes_nothing(started: Threads):
     def quick(session: Session, event: OrderConfirmed) -> None: ...
 
     assert [await run(started, quick) for _ in range(2)] == [Outcome.PROCESSED, Outcome.DUPLICATE]
+
+
+@pytest.mark.parametrize("timeout", [0.1, None])
+async def test_what_was_given_up_cannot_commit_even_on_a_connection_that_works(
+    started: Threads, database_url: str, monkeypatch: pytest.MonkeyPatch, timeout: float | None
+):
+    monkeypatch.setattr(fence, "GRACE_SECONDS", 0.1)
+    begun, gate, worked = threading.Event(), threading.Event(), threading.Event()
+
+    @inbox_handler("Stuck", timeout=timeout)
+    def stuck(session: Session, event: OrderConfirmed) -> None:
+        begun.set()
+        gate.wait(60)
+        work(session, event)
+        worked.set()
+
+    running = asyncio.create_task(run(started, stuck))
+    await asyncio.to_thread(begun.wait, 60)
+    if timeout is None:
+        running.cancel()
+    with pytest.raises(asyncio.CancelledError if timeout is None else TimeoutError):
+        await running
+    gate.set()
+    async with asyncio.timeout(60):
+        while started.left:
+            await asyncio.sleep(0.005)
+    assert worked.is_set()
+    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
+    assert await run(started, work) is Outcome.PROCESSED
 
 
 def test_a_thread_that_outlives_its_event_loop_ends(database_url: str):
