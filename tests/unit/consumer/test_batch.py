@@ -1,5 +1,6 @@
 """Many deliveries in one transaction, and what becomes of them where one fails."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -245,3 +246,15 @@ async def test_within_a_key_the_order_goes_before_that(bench: Bench, database_ur
     found = await bench.drain(together, stock_together, concurrency=Concurrency(2, ordered=True))
     assert found.outcomes == {Outcome.PROCESSED: 20}
     assert done(database_url) == [f"{kind} {number}" for number in range(10) for kind in ("order", "stock")]
+
+
+async def test_beside_an_awaited_one_of_its_type_a_plain_handler_stays_in_its_place(bench: Bench):
+    threads: set[threading.Thread] = set()
+
+    @inbox_handler("Placed", batch=True)
+    def placed(session: Session, event: OrderConfirmed) -> None:
+        threads.add(threading.current_thread())
+
+    bench.put(*map(order, range(4)))
+    assert (await bench.drain(placed, together_too)).outcomes == {Outcome.PROCESSED: 8}
+    assert (threads == {threading.main_thread()}) is bench.in_loop
