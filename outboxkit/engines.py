@@ -5,11 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Engine, QueuePool, create_engine, event
-from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from outboxkit import urls
 from outboxkit.errors import ConfigurationError
+from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.transaction import ALTERED
 

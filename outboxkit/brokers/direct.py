@@ -19,11 +19,11 @@ from outboxkit import inbox
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict, reserved
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.failures import first_line, printable
-from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.inbox.failure import decide
-from outboxkit.inbox.threads import Threads
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
+from outboxkit.threads import Threads
 from outboxkit.window import CLOCK_SKEW
 
 LONGEST_WAIT = timedelta(hours=1)
@@ -62,7 +62,7 @@ class DirectPublisher:
             that connects as `engine` does is made, and closed.
 
     Raises:
-        ConfigurationError: the timeout is not more than 0.
+        ConfigurationError: the timeout is not more than 0, or nothing provides a handler's parameter.
     """
 
     address = "this process"
@@ -85,8 +85,9 @@ class DirectPublisher:
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._threads = Threads(engine, size=1, process="relay", own=thread_engine)
         self._by_type: dict[str, list[Handler]] = {}
-        for handler in handlers:
-            self._by_type.setdefault(handler.message_type, []).append(handler)
+        for handler in Wiring().prepare(handlers):
+            for type_ in handler.message_types:
+                self._by_type.setdefault(type_, []).append(handler)
         for type_, same_type in self._by_type.items():
             share = timeout / len(same_type)
             self._by_type[type_] = [replace(each, timeout=min(each.timeout or share, share)) for each in same_type]

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from outboxkit import statements, tables
 from outboxkit.inbox import BatchEntryFailed
-from outboxkit.inbox.threads import Threads
 from outboxkit.outage import Outage, jittered, pause, what_is_away
 from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
+from outboxkit.threads import Threads
 
 T = TypeVar("T")
 

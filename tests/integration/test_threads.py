@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import Message, Outcome, engines, event, inbox, inbox_handler, outbox, tables
-from outboxkit.inbox import BatchEntryFailed, Entry, fence, handler_of, threads
-from outboxkit.inbox.threads import Threads
+from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
+from outboxkit.threads import Threads, fence, pool
 from tests.polling import eventually_async
 
 MESSAGE = Message(id="m", type="Ordered", payload=b'{"number":7}')
@@ -195,7 +195,7 @@ async def test_if_too_many_threads_are_left_behind_the_next_one_waits(
     started: Threads, pg_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(fence, "GRACE_SECONDS", 0.1)
-    monkeypatch.setattr(threads, "MOST_LEFT", 1)
+    monkeypatch.setattr(pool, "MOST_LEFT", 1)
     stuck = Stuck(timeout=0.2)
     with pytest.raises(TimeoutError):
         await run(started, stuck.handler)

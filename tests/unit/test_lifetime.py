@@ -146,7 +146,7 @@ def test_a_handler_that_cancels_every_task_ends_the_process_with_an_error():
 def test_nothing_that_a_handler_left_behind_holds_up_the_end(left: str):
     service = f"""
     import threading, time
-    from outboxkit.inbox.threads import HandlerThread
+    from outboxkit.threads import HandlerThread
     async def swallows():
         while True:
             try:

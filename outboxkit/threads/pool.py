@@ -17,11 +17,11 @@ from typing import Any, TypeVar, cast
 
 import structlog
 from sqlalchemy import Engine
-from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import engines
-from outboxkit.inbox.fence import Ending, FencedRun
+from outboxkit.sqlalchemy_asyncio import AsyncEngine
+from outboxkit.threads.fence import Ending, FencedRun
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, Outcome, engines, inbox, inbox_handler, tables
-from outboxkit.inbox import fence
-from outboxkit.inbox.threads import NAME, Threads
+from outboxkit.threads import fence
+from outboxkit.threads.pool import NAME, Threads
 from tests.unit.inbox.test_call import LONG_QUERY
 from tests.unit.shop import OrderConfirmed, count, effects, message
 
