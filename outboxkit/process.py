@@ -15,9 +15,9 @@ from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.errors import ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit.statements.dialects import DRIVERS
 from outboxkit.transaction import ALTERED
 
-ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
 SQLITE_BUSY_SECONDS = 30
 MEMORY = "memory:"
 SILENCE = {
@@ -50,11 +50,12 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         ConfigurationError: neither PostgreSQL nor SQLite.
     """
     target = make_url(url)
-    driver = ASYNC_DRIVERS.get(target.get_backend_name())
+    backend = target.get_backend_name()
+    driver = DRIVERS.get(backend)
     if driver is None:
-        raise ConfigurationError(f"{target.get_backend_name()!r} is not supported; postgresql and sqlite are")
-    target = target.set(drivername=driver)
-    if driver.startswith("sqlite"):
+        raise ConfigurationError(f"{backend!r} is not supported; postgresql and sqlite are")
+    target = target.set(drivername=f"{backend}+{driver}")
+    if backend == "sqlite":
         return _sqlite(target)
     from outboxkit.connections import Connection  # noqa: PLC0415 - psycopg, which SQLite does without
     from outboxkit.moments import read_bounded  # noqa: PLC0415

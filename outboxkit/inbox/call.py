@@ -10,14 +10,16 @@ from time import perf_counter
 from typing import Any, cast
 
 from sqlalchemy import Connection, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession, async_session
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.util import await_
+from sqlalchemy.util import await_only
 
 from outboxkit import tables, transaction
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.message import Message, handling
+from outboxkit.sqlstates import ABORTED, sqlstate_of
 from outboxkit.statements.dialects import has_one_writer, is_server
 
 SessionCalls = list[tuple[str, Coroutine[Any, Any, Any]]]
@@ -136,11 +138,21 @@ def _ended(handler: str) -> str:
 
 
 def _status(connection: Connection) -> int | None:
+    """The transaction's status as the driver knows it. Asyncpg does not know of an abort, so the server is asked."""
     driver_connection: Any = connection.connection.driver_connection
-    status = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
-    if status is None:
-        connection.execute(select(1))  # the database raises an error if the transaction is aborted
-    return status
+    status: int | None = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
+    if status is not None:
+        return status
+    is_open = getattr(driver_connection, "is_in_transaction", None)
+    if is_open is not None and not is_open():
+        return _ENDED
+    try:
+        connection.execute(select(1))
+    except DBAPIError as error:
+        if sqlstate_of(error) != ABORTED:
+            raise
+        return _ABORTED
+    return None
 
 
 LONG = 0.1
@@ -189,12 +201,12 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
     text = f"handler {handler.name!r} took longer than {seconds:g} s and was cancelled"
     before = task.cancelling()
     deadline = asyncio.timeout(seconds)
-    await_(deadline.__aenter__())
+    await_only(deadline.__aenter__())
     try:
         yield
     except BaseException as error:
         with suppress(TimeoutError):
-            await_(deadline.__aexit__(type(error), error, error.__traceback__))
+            await_only(deadline.__aexit__(type(error), error, error.__traceback__))
         # A cancellation from elsewhere, such as a stop, is not the handler's fault and is raised unchanged.
         if deadline.expired() and task.cancelling() <= before:
             if has_one_writer(connection.dialect.name):
@@ -202,7 +214,7 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
                 traceback.clear_frames(error.__traceback__)
             raise TimeoutError(text) from error
         raise
-    await_(deadline.__aexit__(None, None, None))
+    await_only(deadline.__aexit__(None, None, None))
     if deadline.expired():
         raise TimeoutError(text)
 
@@ -230,7 +242,7 @@ def _invoke(handler: Handler, session: Session, event: object, message: Message)
     try:
         awaitable = handler.function(twin, event, *extra)
         _refuse_generator(handler, awaitable)
-        _refuse_generator(handler, await_(awaitable))
+        _refuse_generator(handler, await_only(awaitable))
     except BaseException:
         close_all(calls)
         raise
