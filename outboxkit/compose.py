@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import logs, process, urls
 from outboxkit.brokers import batch_limit, is_slow
-from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
+from outboxkit.errors import BrokerUnavailable, ConfigurationError, LifespanError, OutboxkitError, SchemaError
+from outboxkit.extras import how_to_install
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.settings import Settings, load, unknown_variables
+from outboxkit.sqlalchemy_asyncio import AsyncEngine
 
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
     from outboxkit.consumer import Consumer, ConsumerPolicy
-    from outboxkit.inbox import Handler
+    from outboxkit.inbox import Handler, Wiring
     from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
+    from outboxkit.settings import Settings as Settings  # noqa: PLC0414 - for the annotations of programs
 
 FAILED, WRONG_SETTINGS = 1, 2
 """Exit codes."""
@@ -30,7 +31,7 @@ FAILED, WRONG_SETTINGS = 1, 2
 
 @asynccontextmanager
 async def relay(
-    settings: Settings,
+    settings: "Settings",
     *,
     engine: AsyncEngine | None = None,
     publisher: "Publisher | None" = None,
@@ -65,7 +66,7 @@ async def relay(
         await engine.dispose()
 
 
-def _publisher(settings: Settings) -> "Publisher":
+def _publisher(settings: "Settings") -> "Publisher":
     url, limit = broker_url(settings), settings.publish_timeout
     if not process.is_http(url):
         return process.publisher(url, exchange=settings.exchange, timeout=limit)
@@ -81,25 +82,29 @@ def _publisher(settings: Settings) -> "Publisher":
 
 @asynccontextmanager
 async def consumer(
-    settings: Settings,
+    settings: "Settings",
     handlers: "Sequence[Handler]",
     *,
     engine: AsyncEngine | None = None,
     subscriber: "Subscriber | None" = None,
     policy: "ConsumerPolicy | None" = None,
+    wiring: "Wiring | None" = None,
     drain: bool = False,
 ) -> AsyncIterator["Consumer"]:
     """A consumer of these settings. Its engine and subscriber may be your own; either way they are closed at the end.
 
     A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings. A consumer
-    that is to `drain` waits out an outage for `drain_patience`, another one for ever.
+    that is to `drain` waits out an outage for `drain_patience`, another one for ever. The lifespan of `wiring` begins
+    before the consumer does, and ends when the handlers have ended.
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. Or a message could
-            be tried again for longer than the inbox remembers it.
+            be tried again for longer than the inbox remembers it, or nothing provides a handler's parameter.
+        LifespanError: the lifespan failed at its start or at its end.
         SchemaError: there is no such SQLite file.
     """
     from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy  # noqa: PLC0415 - as above
+    from outboxkit.inbox import Wiring  # noqa: PLC0415
 
     name = queue_name(settings)
     policy = policy or ConsumerPolicy(
@@ -112,7 +117,7 @@ async def consumer(
             broker_url(settings),
             name,
             exchange=settings.exchange,
-            topics=sorted({handler.message_type for handler in handlers}),
+            topics=sorted({type_ for handler in handlers for type_ in handler.message_types}),
             prefetch=concurrency.prefetch(handlers),
             delays=policy.delays,
             ordered=concurrency.ordered,
@@ -121,16 +126,17 @@ async def consumer(
         engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
     patience = settings.drain_patience if drain else None
     try:
-        yield Consumer(
-            engine, subscriber, handlers, queue=name, concurrency=concurrency, policy=policy, patience=patience
-        )
+        async with (wiring or Wiring()).running(handlers) as wired:
+            yield Consumer(
+                engine, subscriber, wired, queue=name, concurrency=concurrency, policy=policy, patience=patience
+            )
     finally:
         await subscriber.close()
         await engine.dispose()
 
 
 @asynccontextmanager
-async def retention(settings: Settings, *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
+async def retention(settings: "Settings", *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
     """A retention of these settings; its connections are called `name`.
 
     Raises:
@@ -148,7 +154,7 @@ async def retention(settings: Settings, *, name: str = "outboxkit retention") ->
         await engine.dispose()
 
 
-def database(settings: Settings, *, name: str, pool_size: int = 5) -> AsyncEngine:
+def database(settings: "Settings", *, name: str, pool_size: int = 5) -> AsyncEngine:
     """The engine for a process that needs the tables, and so makes no SQLite file.
 
     Raises:
@@ -157,7 +163,7 @@ def database(settings: Settings, *, name: str, pool_size: int = 5) -> AsyncEngin
     return process.engine(database_url(settings), name=name, pool_size=pool_size)
 
 
-def database_url(settings: Settings) -> str:
+def database_url(settings: "Settings") -> str:
     """The URL of a database that is there, as far as a look at the disk can tell."""
     text = settings.database_url.get_secret_value()
     name = urls.file_of(text)
@@ -168,7 +174,7 @@ def database_url(settings: Settings) -> str:
     return text
 
 
-def broker_url(settings: Settings) -> str:
+def broker_url(settings: "Settings") -> str:
     """The broker's URL, for a process that shares the broker with others."""
     url = settings.broker_url.get_secret_value()
     if url.startswith(process.MEMORY):
@@ -179,7 +185,7 @@ def broker_url(settings: Settings) -> str:
     return url
 
 
-def queue_name(settings: Settings) -> str:
+def queue_name(settings: "Settings") -> str:
     """The queue that a consumer is to read."""
     if settings.queue is None:
         raise ConfigurationError("which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME")
@@ -202,14 +208,28 @@ def load_handlers(names: Sequence[str]) -> "list[Handler]":
     return inbox.handlers_in([loading.load_module(name) for name in names])
 
 
-def set_up(settings: Settings) -> None:
+def load_wiring(names: Sequence[str]) -> "Wiring":
+    """The `Wiring` of these modules, an empty one if they have none.
+
+    Raises:
+        ConfigurationError: one cannot be imported, or there are two of them.
+    """
+    from outboxkit import inbox  # noqa: PLC0415 - as above
+    from outboxkit.inbox import loading  # noqa: PLC0415
+
+    return inbox.wiring_in([loading.load_module(name) for name in names])
+
+
+def set_up(settings: "Settings") -> None:
     """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
+    from outboxkit.settings import unknown_variables  # noqa: PLC0415 - as above
+
     logs.configure_log(level=settings.log_level, format=settings.log_format)
     for line in unknown_variables():
         logs.logger().warning(line)
 
 
-def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]], *, arguments: bool = False) -> int:
+def main(name: str, service: "Callable[[Settings, asyncio.Event], Awaitable[int]]", *, arguments: bool = False) -> int:
     """Run a program's service with the settings of its environment; returns the exit code, as the commands have it.
 
     Args:
@@ -218,6 +238,8 @@ def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]]
         arguments: whether the service reads the command line; else one that is given is refused.
     """
     try:
+        from outboxkit.settings import load  # noqa: PLC0415 - an extra; without it this is one line, too
+
         _refuse(sys.argv[1:] if not arguments else [])
         settings = load()
         set_up(settings)
@@ -241,6 +263,8 @@ def explain(error: Exception) -> tuple[str, int]:
         return str(error), WRONG_SETTINGS
     if isinstance(error, BrokerUnavailable):
         return f"the broker is away: {error}", FAILED
+    if isinstance(error, LifespanError):
+        logs.logger().error("the lifespan failed", exc_info=error.__cause__)
     if isinstance(error, OutboxkitError):
         return str(error), FAILED
     if isinstance(error, DBAPIError):
@@ -248,6 +272,8 @@ def explain(error: Exception) -> tuple[str, int]:
 
         state = "is away" if what_is_away(error) else "refused"
         return f"the database {state}: {first_line(error)}", FAILED
+    if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:
+        return cure, WRONG_SETTINGS
     if not logs.is_configured():
         logs.configure_log(level="info", format="auto")
     logs.logger().error("ended by an error that nobody expected", exc_info=error)

@@ -22,7 +22,7 @@ from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import OnError, Reports, Watchdog
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
-from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
 
@@ -87,7 +87,7 @@ class Consumer:
 
     Raises:
         ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or a message could be tried again
-            for longer than the inbox remembers it.
+            for longer than the inbox remembers it. Or nothing provides a handler's parameter.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class Consumer:
         clock: Clock | None = None,
     ) -> None:
         check_engine_driver(engine, "a consumer")
+        handlers = Wiring().prepare(handlers)
         self._engine = engine
         self._subscriber = subscriber
         self._concurrency = concurrency or Concurrency()
