@@ -10,16 +10,12 @@ from psycopg import errors as psycopg_errors
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import create_async_engine
 from structlog.testing import capture_logs
 from tenacity import wait_none
 
-from outboxkit import BrokerError, BrokerUnavailable, ConfigurationError, SchemaError
-from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.consumer import Consumer
+from outboxkit import BrokerError, BrokerUnavailable, SchemaError
 from outboxkit.failures import first_line
 from outboxkit.outage import Outage, jittered, pause, utc_now, what_is_away
-from outboxkit.relay import Relay
 
 GONE = BrokerUnavailable("cannot connect to amqp://mq/")
 
@@ -64,15 +60,6 @@ DATABASE_GONE = wrapped(OperationalError, psycopg_errors.AdminShutdown("terminat
 )
 def test_an_outage_is_told_from_a_failure(error: BaseException | None, away: str | None):
     assert what_is_away(error) == away
-
-
-def test_a_worker_takes_an_engine_of_its_own_driver_only():
-    engine = create_async_engine("postgresql+asyncpg://app:hunter2@db/shop")
-    accepted = r"got an engine of postgresql\+asyncpg, and needs postgresql\+psycopg: outboxkit\.process\.engine\("
-    with pytest.raises(ConfigurationError, match=f"a relay {accepted}"):
-        Relay(engine, MemoryPublisher(MemoryBroker()))
-    with pytest.raises(ConfigurationError, match=f"a consumer {accepted}"):
-        Consumer(engine, MemorySubscriber(MemoryBroker(), "q", [], []), [], queue="q")
 
 
 def test_a_locked_sqlite_database_is_away(tmp_path):
