@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from outboxkit import logs, process, urls
 from outboxkit.brokers import batch_limit, is_slow
-from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
+from outboxkit.errors import BrokerUnavailable, ConfigurationError, LifespanError, OutboxkitError, SchemaError
 from outboxkit.extras import how_to_install
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
     from outboxkit.consumer import Consumer, ConsumerPolicy
     from outboxkit.envelopes import Reader
-    from outboxkit.inbox import Handler
+    from outboxkit.inbox import Handler, Wiring
     from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
     from outboxkit.settings import Settings as Settings  # noqa: PLC0414 - for the annotations of programs
@@ -92,6 +92,7 @@ async def consumer(
     engine: AsyncEngine | None = None,
     subscriber: "Subscriber | None" = None,
     policy: "ConsumerPolicy | None" = None,
+    wiring: "Wiring | None" = None,
     readers: "Sequence[Reader] | None" = None,
     drain: bool = False,
 ) -> AsyncIterator["Consumer"]:
@@ -99,14 +100,18 @@ async def consumer(
 
     A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings, and
     `readers` for those of the settings. A consumer that is to `drain` waits out an outage for `drain_patience`,
-    another one for ever.
+    another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when the handlers have
+    ended.
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. Or a message could
-            be tried again for longer than the inbox remembers it, or there is no reader of a name.
+            be tried again for longer than the inbox remembers it. Or nothing provides a handler's parameter, or there
+            is no reader of a name.
+        LifespanError: the lifespan failed at its start or at its end.
         SchemaError: there is no such SQLite file.
     """
     from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy  # noqa: PLC0415 - as above
+    from outboxkit.inbox import Wiring  # noqa: PLC0415
 
     name = queue_name(settings)
     policy = policy or ConsumerPolicy(
@@ -127,12 +132,15 @@ async def consumer(
     if settings.readers or readers:
         subscriber = _reading(subscriber, settings, readers)
     if engine is None:
-        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
+        in_loop = concurrency.transactions if not all(handler.in_thread for handler in handlers) else 1
+        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=in_loop + 1)
     patience = settings.drain_patience if drain else None
+    logs.show_records()
     try:
-        yield Consumer(
-            engine, subscriber, handlers, queue=name, concurrency=concurrency, policy=policy, patience=patience
-        )
+        async with (wiring or Wiring()).running(handlers) as wired:
+            yield Consumer(
+                engine, subscriber, wired, queue=name, concurrency=concurrency, policy=policy, patience=patience
+            )
     finally:
         await subscriber.close()
         await engine.dispose()
@@ -219,6 +227,18 @@ def load_handlers(names: Sequence[str]) -> "list[Handler]":
     return inbox.handlers_in([loading.load_module(name) for name in names])
 
 
+def load_wiring(names: Sequence[str]) -> "Wiring":
+    """The `Wiring` of these modules, an empty one if they have none.
+
+    Raises:
+        ConfigurationError: one cannot be imported, or there are two of them.
+    """
+    from outboxkit import inbox  # noqa: PLC0415 - as above
+    from outboxkit.inbox import loading  # noqa: PLC0415
+
+    return inbox.wiring_in([loading.load_module(name) for name in names])
+
+
 def set_up(settings: "Settings") -> None:
     """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
     from outboxkit.settings import unknown_variables  # noqa: PLC0415 - as above
@@ -262,6 +282,8 @@ def explain(error: Exception) -> tuple[str, int]:
         return str(error), WRONG_SETTINGS
     if isinstance(error, BrokerUnavailable):
         return f"the broker is away: {error}", FAILED
+    if isinstance(error, LifespanError):
+        logs.logger().error("the lifespan failed", exc_info=error.__cause__)
     if isinstance(error, OutboxkitError):
         return str(error), FAILED
     if isinstance(error, DBAPIError):

@@ -2,6 +2,7 @@
 
     OutboxkitError
     ├── ConfigurationError      a setting, a handler or an event class cannot be used as it is.
+    ├── LifespanError           a consumer's lifespan failed at its start or at its end.
     ├── SchemaError             the tables are missing or old; the text says what to run.
     ├── TransactionRequired     outbox, inbox or ledger were used outside a transaction.
     ├── LeaseLost               another run has taken over this run's request or effect.
@@ -31,6 +32,10 @@ class OutboxkitError(Exception):
 
 class ConfigurationError(OutboxkitError):
     """A setting, an event class or a handler cannot be used as it is; the text says what is accepted."""
+
+
+class LifespanError(OutboxkitError):
+    """A consumer's lifespan failed at its start or at its end; the `__cause__` is its own error."""
 
 
 class SchemaError(OutboxkitError):

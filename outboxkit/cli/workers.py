@@ -8,7 +8,7 @@ import typer
 
 from outboxkit import compose, process
 from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
-from outboxkit.inbox import Handler
+from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
 from outboxkit.settings import Settings
 
@@ -75,15 +75,17 @@ def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> No
     Example: outboxkit consume shop.handlers --queue billing
     """
     compose.queue_name(settings)
-    handlers = compose.load_handlers(modules)
+    handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     code = process.run(
-        lambda stop: _consume(settings, handlers, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
+        lambda stop: _consume(settings, handlers, wiring, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
     )
     sys.exit(process.leave(code))
 
 
-async def _consume(settings: Settings, handlers: list[Handler], stop: asyncio.Event, *, drain: bool) -> int:
-    async with compose.consumer(settings, handlers, drain=drain) as worker:
+async def _consume(
+    settings: Settings, handlers: list[Handler], wiring: Wiring, stop: asyncio.Event, *, drain: bool
+) -> int:
+    async with compose.consumer(settings, handlers, wiring=wiring, drain=drain) as worker:
         if not drain:
             await worker.run(stop)
             return 0

@@ -1,30 +1,25 @@
 """Handlers: the decorator `@inbox_handler`, and the lookup of handlers in modules."""
 
-import inspect
-import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from sqlalchemy.orm import Session, scoped_session
-
-from outboxkit import models, upcasts
 from outboxkit.errors import ConfigurationError
-from outboxkit.events import declaration_of, is_event, name_of
-from outboxkit.failures import printable, text_of
-from outboxkit.message import NAME_LIMIT, is_storable_name
+from outboxkit.events import declaration_of, name_of
+from outboxkit.failures import printable
+from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
+from outboxkit.inbox.providers import MESSAGE, Provider
+from outboxkit.inbox.signature import Parameter, read_signature
+from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
-from outboxkit.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MARK = "__outboxkit_handler__"
-_SYNC, _ASYNC = (Session, scoped_session), (AsyncSession, async_scoped_session)
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +35,11 @@ class Handler:
         batch: whether it may share a transaction with others, and be run again because another one failed.
         timeout: how long it may run; None means without limit.
         retry: its own rule for retries; None means the consumer's.
+        parameters: those beyond session, event and message.
+        middleware: called around it, the first one outermost.
+        providers: what makes the values of its parameters, by their names; a consumer's wiring adds them.
+        resources: the lifespan's resources, by type.
+        in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
     """
 
     name: str
@@ -50,6 +50,16 @@ class Handler:
     batch: bool = False
     timeout: timedelta | None = None
     retry: Retries | None = None
+    parameters: tuple[Parameter, ...] = field(default=(), compare=False)
+    middleware: tuple[Layer, ...] = field(default=(), compare=False)
+    providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
+    resources: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    in_loop: bool = False
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether a consumer runs it in a thread, with a `Session` of that thread."""
+        return not (self.is_async or self.in_loop)
 
     @property
     def message_type(self) -> str:
@@ -70,24 +80,37 @@ class _Mark:
     batch: bool
     timeout: timedelta | None
     retry: Retries | None
+    middleware: tuple[Layer, ...]
+    in_loop: bool
 
 
 def inbox_handler(
-    name: str, *, batch: bool = False, timeout: timedelta | float | None = None, retry: Retries | None = None
+    name: str,
+    *,
+    batch: bool = False,
+    timeout: timedelta | float | None = None,
+    retry: Retries | None = None,
+    middleware: Sequence[Middleware] = (),
+    in_loop: bool = False,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
-    The event type is the annotation of the second parameter. The name is durable, because it is stored with each
-    handled message. Renaming the function is free; renaming the handler makes every message new to it. The function
-    is returned unchanged and registered nowhere: a consumer gets its handlers as an argument.
+    The event type is the annotation of the second parameter. Further parameters get their values from the consumer's
+    `Wiring`, by their types. The name is durable, because it is stored with each handled message. Renaming the
+    function is free; renaming the handler makes every message new to it. The function is returned unchanged and
+    registered nowhere: a consumer gets its handlers as an argument.
 
     Args:
         name: 1 to 255 bytes that a table can hold.
         batch: declares that all effects of the handler are in its session, so that it may be run again. A consumer
             then handles many messages in one transaction, and handles them again when one fails.
-        timeout: seconds, or a timedelta, after which it is cancelled and has failed. In an asynchronous session only;
-            a call that blocks the event loop is not interrupted.
+        timeout: seconds, or a timedelta, after which it is cancelled and has failed. It holds in consumers and in
+            asynchronous sessions. A call that blocks the event loop is not interrupted. One that blocks a thread
+            outside the database goes on, and the transaction is rolled back all the same.
         retry: its own rule for retries, instead of the consumer's settings.
+        middleware: functions `(call, context)` around it, in its transaction, the first one outermost.
+        in_loop: whether a plain `def` runs in the event loop of a consumer, and nothing else meanwhile. Without it, it
+            runs in a thread with a `Session` of its own.
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
@@ -108,7 +131,10 @@ def inbox_handler(
         raise ConfigurationError(
             f"@inbox_handler({name!r}): retry is {retry!r}; Retries(...) is accepted, as in Retries(max_attempts=3)"
         )
-    options = _Mark(name, batch, _duration(name, timeout), retry)
+    if not isinstance(in_loop, bool):
+        raise ConfigurationError(f"@inbox_handler({name!r}): in_loop is {in_loop!r}; True or False is accepted")
+    layers = layers_of(middleware, f"@inbox_handler({name!r})")
+    options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -129,28 +155,25 @@ def handler_of(function: Callable[..., Any]) -> Handler:
     qualname = getattr(function, "__qualname__", repr(function))
     if mark is None:
         raise ConfigurationError(f'{qualname} is not a handler: decorate it with @inbox_handler("…")')
-    parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) not in (2, 3) or any(parameter.kind not in _POSITIONAL for parameter in parameters):
-        signature = ", ".join(map(str, parameters))
+    facts = read_signature(function, f"handler {mark.name!r}")
+    check_colour(mark.middleware, is_async=facts.is_async, handler=mark.name)
+    if facts.is_async and mark.in_loop:
         raise ConfigurationError(
-            f"handler {mark.name!r} is {qualname}({signature}); it takes (session, event) or (session, event, message)"
+            f"handler {mark.name!r}: in_loop is for a plain def; {qualname} is an async def, which is always there"
         )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(
-            f"handler {mark.name!r}: {qualname} is a generator (it has a yield), so calling it runs nothing"
-        )
-    label, is_async = f"handler {mark.name!r}", inspect.iscoroutinefunction(function)
-    hints = _hints(function, label, qualname)
-    _check_session(hints.get(parameters[0].name), is_async=is_async, handler=label, qualname=qualname)
     return Handler(
         mark.name,
         function,
-        _event_type(hints, parameters[1].name, label, qualname),
-        takes_message=len(parameters) == 3,
-        is_async=is_async,
+        facts.event_type,
+        facts.takes_message,
+        facts.is_async,
         batch=mark.batch,
         timeout=mark.timeout,
         retry=mark.retry,
+        parameters=facts.parameters,
+        middleware=mark.middleware,
+        providers={each.name: MESSAGE for each in facts.parameters if each.type is Message},
+        in_loop=mark.in_loop,
     )
 
 
@@ -193,55 +216,6 @@ def _duration(name: str, timeout: object) -> timedelta | None:
         f"@inbox_handler({name!r}): timeout is {timeout!r}; a number of seconds or a timedelta above 0 is accepted, "
         "or None"
     )
-
-
-def _hints(function: Callable[..., Any], handler: str, qualname: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function)
-    except Exception as error:
-        text = printable(text_of(error))
-        raise ConfigurationError(f"{handler}: the annotations of {qualname} cannot be resolved: {text}") from error
-
-
-def _check_session(annotation: object, *, is_async: bool, handler: str, qualname: str) -> None:
-    """Refuse an `AsyncSession` annotation on a `def`, and a `Session` on an `async def`: their calls would do nothing.
-
-    Raises:
-        ConfigurationError: the annotation is of the other kind.
-    """
-    classes = list(_types(annotation))
-    right, wrong = (_ASYNC, _SYNC) if is_async else (_SYNC, _ASYNC)
-    if any(issubclass(each, wrong) for each in classes) and not any(issubclass(each, right) for each in classes):
-        kind, session = ("an async def", "AsyncSession") if is_async else ("a plain def", "Session")
-        annotated = next(each.__name__ for each in classes if issubclass(each, wrong))
-        raise ConfigurationError(
-            f"{handler}: {qualname} is {kind}, which gets a{'n' * is_async} {session}, but its session is annotated as "
-            f"{annotated}: annotate it as {session}, or make it {'a plain def' if is_async else 'an async def'}"
-        )
-
-
-def _types(annotation: object) -> Iterator[type]:
-    """The classes that an annotation names, also inside a union or brackets."""
-    for each in (annotation, typing.get_origin(annotation)):
-        if isinstance(each, type):
-            yield each
-    for argument in typing.get_args(annotation):
-        yield from _types(argument)
-
-
-def _event_type(hints: dict[str, Any], parameter: str, handler: str, qualname: str) -> type:
-    cls = hints.get(parameter)
-    if not isinstance(cls, type) or not is_event(cls):
-        has = "no annotation" if cls is None else repr(cls)
-        raise ConfigurationError(
-            f"{handler}: parameter {parameter!r} of {qualname} has {has}; annotate it with an @event class"
-        )
-    try:
-        models.check_event_class(cls)
-        upcasts.chain_of(cls)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{handler}: {error}") from error
-    return cls
 
 
 def _marked(modules: Iterable[ModuleType]) -> Iterator[Callable[..., Any]]:

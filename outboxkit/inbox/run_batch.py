@@ -104,7 +104,15 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
             continue
         new.remove(entry.key)
         try:
-            milliseconds = call(entry.handler, session, connection, entry.event, entry.message, flush=False)
+            milliseconds = call(
+                entry.handler,
+                session,
+                connection,
+                entry.event,
+                entry.message,
+                attempt=entry.attempt,
+                flush=False,
+            )
         except asyncio.CancelledError:  # the caller knows whether it is its own
             raise
         except BaseException as error:

@@ -71,7 +71,7 @@ def run_once(
     }
     if connection.execute(statements.inbox.record_processed(connection.dialect.name), row).first() is None:
         return Outcome.DUPLICATE
-    milliseconds = call(spec, session, connection, event, message, flush=True)
+    milliseconds = call(spec, session, connection, event, message, attempt=attempt, flush=True)
     if milliseconds is not None:
         duration = {"at_handler": spec.name, "at_message_id": message.id, "milliseconds": milliseconds}
         connection.execute(statements.inbox.record_duration(), duration)
