@@ -85,6 +85,7 @@ class Reports:
                 "handler": handler.name,
                 "type": ", ".join(handler.message_types),
                 "function": path_of(handler.function),
+                "in_thread": handler.in_thread or None,
                 "batch": handler.batch or None,
                 "timeout": handler.timeout and f"{handler.timeout.total_seconds():g}s",
                 "middleware": ", ".join(path_of(layer.function) for layer in handler.middleware) or None,

@@ -77,10 +77,10 @@ def test_lines_of_handlers_have_their_message_and_the_start_says_what_runs(deplo
     consumer = start(deployment, OUTBOXKIT_LOG_LEVEL="info")
     consumer.wait_for("consumer connected")
     ring(deployment)
-    consumer.wait_for("rung")
+    consumer.wait_for("rung plainly")
     assert consumer.stop() == 0
-    fields = {"message_id": "ring-1", "type": "Rung", "handler": "wired.Ring", "correlation_id": "story"}
-    for event in ("rings 1", "rung"):
+    for event, handler in (("rings 1", "wired.Ring"), ("rung", "wired.Ring"), ("rung plainly", "wired.RingPlainly")):
+        fields = {"message_id": "ring-1", "type": "Rung", "handler": handler, "correlation_id": "story"}
         (line,) = consumer.entries(event)
         assert {name: line.get(name) for name in fields} == fields
     (starting,) = consumer.entries("consumer starting")

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -59,4 +60,5 @@ async def ring(session: AsyncSession, event: Rung, bell: Bell) -> None:
 
 @inbox_handler("wired.RingPlainly")
 def ring_plainly(session: Session, event: Rung, bell: Bell) -> None:
+    assert threading.current_thread() is not threading.main_thread()
     structlog.get_logger("wired").info("rung plainly", is_open=bell.is_open)
