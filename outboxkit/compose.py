@@ -20,6 +20,7 @@ from outboxkit.sqlalchemy_asyncio import AsyncEngine
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
     from outboxkit.consumer import Consumer, ConsumerPolicy
+    from outboxkit.envelopes import Reader
     from outboxkit.inbox import Handler, Wiring
     from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
@@ -68,8 +69,9 @@ async def relay(
 
 def _publisher(settings: "Settings") -> "Publisher":
     url, limit = broker_url(settings), settings.publish_timeout
+    mode, source = settings.cloudevents, settings.cloudevents_source
     if not process.is_http(url):
-        return process.publisher(url, exchange=settings.exchange, timeout=limit)
+        return process.publisher(url, exchange=settings.exchange, timeout=limit, cloudevents=mode, source=source)
     if settings.destination == DEFAULT_DESTINATION:
         raise ConfigurationError(
             "OUTBOXKIT_BROKER_URL is an HTTP URL, and the messages of destination 'default' are for the broker. "
@@ -77,7 +79,9 @@ def _publisher(settings: "Settings") -> "Publisher":
         )
     secrets = {"authorization": settings.http_authorization, "secret": settings.http_secret}
     values = {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
-    return process.http_publisher(url, timeout=limit, concurrency=settings.concurrency, **values)
+    return process.http_publisher(
+        url, timeout=limit, concurrency=settings.concurrency, cloudevents=mode, source=source, **values
+    )
 
 
 @asynccontextmanager
@@ -89,17 +93,20 @@ async def consumer(
     subscriber: "Subscriber | None" = None,
     policy: "ConsumerPolicy | None" = None,
     wiring: "Wiring | None" = None,
+    readers: "Sequence[Reader] | None" = None,
     drain: bool = False,
 ) -> AsyncIterator["Consumer"]:
     """A consumer of these settings. Its engine and subscriber may be your own; either way they are closed at the end.
 
-    A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings. A consumer
-    that is to `drain` waits out an outage for `drain_patience`, another one for ever. The lifespan of `wiring` begins
-    before the consumer does, and ends when the handlers have ended.
+    A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings, and
+    `readers` for those of the settings. A consumer that is to `drain` waits out an outage for `drain_patience`,
+    another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when the handlers have
+    ended.
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. Or a message could
-            be tried again for longer than the inbox remembers it, or nothing provides a handler's parameter.
+            be tried again for longer than the inbox remembers it. Or nothing provides a handler's parameter, or there
+            is no reader of a name.
         LifespanError: the lifespan failed at its start or at its end.
         SchemaError: there is no such SQLite file.
     """
@@ -122,9 +129,13 @@ async def consumer(
             delays=policy.delays,
             ordered=concurrency.ordered,
         )
+    if settings.readers or readers:
+        subscriber = _reading(subscriber, settings, readers)
     if engine is None:
-        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
+        in_loop = concurrency.transactions if not all(handler.in_thread for handler in handlers) else 1
+        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=in_loop + 1)
     patience = settings.drain_patience if drain else None
+    logs.show_records()
     try:
         async with (wiring or Wiring()).running(handlers) as wired:
             yield Consumer(
@@ -133,6 +144,14 @@ async def consumer(
     finally:
         await subscriber.close()
         await engine.dispose()
+
+
+def _reading(subscriber: "Subscriber", settings: "Settings", readers: "Sequence[Reader] | None") -> "Subscriber":
+    """The subscriber with readers of foreign envelopes: these, or else those of the settings."""
+    from outboxkit.brokers.reading import ReadingSubscriber  # noqa: PLC0415 - as above
+    from outboxkit.inbox import loading  # noqa: PLC0415
+
+    return ReadingSubscriber(subscriber, loading.load_readers(settings.readers or ()) if readers is None else readers)
 
 
 @asynccontextmanager

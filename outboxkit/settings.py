@@ -45,6 +45,13 @@ def _parse_delays(text: object) -> object:
     return tuple(parse_duration(part) for part in text.split(",")) if isinstance(text, str) else text
 
 
+def _parse_names(text: object) -> object:
+    names = tuple(part.strip() for part in text.split(",")) if isinstance(text, str) else text
+    if isinstance(names, tuple) and not all(names):
+        raise ValueError("names with commas between them are accepted, such as cloudevents,shop.readers:legacy")
+    return names
+
+
 def _parse_switch(text: object) -> object:
     if isinstance(text, str):
         if text.lower() not in _SWITCH:
@@ -58,6 +65,7 @@ def _lowered(text: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_names)]
 Delays = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_delays), Field(min_length=1)]
 
 
@@ -75,9 +83,16 @@ class Settings(BaseSettings):
         "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
     )
     queue: str | None = Field(None, min_length=1, max_length=200, description="the queue to consume")
+    readers: Names | None = Field(
+        None, description="of foreign envelopes: cloudevents, celery, masstransit, debezium, MODULE:NAME"
+    )
     destination: str = Field(
         DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"
     )
+    cloudevents: Literal["binary", "structured"] | None = Field(
+        None, description="messages are CloudEvents in this mode"
+    )
+    cloudevents_source: str = Field("outboxkit", min_length=1, max_length=255, description="the source of CloudEvents")
     http_authorization: SecretStr | None = Field(None, description="Authorization header for an HTTP destination")
     http_secret: SecretStr | None = Field(None, description="signs requests to an HTTP destination: whsec_…")
     batch_size: int = Field(2000, ge=1, le=10_000, description="rows claimed at once, at most")

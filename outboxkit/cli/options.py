@@ -21,8 +21,15 @@ DATABASE = ("database_url",)
 BROKER = ("broker_url", "exchange")
 PROCESS = ("shutdown_timeout", "log_level", "log_format")
 LONGEST_CHOICES = 20
-FOR_FEW = ("http_authorization", "http_secret", *(name + FILE.lower() for name in SECRETS))
-"""Options that the help does not list: other users can see a command line, so secrets stand better elsewhere."""
+FOR_FEW = (
+    "http_authorization",
+    "http_secret",
+    "readers",
+    "cloudevents",
+    "cloudevents_source",
+    *(name + FILE.lower() for name in SECRETS),
+)
+"""Options that the help does not list: those that few need, and secrets, since other users can see a command line."""
 VARIABLES = """Settings are variables, too: OUTBOXKIT_DATABASE_URL, or …_URL_FILE if a file
 holds it. Keep passwords out of the command line."""
 
@@ -99,4 +106,6 @@ def _accepted(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return choices if len(choices := "|".join(get_args(kind))) < LONGEST_CHOICES else "NAME"
     named = {bool: "", int: "NUMBER", timedelta: "DURATION", SecretStr: "URL"}
-    return named.get(kind, "DURATIONS" if get_origin(kind) is tuple else "NAME")
+    if get_origin(kind) is tuple:
+        return "NAMES" if str in get_args(kind) else "DURATIONS"
+    return named.get(kind, "NAME")

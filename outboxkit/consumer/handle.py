@@ -17,6 +17,7 @@ from structlog.typing import FilteringBoundLogger
 
 from outboxkit import inbox, window
 from outboxkit.brokers import Delivery, Malformed
+from outboxkit.compression import INFLATED_FACTOR, compression_named
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
@@ -53,7 +54,13 @@ class Routing:
             for type_ in handler.message_types:
                 self._by_type.setdefault(type_, []).append(handler)
         self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
-        self._batched = {type_ for type_, group in self._by_type.items() if all(each.batch for each in group)}
+        places = {type_: {each.in_thread for each in group} for type_, group in self._by_type.items()}
+        self._threaded = {type_ for type_, in_thread in places.items() if in_thread == {True}}
+        self._batched = {
+            type_
+            for type_, group in self._by_type.items()
+            if all(each.batch for each in group) and len(places[type_]) == 1
+        }
         self._policy = policy
         self._on_message = on_message
         self._ordered = ordered
@@ -65,7 +72,14 @@ class Routing:
             return Arrival(delivery, Mode.SINGLE)
         mode = Mode.BATCHED if message.type in self._batched else Mode.SINGLE
         key = message.key if self._ordered else None
-        return Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=len(message.payload))
+        size = len(message.payload)
+        if message.content_encoding and compression_named(message.content_encoding):
+            size *= INFLATED_FACTOR
+        return Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size)
+
+    def in_thread(self, arrival: Arrival) -> bool:
+        """Whether all of its handlers run in a thread. Of one that may be in a batch, else none of them does."""
+        return arrival.delivery.message.type in self._threaded
 
     def names(self, arrival: Arrival) -> list[str]:
         """The names of the handlers that may be running for it."""
@@ -198,7 +212,8 @@ class HandlerRunner:
         failed: dict[str | None, Decision] = {}
         for handler in handlers:
             try:
-                outcome = await self.transactions.run(self._work(delivery, handler, attempt), stop)
+                work = self._work(delivery, handler, attempt)
+                outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
                 cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
                 failed[handler.name] = decide(cause, handler, attempt=attempt, max_attempts=limit)

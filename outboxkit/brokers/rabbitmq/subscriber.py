@@ -2,82 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 
 import aio_pika
 import aiormq
 from pamqp import commands
 
 from outboxkit import urls
-from outboxkit.brokers import Malformed, reserved
-from outboxkit.brokers.rabbitmq import connection, decode
+from outboxkit.brokers.rabbitmq import connection
+from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, retry_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable
-from outboxkit.message import Message
-from outboxkit.retry import DEFAULT_DELAYS, delay_for
-
-
-class Source(Protocol):
-    """The subscriber of a delivery, as far as the delivery needs it."""
-
-    async def copy(
-        self, delivery: "RabbitDelivery", delivery_headers: DeliveryHeaders, delay: timedelta | None
-    ) -> None:
-        """Put a copy into the queue of a retry delay or, without a delay, at the end of the delivery's own queue.
-
-        Raises:
-            BrokerUnavailable: the copy may be missing. The broker delivers the message again.
-        """
-
-    @property
-    def delays(self) -> tuple[timedelta, ...]:
-        """The retry delays, ascending."""
-
-
-class RabbitDelivery:
-    """A delivery, which must be acked on the channel on which it arrived."""
-
-    __slots__ = ("_source", "channel", "delivery_headers", "dropped", "message", "raw", "redeliveries", "topic")
-
-    def __init__(self, raw: RawDelivery, channel: DeliveryChannel, source: Source, *, dropped: bool) -> None:
-        properties = raw.properties
-        self.raw = raw
-        self.dropped = dropped
-        self.topic = decode.topic_of(properties, raw.routing_key, dropped=dropped)
-        self.message: Message | Malformed = decode.to_message(properties, raw.body, self.topic)
-        self.delivery_headers = (
-            reserved.read_delivery_headers(properties.headers) if properties.headers else reserved.FRESH
-        )
-        self.redeliveries = decode.redeliveries(properties, redelivered=raw.redelivered)
-        self.channel = channel
-        self._source = source
-
-    async def ack(self) -> None:
-        """Basic.Ack, sent together with other acks of the same turn of the event loop."""
-        self.channel.ack(self.raw.tag)
-
-    async def requeue(self) -> None:
-        """Basic.Nack with requeue."""
-        self.channel.nack(self.raw.tag)
-
-    async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
-        """Publish a copy to a retry queue, await its confirm, then ack. A crash in between leaves two, never none."""
-        delay = delay_for(self._source.delays, self.delivery_headers.attempt, after)
-        delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
-        await self._source.copy(self, delivery_headers, delay)
-        await self.ack()
-        return delay
-
-    async def requeue_fresh(self) -> None:
-        """Publish a copy to the same queue, await its confirm, then ack."""
-        await self._source.copy(self, self.delivery_headers, None)
-        await self.ack()
-
+from outboxkit.retry import DEFAULT_DELAYS
 
 EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 """A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""
