@@ -135,7 +135,7 @@ def test_the_extras_are_those_of_the_project():
         for name in distributions:
             modules.setdefault(name.lower().replace("_", "-"), set()).add(module)
     for extra, requirements in PROJECT["project"]["optional-dependencies"].items():
-        if extra == "all":
+        if extra in ("all", "zstd"):  # compression.py says itself what zstd needs, and from 3.14 on that is nothing
             continue
         wanted = {requirement.partition(">=")[0] for requirement in requirements} - {"sqlalchemy[asyncio]"}
         named = {library for library, of in EXTRAS.items() if of == extra}
