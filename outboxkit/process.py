@@ -16,8 +16,9 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
+from outboxkit.statements.dialects import DRIVERS
 
-ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
+ASYNC_DRIVERS = {backend: f"{backend}+{driver}" for backend, driver in DRIVERS.items()}
 MEMORY = "memory:"
 SILENCE = {
     "connect_timeout": 10,

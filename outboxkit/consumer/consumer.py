@@ -24,7 +24,7 @@ from outboxkit.consumer.reports import OnError, Reports, Watchdog
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome, Wiring
-from outboxkit.outage import Clock, Outage, pause, what_is_away
+from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.threads import Threads
 
@@ -88,8 +88,8 @@ class Consumer:
         outcomes: the outcomes of all deliveries, counted once for each handler.
 
     Raises:
-        ConfigurationError: a message could be tried again for longer than the inbox remembers it. Or nothing provides a
-            handler's parameter.
+        ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or a message could be tried again
+            for longer than the inbox remembers it. Or nothing provides a handler's parameter.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Consumer:
         patience: timedelta | None = None,
         clock: Clock | None = None,
     ) -> None:
+        check_engine_driver(engine, "a consumer")
         handlers = Wiring().prepare(handlers)
         self._engine = engine
         self._subscriber = subscriber
