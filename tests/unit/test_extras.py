@@ -82,6 +82,13 @@ def test_every_module_of_the_core_can_be_imported_without_an_extra():
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_the_plugin_for_pytest_needs_the_core_alone():
+    """Pytest loads it in every environment that has outboxkit."""
+    pytests = ("_pytest", "iniconfig", "packaging", "pluggy", "py", "pygments", "pytest")
+    ended = without("import outboxkit.testing.plugin", accepted=(*CORE, *pytests))
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_the_core_takes_sqlalchemys_asyncio_side_from_its_one_home():
     """SQLAlchemy 2.1 refuses to import it without greenlet."""
     told = "import it from outboxkit.sqlalchemy_asyncio instead"
