@@ -132,8 +132,10 @@ async def consumer(
     if settings.readers or readers:
         subscriber = _reading(subscriber, settings, readers)
     if engine is None:
-        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
+        in_loop = concurrency.transactions if not all(handler.in_thread for handler in handlers) else 1
+        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=in_loop + 1)
     patience = settings.drain_patience if drain else None
+    logs.show_records()
     try:
         async with (wiring or Wiring()).running(handlers) as wired:
             yield Consumer(

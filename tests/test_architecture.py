@@ -204,7 +204,7 @@ DRIVERS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("rich", "typer"), "cli"),
     "alembic": ("autogenerate", "migrations"),
     "httpx": "brokers/http",
-    "psycopg": ("connections", "moments", "relay", "urls"),
+    "psycopg": ("connections", "engines", "moments", "relay", "urls"),
     "tenacity": "outage",
 }
 
@@ -230,6 +230,7 @@ KNOW_DIALECTS = (
     "tables/",
     "migrations/",
     "autogenerate.py",  # Alembic's comparison of the tables
+    "engines.py",  # what the engines of a database have in common
     "process.py",  # the engine factory
     "urls.py",  # which URLs the engine factory accepts
 )

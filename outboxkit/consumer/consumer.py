@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import structlog
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, urls
@@ -25,6 +26,7 @@ from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
+from outboxkit.threads import Threads
 
 AHEAD = 64
 """Deliveries that the broker pushes ahead, at least."""
@@ -120,7 +122,9 @@ class Consumer:
         self._routing = routing = Routing(handlers, policy=policy, ordered=ordered, on_message=database_clock.saw)
         self._reports = reports = Reports(queue=queue)
         cancellations = Cancellations()
-        transactions = Transactions(engine, outage, cancellations)
+        self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")
+        self._uses_threads = any(handler.in_thread for handler in handlers)
+        transactions = Transactions(engine, outage, cancellations, self._threads)
         self._runner = runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
@@ -134,6 +138,16 @@ class Consumer:
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
         )
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+
+    @property
+    def thread_engine(self) -> Engine | None:
+        """A synchronous engine for handlers in threads; None: one that connects as `engine` does is made."""
+        return self._threads.own
+
+    @thread_engine.setter
+    def thread_engine(self, engine: Engine | None) -> None:
+        """Set it before the consumer runs. Its pool must have room for `concurrency.transactions` and a few more."""
+        self._threads.own = engine
 
     @property
     def on_error(self) -> OnError | None:
@@ -174,6 +188,8 @@ class Consumer:
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
         await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
+        if self._uses_threads:
+            await self._outage.ride_out(self._threads.open, stop)
         await self._outage.ride_out(self._registration.begin, stop)
         runs = (self._database_clock.run(), self._registration.run(), self._watchdog.run())
         background = [asyncio.create_task(run) for run in runs]
@@ -186,6 +202,7 @@ class Consumer:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            self._threads.close()
 
     async def _reconnecting(self, stop: asyncio.Event, *, wait: bool) -> int:
         losses = 0

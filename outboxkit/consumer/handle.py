@@ -54,7 +54,13 @@ class Routing:
             for type_ in handler.message_types:
                 self._by_type.setdefault(type_, []).append(handler)
         self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
-        self._batched = {type_ for type_, group in self._by_type.items() if all(each.batch for each in group)}
+        places = {type_: {each.in_thread for each in group} for type_, group in self._by_type.items()}
+        self._threaded = {type_ for type_, in_thread in places.items() if in_thread == {True}}
+        self._batched = {
+            type_
+            for type_, group in self._by_type.items()
+            if all(each.batch for each in group) and len(places[type_]) == 1
+        }
         self._policy = policy
         self._on_message = on_message
         self._ordered = ordered
@@ -70,6 +76,10 @@ class Routing:
         if message.content_encoding and compression_named(message.content_encoding):
             size *= INFLATED_FACTOR
         return Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size)
+
+    def in_thread(self, arrival: Arrival) -> bool:
+        """Whether all of its handlers run in a thread. Of one that may be in a batch, else none of them does."""
+        return arrival.delivery.message.type in self._threaded
 
     def names(self, arrival: Arrival) -> list[str]:
         """The names of the handlers that may be running for it."""
@@ -202,7 +212,8 @@ class HandlerRunner:
         failed: dict[str | None, Decision] = {}
         for handler in handlers:
             try:
-                outcome = await self.transactions.run(self._work(delivery, handler, attempt), stop)
+                work = self._work(delivery, handler, attempt)
+                outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
             except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
                 cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
                 failed[handler.name] = decide(cause, handler, attempt=attempt, max_attempts=limit)

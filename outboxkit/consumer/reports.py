@@ -145,8 +145,8 @@ def _name(name: str | None) -> str | None:
 BLOCKED_SECONDS = 5.0
 """An event loop that was blocked for longer is reported: by then heartbeats and timeouts run late."""
 CURE = (
-    "nothing else ran meanwhile, and connections may have been lost. Await in the handler instead, or give the work to "
-    "a thread with asyncio.to_thread"
+    "nothing else ran meanwhile, and connections may have been lost. Make it a plain def without in_loop, await in it, "
+    "or give the work to a thread with asyncio.to_thread"
 )
 
 

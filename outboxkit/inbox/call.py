@@ -94,6 +94,8 @@ def _status(connection: Connection) -> int | None:
 
 LONG = 0.1
 """Seconds: from here on a handler's duration is recorded. For quicker ones it is not worth a round trip."""
+LIMIT = "outboxkit.limit"
+"""A key in the `info` of a session of a thread: the function that stands for `_limited`."""
 
 
 def call(
@@ -122,7 +124,7 @@ def call(
     with (
         handling(message, handler=handler.name, database=file),
         guarded(session, connection, handler.name),
-        _limited(handler, connection),
+        session.info.get(LIMIT, _limited)(handler, connection),
     ):
         invoke(handler, session, event, message, attempt)
         if flush:

@@ -39,6 +39,7 @@ class Handler:
         middleware: called around it, the first one outermost.
         providers: what makes the values of its parameters, by their names; a consumer's wiring adds them.
         resources: the lifespan's resources, by type.
+        in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
     """
 
     name: str
@@ -53,6 +54,12 @@ class Handler:
     middleware: tuple[Layer, ...] = field(default=(), compare=False)
     providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
     resources: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    in_loop: bool = False
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether a consumer runs it in a thread, with a `Session` of that thread."""
+        return not (self.is_async or self.in_loop)
 
     @property
     def message_type(self) -> str:
@@ -74,6 +81,7 @@ class _Mark:
     timeout: timedelta | None
     retry: Retries | None
     middleware: tuple[Layer, ...]
+    in_loop: bool
 
 
 def inbox_handler(
@@ -83,6 +91,7 @@ def inbox_handler(
     timeout: timedelta | float | None = None,
     retry: Retries | None = None,
     middleware: Sequence[Middleware] = (),
+    in_loop: bool = False,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
@@ -95,10 +104,13 @@ def inbox_handler(
         name: 1 to 255 bytes that a table can hold.
         batch: declares that all effects of the handler are in its session, so that it may be run again. A consumer
             then handles many messages in one transaction, and handles them again when one fails.
-        timeout: seconds, or a timedelta, after which it is cancelled and has failed. In an asynchronous session only;
-            a call that blocks the event loop is not interrupted.
+        timeout: seconds, or a timedelta, after which it is cancelled and has failed. It holds in consumers and in
+            asynchronous sessions. A call that blocks the event loop is not interrupted. One that blocks a thread
+            outside the database goes on, and the transaction is rolled back all the same.
         retry: its own rule for retries, instead of the consumer's settings.
         middleware: functions `(call, context)` around it, in its transaction, the first one outermost.
+        in_loop: whether a plain `def` runs in the event loop of a consumer, and nothing else meanwhile. Without it, it
+            runs in a thread with a `Session` of its own.
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
@@ -119,7 +131,10 @@ def inbox_handler(
         raise ConfigurationError(
             f"@inbox_handler({name!r}): retry is {retry!r}; Retries(...) is accepted, as in Retries(max_attempts=3)"
         )
-    options = _Mark(name, batch, _duration(name, timeout), retry, layers_of(middleware, f"@inbox_handler({name!r})"))
+    if not isinstance(in_loop, bool):
+        raise ConfigurationError(f"@inbox_handler({name!r}): in_loop is {in_loop!r}; True or False is accepted")
+    layers = layers_of(middleware, f"@inbox_handler({name!r})")
+    options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -142,6 +157,10 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         raise ConfigurationError(f'{qualname} is not a handler: decorate it with @inbox_handler("…")')
     facts = read_signature(function, f"handler {mark.name!r}")
     check_colour(mark.middleware, is_async=facts.is_async, handler=mark.name)
+    if facts.is_async and mark.in_loop:
+        raise ConfigurationError(
+            f"handler {mark.name!r}: in_loop is for a plain def; {qualname} is an async def, which is always there"
+        )
     return Handler(
         mark.name,
         function,
@@ -154,6 +173,7 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         parameters=facts.parameters,
         middleware=mark.middleware,
         providers={each.name: MESSAGE for each in facts.parameters if each.type is Message},
+        in_loop=mark.in_loop,
     )
 
 

@@ -13,7 +13,16 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import LogCapture, capture_logs
 
-from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, process, tables
+from outboxkit import (
+    BrokerUnavailable,
+    ConfigurationError,
+    Outcome,
+    SchemaError,
+    engines,
+    inbox_handler,
+    process,
+    tables,
+)
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
 from outboxkit.consumer.database_clock import DatabaseClock
@@ -145,7 +154,7 @@ async def test_a_cancelled_consumer_gives_back_what_it_holds(bench: Bench, datab
 
 @pytest.fixture
 async def impatient_engine(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
-    monkeypatch.setattr(process, "SQLITE_BUSY_SECONDS", 0)
+    monkeypatch.setattr(engines, "SQLITE_BUSY_SECONDS", 0)
     made = process.engine(database_url, name="unit tests")
     yield made
     await made.dispose()
