@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +15,11 @@ from outboxkit.brokers import batch_limit, is_slow
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.settings import Settings, load, unknown_variables
+from outboxkit.settings import ConsumedQueue, Settings, load, unknown_variables
 
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
-    from outboxkit.consumer import Consumer, ConsumerPolicy
+    from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy, Consumers
     from outboxkit.inbox import Handler
     from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
@@ -88,45 +88,77 @@ async def consumer(
     subscriber: "Subscriber | None" = None,
     policy: "ConsumerPolicy | None" = None,
     drain: bool = False,
-) -> AsyncIterator["Consumer"]:
-    """A consumer of these settings. Its engine and subscriber may be your own; either way they are closed at the end.
+) -> AsyncIterator["Consumer | Consumers"]:
+    """A consumer of these settings, or the consumers of several queues, each with the handlers that name its queue.
+
+    Its engine and subscriber may be your own; either way they are closed at the end. A subscriber serves one queue.
 
     A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings. A consumer
     that is to `drain` waits out an outage for `drain_patience`, another one for ever.
 
     Raises:
-        ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. Or a message could
-            be tried again for longer than the inbox remembers it.
+        ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. A handler names no
+            queue although there are several, or a queue has no handler. Or a message could be tried again for longer
+            than the inbox remembers it.
         SchemaError: there is no such SQLite file.
     """
-    from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy  # noqa: PLC0415 - as above
+    from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy, Consumers, several  # noqa: PLC0415 - as above
 
-    name = queue_name(settings)
     policy = policy or ConsumerPolicy(
         max_attempts=settings.max_attempts, retention=settings.inbox_retention, delays=settings.retry_delays
     )
     policy.check(handlers)
-    concurrency = Concurrency(settings.concurrency, settings.consume_batch_size, settings.ordered)
-    if subscriber is None:
-        subscriber = process.subscriber(
+    limits = {
+        queue.name: Concurrency(
+            queue.concurrency or settings.concurrency, settings.consume_batch_size, settings.ordered
+        )
+        for queue in consumed_queues(settings)
+    }
+    assigned = several.assign(handlers, list(limits))
+    subscribers = _subscribers(settings, assigned, limits, policy, subscriber)
+    if engine is None:
+        size = sum(each.transactions + 1 for each in limits.values())
+        engine = database(settings, name=f"outboxkit consumer {', '.join(limits)}"[:63], pool_size=size)
+    patience = settings.drain_patience if drain else None
+    try:
+        consumers = [
+            Consumer(
+                engine, source, assigned[name], queue=name, concurrency=limits[name], policy=policy, patience=patience
+            )
+            for name, source in subscribers.items()
+        ]
+        yield consumers[0] if len(consumers) == 1 else Consumers(consumers)
+    finally:
+        for each in subscribers.values():
+            await each.close()
+        await engine.dispose()
+
+
+def _subscribers(
+    settings: Settings,
+    assigned: "Mapping[str, Sequence[Handler]]",
+    limits: "Mapping[str, Concurrency]",
+    policy: "ConsumerPolicy",
+    own: "Subscriber | None",
+) -> "dict[str, Subscriber]":
+    """A subscriber for each queue. They share the memory that a process may use for what it has not handled yet."""
+    if own is not None:
+        if len(assigned) > 1:
+            raise ConfigurationError(f"a subscriber of your own serves one queue; OUTBOXKIT_QUEUE has {len(assigned)}")
+        return dict.fromkeys(assigned, own)
+    return {
+        name: process.subscriber(
             broker_url(settings),
             name,
             exchange=settings.exchange,
             topics=sorted({handler.message_type for handler in handlers}),
-            prefetch=concurrency.prefetch(handlers),
+            prefetch=limits[name].prefetch(handlers),
             delays=policy.delays,
-            ordered=concurrency.ordered,
+            ordered=limits[name].ordered,
+            share=len(assigned),
         )
-    if engine is None:
-        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=concurrency.transactions + 1)
-    patience = settings.drain_patience if drain else None
-    try:
-        yield Consumer(
-            engine, subscriber, handlers, queue=name, concurrency=concurrency, policy=policy, patience=patience
-        )
-    finally:
-        await subscriber.close()
-        await engine.dispose()
+        for name, handlers in assigned.items()
+    }
 
 
 @asynccontextmanager
@@ -179,8 +211,8 @@ def broker_url(settings: Settings) -> str:
     return url
 
 
-def queue_name(settings: Settings) -> str:
-    """The queue that a consumer is to read."""
+def consumed_queues(settings: Settings) -> "Sequence[ConsumedQueue]":
+    """The queues that a consumer is to read."""
     if settings.queue is None:
         raise ConfigurationError("which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME")
     return settings.queue

@@ -201,8 +201,11 @@ def subscriber(
     prefetch: int = 64,
     delays: Sequence[timedelta] = DEFAULT_DELAYS,
     ordered: bool = False,
+    share: int = 1,
 ) -> Subscriber:
     """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time.
+
+    It holds one `share`-th of the bytes that a process may hold unacked.
 
     Raises:
         ConfigurationError: an HTTP destination has no queues.
@@ -212,9 +215,11 @@ def subscriber(
         return MemorySubscriber(_memory_broker(url), queue, topics, delays)
     from outboxkit.brokers.rabbitmq import RabbitSubscriber  # noqa: PLC0415 - a broker is imported when it is used
 
-    return RabbitSubscriber(
+    subscriber = RabbitSubscriber(
         url, queue, exchange=exchange, topics=topics, prefetch=prefetch, delays=delays, ordered=ordered
     )
+    subscriber.max_unacked_bytes //= share
+    return subscriber
 
 
 @cache

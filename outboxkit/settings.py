@@ -3,6 +3,7 @@
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
@@ -17,11 +18,42 @@ from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_DELAYS
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_QUEUE = re.compile(r"(.+?)(?::(\d{1,9}))?", re.DOTALL)
+QUEUE_LENGTH, MOST_AT_ONCE = 200, 1000
 LONGEST = timedelta(days=36_500)
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
 _LIMITS = (("ge", "from"), ("le", "to"))
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedQueue:
+    """A queue that a consumer reads.
+
+    Attributes:
+        name: the queue's name.
+        concurrency: the number of its messages that are handled at once; None means the setting `concurrency`.
+    """
+
+    name: str
+    concurrency: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "ConsumedQueue":
+        """`mails`, or `mails:2` with its own concurrency. The last colon counts, if a number follows it.
+
+        Raises:
+            ValueError: it reads otherwise.
+        """
+        match = _QUEUE.fullmatch(text.strip())
+        number = int(match[2]) if match and match[2] else None
+        if match is None or len(match[1]) > QUEUE_LENGTH or (number is not None and not 1 <= number <= MOST_AT_ONCE):
+            raise ValueError(
+                f"names of 1 to {QUEUE_LENGTH} characters are accepted, with commas between them. Behind a name, :N "
+                f"stands for N messages at once, from 1 to {MOST_AT_ONCE}"
+            )
+        return cls(match[1], number)
 
 
 def parse_duration(text: object) -> timedelta:
@@ -43,6 +75,17 @@ def _parse_delays(text: object) -> object:
     return tuple(parse_duration(part) for part in text.split(",")) if isinstance(text, str) else text
 
 
+def _parse_queues(value: object) -> object:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        return parts
+    queues = tuple(ConsumedQueue.parse(part) if isinstance(part, str) else part for part in parts)
+    names = [queue.name for queue in queues if isinstance(queue, ConsumedQueue)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{twice[0]!r} is there twice; each queue is accepted once")
+    return queues
+
+
 def _parse_switch(text: object) -> object:
     if isinstance(text, str):
         if text.lower() not in _SWITCH:
@@ -56,6 +99,7 @@ def _lowered(text: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Queues = Annotated[tuple[ConsumedQueue, ...], NoDecode, BeforeValidator(_parse_queues), Field(min_length=1)]
 Delays = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_delays), Field(min_length=1)]
 
 
@@ -72,7 +116,7 @@ class Settings(BaseSettings):
     exchange: str = Field(
         "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
     )
-    queue: str | None = Field(None, min_length=1, max_length=200, description="the queue to consume")
+    queue: Queues | None = Field(None, description="a queue to consume; NAME:2 for two at once")
     destination: str = Field(
         DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"
     )
@@ -84,7 +128,7 @@ class Settings(BaseSettings):
         timedelta(milliseconds=250), description="how often an idle relay looks without NOTIFY"
     )
     drain_patience: Duration = Field(timedelta(seconds=10), description="how long --drain waits for an absent server")
-    concurrency: int = Field(8, ge=1, le=1000, description="deliveries, or HTTP requests, at once")
+    concurrency: int = Field(8, ge=1, le=MOST_AT_ONCE, description="deliveries, or HTTP requests, at once")
     consume_batch_size: int = Field(200, ge=1, le=10_000, description="deliveries in a transaction, at most")
     ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
         default=False, description="messages of a key one after the other"
@@ -217,7 +261,8 @@ def _explain(problem: Any, values: Mapping[str, Any], named: Mapping[str, str]) 
     shown = named.get(name, variable(name))
     if problem["type"] == "missing":
         return f"{shown} is not set: {urls.DATABASES} is accepted, there or in the file that {shown}{FILE} names"
-    raw = values[name] if name in values else environment.variables().get(variable(name), problem["input"])
+    raw: Any = values[name] if name in values else environment.variables().get(variable(name), problem["input"])
+    raw = ",".join(map(str, raw)) if isinstance(raw, list) else raw
     what = "" if name in SECRETS else f" is {raw!r}"
     accepted = _accepted(problem)
     return f"{shown}{what}{':' if what else ' cannot be used:'} {accepted}"

@@ -20,6 +20,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 DATABASE = ("database_url",)
 BROKER = ("broker_url", "exchange")
 PROCESS = ("shutdown_timeout", "log_level", "log_format")
+REPEATED = ("queue",)
+"""Options that may be given several times."""
 LONGEST_CHOICES = 20
 FOR_FEW = ("http_authorization", "http_secret", *(name + FILE.lower() for name in SECRETS))
 """Options that the help does not list: other users can see a command line, so secrets stand better elsewhere."""
@@ -39,7 +41,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
         own = list(inspect.signature(command).parameters.values())[1:]
 
         def with_options(**arguments: Any) -> None:
-            options = {option.name: arguments.pop(option.name) for option in added}
+            options = {option.name: arguments.pop(option.name) or None for option in added}
             try:
                 settings = load(options)
                 _begin(settings, logs="log_format" in names)
@@ -82,7 +84,7 @@ def _options(name: str) -> list[inspect.Parameter]:
 def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
     hidden, metavar = name in FOR_FEW, _accepted(kind)
     option = typer.Option(option_of(name), help=text, show_default=False, metavar=metavar, hidden=hidden)
-    annotation: Any = bool | None if kind is bool else str | None
+    annotation: Any = bool | None if kind is bool else list[str] | None if name in REPEATED else str | None
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=None, annotation=Annotated[annotation, option])
 

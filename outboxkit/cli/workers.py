@@ -72,9 +72,9 @@ def _summary(done: Drained) -> str:
 def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> None:
     """Receive messages and run their handlers, each effect once.
 
-    Example: outboxkit consume shop.handlers --queue billing
+    Example: outboxkit consume shop.handlers --queue billing --queue mails:2
     """
-    compose.queue_name(settings)
+    compose.consumed_queues(settings)
     handlers = compose.load_handlers(modules)
     code = process.run(
         lambda stop: _consume(settings, handlers, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout

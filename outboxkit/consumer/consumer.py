@@ -84,6 +84,8 @@ class Consumer:
 
     Attributes:
         outcomes: the outcomes of all deliveries, counted once for each handler.
+        handlers: the handlers.
+        watchdog: reports what blocks the event loop. One of several consumers in a process has it.
 
     Raises:
         ConfigurationError: a message could be tried again for longer than the inbox remembers it.
@@ -105,11 +107,12 @@ class Consumer:
         self._subscriber = subscriber
         self._concurrency = concurrency or Concurrency()
         seconds = patience.total_seconds() if patience else None
-        self._outage = outage = Outage("consumer", patience=seconds, passing=TRANSIENT)
-        self._clock_outage = Outage("consumer", patience=seconds, passing=TRANSIENT)
+        self._outage = outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
+        self._clock_outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
         self._registration = Registration(engine, handlers, queue=queue)
-        self._watchdog = Watchdog(handlers)
+        self.handlers = handlers
+        self.watchdog: Watchdog | None = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or ConsumerPolicy()
         policy.check(handlers)
@@ -172,8 +175,9 @@ class Consumer:
         """
         await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
         await self._outage.ride_out(self._registration.begin, stop)
-        runs = (self._database_clock.run(), self._registration.run(), self._watchdog.run())
-        background = [asyncio.create_task(run) for run in runs]
+        background = [asyncio.create_task(run) for run in (self._database_clock.run(), self._registration.run())]
+        if self.watchdog is not None:
+            background.append(asyncio.create_task(self.watchdog.run()))
         try:
             return await self._reconnecting(stop, wait=wait)
         except asyncio.CancelledError:

@@ -40,6 +40,7 @@ class Handler:
         batch: whether it may share a transaction with others, and be run again because another one failed.
         timeout: how long it may run; None means without limit.
         retry: its own rule for retries; None means the consumer's.
+        queue: the queue from which it gets its messages; None means the only one of its consumer.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Handler:
     batch: bool = False
     timeout: timedelta | None = None
     retry: Retries | None = None
+    queue: str | None = None
 
     @property
     def message_type(self) -> str:
@@ -65,10 +67,16 @@ class _Mark:
     batch: bool
     timeout: timedelta | None
     retry: Retries | None
+    queue: str | None
 
 
 def inbox_handler(
-    name: str, *, batch: bool = False, timeout: timedelta | float | None = None, retry: Retries | None = None
+    name: str,
+    *,
+    batch: bool = False,
+    timeout: timedelta | float | None = None,
+    retry: Retries | None = None,
+    queue: str | None = None,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
@@ -83,6 +91,8 @@ def inbox_handler(
         timeout: seconds, or a timedelta, after which it is cancelled and has failed. In an asynchronous session only;
             a call that blocks the event loop is not interrupted.
         retry: its own rule for retries, instead of the consumer's settings.
+        queue: the queue from which it gets its messages. A consumer of several queues needs it, and one of another
+            queue leaves the handler out.
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
@@ -103,7 +113,9 @@ def inbox_handler(
         raise ConfigurationError(
             f"@inbox_handler({name!r}): retry is {retry!r}; Retries(...) is accepted, as in Retries(max_attempts=3)"
         )
-    options = _Mark(name, batch, _duration(name, timeout), retry)
+    if queue is not None and not (isinstance(queue, str) and queue):
+        raise ConfigurationError(f"@inbox_handler({name!r}): queue is {queue!r}; the name of a queue is accepted")
+    options = _Mark(name, batch, _duration(name, timeout), retry, queue)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -146,6 +158,7 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         batch=mark.batch,
         timeout=mark.timeout,
         retry=mark.retry,
+        queue=mark.queue,
     )
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from outboxkit import ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
-from outboxkit.settings import SECRETS, Settings, load, parse_duration, variable
+from outboxkit.settings import SECRETS, ConsumedQueue, Settings, load, parse_duration, variable
 
 SECRET = "hunter2"
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -58,7 +58,7 @@ BAD = {
         f"whsec_{b64encode(b'x' * 32).decode()}*{SECRET}",
     ],
     "exchange": ["", "x" * 256],
-    "queue": ["", "x" * 201],
+    "queue": ["", "x" * 201, "mails:0", "mails:1001", "a,,b", "a,a:2", "a,"],
     "batch_size": ["0", "-1", "10001", "1.5", "many", ""],
     "publish_timeout": ["0s", "10", "-1s", "soon", "", "10 parsecs", "1e3s", "9" * 400 + "d", "1000000d"],
     "poll_interval": ["0ms", "1", "x"],
@@ -164,7 +164,10 @@ def test_the_defaults():
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("queue", "billing", "billing"),
+        ("queue", "billing", (ConsumedQueue("billing"),)),
+        ("queue", "billing, mails:2", (ConsumedQueue("billing"), ConsumedQueue("mails", 2))),
+        ("queue", "a:b:1000", (ConsumedQueue("a:b", 1000),)),
+        ("queue", "a:b", (ConsumedQueue("a:b"),)),
         ("batch_size", "10000", 10_000),
         ("publish_timeout", "500ms", timedelta(milliseconds=500)),
         ("inbox_retention", "7d", timedelta(days=7)),
@@ -187,8 +190,8 @@ def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: st
 
 def test_an_option_wins_over_the_variable_and_none_is_no_option(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOXKIT_QUEUE", "from-the-environment")
-    assert load({"queue": "option"}).queue == "option"
-    assert load({"queue": None}).queue == "from-the-environment"
+    assert load({"queue": "option"}).queue == (ConsumedQueue("option"),)
+    assert load({"queue": None}).queue == (ConsumedQueue("from-the-environment"),)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pamqp import commands
 
 from outboxkit import urls
 from outboxkit.brokers import Malformed, reserved
-from outboxkit.brokers.rabbitmq import connection, decode
+from outboxkit.brokers.rabbitmq import connection, decode, incoming
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
@@ -99,6 +99,9 @@ class RabbitSubscriber:
         delays: the retry delays, ascending.
         ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
         timeout: the limit for each answer of the broker.
+
+    Attributes:
+        max_unacked_bytes: above so many unacked bytes it stops reading; several subscribers of a process share 64 MiB.
     """
 
     def __init__(
@@ -117,7 +120,7 @@ class RabbitSubscriber:
         self._url, self._addresses = url, connection.Addresses(url)
         self._queue, self._dead = queue, dead_queue(queue)
         self._queues = Queues(queue, exchange, topics, self.delays, ordered, vhost=connection.vhost(url))
-        self._prefetch = prefetch
+        self._prefetch, self.max_unacked_bytes = prefetch, incoming.MAX_UNACKED_BYTES
         self._timeout = timeout.total_seconds()
         self._connection: aio_pika.abc.AbstractConnection | None = None
         self._wire: aiormq.abc.AbstractChannel | None = None
@@ -141,7 +144,7 @@ class RabbitSubscriber:
         if self._channel is not None and self._channel.lost is None:
             return
         await self._disconnect()
-        channel = DeliveryChannel(timeout=self._timeout)
+        channel = DeliveryChannel(timeout=self._timeout, max_unacked_bytes=self.max_unacked_bytes)
 
         async def on_cancelled(_: object) -> None:
             channel.lose("the broker cancelled the consumer: was the queue deleted?")
