@@ -4,6 +4,7 @@ Routing, the choice of a delivery's handlers, does no I/O.
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.transactions import Escaped, Transactions
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision, decide
+from outboxkit.limits import Limit
 from outboxkit.message import Message
 from outboxkit.outage import Clock
 from outboxkit.retry import delay_for
@@ -38,6 +40,11 @@ class Routing:
         policy: when a message is stale.
         ordered: whether messages of one key are handled one after the other.
         on_message: called with the message time of each message that is about to be handled.
+        monotonic: a monotonic clock in seconds, for the limits of handlers.
+
+    Attributes:
+        limits: the limits of handlers that have any, by their names.
+        shortest_delay: the shortest retry delay.
     """
 
     def __init__(
@@ -47,12 +54,19 @@ class Routing:
         policy: ConsumerPolicy,
         ordered: bool,
         on_message: Callable[[datetime], None] = lambda _: None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
             self._by_type.setdefault(handler.message_type, []).append(handler)
         self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
         self._batched = {type_ for type_, group in self._by_type.items() if all(each.batch for each in group)}
+        self.limits = {
+            each.name: Limit(each.concurrency, each.rate, clock=monotonic)
+            for each in handlers
+            if each.concurrency is not None or each.rate is not None
+        }
+        self.shortest_delay = min(policy.delays)
         self._policy = policy
         self._on_message = on_message
         self._ordered = ordered
@@ -64,7 +78,10 @@ class Routing:
             return Arrival(delivery, Mode.SINGLE)
         mode = Mode.BATCHED if message.type in self._batched else Mode.SINGLE
         key = message.key if self._ordered else None
-        return Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=len(message.payload))
+        arrival = Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=len(message.payload))
+        if self.limits:
+            arrival.limits = tuple(self.limits[name] for name in self.names(arrival) if name in self.limits)
+        return arrival
 
     def names(self, arrival: Arrival) -> list[str]:
         """The names of the handlers that may be running for it."""

@@ -17,11 +17,14 @@ from outboxkit import models
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import is_event, name_of
 from outboxkit.failures import printable, text_of
+from outboxkit.limits import Rate
 from outboxkit.message import NAME_LIMIT, is_storable_name
 from outboxkit.retry import Retries
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+AT_ONCE_LIMIT = 1000
+"""The maximum of a handler's concurrency, as of a queue's."""
 _MARK = "__outboxkit_handler__"
 _SYNC, _ASYNC = (Session, scoped_session), (AsyncSession, async_scoped_session)
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -41,6 +44,8 @@ class Handler:
         timeout: how long it may run; None means without limit.
         retry: its own rule for retries; None means the consumer's.
         queue: the queue from which it gets its messages; None means the only one of its consumer.
+        concurrency: how many messages it handles at once in a process; None means as many as its queue.
+        rate: how many messages it begins in a period in a process; None means without limit.
     """
 
     name: str
@@ -52,6 +57,8 @@ class Handler:
     timeout: timedelta | None = None
     retry: Retries | None = None
     queue: str | None = None
+    concurrency: int | None = None
+    rate: Rate | None = None
 
     @property
     def message_type(self) -> str:
@@ -68,6 +75,8 @@ class _Mark:
     timeout: timedelta | None
     retry: Retries | None
     queue: str | None
+    concurrency: int | None
+    rate: Rate | None
 
 
 def inbox_handler(
@@ -77,6 +86,8 @@ def inbox_handler(
     timeout: timedelta | float | None = None,
     retry: Retries | None = None,
     queue: str | None = None,
+    concurrency: int | None = None,
+    rate: str | None = None,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
@@ -93,6 +104,8 @@ def inbox_handler(
         retry: its own rule for retries, instead of the consumer's settings.
         queue: the queue from which it gets its messages. A consumer of several queues needs it, and one of another
             queue leaves the handler out.
+        concurrency: how many messages it handles at once in one process. Not with `batch`, which has one transaction.
+        rate: how many messages it begins in a period in one process, spread evenly, such as "10/s" or "100/m".
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
@@ -115,7 +128,8 @@ def inbox_handler(
         )
     if queue is not None and not (isinstance(queue, str) and queue):
         raise ConfigurationError(f"@inbox_handler({name!r}): queue is {queue!r}; the name of a queue is accepted")
-    options = _Mark(name, batch, _duration(name, timeout), retry, queue)
+    limits = (_concurrency(name, concurrency, batch=batch), _rate(name, rate))
+    options = _Mark(name, batch, _duration(name, timeout), retry, queue, *limits)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -159,6 +173,8 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         timeout=mark.timeout,
         retry=mark.retry,
         queue=mark.queue,
+        concurrency=mark.concurrency,
+        rate=mark.rate,
     )
 
 
@@ -201,6 +217,28 @@ def _duration(name: str, timeout: object) -> timedelta | None:
         f"@inbox_handler({name!r}): timeout is {timeout!r}; a number of seconds or a timedelta above 0 is accepted, "
         "or None"
     )
+
+
+def _concurrency(name: str, concurrency: object, *, batch: bool) -> int | None:
+    if concurrency is None:
+        return None
+    if batch:
+        raise ConfigurationError(
+            f"@inbox_handler({name!r}): batch and concurrency exclude each other: one batch is handled at a time"
+        )
+    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= AT_ONCE_LIMIT:
+        raise ConfigurationError(
+            f"@inbox_handler({name!r}): concurrency is {concurrency!r}; a whole number from 1 to {AT_ONCE_LIMIT} is "
+            "accepted"
+        )
+    return concurrency
+
+
+def _rate(name: str, rate: object) -> Rate | None:
+    try:
+        return None if rate is None else Rate.parse(rate)
+    except ValueError as error:
+        raise ConfigurationError(f"@inbox_handler({name!r}): rate is {rate!r}; {error}") from None
 
 
 def _hints(function: Callable[..., Any], handler: str, qualname: str) -> dict[str, Any]:
