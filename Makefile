@@ -13,7 +13,7 @@ SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test test-all test-lowest coverage bench check format lock clean
+.PHONY: help install demo docs dist test test-all test-lowest coverage bench check format lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,7 @@ test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples
 	@$(BIN)/python -m tests.servers --provide
 	OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_SEED=$(SEED) $(BIN)/python -m pytest --hypothesis-seed=$(SEED) $(WORKERS) $(ARGS)
 	@$(MAKE) --no-print-directory coverage
+	@$(MAKE) --no-print-directory dist
 
 coverage: $(VENV)/.tests ## how much of outboxkit the unit and integration tests run; fails below what pyproject.toml asks
 	@$(BIN)/python -m tests.servers --provide
@@ -44,6 +45,9 @@ docs: $(VENV)/.docs ## build the site of the documentation into .site/; a broken
 	@# not --quiet, which keeps warnings from being counted
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
 	@echo ".site/index.html is there; with its search: $(BIN)/python -m http.server --directory .site"
+
+dist: $(VENV)/.dist ## build sdist and wheel into dist/ and check them: metadata, README, each extra in a bare environment
+	$(BIN)/python -m tests.distribution
 
 check: $(VENV)/.tests ## format, lint, types, import rules, architecture, prose, the documentation's site
 	$(BIN)/ruff format --check .
@@ -62,9 +66,10 @@ test-lowest: $(LOWEST)/.installed ## the unit tests with the lowest versions tha
 
 lock: | $(VENV)/bin/python ## renew the lock files: the newest versions that pyproject.toml allows
 	@$(BIN)/python -m pip install $(QUIETLY) $(UV)
-	$(RESOLVE) --upgrade pyproject.toml --group test --group lint -o tests/requirements.lock
-	$(RESOLVE) --upgrade pyproject.toml -c tests/requirements.lock --no-annotate -o workers/requirements.lock
+	$(RESOLVE) --upgrade pyproject.toml --all-extras --group test --group lint -o tests/requirements.lock
+	$(RESOLVE) --upgrade pyproject.toml --extra worker --group workers -c tests/requirements.lock --no-annotate -o workers/requirements.lock
 	$(RESOLVE) --upgrade -c tests/requirements.lock --group docs -o docs/site/requirements.lock
+	$(RESOLVE) --upgrade -c tests/requirements.lock --group dist -o tests/distribution/requirements.lock
 
 clean: ## remove the environments and what the tools left
 	rm -rf .venv .venv-* .site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -87,6 +92,11 @@ $(VENV)/.tests: tests/requirements.lock $(VENV)/.installed
 $(VENV)/.docs: docs/site/requirements.lock | $(VENV)/bin/python
 	@echo "installing what builds the documentation's site into $(VENV)"
 	@$(BIN)/python -m pip install $(QUIETLY) --require-hashes --requirement docs/site/requirements.lock
+	@touch $@
+
+$(VENV)/.dist: tests/distribution/requirements.lock $(VENV)/.tests
+	@echo "installing what checks the distributions into $(VENV)"
+	@$(BIN)/python -m pip install $(QUIETLY) --require-hashes --requirement tests/distribution/requirements.lock
 	@touch $@
 
 $(LOWEST)/.installed: pyproject.toml tests/requirements.lock | $(VENV)/bin/python

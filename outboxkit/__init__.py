@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         EncodeError,
         InProgressElsewhere,
         LeaseLost,
+        LifespanError,
+        NewerVersion,
         OutboxkitError,
         Reject,
         Retry,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from outboxkit.message import Message
     from outboxkit.retry import Retries
     from outboxkit.tables import metadata
+    from outboxkit.upcasts import upcast
 
 __version__ = "0.1.0"
 
@@ -42,7 +45,9 @@ __all__ = [
     "EncodeError",
     "InProgressElsewhere",
     "LeaseLost",
+    "LifespanError",
     "Message",
+    "NewerVersion",
     "OutboxkitError",
     "Outcome",
     "Reject",
@@ -56,6 +61,7 @@ __all__ = [
     "inbox_handler",
     "metadata",
     "outbox",
+    "upcast",
 ]
 
 _MODULES = {
@@ -65,6 +71,7 @@ _MODULES = {
     "event": "events",
     "inbox_handler": "inbox",
     "metadata": "tables",
+    "upcast": "upcasts",
 }
 """The modules of public names that are neither an error nor a module themselves."""
 

@@ -2,27 +2,28 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import logs, process, urls
 from outboxkit.brokers import batch_limit, is_slow
-from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError, SchemaError
+from outboxkit.errors import BrokerUnavailable, ConfigurationError, LifespanError, OutboxkitError, SchemaError
+from outboxkit.extras import how_to_install
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.settings import ConsumedQueue, Settings, load, unknown_variables
+from outboxkit.sqlalchemy_asyncio import AsyncEngine
 
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
-    from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy, Consumers
-    from outboxkit.inbox import Handler
+    from outboxkit.consumer import Consumer, ConsumerPolicy, Consumers
+    from outboxkit.inbox import Handler, Wiring
     from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
+    from outboxkit.settings import Settings as Settings  # noqa: PLC0414 - for the annotations of programs
 
 FAILED, WRONG_SETTINGS = 1, 2
 """Exit codes."""
@@ -30,7 +31,7 @@ FAILED, WRONG_SETTINGS = 1, 2
 
 @asynccontextmanager
 async def relay(
-    settings: Settings,
+    settings: "Settings",
     *,
     engine: AsyncEngine | None = None,
     publisher: "Publisher | None" = None,
@@ -65,7 +66,7 @@ async def relay(
         await engine.dispose()
 
 
-def _publisher(settings: Settings) -> "Publisher":
+def _publisher(settings: "Settings") -> "Publisher":
     url, limit = broker_url(settings), settings.publish_timeout
     if not process.is_http(url):
         return process.publisher(url, exchange=settings.exchange, timeout=limit)
@@ -81,12 +82,13 @@ def _publisher(settings: Settings) -> "Publisher":
 
 @asynccontextmanager
 async def consumer(
-    settings: Settings,
+    settings: "Settings",
     handlers: "Sequence[Handler]",
     *,
     engine: AsyncEngine | None = None,
     subscriber: "Subscriber | None" = None,
     policy: "ConsumerPolicy | None" = None,
+    wiring: "Wiring | None" = None,
     drain: bool = False,
 ) -> AsyncIterator["Consumer | Consumers"]:
     """A consumer of these settings, or the consumers of several queues, each with the handlers that name its queue.
@@ -94,75 +96,57 @@ async def consumer(
     Its engine and subscriber may be your own; either way they are closed at the end. A subscriber serves one queue.
 
     A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings. A consumer
-    that is to `drain` waits out an outage for `drain_patience`, another one for ever.
+    that is to `drain` waits out an outage for `drain_patience`, another one for ever. The lifespan of `wiring` begins
+    before the consumer does, and ends when the handlers have ended.
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. A handler names no
             queue although there are several, or a queue has no handler. Or a message could be tried again for longer
-            than the inbox remembers it.
+            than the inbox remembers it, or nothing provides a handler's parameter.
+        LifespanError: the lifespan failed at its start or at its end.
         SchemaError: there is no such SQLite file.
     """
-    from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy, Consumers, several  # noqa: PLC0415 - as above
+    from outboxkit import queues  # noqa: PLC0415 - as above
+    from outboxkit.consumer import Consumer, ConsumerPolicy, Consumers  # noqa: PLC0415
+    from outboxkit.inbox import Wiring  # noqa: PLC0415
 
     policy = policy or ConsumerPolicy(
         max_attempts=settings.max_attempts, retention=settings.inbox_retention, delays=settings.retry_delays
     )
     policy.check(handlers)
-    limits = {
-        queue.name: Concurrency(
-            queue.concurrency or settings.concurrency, settings.consume_batch_size, settings.ordered
-        )
-        for queue in consumed_queues(settings)
-    }
-    assigned = several.assign(handlers, list(limits))
-    subscribers = _subscribers(settings, assigned, limits, policy, subscriber)
+    limits = queues.concurrency_of(settings)
+    assigned = queues.assign(handlers, list(limits))
+    url = "" if subscriber is not None else broker_url(settings)
+    subscribers = queues.subscribers(settings, url, assigned, delays=policy.delays, own=subscriber)
     if engine is None:
         size = sum(each.transactions + 1 for each in limits.values())
         engine = database(settings, name=f"outboxkit consumer {', '.join(limits)}"[:63], pool_size=size)
     patience = settings.drain_patience if drain else None
     try:
-        consumers = [
-            Consumer(
-                engine, source, assigned[name], queue=name, concurrency=limits[name], policy=policy, patience=patience
-            )
-            for name, source in subscribers.items()
-        ]
-        yield consumers[0] if len(consumers) == 1 else Consumers(consumers)
+        own = [handler for each in assigned.values() for handler in each]
+        async with (wiring or Wiring()).running(own) as wired:
+            assigned = queues.assign(wired, list(limits))
+            consumers = [
+                Consumer(
+                    engine,
+                    source,
+                    assigned[name],
+                    queue=name,
+                    concurrency=limits[name],
+                    policy=policy,
+                    patience=patience,
+                )
+                for name, source in subscribers.items()
+            ]
+            yield consumers[0] if len(consumers) == 1 else Consumers(consumers)
     finally:
         for each in subscribers.values():
             await each.close()
         await engine.dispose()
 
 
-def _subscribers(
-    settings: Settings,
-    assigned: "Mapping[str, Sequence[Handler]]",
-    limits: "Mapping[str, Concurrency]",
-    policy: "ConsumerPolicy",
-    own: "Subscriber | None",
-) -> "dict[str, Subscriber]":
-    """A subscriber for each queue. They share the memory that a process may use for what it has not handled yet."""
-    if own is not None:
-        if len(assigned) > 1:
-            raise ConfigurationError(f"a subscriber of your own serves one queue; OUTBOXKIT_QUEUE has {len(assigned)}")
-        return dict.fromkeys(assigned, own)
-    return {
-        name: process.subscriber(
-            broker_url(settings),
-            name,
-            exchange=settings.exchange,
-            topics=sorted({handler.message_type for handler in handlers}),
-            prefetch=limits[name].prefetch(handlers),
-            delays=policy.delays,
-            ordered=limits[name].ordered,
-            share=len(assigned),
-        )
-        for name, handlers in assigned.items()
-    }
-
-
 @asynccontextmanager
-async def retention(settings: Settings, *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
+async def retention(settings: "Settings", *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
     """A retention of these settings; its connections are called `name`.
 
     Raises:
@@ -180,7 +164,7 @@ async def retention(settings: Settings, *, name: str = "outboxkit retention") ->
         await engine.dispose()
 
 
-def database(settings: Settings, *, name: str, pool_size: int = 5) -> AsyncEngine:
+def database(settings: "Settings", *, name: str, pool_size: int = 5) -> AsyncEngine:
     """The engine for a process that needs the tables, and so makes no SQLite file.
 
     Raises:
@@ -189,7 +173,7 @@ def database(settings: Settings, *, name: str, pool_size: int = 5) -> AsyncEngin
     return process.engine(database_url(settings), name=name, pool_size=pool_size)
 
 
-def database_url(settings: Settings) -> str:
+def database_url(settings: "Settings") -> str:
     """The URL of a database that is there, as far as a look at the disk can tell."""
     text = settings.database_url.get_secret_value()
     name = urls.file_of(text)
@@ -200,7 +184,7 @@ def database_url(settings: Settings) -> str:
     return text
 
 
-def broker_url(settings: Settings) -> str:
+def broker_url(settings: "Settings") -> str:
     """The broker's URL, for a process that shares the broker with others."""
     url = settings.broker_url.get_secret_value()
     if url.startswith(process.MEMORY):
@@ -209,13 +193,6 @@ def broker_url(settings: Settings) -> str:
             "there. amqp://… is accepted here; `outboxkit demo` shows memory:// at work"
         )
     return url
-
-
-def consumed_queues(settings: Settings) -> "Sequence[ConsumedQueue]":
-    """The queues that a consumer is to read."""
-    if settings.queue is None:
-        raise ConfigurationError("which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME")
-    return settings.queue
 
 
 def load_handlers(names: Sequence[str]) -> "list[Handler]":
@@ -234,14 +211,28 @@ def load_handlers(names: Sequence[str]) -> "list[Handler]":
     return inbox.handlers_in([loading.load_module(name) for name in names])
 
 
-def set_up(settings: Settings) -> None:
+def load_wiring(names: Sequence[str]) -> "Wiring":
+    """The `Wiring` of these modules, an empty one if they have none.
+
+    Raises:
+        ConfigurationError: one cannot be imported, or there are two of them.
+    """
+    from outboxkit import inbox  # noqa: PLC0415 - as above
+    from outboxkit.inbox import loading  # noqa: PLC0415
+
+    return inbox.wiring_in([loading.load_module(name) for name in names])
+
+
+def set_up(settings: "Settings") -> None:
     """Set up the log, and warn of `OUTBOXKIT_…` variables that are not settings."""
+    from outboxkit.settings import unknown_variables  # noqa: PLC0415 - as above
+
     logs.configure_log(level=settings.log_level, format=settings.log_format)
     for line in unknown_variables():
         logs.logger().warning(line)
 
 
-def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]], *, arguments: bool = False) -> int:
+def main(name: str, service: "Callable[[Settings, asyncio.Event], Awaitable[int]]", *, arguments: bool = False) -> int:
     """Run a program's service with the settings of its environment; returns the exit code, as the commands have it.
 
     Args:
@@ -250,6 +241,8 @@ def main(name: str, service: Callable[[Settings, asyncio.Event], Awaitable[int]]
         arguments: whether the service reads the command line; else one that is given is refused.
     """
     try:
+        from outboxkit.settings import load  # noqa: PLC0415 - an extra; without it this is one line, too
+
         _refuse(sys.argv[1:] if not arguments else [])
         settings = load()
         set_up(settings)
@@ -273,6 +266,8 @@ def explain(error: Exception) -> tuple[str, int]:
         return str(error), WRONG_SETTINGS
     if isinstance(error, BrokerUnavailable):
         return f"the broker is away: {error}", FAILED
+    if isinstance(error, LifespanError):
+        logs.logger().error("the lifespan failed", exc_info=error.__cause__)
     if isinstance(error, OutboxkitError):
         return str(error), FAILED
     if isinstance(error, DBAPIError):
@@ -280,6 +275,8 @@ def explain(error: Exception) -> tuple[str, int]:
 
         state = "is away" if what_is_away(error) else "refused"
         return f"the database {state}: {first_line(error)}", FAILED
+    if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:
+        return cure, WRONG_SETTINGS
     if not logs.is_configured():
         logs.configure_log(level="info", format="auto")
     logs.logger().error("ended by an error that nobody expected", exc_info=error)

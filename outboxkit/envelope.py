@@ -12,9 +12,9 @@ from outboxkit.message import FIELDS, Message, unchecked
 
 COLUMNS = ("message_id", *FIELDS[1:])
 """The columns of a message, in every table that holds messages: `message_id`, and the names of its other fields."""
-TEXTS = tuple(name for name in COLUMNS if name not in ("payload", "headers", "created_at"))
+TEXTS = tuple(name for name in COLUMNS if name not in ("payload", "headers", "created_at", "version"))
 """Those of them that are texts of at most 255 bytes."""
-_PAYLOAD, _HEADERS = COLUMNS.index("payload"), COLUMNS.index("headers")
+_PAYLOAD, _HEADERS, _VERSION = COLUMNS.index("payload"), COLUMNS.index("headers"), COLUMNS.index("version")
 _NO_HEADERS: dict[str, object] = {}
 
 
@@ -48,6 +48,7 @@ def to_row(message: Message) -> tuple[Any, ...]:
         message.content_type,
         message.content_encoding,
         message.queue,
+        message.version,
     )
 
 
@@ -78,4 +79,6 @@ def from_claimed(values: list[Any]) -> tuple[Message, str | None]:
             values[_HEADERS], unreadable = _NO_HEADERS, f"its headers cannot be read: {type(error).__name__}"
     if type(values[_PAYLOAD]) is not bytes:  # SQLite stores whatever it is given
         values[_PAYLOAD], unreadable = b"", "its payload is not bytes"
+    if type(values[_VERSION]) is not int:
+        values[_VERSION], unreadable = 1, "its version is not a number"
     return unchecked(values), unreadable

@@ -2,13 +2,15 @@
 
     OutboxkitError
     ├── ConfigurationError      a setting, a handler or an event class cannot be used as it is.
+    ├── LifespanError           a consumer's lifespan failed at its start or at its end.
     ├── SchemaError             the tables are missing or old; the text says what to run.
     ├── TransactionRequired     outbox, inbox or ledger were used outside a transaction.
     ├── LeaseLost               another run has taken over this run's request or effect.
     ├── InProgressElsewhere     another run holds the lease of the effect at this moment.
     ├── CodecError
     │   ├── EncodeError         an event cannot become a message.
-    │   └── DecodeError         a message cannot become an event.
+    │   ├── DecodeError         a message cannot become an event.
+    │   └── NewerVersion        a message has a newer version of its event than this process knows.
     └── BrokerError
         └── BrokerUnavailable   away, refusing or gone in the middle: wait and try again.
 
@@ -30,6 +32,10 @@ class OutboxkitError(Exception):
 
 class ConfigurationError(OutboxkitError):
     """A setting, an event class or a handler cannot be used as it is; the text says what is accepted."""
+
+
+class LifespanError(OutboxkitError):
+    """A consumer's lifespan failed at its start or at its end; the `__cause__` is its own error."""
 
 
 class SchemaError(OutboxkitError):
@@ -62,6 +68,10 @@ class EncodeError(CodecError):
 
 class DecodeError(CodecError):
     """A payload is not the event that the handler expects; the text names the field."""
+
+
+class NewerVersion(CodecError):
+    """A message has a newer version of its event than the class here; a process of a newer release can read it."""
 
 
 class BrokerError(OutboxkitError):

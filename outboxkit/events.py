@@ -2,14 +2,14 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
 import msgspec
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.message import DEFAULT_DESTINATION, is_storable_name
+from outboxkit.message import DEFAULT_DESTINATION, MAX_VERSION, is_storable_name, is_version
 
 T = TypeVar("T")
 
@@ -28,6 +28,8 @@ class Declaration:
         discard_unroutable: a message that reaches no queue counts as published.
         destination: the destination of its messages.
         reply: the name of the event that the destination's answer becomes; None drops the answer.
+        version: the version of its fields, from 1.
+        aliases: the names that it had before, under which messages may still arrive.
     """
 
     name: str
@@ -35,6 +37,13 @@ class Declaration:
     discard_unroutable: bool = False
     destination: str = DEFAULT_DESTINATION
     reply: str | None = None
+    version: int = 1
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All types under which its messages arrive, its own name first."""
+        return (self.name, *self.aliases)
 
 
 def event(
@@ -44,6 +53,8 @@ def event(
     unroutable: Literal["discard"] | None = None,
     destination: str = DEFAULT_DESTINATION,
     reply: str | None = None,
+    version: int = 1,
+    aliases: Sequence[str] = (),
 ) -> Callable[[type[T]], type[T]]:
     """Give a class the name under which its instances travel: the message's type, and its default routing key.
 
@@ -60,10 +71,13 @@ def event(
         destination: the destination whose relay publishes it, `outboxkit relay --destination NAME`. 1 to 255 bytes.
         reply: the name of another event, for HTTP destinations. The body of a 2xx response is added to the outbox as
             that event, in the transaction that settles this one.
+        version: the version of the class's fields, sent with each message. Raise it with a change that consumers cannot
+            read as they are, and give the old versions an `@upcast` each.
+        aliases: earlier names of the event. Messages of these types are handled too; new ones have `name`.
 
     Raises:
-        ConfigurationError: a name is empty, too long for AMQP (255 bytes) or cannot be stored. Or `unroutable` has
-            another value, or the class is of no such kind.
+        ConfigurationError: a name is empty, too long for AMQP (255 bytes) or cannot be stored. Or `unroutable` or
+            `version` has another value, or the class is of no such kind.
     """
     if not _is_name(name):
         raise ConfigurationError(
@@ -79,7 +93,13 @@ def event(
         )
     if unroutable not in (None, "discard"):
         raise ConfigurationError(f'@event({name!r}) takes unroutable="discard" or None; found {unroutable!r}')
-    declaration = Declaration(name, bool(strict_order), unroutable == "discard", destination, reply)
+    if not is_version(version):
+        raise ConfigurationError(
+            f"@event({name!r}) takes a version, a whole number from 1 to {MAX_VERSION}; found {version!r}"
+        )
+    is_discarded = unroutable == "discard"
+    former = _aliases(name, aliases)
+    declaration = Declaration(name, bool(strict_order), is_discarded, destination, reply, version, former)
 
     def mark(cls: type[T]) -> type[T]:
         if any(hasattr(cls, name) for name in _MAPPED):
@@ -96,6 +116,20 @@ def event(
         return cls
 
     return mark
+
+
+def _aliases(name: str, aliases: object) -> tuple[str, ...]:
+    """The aliases, each once.
+
+    Raises:
+        ConfigurationError: one is not a name, or is the event's own.
+    """
+    if not isinstance(aliases, tuple | list) or not all(map(_is_name, aliases)) or name in aliases:
+        raise ConfigurationError(
+            f"@event({name!r}) takes as aliases the names that it had before, each of 1 to 255 bytes, as in "
+            f'aliases=("OrderApproved",); found {aliases!r}'
+        )
+    return tuple(dict.fromkeys(aliases))
 
 
 def _is_name(name: object) -> bool:

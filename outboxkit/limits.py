@@ -7,9 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
+from outboxkit.errors import ConfigurationError
+
 _RATE = re.compile(r"(\d{1,5})/(\d{1,5})?(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-MOST, LONGEST_SECONDS = 10_000, 86_400.0
+MOST, MOST_AT_ONCE, LONGEST_SECONDS = 10_000, 1000, 86_400.0
 
 BURST_SECONDS = 0.1
 """A rate that was not used for a while catches up on so much of it at once, so that a late timer costs nothing."""
@@ -43,6 +45,24 @@ class Rate:
     def interval(self) -> float:
         """The seconds from one start to the next, if they are spread evenly."""
         return self.seconds / self.count
+
+
+def check_limits(label: str, concurrency: object, rate: object, *, batch: bool) -> tuple[int | None, Rate | None]:
+    """The limits that a handler declares, checked. The `label` begins the errors.
+
+    Raises:
+        ConfigurationError: one of them is of another kind, or `concurrency` is there beside `batch`.
+    """
+    if concurrency is not None and batch:
+        raise ConfigurationError(f"{label}: batch and concurrency exclude each other: one batch is handled at a time")
+    number = concurrency if isinstance(concurrency, int) and not isinstance(concurrency, bool) else None
+    if concurrency is not None and (number is None or not 1 <= number <= MOST_AT_ONCE):
+        accepted = f"a whole number from 1 to {MOST_AT_ONCE} is accepted"
+        raise ConfigurationError(f"{label}: concurrency is {concurrency!r}; {accepted}")
+    try:
+        return number, None if rate is None else Rate.parse(rate)
+    except ValueError as error:
+        raise ConfigurationError(f"{label}: rate is {rate!r}; {error}") from None
 
 
 class Limit:

@@ -16,6 +16,9 @@ NAME_LIMIT = 255
 EARLIEST, LATEST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """The moments that a message can carry: a day inside the range that Python can show in every time zone."""
 
+MAX_VERSION = 2**31 - 1
+"""The largest version of an event: a column holds it."""
+
 DEFAULT_DESTINATION = "default"
 """The destination of an event that declares none: the broker of the relays that name none either."""
 
@@ -41,10 +44,11 @@ class Message:
         content_type: MIME type of the payload.
         content_encoding: the payload's encoding, if it has one.
         queue: the one queue that it is published to, whatever is bound; None: the routing key decides.
+        version: the version of its event's fields, from 1. A message of a foreign publisher that names none has 1.
 
     Raises:
         EncodeError: an id or a type is empty, or a text has characters that AMQP or PostgreSQL cannot carry. Or the
-            moment has no time zone or is near the end of the calendar.
+            moment has no time zone or is near the end of the calendar, or the version is not a whole number from 1.
     """
 
     id: str
@@ -59,6 +63,7 @@ class Message:
     content_type: str = "application/json"
     content_encoding: str | None = None
     queue: str | None = None
+    version: int = 1
 
     def __post_init__(self) -> None:
         for name in ("id", "type"):
@@ -81,6 +86,10 @@ class Message:
         if not isinstance(self.payload, bytes):
             raise EncodeError(f"message payload is a {type(self.payload).__name__}; it must be bytes")
         check_moment("message created_at", self.created_at)
+        if not is_version(self.version):
+            raise EncodeError(
+                f"message version is {self.version!r}; a whole number from 1 to {MAX_VERSION} is accepted"
+            )
         if type(self.headers) is not dict and not isinstance(self.headers, Mapping):
             raise EncodeError(
                 f"message headers is {self.headers!r} ({type(self.headers).__name__}); it must be a mapping, such as a "
@@ -124,6 +133,7 @@ FIELDS = tuple(field.name for field in fields(Message))
     _set_content_type,
     _set_content_encoding,
     _set_queue,
+    _set_version,
 ) = (vars(Message)[name].__set__ for name in FIELDS)
 
 
@@ -146,6 +156,7 @@ def unchecked(values: Iterable[Any]) -> Message:
         content_type,
         encoding,
         queue,
+        version,
     ) = values
     message = object.__new__(Message)
     _set_id(message, id_)
@@ -160,6 +171,7 @@ def unchecked(values: Iterable[Any]) -> Message:
     _set_content_type(message, content_type)
     _set_content_encoding(message, encoding)
     _set_queue(message, queue)
+    _set_version(message, version)
     return message
 
 
@@ -206,6 +218,11 @@ def _check_text(name: str, text: str | None) -> None:
         raise EncodeError("message queue is ''; None is accepted, or the name of a queue")
     if "\0" in text:
         raise EncodeError(f"message {name} {text!r} holds a NUL character, which PostgreSQL cannot store")
+
+
+def is_version(value: object) -> bool:
+    """Whether it can be the version of an event: a whole number from 1 that a column can hold."""
+    return type(value) is int and 1 <= value <= MAX_VERSION
 
 
 def storable(text: str) -> str:

@@ -7,16 +7,19 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
-import structlog
 from sqlalchemy.exc import DBAPIError, InterfaceError, NotSupportedError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, stop_any, stop_never
-from tenacity.stop import stop_base
-from tenacity.wait import wait_base, wait_random_exponential
 
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
+from outboxkit.extras import needs_extra
 from outboxkit.failures import first_line
 from outboxkit.sqlstates import AWAY, AWAY_CODES, sqlstate_of
+
+with needs_extra(__name__):
+    import structlog
+    from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_delay, stop_any, stop_never
+    from tenacity.stop import stop_base
+    from tenacity.wait import wait_base, wait_random_exponential
 
 __all__ = [
     "REMIND_SECONDS",

@@ -5,8 +5,8 @@ import math
 from datetime import timedelta
 
 MEDIA_TYPE = "application/problem+json"
-TYPES = "https://outboxkit.readthedocs.io/en/stable/reference/problems/#"
-"""The URL of every type, up to its slug: a heading of docs/reference/problems.md."""
+TYPES = "urn:outboxkit:problem:"
+"""The URI of every type, up to its slug, a heading of docs/reference/problems.md. A name: no site has to exist."""
 
 
 class Problem(Exception):
@@ -14,7 +14,7 @@ class Problem(Exception):
 
     Attributes:
         status: the HTTP status code.
-        slug: the type's name in its URL, which never changes.
+        slug: the type's name in its URI, which never changes.
         title: the kind of the problem, the same for every problem of the type.
         detail: the fault of this request, and its cure.
         headers: names and values of the answer's headers, beside its content type.
@@ -35,7 +35,7 @@ class Problem(Exception):
 
     @property
     def type(self) -> str:
-        """The URL that identifies the type, and leads to its explanation."""
+        """The URI that identifies the type."""
         return TYPES + self.slug
 
     def document(self) -> dict[str, object]:

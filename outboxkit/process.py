@@ -7,14 +7,15 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import URL, event, make_url
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from outboxkit import lifetime, logs
 from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.errors import ConfigurationError
+from outboxkit.extras import needs_extra
 from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
 from outboxkit.transaction import ALTERED
 
 ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
@@ -132,7 +133,7 @@ def publisher(url: str, *, exchange: str, timeout: timedelta) -> Publisher:
     `memory://` is one broker for the whole process, and for no other. An HTTP publisher needs up to twice the timeout.
 
     Raises:
-        ConfigurationError: an HTTP destination, and httpx is not installed.
+        ModuleNotFoundError: an HTTP destination, and httpx is not installed.
     """
     if is_http(url):
         return http_publisher(url, timeout=timeout)
@@ -154,15 +155,10 @@ def http_publisher(
     """The publisher for the URL of an HTTP destination; `HttpPublisher` says what the arguments mean.
 
     Raises:
-        ConfigurationError: httpx is not installed.
+        ModuleNotFoundError: httpx is not installed.
     """
-    try:
+    with needs_extra("an HTTP URL as OUTBOXKIT_BROKER_URL"):
         from outboxkit.brokers.http import HttpPublisher  # noqa: PLC0415 - httpx is an extra
-    except ModuleNotFoundError as error:
-        if error.name != "httpx":
-            raise
-        needed = "pip install outboxkit[http]"
-        raise ConfigurationError(f"OUTBOXKIT_BROKER_URL is an HTTP URL, which needs httpx: {needed}") from None
     return HttpPublisher(url, timeout=timeout, concurrency=concurrency, authorization=authorization, secret=secret)
 
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sqlalchemy import DDL, Connection, inspect
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements, tables
 from outboxkit.errors import SchemaError
+from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.statements.dialects import is_server
 from outboxkit.tables import inbox, metadata, outbox, published
 from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, PROCESSED, TRIGGER, default_partition_again

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
-
 from outboxkit import environment, urls
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
+from outboxkit.extras import needs_extra
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_DELAYS
+
+with needs_extra(__name__):
+    from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+    from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")

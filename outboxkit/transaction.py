@@ -3,10 +3,10 @@
 from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, event
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction, scoped_session
 
 from outboxkit.errors import TransactionRequired
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_scoped_session
 from outboxkit.statements.dialects import has_one_writer
 
 AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session[Any]

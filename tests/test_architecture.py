@@ -196,15 +196,16 @@ def test_a_public_name_exists_once():
     assert TWINS.keys() - several.keys() == set()
 
 
-DRIVERS = {
-    "aio_pika": "brokers/rabbitmq",
-    "aiormq": "brokers/rabbitmq",
-    "pamqp": "brokers/rabbitmq",
+DRIVERS: dict[str, str | tuple[str, ...]] = {
+    **dict.fromkeys(("aio_pika", "aiormq", "pamqp", "yarl"), "brokers/rabbitmq"),
+    **dict.fromkeys(("fastapi", "starlette"), "integrations/fastapi"),
+    **dict.fromkeys(("flask", "werkzeug"), "integrations/flask"),
+    **dict.fromkeys(("pydantic", "pydantic_settings"), ("cli", "settings")),
+    **dict.fromkeys(("rich", "typer"), "cli"),
+    "alembic": ("autogenerate", "migrations"),
     "httpx": "brokers/http",
-    "fastapi": "integrations/fastapi",
-    "starlette": "integrations/fastapi",
-    "flask": "integrations/flask",
-    "typer": "cli",
+    "psycopg": ("connections", "moments", "relay", "urls"),
+    "tenacity": "outage",
 }
 
 

@@ -4,13 +4,12 @@ import asyncio
 import sys
 
 from outboxkit import compose
-from outboxkit.settings import Settings
 
 
-async def consume(settings: Settings, stop: asyncio.Event) -> int:
+async def consume(settings: "compose.Settings", stop: asyncio.Event) -> int:
     """Handle deliveries until `stop` is set. A copy may import its modules and call `inbox.handlers_in` with them."""
-    handlers = compose.load_handlers(sys.argv[1:])
-    async with compose.consumer(settings, handlers) as worker:
+    handlers, wiring = compose.load_handlers(sys.argv[1:]), compose.load_wiring(sys.argv[1:])
+    async with compose.consumer(settings, handlers, wiring=wiring) as worker:
         await worker.run(stop)
     return 0
 

@@ -4,10 +4,9 @@ import asyncio
 import sys
 
 from outboxkit import compose
-from outboxkit.settings import Settings
 
 
-async def relay(settings: Settings, stop: asyncio.Event) -> int:
+async def relay(settings: "compose.Settings", stop: asyncio.Event) -> int:
     """Publish until `stop` is set. A copy may pass an engine or a publisher of its own to `compose.relay`."""
     async with compose.relay(settings) as worker:
         await worker.run(stop)

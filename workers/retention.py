@@ -5,12 +5,11 @@ import sys
 from datetime import timedelta
 
 from outboxkit import compose
-from outboxkit.settings import Settings
 
 INTERVAL = timedelta(hours=1)
 
 
-async def retain(settings: Settings, stop: asyncio.Event) -> int:
+async def retain(settings: "compose.Settings", stop: asyncio.Event) -> int:
     """Prune now and after each `INTERVAL`, until `stop` is set."""
     async with compose.retention(settings) as worker:
         await worker.run(stop, interval=INTERVAL)

@@ -18,7 +18,7 @@ from outboxkit import inbox
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict, reserved
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.failures import first_line, printable
-from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
@@ -57,7 +57,7 @@ class DirectPublisher:
         clock: the present time; a parameter for tests.
 
     Raises:
-        ConfigurationError: the timeout is not more than 0.
+        ConfigurationError: the timeout is not more than 0, or nothing provides a handler's parameter.
     """
 
     address = "this process"
@@ -78,8 +78,9 @@ class DirectPublisher:
         # A task that outlives its handler cannot use the session any more: it would keep a connection forever.
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._by_type: dict[str, list[Handler]] = {}
-        for handler in handlers:
-            self._by_type.setdefault(handler.message_type, []).append(handler)
+        for handler in Wiring().prepare(handlers):
+            for type_ in handler.message_types:
+                self._by_type.setdefault(type_, []).append(handler)
         for type_, same_type in self._by_type.items():
             share = timeout / len(same_type)
             self._by_type[type_] = [replace(each, timeout=min(each.timeout or share, share)) for each in same_type]

@@ -17,6 +17,7 @@ LISTED = {
     ),
     "prune": ("prune", "Delete rows older than their retention."),
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
+    "schema": ("schemas", "Export the schemas of events, and find changes that break consumers."),
     "demo": ("demo", "Take orders, roll some back, deliver messages twice, crash the relay; then count effects."),
     "dead": ("dead", "List dead letters, put them back into the outbox, or discard them."),
 }

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import compose, process
+from outboxkit import compose, process, queues
 from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
-from outboxkit.inbox import Handler
+from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
 from outboxkit.settings import Settings
 
@@ -74,16 +74,18 @@ def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> No
 
     Example: outboxkit consume shop.handlers --queue billing --queue mails:2
     """
-    compose.consumed_queues(settings)
-    handlers = compose.load_handlers(modules)
+    queues.consumed_queues(settings)
+    handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     code = process.run(
-        lambda stop: _consume(settings, handlers, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
+        lambda stop: _consume(settings, handlers, wiring, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout
     )
     sys.exit(process.leave(code))
 
 
-async def _consume(settings: Settings, handlers: list[Handler], stop: asyncio.Event, *, drain: bool) -> int:
-    async with compose.consumer(settings, handlers, drain=drain) as worker:
+async def _consume(
+    settings: Settings, handlers: list[Handler], wiring: Wiring, stop: asyncio.Event, *, drain: bool
+) -> int:
+    async with compose.consumer(settings, handlers, wiring=wiring, drain=drain) as worker:
         if not drain:
             await worker.run(stop)
             return 0

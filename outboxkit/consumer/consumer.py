@@ -22,7 +22,7 @@ from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import OnError, Reports, Watchdog
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
-from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.outage import Clock, Outage, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
 
@@ -88,7 +88,8 @@ class Consumer:
         watchdog: reports what blocks the event loop. One of several consumers in a process has it.
 
     Raises:
-        ConfigurationError: a message could be tried again for longer than the inbox remembers it.
+        ConfigurationError: a message could be tried again for longer than the inbox remembers it. Or nothing provides a
+            handler's parameter.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Consumer:
         patience: timedelta | None = None,
         clock: Clock | None = None,
     ) -> None:
+        handlers = Wiring().prepare(handlers)
         self._engine = engine
         self._subscriber = subscriber
         self._concurrency = concurrency or Concurrency()

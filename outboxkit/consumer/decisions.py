@@ -143,6 +143,7 @@ def dead_letter(
         "headers": encode_foreign_headers({**message.headers, **names}),
         "content_type": texts["content_type"] or "application/octet-stream",
         "created_at": _bounded(getattr(message, "created_at", None)),
+        "version": getattr(message, "version", 1),
         "reason": decision.reason,
         "error": printable(decision.error),
         "attempts": min(max(attempts, 1), MOST_ATTEMPTS),
@@ -158,7 +159,7 @@ def bare(row: dict[str, Any], error: BaseException) -> dict[str, Any]:
         row: the columns of the dead letter, which the database has refused.
         error: the database's error.
     """
-    essential = ("side", "queue", "handler", "message_id", "type", "payload", "reason", "attempts")
+    essential = ("side", "queue", "handler", "message_id", "type", "version", "payload", "reason", "attempts")
     text = f"{row['error']} (kept without its headers and other properties: {first_line(error)})"
     return (
         dict.fromkeys(row)

@@ -25,7 +25,7 @@ from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.transactions import Escaped, Transactions
 from outboxkit.inbox import Handler, Outcome
-from outboxkit.inbox.failure import Decision, decide
+from outboxkit.inbox.failure import NEWER_VERSION, Decision, decide
 from outboxkit.limits import Limit
 from outboxkit.message import Message
 from outboxkit.outage import Clock
@@ -58,7 +58,8 @@ class Routing:
     ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
         for handler in handlers:
-            self._by_type.setdefault(handler.message_type, []).append(handler)
+            for type_ in handler.message_types:
+                self._by_type.setdefault(type_, []).append(handler)
         self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
         self._batched = {type_ for type_, group in self._by_type.items() if all(each.batch for each in group)}
         self.limits = {
@@ -270,8 +271,7 @@ class HandlerRunner:
             arrival.handlers = names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(retried)
         after = f"{delay.total_seconds():g}s"
-        event = "no handler here, will be retried" if set(retried) == {None} else "handler failed, will be retried"
-        self.reports.failed(event, delivery.message, retried, attempt=attempt, after=after)
+        self.reports.failed(_retried_event(retried), delivery.message, retried, attempt=attempt, after=after)
 
     async def _finish(
         self, arrival: Arrival, failed: Failed, record: CrashRecord, stop: asyncio.Event, *, attempts: int | None = None
@@ -284,6 +284,15 @@ class HandlerRunner:
         if done and has_record:
             done = await self.records.forget(_id(delivery), stop)
         await (delivery.ack() if done else delivery.requeue())
+
+
+def _retried_event(retried: Failed) -> str:
+    """The event in the log about decisions to try a message again."""
+    if set(retried) == {None}:
+        return "no handler here, will be retried"
+    if {each.reason for each in retried.values()} == {NEWER_VERSION}:
+        return "newer version than known here, will be retried"
+    return "handler failed, will be retried"
 
 
 def _id(delivery: Delivery) -> str:

@@ -1,58 +1,18 @@
-"""Several queues in one process: which handlers each of them has, and their consumers, run beside each other."""
+"""The consumers of several queues in one process, run beside each other."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-import structlog
-
 from outboxkit.consumer.consumer import Consumed, Consumer
 from outboxkit.consumer.reports import OnError, Watchdog
-from outboxkit.errors import ConfigurationError
-from outboxkit.inbox import Handler, Outcome
+from outboxkit.inbox import Outcome
 
 T = TypeVar("T")
 
 CANCEL_AGAIN_SECONDS = 5.0
 """The time after which a cancelled consumer is cancelled again: `asyncio.wait_for` may swallow a cancellation."""
-
-
-def assign(handlers: Sequence[Handler], queues: Sequence[str]) -> dict[str, list[Handler]]:
-    """The handlers of each queue. A handler that names no queue belongs to the only one.
-
-    Those that name another queue are left out, with a warning: another process has that queue, or its name is wrong.
-
-    Raises:
-        ConfigurationError: a handler names no queue, and there are several. Or a queue has no handler.
-    """
-    assigned: dict[str, list[Handler]] = {name: [] for name in queues}
-    left_out: dict[str, list[str]] = {}
-    for handler in handlers:
-        name = handler.queue or (queues[0] if len(queues) == 1 else None)
-        if name is None:
-            raise ConfigurationError(
-                f"handler {handler.name!r} names no queue, and OUTBOXKIT_QUEUE names {_listed(queues)}: a message must "
-                f'not run it twice. Write @inbox_handler("{handler.name}", queue="{queues[0]}"), or another of them'
-            )
-        if name in assigned:
-            assigned[name].append(handler)
-        else:
-            left_out.setdefault(name, []).append(handler.name)
-    for name, own in assigned.items():
-        if not own:
-            others = f"; those found name {_listed(list(left_out))}" if left_out else ""
-            raise ConfigurationError(
-                f'no handler for queue {name!r}: mark one with @inbox_handler("…", queue="{name}"){others}'
-            )
-    if left_out:
-        log = structlog.get_logger("outboxkit").bind(process="consumer")
-        log.warning("handlers left out: this process does not consume their queues", queues=left_out)
-    return assigned
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join((", ".join(names[:-1]), names[-1]) if len(names) > 1 else names)
 
 
 class Consumers:

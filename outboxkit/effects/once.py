@@ -1,6 +1,7 @@
 """`once`, in the colour that its sessions have."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,14 +11,13 @@ from inspect import isawaitable, iscoroutine, iscoroutinefunction
 from typing import Any, cast, overload
 
 import msgspec
-import structlog
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import codec
 from outboxkit.effects.record import Begun, Effect, EffectRun, Errors, OnUnknown, begin_effect, give_up, new_run, record
 from outboxkit.errors import ConfigurationError, EncodeError
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 
 TIDY_SECONDS = 5
 """A run that failed or was cancelled may take so long to record it; else its lease runs out."""
@@ -191,9 +191,7 @@ def _ended(begun: Begun, payload: bytes, problem: EncodeError | None) -> Effect:
 
 def _report(run: EffectRun, begun: Begun) -> None:
     if begun.unknown_since is not None:
-        structlog.get_logger("outboxkit").warning(
-            "an effect is unknown: it was begun, and nobody knows whether it was made",
-            key=run.key,
-            policy=run.on_unknown,
-            begun_at=begun.unknown_since.isoformat(),
+        text = (
+            "an effect is unknown: it was begun, and nobody knows whether it was made: key %r, policy %s, begun at %s"
         )
+        logging.getLogger("outboxkit").warning(text, run.key, run.on_unknown, begun.unknown_since.isoformat())

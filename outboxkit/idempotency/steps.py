@@ -5,7 +5,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from outboxkit import codec, ids, tables, transaction
@@ -13,6 +12,7 @@ from outboxkit.errors import ConfigurationError, EncodeError, LeaseLost
 from outboxkit.idempotency.answer import Fresh, decode_result, encode_steps
 from outboxkit.idempotency.ledger import write_fenced
 from outboxkit.idempotency.request import LENGTH, check_text
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 from outboxkit.statements import idempotency as statements
 
 LIMIT = 1024 * 1024

@@ -1,85 +1,22 @@
 """One call of a handler, sync or async: limited by its timeout, in a transaction that it cannot end."""
 
 import asyncio
-import inspect
 import traceback
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, wraps
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import Connection, select
-from sqlalchemy.ext.asyncio import AsyncSession, async_session
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.util import await_
 
 from outboxkit import tables, transaction
-from outboxkit.errors import ConfigurationError, TransactionRequired
+from outboxkit.errors import TransactionRequired
 from outboxkit.inbox.handlers import Handler
+from outboxkit.inbox.invoke import invoke
 from outboxkit.message import Message, handling
 from outboxkit.statements.dialects import has_one_writer, is_server
-
-SessionCalls = list[tuple[str, Coroutine[Any, Any, Any]]]
-
-
-def watched(session: AsyncSession) -> tuple[AsyncSession, SessionCalls]:
-    """A twin of the session that records the coroutines its methods return, and that record.
-
-    The twin shares all state, so that each object stands for the other. Not recorded: calls through a connection of the
-    session, and the application's own coroutines.
-    """
-    twin = object.__new__(_recording_class(cast("Hashable", type(session))))
-    twin.__dict__ = session.__dict__
-    calls: SessionCalls = []
-    twin._calls = calls  # type: ignore[attr-defined]
-    return twin, calls
-
-
-def check_awaited(calls: SessionCalls, handler: str) -> None:
-    """Make sure that every recorded call of the session was awaited.
-
-    Raises:
-        ConfigurationError: one was not, so it did nothing.
-    """
-    forgotten = [name for name, coroutine in calls if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED]
-    close_all(calls)
-    if forgotten:
-        raise ConfigurationError(
-            f"handler {handler!r} did not await session.{forgotten[0]}(...), so that nothing of it was done: "
-            f"write `await session.{forgotten[0]}(...)`"
-        )
-
-
-def close_all(calls: SessionCalls) -> None:
-    """Close the calls that were not awaited, so that a task that the handler left behind cannot begin them."""
-    for _, coroutine in calls:
-        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
-            coroutine.close()
-
-
-@cache
-def _recording_class(cls: Hashable) -> type[AsyncSession]:
-    """A subclass whose coroutine methods record each call."""
-    session = cast("type[AsyncSession]", cls)
-    attributes = {name: inspect.getattr_static(session, name) for name in dir(session) if not name.startswith("_")}
-    coroutines = {name: each for name, each in attributes.items() if inspect.iscoroutinefunction(each)}
-    methods = {name: _recording(name, method) for name, method in coroutines.items()}
-    return type(session.__name__, (session,), {"__slots__": ("_calls",), "__module__": session.__module__, **methods})
-
-
-def _recording(name: str, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    @wraps(method)
-    def record(self: Any, *arguments: Any, **options: Any) -> Coroutine[Any, Any, Any]:
-        calls: SessionCalls = self._calls
-        while calls and inspect.getcoroutinestate(calls[-1][1]) != inspect.CORO_CREATED:
-            calls.pop()
-        coroutine = method(self, *arguments, **options)
-        calls.append((name, coroutine))
-        return coroutine
-
-    return record
-
 
 _ENDED, _ABORTED = 0, 3
 """libpq's PQTRANS_IDLE and PQTRANS_INERROR, as psycopg and psycopg2 report them."""
@@ -148,9 +85,16 @@ LONG = 0.1
 
 
 def call(
-    handler: Handler, session: Session, connection: Connection, event: object, message: Message, *, flush: bool
+    handler: Handler,
+    session: Session,
+    connection: Connection,
+    event: object,
+    message: Message,
+    *,
+    attempt: int,
+    flush: bool,
 ) -> int | None:
-    """Run the handler for `message`, and flush the session if `flush` is set.
+    """Run the handler for attempt `attempt` of `message`, and flush the session if `flush` is set.
 
     Returns:
         The handler's duration in milliseconds; None if it was shorter than `LONG`.
@@ -168,7 +112,7 @@ def call(
         guarded(session, connection, handler.name),
         _limited(handler, connection),
     ):
-        _invoke(handler, session, event, message)
+        invoke(handler, session, event, message, attempt)
         if flush:
             session.flush()
     seconds = perf_counter() - started
@@ -205,42 +149,3 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
     await_(deadline.__aexit__(None, None, None))
     if deadline.expired():
         raise TimeoutError(text)
-
-
-def _invoke(handler: Handler, session: Session, event: object, message: Message) -> None:
-    extra = (message,) if handler.takes_message else ()
-    if not handler.is_async:
-        result = handler.function(session, event, *extra)
-        _refuse_generator(handler, result)
-        if inspect.isawaitable(result):
-            if inspect.iscoroutine(result):
-                result.close()
-            raise ConfigurationError(
-                f"handler {handler.name!r} is not an `async def` but returned an awaitable, which is never awaited: "
-                "declare it, and its decorators' wrappers, as async def"
-            )
-        return
-    proxy = async_session(session)
-    if proxy is None:
-        raise ConfigurationError(
-            f"handler {handler.name!r} is async and needs an AsyncSession: "
-            "await session.run_sync(inbox.run_once, message, handler)"
-        )
-    twin, calls = watched(proxy)
-    try:
-        awaitable = handler.function(twin, event, *extra)
-        _refuse_generator(handler, awaitable)
-        _refuse_generator(handler, await_(awaitable))
-    except BaseException:
-        close_all(calls)
-        raise
-    check_awaited(calls, handler.name)
-
-
-def _refuse_generator(handler: Handler, result: object) -> None:
-    """Refuse a handler that is a generator: none of its code has run when it returns."""
-    if inspect.isgenerator(result) or inspect.isasyncgen(result):
-        raise ConfigurationError(
-            f"handler {handler.name!r} returned a generator, none of whose code has run: remove its yield, or the "
-            "decorator that makes it a generator"
-        )

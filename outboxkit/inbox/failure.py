@@ -3,10 +3,13 @@
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from outboxkit.errors import DecodeError, Reject, Retry
+from outboxkit.errors import DecodeError, NewerVersion, Reject, Retry
 from outboxkit.failures import first_line, first_line_of, forget_values, traceback_of
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome
+
+NEWER_VERSION = "newer version"
+"""The reason of a message whose event has a newer version than the handler's class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,8 @@ class Decision:
 
     Attributes:
         outcome: one of these three.
-        reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler`, `stale`, `crash` or `dropped`.
+        reason: `failed`, `rejected`, `undecodable`, `malformed`, `no handler`, `stale`, `crash`, `dropped`
+            or `newer version`.
         error: the cause in one line.
         after: the delay before the next attempt; None means the consumer's own delay.
         cause: the exception that the handler raised; None if no handler is to blame.
@@ -33,10 +37,16 @@ class Decision:
 def decide(error: BaseException, handler: Handler, *, attempt: int, max_attempts: int) -> Decision:
     """The decision on what a handler raised. `Reject` and a payload that is not the event are never retried.
 
+    A message of a newer version is retried by the consumer's rule, and not by the handler's. It waits for a newer
+    release of the consumer.
+
     It is total: whatever was raised, the message is retried or dead.
     """
     if isinstance(error, Reject):
         return Decision(Outcome.DEAD, "rejected", first_line_of(error.reason), cause=error)
+    if isinstance(error, NewerVersion):
+        outcome = Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD
+        return Decision(outcome, NEWER_VERSION, first_line_of(str(error)))
     if isinstance(error, DecodeError):
         return Decision(Outcome.DEAD, "undecodable", first_line_of(str(error)), None, error, readable_traceback(error))
     signal = error if isinstance(error, Retry) else None

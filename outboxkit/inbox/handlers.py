@@ -1,33 +1,26 @@
 """Handlers: the decorator `@inbox_handler`, and the lookup of handlers in modules."""
 
-import inspect
-import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
-
-from outboxkit import models
 from outboxkit.errors import ConfigurationError
-from outboxkit.events import is_event, name_of
-from outboxkit.failures import printable, text_of
-from outboxkit.limits import Rate
-from outboxkit.message import NAME_LIMIT, is_storable_name
+from outboxkit.events import declaration_of, name_of
+from outboxkit.failures import printable
+from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
+from outboxkit.inbox.providers import MESSAGE, Provider
+from outboxkit.inbox.signature import Parameter, read_signature
+from outboxkit.limits import Rate, check_limits
+from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-AT_ONCE_LIMIT = 1000
-"""The maximum of a handler's concurrency, as of a queue's."""
 _MARK = "__outboxkit_handler__"
-_SYNC, _ASYNC = (Session, scoped_session), (AsyncSession, async_scoped_session)
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +36,10 @@ class Handler:
         batch: whether it may share a transaction with others, and be run again because another one failed.
         timeout: how long it may run; None means without limit.
         retry: its own rule for retries; None means the consumer's.
+        parameters: those beyond session, event and message.
+        middleware: called around it, the first one outermost.
+        providers: what makes the values of its parameters, by their names; a consumer's wiring adds them.
+        resources: the lifespan's resources, by type.
         queue: the queue from which it gets its messages; None means the only one of its consumer.
         concurrency: how many messages it handles at once in a process; None means as many as its queue.
         rate: how many messages it begins in a period in a process; None means without limit.
@@ -56,6 +53,10 @@ class Handler:
     batch: bool = False
     timeout: timedelta | None = None
     retry: Retries | None = None
+    parameters: tuple[Parameter, ...] = field(default=(), compare=False)
+    middleware: tuple[Layer, ...] = field(default=(), compare=False)
+    providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
+    resources: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     queue: str | None = None
     concurrency: int | None = None
     rate: Rate | None = None
@@ -64,6 +65,11 @@ class Handler:
     def message_type(self) -> str:
         """The type of the messages that it handles."""
         return name_of(self.event_type)
+
+    @property
+    def message_types(self) -> tuple[str, ...]:
+        """All types of the messages that it handles: that of its event, and its earlier names."""
+        return declaration_of(self.event_type).names
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,7 @@ class _Mark:
     batch: bool
     timeout: timedelta | None
     retry: Retries | None
+    middleware: tuple[Layer, ...]
     queue: str | None
     concurrency: int | None
     rate: Rate | None
@@ -85,15 +92,17 @@ def inbox_handler(
     batch: bool = False,
     timeout: timedelta | float | None = None,
     retry: Retries | None = None,
+    middleware: Sequence[Middleware] = (),
     queue: str | None = None,
     concurrency: int | None = None,
     rate: str | None = None,
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
-    The event type is the annotation of the second parameter. The name is durable, because it is stored with each
-    handled message. Renaming the function is free; renaming the handler makes every message new to it. The function
-    is returned unchanged and registered nowhere: a consumer gets its handlers as an argument.
+    The event type is the annotation of the second parameter. Further parameters get their values from the consumer's
+    `Wiring`, by their types. The name is durable, because it is stored with each handled message. Renaming the
+    function is free; renaming the handler makes every message new to it. The function is returned unchanged and
+    registered nowhere: a consumer gets its handlers as an argument.
 
     Args:
         name: 1 to 255 bytes that a table can hold.
@@ -102,6 +111,7 @@ def inbox_handler(
         timeout: seconds, or a timedelta, after which it is cancelled and has failed. In an asynchronous session only;
             a call that blocks the event loop is not interrupted.
         retry: its own rule for retries, instead of the consumer's settings.
+        middleware: functions `(call, context)` around it, in its transaction, the first one outermost.
         queue: the queue from which it gets its messages. A consumer of several queues needs it, and one of another
             queue leaves the handler out.
         concurrency: how many messages it handles at once in one process. Not with `batch`, which has one transaction.
@@ -128,8 +138,9 @@ def inbox_handler(
         )
     if queue is not None and not (isinstance(queue, str) and queue):
         raise ConfigurationError(f"@inbox_handler({name!r}): queue is {queue!r}; the name of a queue is accepted")
-    limits = (_concurrency(name, concurrency, batch=batch), _rate(name, rate))
-    options = _Mark(name, batch, _duration(name, timeout), retry, queue, *limits)
+    label = f"@inbox_handler({name!r})"
+    limits = check_limits(label, concurrency, rate, batch=batch)
+    options = _Mark(name, batch, _duration(name, timeout), retry, layers_of(middleware, label), queue, *limits)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -144,46 +155,38 @@ def handler_of(function: Callable[..., Any]) -> Handler:
 
     Raises:
         ConfigurationError: it is not decorated, its signature is not that of a handler, or no payload could be decoded
-            to its event.
+            to its event. Or an upcast is missing between version 1 of its event and the one of its class.
     """
     mark: _Mark | None = getattr(function, _MARK, None)
     qualname = getattr(function, "__qualname__", repr(function))
     if mark is None:
         raise ConfigurationError(f'{qualname} is not a handler: decorate it with @inbox_handler("…")')
-    parameters = list(inspect.signature(function).parameters.values())
-    if len(parameters) not in (2, 3) or any(parameter.kind not in _POSITIONAL for parameter in parameters):
-        signature = ", ".join(map(str, parameters))
-        raise ConfigurationError(
-            f"handler {mark.name!r} is {qualname}({signature}); it takes (session, event) or (session, event, message)"
-        )
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigurationError(
-            f"handler {mark.name!r}: {qualname} is a generator (it has a yield), so calling it runs nothing"
-        )
-    label, is_async = f"handler {mark.name!r}", inspect.iscoroutinefunction(function)
-    hints = _hints(function, label, qualname)
-    _check_session(hints.get(parameters[0].name), is_async=is_async, handler=label, qualname=qualname)
+    facts = read_signature(function, f"handler {mark.name!r}")
+    check_colour(mark.middleware, is_async=facts.is_async, handler=mark.name)
     return Handler(
         mark.name,
         function,
-        _event_type(hints, parameters[1].name, label, qualname),
-        takes_message=len(parameters) == 3,
-        is_async=is_async,
+        facts.event_type,
+        facts.takes_message,
+        facts.is_async,
         batch=mark.batch,
         timeout=mark.timeout,
         retry=mark.retry,
+        parameters=facts.parameters,
+        middleware=mark.middleware,
+        providers={each.name: MESSAGE for each in facts.parameters if each.type is Message},
         queue=mark.queue,
         concurrency=mark.concurrency,
         rate=mark.rate,
     )
 
 
-def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
+def handlers_in(modules: Iterable[ModuleType], *, required: bool = True) -> list[Handler]:
     """The handlers that these modules define or import, each once, in order of appearance.
 
     Raises:
         ConfigurationError: two different handlers have one name, a signature is wrong, a method is decorated, or no
-            handler is found.
+            handler is found and `required` is set.
     """
     sources = list(modules)
     by_name: dict[str, Handler] = {}
@@ -200,7 +203,7 @@ def handlers_in(modules: Iterable[ModuleType]) -> list[Handler]:
             f"handlers are functions of their module, and methods are not found: {', '.join(methods)}. Move it out of "
             "its class, or bind it to an object in the module, as in confirm = Orders().confirm"
         )
-    if not by_name:
+    if required and not by_name:
         names = ", ".join(module.__name__ for module in sources)
         raise ConfigurationError(f'no handler in {names}: mark functions with @inbox_handler("…")')
     return list(by_name.values())
@@ -217,76 +220,6 @@ def _duration(name: str, timeout: object) -> timedelta | None:
         f"@inbox_handler({name!r}): timeout is {timeout!r}; a number of seconds or a timedelta above 0 is accepted, "
         "or None"
     )
-
-
-def _concurrency(name: str, concurrency: object, *, batch: bool) -> int | None:
-    if concurrency is None:
-        return None
-    if batch:
-        raise ConfigurationError(
-            f"@inbox_handler({name!r}): batch and concurrency exclude each other: one batch is handled at a time"
-        )
-    if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= AT_ONCE_LIMIT:
-        raise ConfigurationError(
-            f"@inbox_handler({name!r}): concurrency is {concurrency!r}; a whole number from 1 to {AT_ONCE_LIMIT} is "
-            "accepted"
-        )
-    return concurrency
-
-
-def _rate(name: str, rate: object) -> Rate | None:
-    try:
-        return None if rate is None else Rate.parse(rate)
-    except ValueError as error:
-        raise ConfigurationError(f"@inbox_handler({name!r}): rate is {rate!r}; {error}") from None
-
-
-def _hints(function: Callable[..., Any], handler: str, qualname: str) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function)
-    except Exception as error:
-        text = printable(text_of(error))
-        raise ConfigurationError(f"{handler}: the annotations of {qualname} cannot be resolved: {text}") from error
-
-
-def _check_session(annotation: object, *, is_async: bool, handler: str, qualname: str) -> None:
-    """Refuse an `AsyncSession` annotation on a `def`, and a `Session` on an `async def`: their calls would do nothing.
-
-    Raises:
-        ConfigurationError: the annotation is of the other kind.
-    """
-    classes = list(_types(annotation))
-    right, wrong = (_ASYNC, _SYNC) if is_async else (_SYNC, _ASYNC)
-    if any(issubclass(each, wrong) for each in classes) and not any(issubclass(each, right) for each in classes):
-        kind, session = ("an async def", "AsyncSession") if is_async else ("a plain def", "Session")
-        annotated = next(each.__name__ for each in classes if issubclass(each, wrong))
-        raise ConfigurationError(
-            f"{handler}: {qualname} is {kind}, which gets a{'n' * is_async} {session}, but its session is annotated as "
-            f"{annotated}: annotate it as {session}, or make it {'a plain def' if is_async else 'an async def'}"
-        )
-
-
-def _types(annotation: object) -> Iterator[type]:
-    """The classes that an annotation names, also inside a union or brackets."""
-    for each in (annotation, typing.get_origin(annotation)):
-        if isinstance(each, type):
-            yield each
-    for argument in typing.get_args(annotation):
-        yield from _types(argument)
-
-
-def _event_type(hints: dict[str, Any], parameter: str, handler: str, qualname: str) -> type:
-    cls = hints.get(parameter)
-    if not isinstance(cls, type) or not is_event(cls):
-        has = "no annotation" if cls is None else repr(cls)
-        raise ConfigurationError(
-            f"{handler}: parameter {parameter!r} of {qualname} has {has}; annotate it with an @event class"
-        )
-    try:
-        models.check_event_class(cls)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{handler}: {error}") from error
-    return cls
 
 
 def _marked(modules: Iterable[ModuleType]) -> Iterator[Callable[..., Any]]:

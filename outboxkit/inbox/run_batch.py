@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import codec, statements, window
+from outboxkit import statements, upcasts, window
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox.call import call, opened
 from outboxkit.inbox.handlers import Handler
@@ -45,9 +45,9 @@ class Entry:
 
         Raises:
             DecodeError: the payload is not the handler's event.
+            NewerVersion: the message has a newer version than the handler's event.
         """
-        event: object = codec.decode(handler.event_type, message.payload, message.content_encoding)
-        return cls(message, handler, event, attempt, accepted_at)
+        return cls(message, handler, upcasts.event_of(handler.event_type, message), attempt, accepted_at)
 
     @property
     def key(self) -> Key:
@@ -104,7 +104,15 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
             continue
         new.remove(entry.key)
         try:
-            milliseconds = call(entry.handler, session, connection, entry.event, entry.message, flush=False)
+            milliseconds = call(
+                entry.handler,
+                session,
+                connection,
+                entry.event,
+                entry.message,
+                attempt=entry.attempt,
+                flush=False,
+            )
         except asyncio.CancelledError:  # the caller knows whether it is its own
             raise
         except BaseException as error:

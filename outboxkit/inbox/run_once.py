@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import codec, statements, window
+from outboxkit import statements, upcasts, window
 from outboxkit.inbox.call import call, opened
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.message import Message
@@ -56,11 +56,12 @@ def run_once(
         TimeoutError: the handler took longer than its timeout.
         TypeError: the session is of another kind.
         DecodeError: the payload is not the handler's event; nothing was inserted.
+        NewerVersion: the message has a newer version than the handler's event; nothing was inserted.
         ConfigurationError: the function is not a handler, or it is async and the session is not.
     """
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
     session, connection = opened(session, "run_once", "message, handler")
-    event: object = codec.decode(spec.event_type, message.payload, message.content_encoding)
+    event = upcasts.event_of(spec.event_type, message)
     row = {
         "handler": spec.name,
         "message_id": message.id,
@@ -70,7 +71,7 @@ def run_once(
     }
     if connection.execute(statements.inbox.record_processed(connection.dialect.name), row).first() is None:
         return Outcome.DUPLICATE
-    milliseconds = call(spec, session, connection, event, message, flush=True)
+    milliseconds = call(spec, session, connection, event, message, attempt=attempt, flush=True)
     if milliseconds is not None:
         duration = {"at_handler": spec.name, "at_message_id": message.id, "milliseconds": milliseconds}
         connection.execute(statements.inbox.record_duration(), duration)

@@ -12,13 +12,14 @@ from sqlalchemy.orm.exc import StaleDataError
 
 from outboxkit import idempotency, preconditions, problems
 from outboxkit.errors import ConfigurationError
+from outboxkit.extras import needs_extra
 from outboxkit.idempotency import Fresh, InProgress, Replay
-from outboxkit.integrations import needs, protocol
+from outboxkit.integrations import protocol
 from outboxkit.integrations.protocol import IdempotencyOptions, IncomingRequest, Places, RequestKey, Rules
 from outboxkit.problems import Problem
 from outboxkit.transaction import allow_commit, forbid_commit, session_of
 
-with needs("flask"):
+with needs_extra(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
     from flask.typing import ResponseReturnValue
     from werkzeug.exceptions import HTTPException

@@ -14,14 +14,17 @@ A later revision says `migrations.upgrade(op, since=1, to=2)`.
 from types import ModuleType
 from typing import IO, Any
 
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from sqlalchemy import Connection, func, select
 
 from outboxkit import autogenerate, schema, tables
 from outboxkit.errors import ConfigurationError
+from outboxkit.extras import needs_extra
 from outboxkit.migrations import v0001
 from outboxkit.schema import check, check_engine, installed
+
+with needs_extra(__name__):
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
 
 __all__ = [
     "LATEST",

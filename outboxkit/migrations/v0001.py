@@ -200,6 +200,7 @@ def _envelope() -> list[sa.Column[Any]]:
         sa.Column("causation_id", sa.String(255)),
         sa.Column("content_type", sa.String(255), nullable=False),
         sa.Column("content_encoding", sa.String(255)),
+        sa.Column("version", sa.Integer, nullable=False, server_default="1", comment="of the event's fields"),
         sa.Column("created_at", _TIME),
     ]
 

@@ -107,7 +107,7 @@ class Drafts:
             declaration, message = Declaration(event.type), self._complete(event)
         else:
             declaration = declaration_of_instance(event)
-            message = self._encode(event, declaration.name)
+            message = self._encode(event, declaration)
         if declaration.strict_order and message.key is None:
             raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")
         if (cause := being_handled()) is not None:
@@ -115,14 +115,15 @@ class Drafts:
         strict_key = message.key if declaration.strict_order else None
         return Draft(message, to_row(message) + self._sending(declaration), self._dedup, strict_key)
 
-    def _encode(self, event: object, name: str) -> Message:
+    def _encode(self, event: object, declaration: Declaration) -> Message:
         if self._dedup and self._id is None:
             raise EncodeError(
                 "dedup compares message ids, and a new one is always unique; give message_id=ids.derive(...)"
             )
         return Message(
             id=ids.new(at=self._later) if self._id is None else self._id,
-            type=name,
+            type=declaration.name,
+            version=declaration.version,
             payload=codec.encode(event, limit=self._limit),
             created_at=self._created_at,
             **self._properties,

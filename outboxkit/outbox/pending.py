@@ -59,6 +59,12 @@ def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
     pending.strict_keys.update(draft.strict_key for draft in drafts if draft.strict_key is not None)
 
 
+def pending_drafts(session: Session) -> list[Draft]:
+    """The messages that the session has not flushed, in their order."""
+    pending: Pending | None = session.info.get(_KEY)
+    return list(pending.drafts) if pending is not None and pending in session else []
+
+
 def writing_connection(session: Session) -> Connection:
     """The connection on which the session writes to the outbox, in a transaction that can be rolled back.
 

@@ -48,6 +48,7 @@ def reply_to(row: ClaimedRow, reply_type: str, answer: Answer | None, *, now: da
         content_type=_short(content.content_type),
         content_encoding=None,
         queue=None,
+        version=1,  # as every message of a system that knows no versions
     )
     return Reply(row.position, reply.caused_by(cause))
 

@@ -95,6 +95,7 @@ def _envelope() -> list[Column[Any]]:
         Column("causation_id", String(255)),
         Column("content_type", String(255), nullable=False),
         Column("content_encoding", String(255)),
+        Column("version", Integer, nullable=False, server_default="1", comment="of the event's fields"),
         Column("created_at", UtcDateTime),
     ]
 

@@ -1,1 +1,37 @@
 """Help for the tests of an application, and the suite that every broker must pass."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outboxkit.testing.inline import Handled, deliver, deliver_all
+    from outboxkit.testing.messages import AddedMessage, OutboxMessages, message_of, outbox_messages
+    from outboxkit.testing.once import assert_effects_once
+    from outboxkit.testing.order import assert_order_does_not_matter
+
+__all__ = [
+    "AddedMessage",
+    "Handled",
+    "OutboxMessages",
+    "assert_effects_once",
+    "assert_order_does_not_matter",
+    "deliver",
+    "deliver_all",
+    "message_of",
+    "outbox_messages",
+]
+
+_MODULES = {
+    **dict.fromkeys(("Handled", "deliver", "deliver_all"), "inline"),
+    **dict.fromkeys(("AddedMessage", "OutboxMessages", "message_of", "outbox_messages"), "messages"),
+    "assert_effects_once": "once",
+    "assert_order_does_not_matter": "order",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first used: the plugin is loaded in suites that use none of this."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

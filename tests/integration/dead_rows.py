@@ -13,6 +13,7 @@ ENVELOPE = {
     "payload": b'{"order_id":7}',
     "headers": b"{}",
     "content_type": "application/json",
+    "version": 1,
 }
 
 

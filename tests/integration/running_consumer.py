@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, select
@@ -48,13 +49,13 @@ class Running:
 Start = Callable[..., AbstractAsyncContextManager[Running]]
 
 
-def starter(engine: AsyncEngine, broker: PlainClient) -> Start:
+def starter(engine: AsyncEngine, broker: PlainClient, delays: Sequence[timedelta] = DELAYS) -> Start:
     """A function that starts a consumer of some handlers; it is stopped at the end of its block."""
 
     @asynccontextmanager
     async def started(*functions: Callable[..., Any], **options: Any) -> AsyncIterator[Running]:
         handlers = [inbox.handler_of(function) for function in functions]
-        subscriber = subscriber_of(broker, {handler.message_type for handler in handlers})
+        subscriber = subscriber_of(broker, {type_ for handler in handlers for type_ in handler.message_types}, delays)
         running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **options))
         task = asyncio.create_task(running.consumer.run(running.stop))
         await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers()))
@@ -67,8 +68,8 @@ def starter(engine: AsyncEngine, broker: PlainClient) -> Start:
     return started
 
 
-def subscriber_of(broker: PlainClient, topics: set[str]) -> RabbitSubscriber:
-    return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=sorted(topics), delays=DELAYS)
+def subscriber_of(broker: PlainClient, topics: set[str], delays: Sequence[timedelta] = DELAYS) -> RabbitSubscriber:
+    return RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=sorted(topics), delays=delays)
 
 
 def publish(broker: PlainClient, number: int, id_: str, **properties: Any) -> None:

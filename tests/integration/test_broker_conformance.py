@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -11,7 +12,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import Reject, event, ids, inbox_handler
+from outboxkit import Reject, event, ids, inbox_handler, upcast
 from outboxkit.brokers import Publisher, Receipt, Subscriber
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.brokers.http import HttpPublisher
@@ -103,6 +104,7 @@ def message_of(call: Call) -> Message:
         causation_id=text("causation-id"),
         created_at=None if created_at is None else datetime.fromisoformat(created_at),
         content_type=str(call.header("content-type")),
+        version=int(text("version") or 1),
     )
 
 
@@ -112,11 +114,16 @@ async def test_an_http_destination_conforms(case: conformance.PointToPointCase) 
         await case(Http(server))
 
 
-@event("Anything")
+@event("Anything", version=2)
 @dataclass(frozen=True)
 class Anything:
     type: str
     payload: bytes
+
+
+@upcast("Anything", 1)
+def as_it_is(document: dict[str, Any]) -> dict[str, Any]:
+    return document
 
 
 class AsAnything(DirectPublisher):

@@ -60,6 +60,7 @@ ANYTHING = st.recursive(
 READ = (
     *("outboxkit-attempt", "outboxkit-first-failed-at", "outboxkit-handlers", "outboxkit-accepted-at", "outboxkit-key"),
     *("outboxkit-causation-id", "outboxkit-topic", "outboxkit-queue", "x-death", "x-delivery-count", "traceparent"),
+    "outboxkit-version",
 )
 HEADERS = st.dictionaries(st.sampled_from(READ) | TEXT, ANYTHING, max_size=5)
 

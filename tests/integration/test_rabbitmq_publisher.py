@@ -47,6 +47,7 @@ async def test_every_property_is_on_the_wire_as_designed(publisher: RabbitPublis
         topic="orders.confirmed",
         headers={"tenant": "a", "number": 5, "on": True, "none": None, "traceparent": "00-1-2-01"},
         correlation_id="story",
+        version=2,
         causation_id="cause",
         created_at=CREATED,
         content_encoding="utf-8",
@@ -73,6 +74,7 @@ async def test_every_property_is_on_the_wire_as_designed(publisher: RabbitPublis
             "traceparent": "00-1-2-01",
             "outboxkit-key": "order-7",
             "outboxkit-causation-id": "cause",
+            "outboxkit-version": 2,
         },
     }
 

@@ -62,7 +62,7 @@ def test_one_queue_gets_them_in_order_and_no_other(replay: Any, pg_engine: Engin
 
 async def test_a_consumer_sees_the_same_message(replay: Any, pg_engine: Engine, broker: PlainClient):
     more = {"key": "order-1", "topic": "orders.eu", "headers": encode_headers({"tenant": "a"})}
-    more |= {"correlation_id": "story", "causation_id": "cause", "content_encoding": "gzip"}
+    more |= {"correlation_id": "story", "causation_id": "cause", "content_encoding": "gzip", "version": 2}
     keep(pg_engine, range(1, 2), **more, created_at=START.replace(microsecond=0))
     subscriber = RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=["OrderConfirmed"])
     await subscriber.connect()
@@ -82,6 +82,7 @@ async def test_a_consumer_sees_the_same_message(replay: Any, pg_engine: Engine, 
         causation_id="cause",
         created_at=START.replace(microsecond=0),
         content_encoding="gzip",
+        version=2,
     )
 
 

@@ -31,7 +31,7 @@ def headers_of(row: Any) -> dict[str, Any]:
 
 async def test_a_message_goes_back_as_it_came_to_its_queue_and_handler_alone(engine: Engine, async_engine: AsyncEngine):
     more = {"topic": "orders.eu", "key": "a", "correlation_id": "story", "causation_id": "cause", "payload": b"\xff\0"}
-    more |= {"content_encoding": "gzip", "content_type": "text/plain", "created_at": datetime.now(UTC)}
+    more |= {"content_encoding": "gzip", "content_type": "text/plain", "created_at": datetime.now(UTC), "version": 3}
     fill(engine, [buried(ids.new(), **more, headers=b'{"tenant":"a"}')], [waiting(20, "b")])
     done = await replay(async_engine)
     assert (done.count, done.released, done.refused, done.complete) == (1, 0, {}, True)

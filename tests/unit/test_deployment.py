@@ -264,8 +264,11 @@ def test_a_lock_file_pins_every_dependency_by_hash_and_names_no_place(file: Path
     assert all(re.match(r"[\w.-]+==\S+ .*--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
     assert not re.search(r"://|--(extra-)?index|--find-links", text)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = project["project"]["dependencies"]
-    if file.parent != WORKERS:
-        wanted = [*wanted, *project["dependency-groups"]["test"], *project["dependency-groups"]["lint"]]
+    groups, extras = project["dependency-groups"], project["project"]["optional-dependencies"]
+    if file.parent == WORKERS:
+        wanted = [*project["project"]["dependencies"], *extras["worker"], *groups["workers"]]
+    else:
+        libraries = [each for name, extra in extras.items() if name != "all" for each in extra]
+        wanted = [*project["project"]["dependencies"], *libraries, *groups["test"], *groups["lint"]]
     names = {re.match(r"[\w.-]+", each)[0].lower() for each in wanted}  # type: ignore[index]
     assert names <= {entry.partition("==")[0] for entry in entries}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outboxkit import EncodeError, tables
 from outboxkit.envelope import COLUMNS, TEXTS, from_claimed, from_row, to_row
-from outboxkit.message import Message
+from outboxkit.message import MAX_VERSION, Message
 from tests.unit.shop import NOW, message
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
@@ -26,6 +26,7 @@ MESSAGES = st.builds(
     content_type=SHORT,
     content_encoding=st.none() | SHORT,
     queue=st.none() | SHORT,
+    version=st.integers(1, MAX_VERSION),
 )
 
 
@@ -47,6 +48,7 @@ def test_every_table_of_messages_has_the_columns(table: Any):
         ("headers", b'{"a', "its headers cannot be read: DecodeError"),
         ("headers", 7, "its headers cannot be read: TypeError"),
         ("payload", "text", "its payload is not bytes"),
+        ("version", "two", "its version is not a number"),
     ],
 )
 def test_a_row_that_somebody_else_wrote_is_told_with_its_fault(column: str, value: object, reason: str):

@@ -143,3 +143,26 @@ def test_pydantic_is_not_needed():
         "assert codec.decode(A, codec.encode(A(1))) == A(1)\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_version_and_earlier_names_are_written_on_the_class():
+    @event("OrderConfirmed", version=2, aliases=["OrderApproved", "OrderTaken", "OrderApproved"])
+    @dataclass
+    class Confirmed:
+        number: int
+
+    declaration = declaration_of(Confirmed)
+    assert (declaration.version, declaration.aliases) == (2, ("OrderApproved", "OrderTaken"))
+    assert declaration.names == ("OrderConfirmed", "OrderApproved", "OrderTaken")
+
+
+@pytest.mark.parametrize("version", [0, -1, "2", 1.0, True, None, 2**31])
+def test_a_version_is_a_whole_number_from_1(version: object):
+    with pytest.raises(ConfigurationError, match="takes a version, a whole number from 1 to 2147483647; found"):
+        event("OrderConfirmed", version=version)
+
+
+@pytest.mark.parametrize("aliases", ["OrderApproved", ("",), (7,), ("x" * 256,), ("OrderConfirmed",), None, {"A": 1}])
+def test_aliases_are_other_names(aliases: object):
+    with pytest.raises(ConfigurationError, match="takes as aliases the names that it had before"):
+        event("OrderConfirmed", aliases=aliases)

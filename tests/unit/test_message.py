@@ -83,7 +83,7 @@ def test_the_time_has_a_zone():
 
 
 def test_a_message_of_a_checked_row_is_like_any_other():
-    values = ("m-1", "T", b"{}", "k", "t", {"a": 1}, "c", "d", NOW, "text/plain", "gzip", "billing")
+    values = ("m-1", "T", b"{}", "k", "t", {"a": 1}, "c", "d", NOW, "text/plain", "gzip", "billing", 3)
     made = unchecked(values)
     assert made == Message(*values)
     assert hash(made) == hash(Message(*values))
@@ -96,7 +96,7 @@ def test_a_message_of_a_checked_row_is_like_any_other():
 
 
 def test_a_message_of_a_checked_row_is_not_looked_at():
-    assert unchecked(("", "T", "text", None, None, {}, None, None, None, "", None, None)).payload == "text"
+    assert unchecked(("", "T", "text", None, None, {}, None, None, None, "", None, None, 1)).payload == "text"
 
 
 def test_the_message_being_handled_is_known_inside_the_block_only():

@@ -42,7 +42,7 @@ def test_a_document_has_the_members_of_rfc_9457(slug: str):
     assert json.loads(problem.body()) == problem.document()
     assert list(problem.document()) == ["type", "title", "status", "detail"]
     assert problem.document()["status"] == problem.status == STATUSES[slug]
-    assert problem.type == f"https://outboxkit.readthedocs.io/en/stable/reference/problems/#{slug}"
+    assert problem.type == f"urn:outboxkit:problem:{slug}"
     assert problem.title
     assert problem.detail.endswith((".", "changed"))
 

@@ -29,6 +29,7 @@ from outboxkit import (
     relay,
     retention,
     tables,
+    upcasts,
 )
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.cli import app
@@ -46,7 +47,7 @@ WITH_SUBCOMMANDS = dict(COMMANDS) | {
 }
 _OF_FUNCTIONS = (
     *(asgi, effects, fastapi, flask, idempotency, ids, inbox),
-    *(migrations, outbox, preconditions, problems),
+    *(migrations, outbox, preconditions, problems, upcasts),
 )
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
 PARTS = {part.__name__.removeprefix("outboxkit."): part for part in (compose, consumer, process, relay, retention)}
@@ -126,6 +127,8 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
         (outboxkit.Retries, "`Retries(max_attempts=None, delays=(), never=())`"),
         (inbox.Handler, "`inbox.Handler`"),
         (inbox.Entry, "`inbox.Entry`"),
+        (inbox.Wiring, "`inbox.Wiring`"),
+        (inbox.Context, "`inbox.Context`"),
         (idempotency.Response, "`idempotency.Response`"),
         (idempotency.Fresh, "`idempotency.Fresh`"),
         (idempotency.Replay, "`idempotency.Replay`"),

@@ -37,9 +37,9 @@ STARTS = {
     "relay --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "status": (RUN, {*COMMAND, "aiosqlite"}),
-    "workers/relay.py": (PROGRAM, SETTINGS),
-    "workers/consumer.py": (PROGRAM, SETTINGS),
-    "workers/retention.py": (PROGRAM, SETTINGS),
+    "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
+    "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
+    "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
 }
 
 

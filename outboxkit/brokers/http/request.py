@@ -192,6 +192,8 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
         "idempotency-key": f'"{_escaped(key_of(message))}"',
         "outboxkit-type": percent_encoded(message.type),
     }
+    if message.version != 1:
+        headers["outboxkit-version"] = str(message.version)
     if message.content_encoding:
         headers["content-encoding"] = _field("content encoding", message.content_encoding)
     optional = {
@@ -274,10 +276,15 @@ def _escaped(key: str) -> str:
 
 
 def _cloud_event(message: Message, source: str) -> dict[str, str]:
-    """The attributes of CloudEvents 1.0 in binary mode; `datacontenttype` is the content type itself."""
+    """The attributes of CloudEvents 1.0 in binary mode; `datacontenttype` is the content type itself.
+
+    `dataversion` is an extension: the version of the event's fields, unless it is 1.
+    """
     attributes = {"specversion": "1.0", "id": message.id, "type": message.type, "source": source}
     if (time := _time(message.created_at)) is not None:
         attributes["time"] = time
+    if message.version != 1:
+        attributes["dataversion"] = str(message.version)
     return {f"ce-{name}": percent_encoded(value) for name, value in attributes.items()}
 
 

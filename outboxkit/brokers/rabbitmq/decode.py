@@ -11,8 +11,9 @@ from pamqp import decode
 from outboxkit.brokers import Malformed
 from outboxkit.codec import CONTENT_TYPE
 from outboxkit.errors import EncodeError
+from outboxkit.failures import printable
 from outboxkit.headers import MAX_DEPTH, OWN
-from outboxkit.message import Message, unchecked
+from outboxkit.message import Message, is_version, unchecked
 
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">d")
 _MORE_FLAGS = 1
@@ -195,10 +196,12 @@ def _end_of(read_one: _Read, data: bytes, offset: int) -> int:
 
 PERSISTENT = 2
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-KEY, CAUSATION, TOPIC = f"{OWN}key", f"{OWN}causation-id", f"{OWN}topic"
+KEY, CAUSATION, TOPIC, VERSION = f"{OWN}key", f"{OWN}causation-id", f"{OWN}topic", f"{OWN}version"
 DELIVERY_COUNT = "x-delivery-count"
 BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", DELIVERY_COUNT, "x-acquired-count")
 """Prefixes of the headers that RabbitMQ adds: they are about the delivery, not about the message."""
+VERSION_DIGITS = 10
+"""The most digits that a version has."""
 SAFE_LENGTH = 63
 """Characters that fit into the 255 bytes of a short string, whatever they are."""
 _NOT_THE_USERS = (OWN, *BROKERS_OWN)
@@ -207,20 +210,16 @@ _NO_HEADERS: dict[str, Any] = {}
 
 def to_message(properties: Properties, body: bytes, topic: str) -> Message | Malformed:
     """The message of a delivery from any client; `Malformed` if it has no id or no type, which are not guessed."""
-    if properties.unreadable is not None:
-        return _malformed(properties.unreadable, properties, body)
-    id_, type_ = properties.message_id, properties.message_type
-    if not id_:
-        return _malformed("the message has no message_id", properties, body)
-    if not type_:
-        return _malformed("the message has no type", properties, body)
-    headers = properties.headers or _NO_HEADERS
+    id_, type_, headers = properties.message_id, properties.message_type, properties.headers or _NO_HEADERS
+    version = 1 if VERSION not in headers else _version(headers[VERSION])
+    if properties.unreadable is not None or not id_ or not type_ or version is None:
+        return _malformed(_why_malformed(properties, headers), properties, body)
     key, causation = _string(headers.get(KEY)), _string(headers.get(CAUSATION))
     texts = (key, topic, properties.correlation_id, causation, properties.content_encoding or None)
     users_headers = {name: value for name, value in headers.items() if not name.startswith(_NOT_THE_USERS)}
     content_type = properties.content_type or CONTENT_TYPE
     start = (id_, type_, body, key, topic, users_headers)
-    fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4], None)
+    fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4], None, version)
     try:
         # Only texts from headers can be invalid or too long. All others are short strings of AMQP.
         if "\0" not in "".join((id_, type_, content_type, *filter(None, texts))) and _is_short(key, topic, causation):
@@ -254,6 +253,16 @@ def _first_of_death(deaths: object, routing_key: str) -> str:
     return first_routing_key if isinstance(first_routing_key, str) else routing_key
 
 
+def _why_malformed(properties: Properties, headers: dict[str, Any]) -> str:
+    if properties.unreadable is not None:
+        return properties.unreadable
+    if not properties.message_id:
+        return "the message has no message_id"
+    if not properties.message_type:
+        return "the message has no type"
+    return f"its header {VERSION} is {printable(repr(headers[VERSION]), 60)}; a whole number from 1 is accepted"
+
+
 def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
     return Malformed(
         reason=reason,
@@ -263,7 +272,7 @@ def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
         headers={
             name: value
             for name, value in (properties.headers or _NO_HEADERS).items()
-            if not name.startswith(OWN) or name in (KEY, CAUSATION)
+            if not name.startswith(OWN) or name in (KEY, CAUSATION, VERSION)
         },
         content_type=properties.content_type,
         correlation_id=properties.correlation_id,
@@ -272,6 +281,12 @@ def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
 
 def _is_short(*texts: str | None) -> bool:
     return all(text is None or len(text) <= SAFE_LENGTH for text in texts)
+
+
+def _version(value: object) -> int | None:
+    """The version of an event; some clients send numbers as text. None if it cannot be one."""
+    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= VERSION_DIGITS else value
+    return number if is_version(number) else None  # type: ignore[return-value]
 
 
 def _string(value: object) -> str | None:

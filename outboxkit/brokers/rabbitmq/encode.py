@@ -7,7 +7,7 @@ from typing import Any
 from pamqp import encode
 
 from outboxkit.brokers.rabbitmq import decode
-from outboxkit.brokers.rabbitmq.decode import BROKERS_OWN, CAUSATION, EPOCH, KEY, PERSISTENT, TOPIC
+from outboxkit.brokers.rabbitmq.decode import BROKERS_OWN, CAUSATION, EPOCH, KEY, PERSISTENT, TOPIC, VERSION
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.headers import EXTRA_ROUTES, OWN
 from outboxkit.message import NAME_LIMIT, Message
@@ -27,7 +27,7 @@ _ALWAYS = _CONTENT_TYPE | _DELIVERY_MODE | _ID | _TYPE | _APP
 _FRAME, _PUBLISH = Struct(">BHI"), Struct(">HHH")
 _ENDED_AND_CONTENT, _ENDED_AND_FRAME = Struct(">BBHIHHQH"), Struct(">BBHI")
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">Bd")
-_NOT_THE_USERS = frozenset((KEY, CAUSATION, TOPIC))
+_NOT_THE_USERS = frozenset((KEY, CAUSATION, TOPIC, VERSION))
 _SIZE = [bytes((number,)) for number in range(NAME_LIMIT + 1)]
 _MODE, _END = bytes((PERSISTENT,)), bytes((END,))
 _Route = tuple[bytes, int, bytes, bytes]
@@ -69,7 +69,13 @@ class Encoder:
             route = (queue, message.topic, message.type, message.content_type, message.content_encoding)
             method, flags, before, after = self._routes.get(route) or self._encode_route(route)
             properties = [before]
-            if message.headers or message.key is not None or message.causation_id is not None or queue is not None:
+            if (
+                message.headers
+                or message.key is not None
+                or message.causation_id is not None
+                or queue is not None
+                or message.version != 1
+            ):
                 flags |= _HEADERS
                 self._write_table(message, properties)
             properties.append(_MODE)
@@ -116,6 +122,8 @@ class Encoder:
             self._write_field(KEY, message.key, fields)
         if message.causation_id is not None:
             self._write_field(CAUSATION, message.causation_id, fields)
+        if message.version != 1:
+            self._write_field(VERSION, message.version, fields)
         table = b"".join(fields)
         properties += (_LONG.pack(len(table)), table)
 
@@ -175,7 +183,7 @@ _LEFT_OUT = ("expiration", "user_id", "cluster_id")
 The expiration would end the wait in a retry queue early, and the message would be dropped. The broker compares the user
 id with the user of this connection. AMQP 0-9-1 no longer has the cluster id.
 """
-_ESSENTIAL = (KEY, CAUSATION)
+_ESSENTIAL = (KEY, CAUSATION, VERSION)
 _LONG = Struct(">I")
 
 

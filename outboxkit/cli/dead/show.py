@@ -63,6 +63,7 @@ def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
     for label, text in (
         ("message id", row.message_id),
         ("type", row.type),
+        ("version", str(row.version) if row.version != 1 else None),
         ("key", row.key),
         ("destination", _elsewhere(row)),
         ("reply", row.reply),

@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Unpack
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-
 from outboxkit.errors import ConfigurationError
 from outboxkit.integrations import protocol
 from outboxkit.integrations.asgi.run import (
@@ -23,6 +21,7 @@ from outboxkit.integrations.asgi.run import (
     read_body,
 )
 from outboxkit.problems import Problem
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 
 _MINUTE = timedelta(minutes=1)
 _UNSAFE = frozenset(("POST", "PATCH"))

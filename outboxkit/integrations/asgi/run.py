@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from outboxkit import idempotency, problems
@@ -14,6 +13,7 @@ from outboxkit.idempotency import Fresh, Outcome, Response, Steps
 from outboxkit.integrations import protocol
 from outboxkit.integrations.asgi.current import Unkept, being
 from outboxkit.problems import Problem, in_progress
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

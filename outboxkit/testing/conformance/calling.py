@@ -121,10 +121,21 @@ async def a_called_destination_gets_the_message_as_it_was(destination: Destinati
             correlation_id="story-1",
             causation_id="100%",
             created_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+            version=2,
         )
         assert await line.send(sent) == [Verdict.CONFIRMED]
         (received,) = line.arrived()
-        for name in ("id", "payload", "key", "topic", "headers", "correlation_id", "causation_id", "created_at"):
+        for name in (
+            "id",
+            "payload",
+            "key",
+            "topic",
+            "headers",
+            "correlation_id",
+            "causation_id",
+            "created_at",
+            "version",
+        ):
             assert getattr(received, name) == getattr(sent, name), f"{name} was changed on the way"
         assert received.content_type == "application/json"
 

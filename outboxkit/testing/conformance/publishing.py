@@ -19,12 +19,23 @@ async def a_confirmed_message_arrives_as_it_was(broker: BrokerUnderTest) -> None
             correlation_id="story-1",
             causation_id="cause-1",
             created_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+            version=2,
         )
         assert await route.send(sent) == [Verdict.CONFIRMED]
         delivery = await route.next()
         received = delivery.message
         assert isinstance(received, Message)
-        for name in ("id", "type", "payload", "key", "headers", "correlation_id", "causation_id", "created_at"):
+        for name in (
+            "id",
+            "type",
+            "payload",
+            "key",
+            "headers",
+            "correlation_id",
+            "causation_id",
+            "created_at",
+            "version",
+        ):
             assert getattr(received, name) == getattr(sent, name), f"{name} was changed on the way"
         assert received.content_type == "application/json"
         assert received.routing_key == sent.routing_key

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.message import Message
 from outboxkit.testing.conformance.calling import DELAYS, BrokerUnderTest, Route
 
 
@@ -48,7 +49,7 @@ async def what_is_not_acked_comes_again_after_a_disconnect(broker: BrokerUnderTe
 async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderTest) -> None:
     """`retry` takes one of the delays, keeps the message as it was, and counts the attempt."""
     async with Route(broker) as route:
-        sent = route.message(key="order-1", headers={"tenant": "acme"}, correlation_id="story-1")
+        sent = route.message(key="order-1", headers={"tenant": "acme"}, correlation_id="story-1", version=3)
         await route.send(sent)
         first = await route.next()
         assert await first.retry() == DELAYS[0]
@@ -56,6 +57,8 @@ async def a_retried_message_comes_later_as_the_next_attempt(broker: BrokerUnderT
         second = await route.next()
         assert second.delivery_headers.attempt == 2
         assert second.message == first.message
+        assert isinstance(second.message, Message)
+        assert second.message.version == 3
         assert await second.retry(after=DELAYS[1] * 2) == DELAYS[1], "the delay nearest to what was asked for"
         third = await route.next()
         assert third.delivery_headers.attempt == 3

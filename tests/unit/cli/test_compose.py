@@ -65,7 +65,7 @@ async def read() -> dict[str, set[str]]:
 def read_around(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Which settings a program reads for its log and its stop."""
     recorded = Recorded()
-    monkeypatch.setattr(compose, "load", lambda: recorded)
+    monkeypatch.setattr("outboxkit.settings.load", lambda: recorded)
     monkeypatch.setattr(sys, "argv", ["relay.py"])
     monkeypatch.setattr(process, "run", lambda _, **__: 0)
     monkeypatch.setattr(process, "leave", lambda code: code)

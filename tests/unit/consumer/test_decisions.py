@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from outboxkit import BrokerUnavailable, ConfigurationError, DecodeError, Outcome, Reject, Retry, inbox_handler
+from outboxkit import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DecodeError,
+    NewerVersion,
+    Outcome,
+    Reject,
+    Retry,
+    inbox_handler,
+)
 from outboxkit.brokers import Malformed
 from outboxkit.consumer import ConsumerPolicy, Decision, decide, decisions
 from outboxkit.headers import decode_headers
@@ -146,6 +156,7 @@ def test_every_reason_fits_its_column():
 
 def test_a_dead_letter_keeps_the_whole_message():
     sent = message(key="k", topic="t", headers={"a": 1}, correlation_id="c", causation_id="d", content_encoding="gzip")
+    sent = replace(sent, version=3)
     row = decisions.dead_letter(sent, FAILED, queue="billing", handler="SendReceipt", attempts=3, first_failed_at=NOW)
     assert decode_headers(row.pop("headers")) == {"a": 1}
     assert row == {
@@ -161,6 +172,7 @@ def test_a_dead_letter_keeps_the_whole_message():
         "causation_id": "d",
         "content_type": "application/json",
         "content_encoding": "gzip",
+        "version": 3,
         "created_at": NOW,
         "reason": "failed",
         "error": "ValueError: boom",
@@ -204,10 +216,18 @@ def test_what_the_broker_set_aside_is_dead_at_once():
 
 def test_a_dead_letter_that_the_database_refuses_is_kept_bare():
     row = {"side": "inbox", "queue": "q", "handler": None, "message_id": "m", "type": "T", "payload": b"p", "key": "k"}
-    row |= {"reason": "failed", "attempts": 3, "error": "boom", "headers": b"hostile", "content_type": "c"}
+    row |= {
+        "reason": "failed",
+        "attempts": 3,
+        "error": "boom",
+        "headers": b"hostile",
+        "content_type": "c",
+        "version": 2,
+    }
     bare = decisions.bare(row, ValueError("too\nlong"))
     assert bare.keys() == row.keys()
-    assert {name: bare[name] for name in ("key", "headers", "payload", "attempts")} == {
+    assert {name: bare[name] for name in ("key", "headers", "payload", "attempts", "version")} == {
+        "version": 2,
         "key": None,
         "headers": b"{}",
         "payload": b"p",
@@ -221,3 +241,14 @@ def test_a_dead_letter_keeps_the_handlers_that_its_message_requires():
     assert json.loads(row["headers"])["outboxkit-handlers"] == ["Mailer"]
     row = decisions.dead_letter(message(), FAILED, queue="q", handler="Biller", attempts=1, required=("Mailer",))
     assert "outboxkit-handlers" not in json.loads(row["headers"])
+
+
+@given(ATTEMPTS, ATTEMPTS)
+def test_a_newer_version_waits_for_a_newer_release_whatever_the_handlers_rule_is(attempt: int, max_attempts: int):
+    @inbox_handler("Impatient", retry=Retries(max_attempts=1, never=(Exception,)))
+    def impatient(session: Session, event: OrderConfirmed) -> None: ...
+
+    found = decide_for(NewerVersion("it has version 2"), attempt=attempt, max_attempts=max_attempts, handler=impatient)
+    outcome = Outcome.RETRIED if attempt < max_attempts else Outcome.DEAD
+    assert found == Decision(outcome, "newer version", "it has version 2")
+    assert (found.cause, found.traceback) == (None, None)

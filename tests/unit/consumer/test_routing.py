@@ -1,11 +1,12 @@
 """Which handlers a delivery is for, and how it is handled."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Outcome, ids, inbox_handler
+from outboxkit import Message, Outcome, event, ids, inbox_handler
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
@@ -104,3 +105,24 @@ def test_staleness_is_judged_by_the_id_and_on_the_safe_side():
     assert decision.outcome is Outcome.STALE
     accepted = delivery(old, delivery_headers=DeliveryHeaders(accepted_at=NOW - timedelta(days=1)))
     assert names(routing(bill).handlers(Arrival(accepted, Mode.SINGLE), NOW)) == ["Bill"]
+
+
+@event("OrderClosed", aliases=("OrderEnded",))
+@dataclass
+class OrderClosed:
+    number: int
+
+
+@inbox_handler("Close", batch=True)
+def close(session: Session, event: OrderClosed) -> None: ...
+
+
+def test_a_renamed_event_is_handled_under_all_its_names():
+    closing = routing(close, bill)
+    for type_ in ("OrderClosed", "OrderEnded"):
+        arrival = closing.arrival(delivery(message(type=type_)))
+        assert arrival.mode is Mode.BATCHED
+        assert names(closing.handlers(arrival, NOW)) == closing.names(arrival) == ["Close"]
+    unknown = closing.handlers(Arrival(delivery(message(type="OrderOpened")), Mode.SINGLE), NOW)
+    assert isinstance(unknown, Decision)
+    assert unknown.error.endswith("this consumer has handlers for OrderClosed, OrderConfirmed, OrderEnded")

@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import ConfigurationError, Message, compose, inbox, settings
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.consumer import Concurrency, Consumer, Consumers, Failure
-from outboxkit.consumer.several import assign
 from outboxkit.inbox import Handler
+from outboxkit.queues import assign
 from tests.unit.shop import NOW, OrderConfirmed
 
 

@@ -10,6 +10,7 @@ CREATE TABLE outboxkit_outbox (
     causation_id VARCHAR(255),
     content_type VARCHAR(255) NOT NULL,
     content_encoding VARCHAR(255),
+    version INTEGER DEFAULT '1' NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE,
     queue VARCHAR(255),
     due_at TIMESTAMP WITH TIME ZONE,
@@ -24,6 +25,8 @@ CREATE TABLE outboxkit_outbox (
     reply VARCHAR(255),
     PRIMARY KEY (position)
 );
+
+COMMENT ON COLUMN outboxkit_outbox.version IS 'of the event''s fields';
 
 COMMENT ON COLUMN outboxkit_outbox.queue IS 'the one queue that the message is for; null: those that are bound';
 
@@ -101,6 +104,7 @@ CREATE TABLE outboxkit_dead_letter (
     causation_id VARCHAR(255),
     content_type VARCHAR(255) NOT NULL,
     content_encoding VARCHAR(255),
+    version INTEGER DEFAULT '1' NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE,
     reason VARCHAR(50) NOT NULL,
     error TEXT,
@@ -122,6 +126,8 @@ CREATE TABLE outboxkit_dead_letter (
 COMMENT ON COLUMN outboxkit_dead_letter.side IS 'outbox or inbox';
 
 COMMENT ON COLUMN outboxkit_dead_letter.queue IS 'the consumer''s, or the one queue that the message is for';
+
+COMMENT ON COLUMN outboxkit_dead_letter.version IS 'of the event''s fields';
 
 COMMENT ON COLUMN outboxkit_dead_letter.position IS 'the place that it had in the outbox';
 
@@ -152,6 +158,7 @@ CREATE TABLE outboxkit_published (
     causation_id VARCHAR(255),
     content_type VARCHAR(255) NOT NULL,
     content_encoding VARCHAR(255),
+    version INTEGER DEFAULT '1' NOT NULL,
     created_at TIMESTAMP WITH TIME ZONE,
     queue VARCHAR(255),
     destination VARCHAR(255) DEFAULT 'default' NOT NULL,
@@ -159,6 +166,8 @@ CREATE TABLE outboxkit_published (
     PRIMARY KEY (published_at, position)
 )
  PARTITION BY RANGE (published_at);
+
+COMMENT ON COLUMN outboxkit_published.version IS 'of the event''s fields';
 
 COMMENT ON COLUMN outboxkit_published.queue IS 'the one queue that the message is for; null: those that are bound';
 

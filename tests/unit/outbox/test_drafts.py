@@ -273,3 +273,22 @@ def test_a_bad_limit_is_named(session: Session, limit: Any):
 def test_the_environment_says_nothing_about_a_call(session: Session, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOXKIT_MAX_PAYLOAD_BYTES", "1")
     assert outbox.add(session, ORDER).payload
+
+
+@event("OrderTaken", version=3, aliases=("OrderOpened",))
+@dataclass
+class OrderTaken:
+    number: int
+
+
+def test_the_version_of_the_class_is_the_messages(session: Session, database_url: str):
+    """A producer needs no upcasts: it reads no older messages."""
+    sent = outbox.add(session, OrderTaken(7))
+    assert (sent.type, sent.version) == ("OrderTaken", 3)
+    row = stored(session, database_url)
+    assert (row["type"], row["version"], row["payload"]) == ("OrderTaken", 3, b'{"number":7}')
+
+
+def test_a_message_of_ones_own_keeps_its_version(session: Session, database_url: str):
+    assert outbox.add(session, message(version=2), key="k").version == 2
+    assert stored(session, database_url)["version"] == 2

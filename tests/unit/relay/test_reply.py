@@ -31,6 +31,7 @@ def test_a_reply_is_caused_by_its_message_and_part_of_its_story():
         causation_id="m-6",
         content_encoding="gzip",
         queue="billing",
+        version=3,
         headers={**trace, "tenant": "a"},
     )
     assert found == Reply(

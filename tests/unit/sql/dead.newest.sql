@@ -2,8 +2,9 @@ SELECT outboxkit_dead_letter.id, outboxkit_dead_letter.side, outboxkit_dead_lett
     outboxkit_dead_letter.handler, outboxkit_dead_letter.message_id, outboxkit_dead_letter.type,
     outboxkit_dead_letter.topic, outboxkit_dead_letter.key, outboxkit_dead_letter.correlation_id,
     outboxkit_dead_letter.causation_id, outboxkit_dead_letter.content_type,
-    outboxkit_dead_letter.content_encoding, CASE WHEN (outboxkit_dead_letter.created_at < :param_1)
-    THEN :param_1 WHEN (outboxkit_dead_letter.created_at > :param_2) THEN :param_2 ELSE
+    outboxkit_dead_letter.content_encoding, outboxkit_dead_letter.version, CASE WHEN
+    (outboxkit_dead_letter.created_at < :param_1) THEN :param_1 WHEN
+    (outboxkit_dead_letter.created_at > :param_2) THEN :param_2 ELSE
     outboxkit_dead_letter.created_at END AS created_at, outboxkit_dead_letter.reason,
     outboxkit_dead_letter.error, outboxkit_dead_letter.attempts, CASE WHEN
     (outboxkit_dead_letter.dead_at < :param_3) THEN :param_3 WHEN (outboxkit_dead_letter.dead_at >

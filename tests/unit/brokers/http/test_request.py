@@ -147,6 +147,13 @@ def test_cloudevents_are_in_binary_mode():
     assert headers_of(made(created_at=at.astimezone(UTC)), source="x")["ce-time"] == "2026-01-02T02:04:05Z"
 
 
+def test_a_version_is_told_unless_it_is_the_first():
+    plain, event = headers_of(made(version=2), source=None), headers_of(made(version=2), source="x")
+    assert (plain["outboxkit-version"], plain.get("ce-dataversion")) == ("2", None)
+    assert (event["outboxkit-version"], event["ce-dataversion"]) == ("2", "2")
+    assert not {"outboxkit-version", "ce-dataversion"} & headers_of(made(), source="x").keys()
+
+
 def test_what_is_for_a_queue_is_refused():
     assert why_unsendable(made()) is None
     assert "'billing'" in str(why_unsendable(made(queue="billing")))

@@ -54,6 +54,7 @@ def read(buffer: bytes) -> list[tuple[commands.Basic.Publish, ContentHeader, byt
 
 def expected(sent: Message) -> dict[str, Any]:
     own = {"outboxkit-key": sent.key, "outboxkit-causation-id": sent.causation_id}
+    own["outboxkit-version"] = sent.version if sent.version > 1 else None
     headers = {**sent.headers, **{name: value for name, value in own.items() if value is not None}}
     given = {
         "content_type": sent.content_type,

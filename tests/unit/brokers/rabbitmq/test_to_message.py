@@ -17,6 +17,7 @@ from outboxkit.brokers.rabbitmq import decode as decoding
 from outboxkit.brokers.rabbitmq.decode import Properties
 from outboxkit.brokers.rabbitmq.encode import Encoder
 from outboxkit.headers import OWN
+from outboxkit.message import MAX_VERSION
 from tests.unit.shop import NOW, message
 
 NAMES = st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
@@ -39,6 +40,7 @@ MESSAGES = st.builds(
     created_at=SECONDS,
     content_type=NAMES,
     content_encoding=st.none() | NAMES,
+    version=st.just(1) | st.integers(1, MAX_VERSION),
 )
 
 
@@ -192,3 +194,19 @@ def test_a_key_that_is_no_key_is_malformed(key: str):
 @given(st.datetimes(timezones=st.just(UTC)), HEADERS)
 def test_every_message_can_be_written(made: datetime, headers: dict[str, Any]):
     published(message(created_at=made, headers=headers))
+
+
+@pytest.mark.parametrize(("value", "version"), [(1, 1), (2, 2), ("3", 3), (MAX_VERSION, MAX_VERSION)])
+def test_a_version_may_be_a_number_or_its_text(value: object, version: int):
+    found = read(Properties(message_id="m", message_type="T", headers={"outboxkit-version": value}))
+    assert isinstance(found, Message)
+    assert (found.version, dict(found.headers)) == (version, {})
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**31, True, 1.0, "", "two", "1" * 11, "٣" * 12, None, [1], {"a": 1}])
+def test_a_version_that_is_none_is_malformed(value: object):
+    found = read(Properties(message_id="m", message_type="T", headers={"outboxkit-version": value}))
+    assert isinstance(found, Malformed)
+    assert found.reason.startswith("its header outboxkit-version is ")
+    assert found.reason.endswith("; a whole number from 1 is accepted")
+    assert found.headers == {"outboxkit-version": value}

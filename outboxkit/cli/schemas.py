@@ -1,0 +1,132 @@
+"""`outboxkit schema export` and `outboxkit schema check`: the schemas of events as files, and what would break."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outboxkit import compose, inbox, schemas
+from outboxkit.cli.listing import Plain, PlainGroup
+from outboxkit.cli.options import AsJson
+from outboxkit.cli.wording import many
+from outboxkit.errors import ConfigurationError
+from outboxkit.events import declaration_of
+from outboxkit.inbox import loading
+from outboxkit.schemas.asyncapi import About, asyncapi
+
+Modules = Annotated[
+    list[str], typer.Argument(metavar="MODULE...", help="Modules with events and handlers, e.g. shop.handlers.")
+]
+Dir = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the committed schemas.")]
+Title = Annotated[str | None, typer.Option("--title", metavar="NAME", help="The service's name in asyncapi.json.")]
+Release = Annotated[str, typer.Option("--release", metavar="VERSION", help="The service's version in asyncapi.json.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite schemas although a change breaks consumers.")]
+
+Exchange = Annotated[
+    str, typer.Option("--exchange", metavar="NAME", envvar="OUTBOXKIT_EXCHANGE", help="The topic exchange.")
+]
+
+FOLDER = Path("schemas")
+app = typer.Typer(
+    cls=PlainGroup,
+    name="schema",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Export the schemas of events, and find changes that break consumers.",
+    epilog="Exit codes: 0 done, 1 a change breaks consumers, 2 wrong usage or settings.",
+)
+
+
+def export_schemas(
+    modules: Modules,
+    *,
+    folder: Dir = FOLDER,
+    title: Title = None,
+    release: Release = "1",
+    publish_to: Exchange = "outboxkit",
+    force: Force = False,
+) -> None:
+    """Write the JSON Schema of each event and version, and an AsyncAPI document of what the service sends and receives.
+
+    Writes DIR/TYPE/VERSION.json and DIR/asyncapi.json. Older versions stay as they are.
+
+    Example: outboxkit schema export shop.events shop.handlers
+    """
+    loaded, committed = _load(modules), schemas.Folder(folder)
+    events = schemas.events_in(loaded)
+    breaking = [each for each in schemas.find_changes(events, committed) if each.breaking]
+    if breaking and not force:
+        _print(breaking)
+        typer.echo("nothing was written. If no message of the exported version was ever sent: --force", err=True)
+        sys.exit(compose.FAILED)
+    written = []
+    for cls in events:
+        declaration = declaration_of(cls)
+        written += _write(committed.file(declaration.name, declaration.version), schemas.json_schema(cls))
+    about = About(title or modules[0].partition(".")[0], release, publish_to)
+    written += _write(
+        committed.asyncapi, _document(about, events, inbox.handlers_in(loaded, required=False), committed)
+    )
+    typer.echo("\n".join(written) or f"{folder} is up to date")
+
+
+def check_schemas(modules: Modules, *, folder: Dir = FOLDER, as_json: AsJson = False) -> None:
+    """Compare the events with the exported schemas; exit 1 if a change would break consumers, and say what to do.
+
+    Example: outboxkit schema check shop.events shop.handlers
+    """
+    committed = schemas.Folder(folder)
+    if not committed.types():
+        raise ConfigurationError(f"{str(folder)!r} has no schemas: write them first, with `outboxkit schema export`")
+    findings = list(schemas.find_changes(schemas.events_in(_load(modules)), committed))
+    breaking = [each for each in findings if each.breaking]
+    if as_json:
+        typer.echo(json.dumps({"breaking": len(breaking), "findings": [each._asdict() for each in findings]}, indent=2))
+    else:
+        _print(findings)
+        if not breaking:
+            again = "; export them again" if findings else ""
+            typer.echo(f"no change breaks a consumer{again}")
+        else:
+            typer.echo(f"{many(len(breaking), 'change')} would break consumers")
+    sys.exit(compose.FAILED if breaking else 0)
+
+
+def _load(names: list[str]) -> list[Any]:
+    return [loading.load_module(name) for name in names]
+
+
+def _print(findings: list[schemas.Finding]) -> None:
+    for event, text, cure, breaking in findings:
+        typer.echo(f"{'BREAKING' if breaking else 'ok':<9}{event}: {text}" + (f"\n{'':9}{cure}" if cure else ""))
+
+
+def _document(about: About, events: list[type], handlers: list[Any], folder: schemas.Folder) -> dict[str, Any]:
+    """The AsyncAPI document, with all versions that have a file. An alias without one has the schema of its event."""
+    known: dict[str, dict[int, schemas.Schema]] = {}
+    for cls in events:
+        declaration = declaration_of(cls)
+        for name in declaration.names:
+            known[name] = folder.versions(name) or {declaration.version: schemas.json_schema(cls)}
+    return asyncapi(about, events, handlers, known)
+
+
+def _write(path: Path, document: dict[str, Any]) -> list[str]:
+    """Write a file, unless it has this content; returns a line about it."""
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    try:
+        if path.exists() and path.read_text() == text:
+            return []
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}") from error
+    return [f"wrote {path}"]
+
+
+for name, command in (("export", export_schemas), ("check", check_schemas)):
+    first_line, *_ = (command.__doc__ or "").splitlines()
+    app.command(name, cls=Plain, short_help=first_line)(command)

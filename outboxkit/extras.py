@@ -1,0 +1,36 @@
+"""Extras: the libraries that not every part of outboxkit needs, and how a missing one is installed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_OF_WORKERS = (
+    *("aio_pika", "aiormq", "aiosqlite", "alembic", "greenlet", "pamqp", "psycopg", "pydantic", "pydantic_settings"),
+    *("rich", "structlog", "tenacity", "typer", "yarl"),
+)
+EXTRAS = {"fastapi": "fastapi", "flask": "flask", "httpx": "http", **dict.fromkeys(_OF_WORKERS, "worker")}
+"""The extra that brings each library."""
+
+
+@contextmanager
+def needs_extra(what: str) -> Iterator[None]:
+    """Import the libraries of an extra, which `what` needs, inside this block.
+
+    Raises:
+        ModuleNotFoundError: one is not installed; the text says how to install it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        cure = how_to_install(error)
+        if cure is None:
+            raise
+        raise ModuleNotFoundError(f"{what} needs an extra: {cure}", name=error.name) from None
+
+
+def how_to_install(error: ImportError) -> str | None:
+    """The missing library of an extra, and the command that installs it; None if the error is another one."""
+    if "no pq wrapper available" in str(error):
+        return "psycopg found no libpq: pip install 'psycopg[binary]', or install your system's package, such as libpq5"
+    library = (error.name or "").partition(".")[0]
+    extra = EXTRAS.get(library) if isinstance(error, ModuleNotFoundError) else None
+    return f"{library} is not installed: pip install 'outboxkit[{extra}]'" if extra is not None else None

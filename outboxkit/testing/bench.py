@@ -1,0 +1,106 @@
+"""The bench on which handlers are tried: their database, the rows from which each trial begins, and what came of it."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from outboxkit import Message, ids
+from outboxkit.inbox import Handler
+from outboxkit.testing.database import Contents, TrialDatabase
+from outboxkit.testing.differences import Changes, State, changes
+from outboxkit.testing.messages import message_of
+from outboxkit.testing.outside import Recorder
+from outboxkit.testing.reading import read_state
+from outboxkit.testing.trial import Ending, Trial
+from outboxkit.testing.trials import Trials
+
+ATTEMPTS = 5
+
+
+@dataclass
+class Bench:
+    """A handler and its event, with the rows from which each trial begins.
+
+    Attributes:
+        varied: the columns whose values differ between two single deliveries.
+        expected: the changes by one delivery.
+        statements: the number of the handler's statements.
+    """
+
+    trials: Trials
+    database: TrialDatabase
+    recorder: Recorder
+    handler: Handler
+    event: object
+    start: Contents
+    ignore: Collection[str] = ()
+    varied: dict[str, set[str]] = field(default_factory=dict)
+    expected: Changes = field(default_factory=dict)
+    statements: int = 0
+
+    def __post_init__(self) -> None:
+        self._before: State = self.state()
+
+    def reset(self) -> None:
+        """Go back to the start."""
+        self.database.restore(self.start)
+        self.recorder.reset()
+
+    def message(self, event: object | None = None) -> Message:
+        """A new message with the event."""
+        content = self.event if event is None else event
+        return replace(content, id=ids.new()) if isinstance(content, Message) else message_of(content)
+
+    def deliver(
+        self, message: Message, ending: Ending = Ending.COMMIT, *, handler: Handler | None = None, **options: Any
+    ) -> Trial:
+        """Deliver a message, to the end."""
+        return self.trials.run(Trial(message, ending, **options), handler or self.handler)
+
+    def start_delivery(self, message: Message, ending: Ending = Ending.COMMIT, pause: int = 0) -> Trial:
+        """Begin a delivery."""
+        return self.trials.start(Trial(message, ending, pause=pause), self.handler)
+
+    def settle(self, message: Message) -> Trial:
+        """Deliver a message until no error ends it, as a consumer does; in vain after some attempts."""
+        for _ in range(ATTEMPTS - 1):
+            if (delivery := self.deliver(message)).error is None:
+                return delivery
+        return self.deliver(message)
+
+    def state(self) -> State:
+        """The rows of all tables now, and all that was done outside."""
+        return {**read_state(self.database), **self.recorder.state()}
+
+    def changes(self) -> Changes:
+        """The changes since the start."""
+        return changes(self._before, self.state(), self.ignore)
+
+
+@contextmanager
+def open_bench(
+    handler: Handler,
+    event: object,
+    *,
+    engine: Any,
+    ignore: Collection[str] = (),
+    watch: Callable[[], object] | None = None,
+) -> Iterator[Bench]:
+    """A bench on the engine's database, whose rows are put back in the end.
+
+    Raises:
+        ConfigurationError: the engine cannot be used for this.
+    """
+    database = TrialDatabase(engine)
+    try:
+        start = database.save()
+        recorder = Recorder(handler.function, database.url, watch)
+        with recorder, Trials(database, recorder) as trials:
+            bench = Bench(trials, database, recorder, handler, event, start=start, ignore=ignore)
+            try:
+                yield bench
+            finally:
+                bench.reset()
+    finally:
+        database.close()

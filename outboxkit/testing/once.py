@@ -1,0 +1,226 @@
+"""`assert_effects_once`: a handler is delivered its message in all the ways that can go wrong, on a real database.
+
+Each trial begins with the same rows, and ends in a comparison: what it has changed must be what one delivery changes.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from outboxkit.inbox import Handler, Outcome, handler_of
+from outboxkit.testing.bench import Bench, open_bench
+from outboxkit.testing.differences import Changes, difference, varying
+from outboxkit.testing.memory import VARIABLES
+from outboxkit.testing.outside import OUTSIDE
+from outboxkit.testing.races import meetings
+from outboxkit.testing.trial import Ending
+
+STATEMENTS = 12
+"""The number of statements of a handler that are made to fail, or between which another message is handled."""
+SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A way in which the effects of a handler are not what one delivery does."""
+
+    title: str
+    lines: Sequence[str] = ()
+    cure: str = ""
+
+
+def assert_effects_once(
+    handler: Callable[..., Any] | Handler,
+    event: object,
+    *,
+    engine: Any,
+    others: Collection[object] = (),
+    ignore: Collection[str] = (),
+    watch: Callable[[], object] | None = None,
+) -> None:
+    """Assert that the handler's effects happen once, whatever happens around the delivery of its message.
+
+    Delivers the event in real transactions, each time from the same rows. It comes twice, and twice at once; with a
+    rollback, or a killed connection, before the commit; with a crash after it. Then with each of its statements
+    failing, among other messages, and between two statements of another message.
+
+    All tables are compared with those after one delivery: also the outbox, what was done outside the database, and the
+    variables of the handler's modules.
+
+    The rows of the database are put back in the end. It must be one for tests, with at most 10 000 rows.
+
+    Args:
+        handler: a function with `@inbox_handler`, or its `Handler`.
+        event: the event, or a `Message`, which gets a new id in each trial.
+        engine: an `Engine` or `AsyncEngine`, or a session or sessionmaker with one. What the handler needs is
+            committed there.
+        others: further events for the same handler, to be handled at the same time. Some are made from `event`, too.
+        ignore: patterns of tables, and of `table.column`, that are not compared.
+        watch: returns a value that is compared, too, such as the list of a fake mail server.
+
+    Raises:
+        AssertionError: they do not. The text names the trial, and the tables and rows that differ.
+        ConfigurationError: the engine cannot be used for this.
+    """
+    spec = handler if isinstance(handler, Handler) else handler_of(handler)
+    with open_bench(spec, event, engine=engine, ignore=ignore, watch=watch) as bench:
+        problems = _problems(bench, others)
+    if problems:
+        raise AssertionError(_report(spec, problems))
+
+
+def _problems(bench: Bench, others: Collection[object]) -> list[Finding]:
+    """The problems of the first group of trials that shows any."""
+    for trials in (_once, _repeated, _lost, _at_once, _failing, partial(_among_others, others=others)):
+        if problems := list(trials(bench)):
+            return problems
+    return []
+
+
+def _differs(bench: Bench, title: str, cure: str = "", expected: Sequence[Changes] = ()) -> Iterator[Finding]:
+    """A problem, if the changes are not the expected ones: by default those of one delivery."""
+    actual = bench.changes()
+    lines = [difference(each, actual, bench.varied, extra_only=OUTSIDE) for each in expected or (bench.expected,)]
+    if all(lines):
+        yield Finding(title, min(lines, key=len), cure)
+
+
+def _once(bench: Bench) -> Iterator[Finding]:
+    """Two single deliveries from the same rows: what differs between them varies, and is not compared later on."""
+    bench.reset()
+    first = bench.deliver(bench.message())
+    if first.error is not None:
+        raise AssertionError(
+            f"handler {bench.handler.name!r} failed at its first delivery, so that nothing can be compared: "
+            f"{type(first.error).__name__}: {first.error}"
+        ) from first.error
+    bench.expected, bench.statements = bench.changes(), first.statements
+    for each in first.left:
+        yield Finding(f"it leaves {each} behind, which goes on after its transaction", cure=_AWAIT)
+    if done := bench.recorder.after_commit():
+        yield Finding("it acts after its commit; a crash between the two loses that", [f"    {done}"], cure=_OUTBOX)
+    if first.left:
+        return
+    bench.reset()
+    bench.database.advance(bench.start)
+    bench.deliver(bench.message())
+    second = bench.changes()
+    varied = varying(bench.expected, second, extra_only=OUTSIDE)
+    if varied is None:
+        lines = difference(bench.expected, second, {})
+        yield Finding("two single deliveries from the same rows do not do the same", lines, _CHANCE)
+    bench.varied = varied or {}
+
+
+def _repeated(bench: Bench) -> Iterator[Finding]:
+    """The message comes again after its commit: at once, late, and because the process ended before the ack."""
+    for title, ending in (("delivered twice", Ending.COMMIT), ("a crash after the commit, then again", Ending.CRASH)):
+        bench.reset()
+        message = bench.message()
+        bench.deliver(message, ending)
+        again = bench.deliver(message)
+        if again.outcome is not Outcome.DUPLICATE:
+            yield Finding(f"{title}: the second delivery is {again.outcome or again.error!r}, and not a duplicate")
+        yield from _differs(bench, title, _OUTBOX)
+
+
+def _lost(bench: Bench) -> Iterator[Finding]:
+    """The transaction is lost before its commit, and the message comes again."""
+    for title, ending in (("a rollback", Ending.ROLLBACK), ("a connection lost before the commit", Ending.KILLED)):
+        bench.reset()
+        message = bench.message()
+        bench.deliver(message, ending)
+        tables = {
+            name: each
+            for name, each in bench.changes().items()
+            if name not in OUTSIDE and not name.startswith(VARIABLES)
+        }
+        if left := difference({}, tables, bench.varied):
+            yield Finding(f"what stays after {title}", left, _SESSION)
+        again = bench.settle(message)
+        if again.error is not None:
+            yield Finding(f"{title}, then again: it fails with {_shown(again.error)}")
+        yield from _differs(bench, f"{title}, then again", _OUTSIDE_CURE)
+
+
+def _at_once(bench: Bench) -> Iterator[Finding]:
+    """The message is delivered twice at once: the second transaction waits for the end of the first one."""
+    for title, ending in (("twice at once", Ending.COMMIT), ("twice at once, the first rolled back", Ending.ROLLBACK)):
+        bench.reset()
+        message = bench.message()
+        first = bench.start_delivery(message, ending, pause=bench.statements + 1)
+        bench.trials.wait_for_pause(first)
+        second = bench.start_delivery(message)
+        if bench.database.is_server:
+            bench.trials.wait_for_end_or_lock(second)
+        first.release()
+        for each in (first, second):
+            if bench.trials.wait(each).error is not None:
+                bench.settle(message)
+        yield from _differs(bench, title, _OUTSIDE_CURE)
+
+
+def _failing(bench: Bench) -> Iterator[Finding]:
+    """Each statement fails once: a handler that goes on must do all the same."""
+    for number in range(1, min(bench.statements, STATEMENTS) + 1):
+        bench.reset()
+        delivery = bench.deliver(bench.message(), failure=number)
+        if delivery.error is None and delivery.failed_statement is not None:
+            statement = " ".join(delivery.failed_statement.split())[:100]
+            title = f"it swallows the error of a statement that fails, and counts as done: {statement}"
+            yield from _differs(bench, title, _SWALLOWED)
+
+
+def _among_others(bench: Bench, others: Collection[object]) -> Iterator[Finding]:
+    """Another message is handled at the same time, in the middle of this one, and between its two deliveries."""
+    problems: dict[str, Finding] = {}
+    for meeting in meetings(bench, others):
+        meeting.prepare(bench)
+        message, other = (bench.message(event) for event in meeting.events)
+        for each in (message, other, message):
+            bench.deliver(each)
+        title = f"again after another message ({meeting.description})"
+        late = list(_differs(bench, title, _OUTBOX, meeting.serial[:1]))
+        for pause in meeting.pauses(bench, STATEMENTS):
+            error = meeting.hold(bench, pause)
+            title = f"{meeting.description}, at once"
+            if error is not None:
+                problems.setdefault(_UPSERT, Finding(title, [f"    {_shown(error)}"], _UPSERT))
+            elif _LOCK not in problems:
+                problems.update((_LOCK, each) for each in _differs(bench, title, _LOCK, meeting.serial))
+        if late or len(problems) > 1:
+            yield from late
+            break
+    yield from problems.values()
+
+
+def _shown(error: BaseException) -> str:
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {' '.join(line for line in lines[:2] if not line.startswith('['))}"[:300]
+
+
+_AWAIT = "await the task, or join the thread, before the handler returns"
+_OUTBOX = "add a message to the outbox instead, and let its handler do that"
+_CHANCE = "what a handler does must follow from its event and the rows, and not from the clock, chance or memory"
+_SESSION = "do everything in the session that the handler is given, and do not commit"
+_OUTSIDE_CURE = (
+    "a rollback does not undo this. Give it a key that is the same at each attempt (message.id), use effects.once, "
+    "or add a message to the outbox"
+)
+_LOCK = "let the statement compute (SET n = n + 1), or lock the row that is read (with_for_update, version_id_col)"
+_UPSERT = "between the look and the insert another transaction inserts: use INSERT ... ON CONFLICT"
+_SWALLOWED = "let errors out of the handler, so that the message comes again"
+
+
+def _report(handler: Handler, problems: Sequence[Finding]) -> str:
+    lines = [f"the effects of handler {handler.name!r} do not happen once", ""]
+    for problem in problems[:SHOWN]:
+        lines += [problem.title, *problem.lines]
+        lines += [f"  to do: {problem.cure}"] if problem.cure else []
+        lines.append("")
+    if rest := problems[SHOWN:]:
+        lines += ["also:", *(f"  {problem.title}" for problem in rest), ""]
+    if any(problem.lines for problem in problems):
+        lines.append("(- after one delivery, + in this trial)")
+    return "\n".join(lines).rstrip()

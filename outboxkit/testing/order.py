@@ -1,0 +1,100 @@
+"""`assert_order_does_not_matter`: events are delivered in every order, and the rows in the end must be the same."""
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice, permutations
+from math import factorial
+from typing import Any
+
+from outboxkit import Retry
+from outboxkit.inbox import Handler, handler_of
+from outboxkit.testing.bench import Bench, open_bench
+from outboxkit.testing.differences import difference, varying
+from outboxkit.testing.outside import OUTSIDE
+
+ORDERS = 24
+"""The number of orders that are tried; with more than four events they are drawn by the seed."""
+ROUNDS = 10
+
+
+def assert_order_does_not_matter(
+    handlers: Collection[Callable[..., Any] | Handler],
+    events: Sequence[object],
+    *,
+    engine: Any,
+    ignore: Collection[str] = (),
+    seed: int = 0,
+) -> None:
+    """Assert that the rows are the same in the end, in whatever order the events arrive.
+
+    Each order begins with the same rows, and each event is delivered to its handlers in a transaction of its own. One
+    whose handler raises `Retry` comes again after the others, as it would in a consumer. The rows of the database are
+    put back in the end.
+
+    Args:
+        handlers: functions with `@inbox_handler`, or `Handler` objects.
+        events: the events, in the order in which they happened.
+        engine: as for `assert_effects_once`.
+        ignore: patterns of tables, and of `table.column`, that are not compared.
+        seed: of the random choice of orders, if there are more than 24.
+
+    Raises:
+        AssertionError: an order leads to other rows, or to an error; the text names both.
+        ConfigurationError: the engine cannot be used for this.
+    """
+    specs = [each if isinstance(each, Handler) else handler_of(each) for each in handlers]
+    with open_bench(specs[0], None, engine=engine, ignore=ignore) as bench:
+        first = tuple(range(len(events)))
+        expected = _deliver(bench, specs, events, first)
+        varied = varying(expected, _deliver(bench, specs, events, first, advance=True), extra_only=OUTSIDE) or {}
+        for table, columns in bench.database.numbered().items():
+            varied.setdefault(table, set()).update(columns)
+        for order in _orders(len(events), seed):
+            lines = difference(expected, _deliver(bench, specs, events, order), varied, extra_only=OUTSIDE)
+            if lines:
+                raise AssertionError("\n".join(_report(events, order, lines)))
+
+
+def _report(events: Sequence[object], order: Sequence[int], lines: Sequence[str]) -> Iterator[str]:
+    yield "the order of the events matters"
+    yield "- in the order in which they happened: " + ", ".join(repr(event) for event in events)
+    yield "+ in this order: " + ", ".join(repr(events[index]) for index in order)
+    yield from lines
+    yield "  to do: let the newer version win, or keep messages of one key in order (ordered consumer)"
+
+
+def _orders(count: int, seed: int) -> Iterator[tuple[int, ...]]:
+    """Other orders than the first one: all of them, or the reverse and some that are drawn."""
+    if factorial(count) <= ORDERS:
+        yield from islice(permutations(range(count)), 1, None)
+        return
+    numbers = random.Random(seed)  # noqa: S311 - the same again for a seed
+    yield tuple(reversed(range(count)))
+    for _ in range(ORDERS - 1):
+        yield tuple(numbers.sample(range(count), count))
+
+
+def _deliver(
+    bench: Bench, handlers: Sequence[Handler], events: Sequence[object], order: Sequence[int], *, advance: bool = False
+) -> Any:
+    """The changes by the events in this order."""
+    bench.reset()
+    if advance:
+        bench.database.advance(bench.start)
+    waiting = [(handler, bench.message(events[index])) for index in order for handler in handlers]
+    waiting = [(handler, message) for handler, message in waiting if handler.message_type == message.type]
+    for _ in range(ROUNDS):
+        again = []
+        for handler, message in waiting:
+            error = bench.deliver(message, handler=handler).error
+            if isinstance(error, Retry):
+                again.append((handler, message))
+            elif error is not None:
+                shown = ", ".join(repr(events[index]) for index in order)
+                raise AssertionError(
+                    f"handler {handler.name!r} fails if the order is {shown}: {type(error).__name__}: {error}"
+                ) from error
+        if not again:
+            return bench.changes()
+        waiting = again
+    raise AssertionError(f"handler {waiting[0][0].name!r} still raises Retry after {ROUNDS} rounds")

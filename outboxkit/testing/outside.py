@@ -1,0 +1,291 @@
+"""The outside world of a handler: requests, mails, files, programs and connections, recorded while they really happen.
+
+Python's audit events tell of files, programs and sockets, whatever library uses them. Requests and mails are recorded
+by the methods that send them, because one connection may carry many.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from threading import Thread
+from typing import Any, Self
+
+from sqlalchemy import URL
+
+from outboxkit.testing.differences import State, Values
+from outboxkit.testing.memory import Memory
+from outboxkit.testing.sending import MAILS, REQUESTS, patched
+
+FILES, PROGRAMS = "files written", "programs started"
+CONNECTIONS, WATCHED = "connections opened", "what is watched"
+OUTSIDE = frozenset((REQUESTS, MAILS, FILES, PROGRAMS, CONNECTIONS, WATCHED))
+"""The names under which these are compared, beside those of tables."""
+SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
+"""Methods that only read (RFC 9110, section 9.2.1)."""
+REPEATABLE = frozenset(("PUT", "DELETE"))
+"""Methods whose repetition changes nothing more (RFC 9110, section 9.2.2)."""
+FILE_BYTES = 1024 * 1024
+_NOT_FILES = ("/dev/", "/proc/", "/sys/")
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A stretch of a delivery that is recorded."""
+
+    recorder: "Recorder"
+    after_commit: bool
+    peers: set[str] = field(default_factory=set)
+
+
+_span: ContextVar[_Span | None] = ContextVar("outboxkit_testing_span", default=None)
+_inside: ContextVar[bool] = ContextVar("outboxkit_testing_inside", default=False)
+"""Whether a call that was recorded is being made: what it consists of is not recorded again."""
+
+
+class Recorder:
+    """Records what is done outside the database, and in the memory of the handler's modules. It is a context manager.
+
+    Args:
+        function: the handler's.
+        database: the address of its database, whose connections do not count.
+        watch: returns what is to be compared, too.
+    """
+
+    def __init__(self, function: Callable[..., Any], database: URL, watch: Callable[[], object] | None = None) -> None:
+        self._memory = Memory(function)
+        self._database_port = str(database.port or 5432)
+        self._watch = watch
+        self._mark: object = None
+        self._rows: dict[str, list[Values]] = {name: [] for name in OUTSIDE}
+        self._files: dict[str, bytes | None] = {}
+        self._known_peers: set[str] = set()
+        self._after_commit: list[str] = []
+        self._threads: list[Thread] = []
+
+    def __enter__(self) -> Self:
+        _audit()
+        self._patches = patched(record_call, record_thread, record_peer)
+        self._patches.__enter__()
+        self.reset()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patches.__exit__(None, None, None)
+
+    @contextmanager
+    def recording(self, *, after_commit: bool = False) -> Iterator[None]:
+        """Record what this context does, and the tasks and threads that it starts."""
+        token = _span.set(_Span(self, after_commit))
+        try:
+            yield
+        finally:
+            _span.reset(token)
+
+    def reset(self) -> None:
+        """Forget what was recorded, and put back the files and the modules' variables."""
+        for rows in self._rows.values():
+            rows.clear()
+        self._after_commit.clear()
+        self._threads.clear()
+        for path, content in self._files.items():
+            with suppress(OSError):
+                Path(path).unlink(missing_ok=True) if content is None else Path(path).write_bytes(content)
+        self._memory.restore()
+        self._mark = self._watched()
+
+    def state(self) -> State:
+        """The rows of all that was recorded. Repeated requests that are known to be harmless count once."""
+        rows: dict[str, Sequence[Values]] = {name: list(rows) for name, rows in self._rows.items()}
+        rows[REQUESTS] = list(_once_each(rows[REQUESTS]))
+        rows[FILES] = [row for path in self._files if (row := _file(path)) is not None]
+        rows[WATCHED] = list(_new(self._mark, self._watched()))
+        return {**rows, **self._memory.state()}
+
+    def after_commit(self) -> str | None:
+        """The first thing that was done after the commit."""
+        return self._after_commit[0] if self._after_commit else None
+
+    def running_threads(self) -> list[Thread]:
+        """The threads that the handler has started, and that run."""
+        return [thread for thread in self._threads if thread.is_alive()]
+
+    def join_threads(self, seconds: float) -> None:
+        """Wait for these threads, but not for ever."""
+        deadline = time.monotonic() + seconds
+        for thread in self.running_threads():
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def add(self, span: _Span, table: str, row: Values) -> None:
+        """Record one thing."""
+        self._rows[table].append(row)
+        if span.after_commit:
+            self._after_commit.append(
+                f"{table}: {', '.join(str(value) for value in row.values() if value is not None)}"
+            )
+
+    def connected(self, span: _Span, peer: str) -> None:
+        """Record a connection, once for each span; not one that carries requests and mails."""
+        if _inside.get():
+            self._known_peers.add(peer)
+        elif peer not in span.peers | self._known_peers and peer.rpartition(":")[2] != self._database_port:
+            span.peers.add(peer)
+            self.add(span, CONNECTIONS, {"to": peer})
+
+    def touched(self, span: _Span, path: str) -> None:
+        """Record that a file is about to be written, renamed to or removed."""
+        if path not in self._files:
+            self._files[path] = _content(path)
+        if span.after_commit:
+            self._after_commit.append(f"{FILES}: {path}")
+
+    def started(self, thread: Thread) -> None:
+        """Record a thread."""
+        self._threads.append(thread)
+
+    def _watched(self) -> object:
+        value = self._watch() if self._watch is not None else None
+        return list(value) if isinstance(value, list | tuple | set | frozenset) else value
+
+
+@contextmanager
+def record_call(table: str, row: Values | None) -> Iterator[None]:
+    """Record a call, and make it without recording its parts; None: it is only a part."""
+    span = _span.get()
+    if span is None or _inside.get():
+        yield
+        return
+    if row is not None and row.get("method") not in SAFE:
+        span.recorder.add(span, table, row)
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def record_thread(thread: Thread) -> bool:
+    """Record that the current context starts a thread; False if nothing is recorded here."""
+    span = _span.get()
+    if span is not None:
+        span.recorder.started(thread)
+    return span is not None
+
+
+def record_peer(address: object) -> None:
+    """Record that the current context speaks with this address."""
+    span = _span.get()
+    if span is not None and isinstance(address, tuple) and len(address) >= 2:
+        span.recorder.connected(span, f"{address[0]}:{address[1]}")
+
+
+@cache
+def _audit() -> None:
+    """Begin to listen to Python's audit events, which has no end. It costs nothing while nothing is recorded."""
+    sys.addaudithook(_heard)
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    if event not in _EVENTS:
+        return
+    try:
+        span = _span.get()
+    except (LookupError, TypeError):  # the interpreter ends
+        return
+    if span is None or (_inside.get() and event != "socket.connect"):
+        return
+    if event == "open":
+        if _is_written(*arguments):
+            span.recorder.touched(span, _absolute(arguments[0]))
+    elif event in ("os.rename", "os.remove"):
+        for path in arguments[: 2 if event == "os.rename" else 1]:
+            if isinstance(path, str | bytes | os.PathLike):
+                span.recorder.touched(span, _absolute(path))
+    elif event.startswith("socket."):
+        record_peer(arguments[1])
+    else:
+        span.recorder.add(span, PROGRAMS, {"command": _command(arguments)})
+
+
+_EVENTS = frozenset(
+    ("open", "os.rename", "os.remove", "socket.connect", "socket.sendto", "subprocess.Popen", "os.system", "os.fork")
+)
+
+
+def _command(arguments: tuple[Any, ...]) -> str:
+    if len(arguments) >= 2 and isinstance(arguments[1], list | tuple):
+        return " ".join(map(_readable, arguments[1]))
+    return _readable(arguments[0]) if arguments else "a fork"
+
+
+def _readable(value: object) -> str:
+    return os.fsdecode(value) if isinstance(value, str | bytes | os.PathLike) else str(value)
+
+
+def _absolute(path: Any) -> str:
+    return str(Path(os.fsdecode(path)).absolute())
+
+
+def _is_written(path: object, mode: object, flags: object) -> bool:
+    if not isinstance(path, str | bytes | os.PathLike):
+        return False
+    writes = (
+        any(letter in mode for letter in "wax+")
+        if isinstance(mode, str)
+        else isinstance(flags, int) and flags & _WRITING
+    )
+    name = os.fsdecode(path)
+    return bool(writes) and not name.startswith(_NOT_FILES) and "__pycache__" not in name and not _is_logging()
+
+
+def _is_logging() -> bool:
+    """Whether a log is being written: it says what happened at each attempt."""
+    frame = sys._getframe(3)  # noqa: SLF001
+    while frame is not None and frame.f_globals.get("__name__") != "logging":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
+def _content(path: str) -> bytes | None:
+    """The file's content; None if there is none, or too much."""
+    with suppress(OSError):
+        if Path(path).is_file() and Path(path).stat().st_size <= FILE_BYTES:
+            return Path(path).read_bytes()
+    return None
+
+
+def _file(path: str) -> Values | None:
+    content = _content(path)
+    if content is None:
+        return None
+    lines = content.decode(errors="backslashreplace").splitlines()
+    return {"path": path, "lines": len(lines), "content": "\n".join(lines)}
+
+
+def _once_each(rows: Sequence[Values]) -> Iterator[Values]:
+    """Requests; those with one key, and PUT and DELETE of the same, once."""
+    keys = set()
+    for row in rows:
+        key = (row["method"], row["url"], row["key"], None if row["key"] else row["body"])
+        if row["key"] is None and row["method"] not in REPEATABLE:
+            yield row
+        elif key not in keys:
+            keys.add(key)
+            yield row
+
+
+def _new(mark: object, value: object) -> Iterator[Values]:
+    """The values that came since the mark."""
+    if isinstance(value, list):
+        before = len(mark) if isinstance(mark, list) else 0
+        yield from ({"value": repr(each)} for each in value[before:])
+    elif isinstance(value, int | float) and isinstance(mark, int | float):
+        yield from ({"value": "one more"} for _ in range(round(value - mark)))
+    elif value != mark:
+        yield {"value": repr(value)}

@@ -1,0 +1,111 @@
+"""`make dist`: build the sdist and the wheel into dist/, and use them as somebody who installs them does.
+
+Their libraries come from the package index, in the newest versions that are allowed.
+"""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.distribution.building import ROOT, build, environment, site_packages
+
+DIST = ROOT / "dist"
+APPLICATION = Path(__file__).with_name("application.py")
+HANDLED = "processed duplicate [7] 1 sent\n"
+SETS = {
+    "outboxkit": "",
+    "outboxkit[flask]": "[flask]",
+    "outboxkit[fastapi]": "[fastapi]",
+    "outboxkit[worker]": "[worker]",
+    "outboxkit[all]": "[all]",
+}
+
+
+def run(*command: str | Path, code: int = 0, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run a command that must end with this code, in an environment without variables of ours."""
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+    if ended.returncode != code:
+        sys.exit(f"{' '.join(map(str, command))}: exit code {ended.returncode}\n{ended.stdout}{ended.stderr}")
+    return ended
+
+
+def check(is_right: object, text: str) -> None:
+    """Print what was checked, or end with it."""
+    if not is_right:
+        sys.exit(f"not so: {text}")
+    print(f"  {text}")
+
+
+def check_metadata(paths: Sequence[Path]) -> None:
+    """Their fields and the README, as an index reads them."""
+    run(sys.executable, "-m", "twine", "check", "--strict", *paths)
+    print("  twine check --strict: the metadata is right, and the README renders")
+
+
+def check_sdist(sdist: Path, wheel: Path, folder: Path) -> None:
+    """The sdist builds the same wheel, byte for byte."""
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.iterdir()
+    again = build("wheel", folder / "again", source)
+    check(again.read_bytes() == wheel.read_bytes(), "the sdist builds the same wheel, byte for byte")
+
+
+def check_wheel(wheel: Path) -> None:
+    """It has what runs, and nothing else."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    check("outboxkit/py.typed" in names, "the wheel has its annotations marked (py.typed)")
+    roots = {name.partition("/")[0].partition("-")[0] for name in names}
+    check(roots == {"outboxkit"}, "the wheel has no file outside of outboxkit")
+
+
+def install(wheel: Path, extra: str, folder: Path) -> Path:
+    """Install the wheel with an extra into a bare environment; returns its interpreter."""
+    python = environment(folder)
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", python)
+    run(*pip, "install", f"outboxkit{extra} @ {wheel.resolve().as_uri()}")
+    run(*pip, "check")
+    return python
+
+
+def check_environment(name: str, python: Path, cwd: Path) -> None:
+    """Use what is installed: the application in each, the commands if they are there."""
+    libraries = site_packages(python)
+    size = int(run("du", "-sk", libraries).stdout.split()[0])
+    print(f"{name}: {len(list(libraries.glob('*.dist-info')))} packages, {size / 1000:.1f} MB")
+    told = run(python, "-I", APPLICATION, cwd=cwd).stdout
+    check(told == HANDLED, "an application adds a message and handles it once")
+    command = python.with_name("outboxkit")
+    if name in ("outboxkit[worker]", "outboxkit[all]"):
+        check("outboxkit 0." in run(command, "--version", cwd=cwd).stdout, "outboxkit --version")
+        demo = run(command, "demo", "--orders", "200", cwd=cwd).stdout
+        check("Every committed order has exactly one effect." in demo, "outboxkit demo")
+    else:
+        told = run(command, "relay", code=2, cwd=cwd).stderr
+        cure = "outboxkit: typer is not installed: pip install 'outboxkit[worker]'\n"
+        check(told == cure, "outboxkit relay says what to install, in one line")
+
+
+def main() -> None:
+    """Build and check; the first thing that is not right ends it."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    sdist, wheel = build("sdist", DIST), build("wheel", DIST)
+    print(f"{sdist.relative_to(ROOT)}, {wheel.relative_to(ROOT)}")
+    check_metadata([sdist, wheel])
+    check_wheel(wheel)
+    with tempfile.TemporaryDirectory(prefix="outboxkit-dist-") as name:
+        folder = Path(name)
+        check_sdist(sdist, wheel, folder / "sdist")
+        for number, (shown, extra) in enumerate(SETS.items()):
+            python = install(wheel, extra, folder / f"environment-{number}")
+            check_environment(shown, python, folder)
+            shutil.rmtree(folder / f"environment-{number}")
+
+
+main()

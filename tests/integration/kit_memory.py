@@ -1,0 +1,143 @@
+"""Handlers with other transactions, with a memory, and that leave something behind: wrong ones, and right twins."""
+
+import asyncio
+import random
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from sqlalchemy import create_engine, text
+from sqlalchemy import event as listening
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import inbox_handler
+from tests.integration.kit_handlers import Ordered, add_receipt
+
+URL = ""
+SEEN: set[int] = set()
+TOTALS: Counter[str] = Counter()
+PRICES: dict[str, int] = {}
+HANDLED = 0
+POOL = ThreadPoolExecutor(1)
+
+
+# Other transactions.
+
+
+@inbox_handler("wrong.Commit")
+def wrong_commit(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    session.commit()
+
+
+@inbox_handler("wrong.Rollback")
+def wrong_rollback(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    session.rollback()
+
+
+@inbox_handler("wrong.CommitOfConnection")
+def wrong_commit_of_connection(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
+    session.flush()
+    session.connection().connection.commit()
+
+
+@inbox_handler("wrong.SecondSession")
+def wrong_second_session(session: Session, event: Ordered) -> None:
+    with Session(session.get_bind()) as second, second.begin():
+        add_receipt(second, event)
+
+
+@inbox_handler("wrong.SecondEngine")
+def wrong_second_engine(session: Session, event: Ordered) -> None:
+    engine = create_engine(URL)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO receipts (order_id, total) VALUES (7, 1)"))
+    engine.dispose()
+
+
+@inbox_handler("wrong.RowsAfterCommit")
+def wrong_rows_after_commit(session: Session, event: Ordered) -> None:
+    bind = session.get_bind()
+
+    def more(_: Session) -> None:
+        with Session(bind) as second, second.begin():
+            add_receipt(second, event)
+
+    listening.listen(session, "after_commit", more, once=True)
+
+
+# Memory.
+
+
+@inbox_handler("wrong.Seen")
+def wrong_seen(session: Session, event: Ordered) -> None:
+    if event.order_id not in SEEN:
+        SEEN.add(event.order_id)
+        add_receipt(session, event)
+
+
+@inbox_handler("wrong.Totals")
+def wrong_totals(session: Session, event: Ordered) -> None:
+    TOTALS[event.customer] += 1
+
+
+@inbox_handler("wrong.Global")
+def wrong_global(session: Session, event: Ordered) -> None:
+    global HANDLED  # noqa: PLW0603
+    HANDLED += 1
+
+
+@inbox_handler("right.Cache")
+def right_cache(session: Session, event: Ordered) -> None:
+    add_receipt(session, event, number=PRICES.setdefault(event.customer, 5))
+
+
+# Chance and the clock.
+
+
+@inbox_handler("wrong.Chance")
+def wrong_chance(session: Session, event: Ordered) -> None:
+    for _ in range(random.getrandbits(30)) if random.getrandbits(1) else range(1):
+        add_receipt(session, event)
+        if random.getrandbits(3) == 0:
+            break
+
+
+# What is left behind.
+
+
+async def later(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@inbox_handler("wrong.Task")
+async def wrong_task(session: AsyncSession, event: Ordered) -> None:
+    asyncio.get_running_loop().create_task(later(0.2))
+
+
+@inbox_handler("right.Task")
+async def right_task(session: AsyncSession, event: Ordered) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(later(0))
+    async with asyncio.timeout(5):
+        await later(0)
+
+
+@inbox_handler("wrong.Thread")
+def wrong_thread(session: Session, event: Ordered) -> None:
+    threading.Thread(target=threading.Event().wait, args=(0.3,)).start()
+
+
+@inbox_handler("right.Thread")
+def right_thread(session: Session, event: Ordered) -> None:
+    thread = threading.Thread(target=len, args=("",))
+    thread.start()
+    thread.join()
+    POOL.submit(len, "").result()
+
+
+WRONG = [each for name, each in list(globals().items()) if name.startswith("wrong_")]
+RIGHT = [each for name, each in list(globals().items()) if name.startswith("right_")]

@@ -1,0 +1,68 @@
+"""`assert_effects_once`: wrong handlers are caught, and their right twins are not accused."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from outboxkit.testing import assert_effects_once
+from tests.databases import SqliteCopies
+from tests.integration import kit_handlers, kit_memory, kit_outside
+from tests.integration.kit_handlers import ORDERED, Account, Customer, Tables
+from tests.integration.kit_world import mail, web
+
+MODULES = (kit_handlers, kit_memory, kit_outside)
+WRONG = [handler for module in MODULES for handler in module.WRONG]
+RIGHT = [handler for module in MODULES for handler in module.RIGHT]
+SLOW = {"wrong_second_session", "wrong_second_engine"}
+"""On a file they wait for its lock, for five seconds."""
+
+
+def cases(handlers: Sequence[Callable[..., Any]], *, by_day: int) -> Iterator[Any]:
+    """Each handler on both databases; by day, of so many handlers one, on one of them."""
+    for index, handler in enumerate(handlers):
+        for each in ("postgresql", "sqlite"):
+            is_slow = each == "sqlite" and handler.__name__ in SLOW
+            by_night = is_slow or index % by_day or (index // by_day % 2 == 1) != (each == "sqlite")
+            marks = [pytest.mark.night] if by_night else []
+            yield pytest.param(each, handler, id=f"{handler.__name__}-{each}", marks=marks)
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, database: str) -> str:
+    url: str = request.getfixturevalue(f"{database}_url")
+    return url
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _world() -> Iterator[None]:
+    with web() as web_port, mail() as mail_port:
+        kit_outside.WEB, kit_outside.MAIL = f"http://127.0.0.1:{web_port}", mail_port
+        yield
+
+
+@pytest.fixture
+def shop(engine: Engine, tmp_path: Path, migrated_sqlite: SqliteCopies) -> Iterator[Engine]:
+    Tables.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add_all([Customer(name="ann", orders=3), Account(name="ann", orders=3)])
+    kit_memory.URL = engine.url.render_as_string(hide_password=False)
+    kit_outside.FOLDER = tmp_path
+    effects = create_engine(migrated_sqlite.copy(tmp_path / "effects.db"))
+    kit_outside.SESSIONS = sessionmaker(effects)
+    yield engine
+    effects.dispose()
+
+
+@pytest.mark.parametrize(("database", "handler"), list(cases(WRONG, by_day=1)))
+def test_a_wrong_handler_is_caught(handler: Callable[..., Any], shop: Engine):
+    with pytest.raises(AssertionError, match=r"do not happen once|failed at its first delivery"):
+        assert_effects_once(handler, ORDERED, engine=shop)
+
+
+@pytest.mark.parametrize(("database", "handler"), list(cases(RIGHT, by_day=3)))
+def test_a_right_handler_is_not_accused(handler: Callable[..., Any], shop: Engine):
+    assert_effects_once(handler, ORDERED, engine=shop)
