@@ -79,6 +79,8 @@ def _parse_delays(text: object) -> object:
 
 def _parse_queues(value: object) -> object:
     parts = value.split(",") if isinstance(value, str) else value
+    if isinstance(parts, list) and all(isinstance(part, str) for part in parts):
+        parts = ",".join(parts).split(",")
     if not isinstance(parts, list | tuple):
         return parts
     queues = tuple(ConsumedQueue.parse(part) if isinstance(part, str) else part for part in parts)

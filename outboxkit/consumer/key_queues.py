@@ -59,7 +59,7 @@ class Arrival:
         return bool(getattr(self.delivery, "settled", False))
 
     def turn(self, shortest: timedelta) -> timedelta | None:
-        """How long this new delivery is to wait in a retry queue: too many wait in memory for its limits already.
+        """The delay of this new delivery in a retry queue, if too many wait in memory for its limits already.
 
         Else they would fill the prefetch, and all others would wait for them. None: it waits in memory, too. One with a
         key does so in any case, and so does one whose turn comes soon after the `shortest` retry delay.
