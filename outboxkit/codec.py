@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from outboxkit import models
+from outboxkit.compression import compression_named, inflate
 from outboxkit.errors import DecodeError, EncodeError
 from outboxkit.failures import first_line, printable, text_of
 
@@ -63,17 +64,32 @@ def decode(event_type: type[T], payload: bytes, encoding: str | None = None) -> 
 
     Raises:
         DecodeError: it is not JSON, or a field is missing or of the wrong type; the text names the field. Or the class
-            raises any other exception, or the message has a content encoding, such as a compression.
+            raises any other exception. Or the message has a content encoding that is not known, or the payload cannot
+            be inflated.
     """
-    if encoding is not None and encoding.strip().lower() not in READABLE_ENCODINGS:
-        raise DecodeError(
-            f"the payload is {printable(encoding, 40)}-encoded (content_encoding), and consumers read plain JSON: "
-            "have its producer send it without a content encoding"
-        )
+    if encoding is not None:
+        payload = plain_payload(payload, encoding)
     try:
         return cast("T", models.read(event_type, payload))
     except Exception as error:  # whatever a validator of the class raises
         raise DecodeError(f"the payload is not a valid {event_type.__qualname__}: {_explain(error)}") from error
+
+
+def plain_payload(payload: bytes, encoding: str | None) -> bytes:
+    """The payload without its content encoding: inflated, if it is compressed.
+
+    Raises:
+        DecodeError: the encoding is not known, or the payload cannot be inflated.
+    """
+    if encoding is None or encoding.strip().lower() in READABLE_ENCODINGS:
+        return payload
+    compression = compression_named(encoding)
+    if compression is None:
+        raise DecodeError(
+            f"the payload is {printable(encoding, 40)}-encoded (content_encoding), and consumers read plain JSON, gzip "
+            "and zstd: have its producer send it as one of these"
+        )
+    return inflate(payload, compression)
 
 
 def _has_non_finite(value: Any) -> bool:

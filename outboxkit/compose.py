@@ -20,6 +20,7 @@ from outboxkit.sqlalchemy_asyncio import AsyncEngine
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
     from outboxkit.consumer import Consumer, ConsumerPolicy, Consumers
+    from outboxkit.envelopes import Reader
     from outboxkit.inbox import Handler, Wiring
     from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
@@ -68,8 +69,9 @@ async def relay(
 
 def _publisher(settings: "Settings") -> "Publisher":
     url, limit = broker_url(settings), settings.publish_timeout
+    mode, source = settings.cloudevents, settings.cloudevents_source
     if not process.is_http(url):
-        return process.publisher(url, exchange=settings.exchange, timeout=limit)
+        return process.publisher(url, exchange=settings.exchange, timeout=limit, cloudevents=mode, source=source)
     if settings.destination == DEFAULT_DESTINATION:
         raise ConfigurationError(
             "OUTBOXKIT_BROKER_URL is an HTTP URL, and the messages of destination 'default' are for the broker. "
@@ -77,7 +79,9 @@ def _publisher(settings: "Settings") -> "Publisher":
         )
     secrets = {"authorization": settings.http_authorization, "secret": settings.http_secret}
     values = {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
-    return process.http_publisher(url, timeout=limit, concurrency=settings.concurrency, **values)
+    return process.http_publisher(
+        url, timeout=limit, concurrency=settings.concurrency, cloudevents=mode, source=source, **values
+    )
 
 
 @asynccontextmanager
@@ -89,20 +93,22 @@ async def consumer(
     subscriber: "Subscriber | None" = None,
     policy: "ConsumerPolicy | None" = None,
     wiring: "Wiring | None" = None,
+    readers: "Sequence[Reader] | None" = None,
     drain: bool = False,
 ) -> AsyncIterator["Consumer | Consumers"]:
     """A consumer of these settings, or the consumers of several queues, each with the handlers that name its queue.
 
     Its engine and subscriber may be your own; either way they are closed at the end. A subscriber serves one queue.
 
-    A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings. A consumer
-    that is to `drain` waits out an outage for `drain_patience`, another one for ever. The lifespan of `wiring` begins
-    before the consumer does, and ends when the handlers have ended.
+    A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings, and
+    `readers` for those of the settings. A consumer that is to `drain` waits out an outage for `drain_patience`,
+    another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when the handlers have
+    ended.
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. A handler names no
             queue although there are several, or a queue has no handler. Or a message could be tried again for longer
-            than the inbox remembers it, or nothing provides a handler's parameter.
+            than the inbox remembers it, nothing provides a handler's parameter, or there is no reader of a name.
         LifespanError: the lifespan failed at its start or at its end.
         SchemaError: there is no such SQLite file.
     """
@@ -118,6 +124,8 @@ async def consumer(
     assigned = queues.assign(handlers, list(limits))
     url = "" if subscriber is not None else broker_url(settings)
     subscribers = queues.subscribers(settings, url, assigned, delays=policy.delays, own=subscriber)
+    if settings.readers or readers:
+        subscribers = {name: _reading(each, settings, readers) for name, each in subscribers.items()}
     if engine is None:
         size = sum(each.transactions + 1 for each in limits.values())
         engine = database(settings, name=f"outboxkit consumer {', '.join(limits)}"[:63], pool_size=size)
@@ -143,6 +151,14 @@ async def consumer(
         for each in subscribers.values():
             await each.close()
         await engine.dispose()
+
+
+def _reading(subscriber: "Subscriber", settings: "Settings", readers: "Sequence[Reader] | None") -> "Subscriber":
+    """The subscriber with readers of foreign envelopes: these, or else those of the settings."""
+    from outboxkit.brokers.reading import ReadingSubscriber  # noqa: PLC0415 - as above
+    from outboxkit.inbox import loading  # noqa: PLC0415
+
+    return ReadingSubscriber(subscriber, loading.load_readers(settings.readers or ()) if readers is None else readers)
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ REPLACED = {
     "RETRY_LADDER": "OUTBOXKIT_RETRY_DELAYS",
     "CONSUME_BATCH": "OUTBOXKIT_CONSUME_BATCH_SIZE",
     "APP_ID": "RabbitPublisher(app_id=…)",
-    "HTTP_CLOUDEVENTS": "HttpPublisher(cloudevents=True)",
+    "HTTP_CLOUDEVENTS": "OUTBOXKIT_CLOUDEVENTS",
     "PREFETCH": "RabbitSubscriber(prefetch=…)",
     "PRUNE_INTERVAL": "INTERVAL in workers/retention.py",
     "UNROUTABLE": '@event(…, unroutable="discard")',

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar, cast
 
 import msgspec
 
+from outboxkit.compression import Compression, check_compression
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION, MAX_VERSION, is_storable_name, is_version
 
@@ -30,6 +31,7 @@ class Declaration:
         reply: the name of the event that the destination's answer becomes; None drops the answer.
         version: the version of its fields, from 1.
         aliases: the names that it had before, under which messages may still arrive.
+        compress: how payloads that are worth it are compressed; None: not at all.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Declaration:
     reply: str | None = None
     version: int = 1
     aliases: tuple[str, ...] = ()
+    compress: Compression | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,6 +58,7 @@ def event(
     reply: str | None = None,
     version: int = 1,
     aliases: Sequence[str] = (),
+    compress: Compression | None = None,
 ) -> Callable[[type[T]], type[T]]:
     """Give a class the name under which its instances travel: the message's type, and its default routing key.
 
@@ -74,10 +78,13 @@ def event(
         version: the version of the class's fields, sent with each message. Raise it with a change that consumers cannot
             read as they are, and give the old versions an `@upcast` each.
         aliases: earlier names of the event. Messages of these types are handled too; new ones have `name`.
+        compress: "gzip" or "zstd": payloads from 1 KiB on are stored and sent like that, as the message's
+            `content_encoding` says. "zstd" needs Python 3.14 or `outboxkit[zstd]`, here and at the consumers.
 
     Raises:
         ConfigurationError: a name is empty, too long for AMQP (255 bytes) or cannot be stored. Or `unroutable` or
-            `version` has another value, or the class is of no such kind.
+            `version` has another value, or the class is of no such kind. Or `compress` is not known, or
+            cannot be done here.
     """
     if not _is_name(name):
         raise ConfigurationError(
@@ -93,13 +100,14 @@ def event(
         )
     if unroutable not in (None, "discard"):
         raise ConfigurationError(f'@event({name!r}) takes unroutable="discard" or None; found {unroutable!r}')
+    check_compression(compress, f"@event({name!r})")
     if not is_version(version):
         raise ConfigurationError(
             f"@event({name!r}) takes a version, a whole number from 1 to {MAX_VERSION}; found {version!r}"
         )
     is_discarded = unroutable == "discard"
     former = _aliases(name, aliases)
-    declaration = Declaration(name, bool(strict_order), is_discarded, destination, reply, version, former)
+    declaration = Declaration(name, bool(strict_order), is_discarded, destination, reply, version, former, compress)
 
     def mark(cls: type[T]) -> type[T]:
         if any(hasattr(cls, name) for name in _MAPPED):

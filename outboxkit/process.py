@@ -12,6 +12,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from outboxkit import lifetime, logs
 from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
+from outboxkit.envelopes.cloudevents import ContentMode
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.retry import DEFAULT_DELAYS
@@ -127,7 +128,9 @@ def _sqlite(target: URL) -> AsyncEngine:
     return engine
 
 
-def publisher(url: str, *, exchange: str, timeout: timedelta) -> Publisher:
+def publisher(
+    url: str, *, exchange: str, timeout: timedelta, cloudevents: ContentMode | None = None, source: str = "outboxkit"
+) -> Publisher:
     """The publisher for a broker URL, or for the URL of an HTTP destination.
 
     `memory://` is one broker for the whole process, and for no other. An HTTP publisher needs up to twice the timeout.
@@ -136,12 +139,12 @@ def publisher(url: str, *, exchange: str, timeout: timedelta) -> Publisher:
         ModuleNotFoundError: an HTTP destination, and httpx is not installed.
     """
     if is_http(url):
-        return http_publisher(url, timeout=timeout)
+        return http_publisher(url, timeout=timeout, cloudevents=cloudevents, source=source)
     if url.startswith(MEMORY):
         return MemoryPublisher(_memory_broker(url))
     from outboxkit.brokers.rabbitmq import RabbitPublisher  # noqa: PLC0415 - a broker is imported when it is used
 
-    return RabbitPublisher(url, exchange=exchange, timeout=timeout)
+    return RabbitPublisher(url, exchange=exchange, timeout=timeout, cloudevents=cloudevents, source=source)
 
 
 def is_http(url: str) -> bool:
@@ -150,7 +153,14 @@ def is_http(url: str) -> bool:
 
 
 def http_publisher(
-    url: str, *, timeout: timedelta, concurrency: int = 8, authorization: str | None = None, secret: str | None = None
+    url: str,
+    *,
+    timeout: timedelta,
+    concurrency: int = 8,
+    authorization: str | None = None,
+    secret: str | None = None,
+    cloudevents: ContentMode | None = None,
+    source: str = "outboxkit",
 ) -> Publisher:
     """The publisher for the URL of an HTTP destination; `HttpPublisher` says what the arguments mean.
 
@@ -159,7 +169,15 @@ def http_publisher(
     """
     with needs_extra("an HTTP URL as OUTBOXKIT_BROKER_URL"):
         from outboxkit.brokers.http import HttpPublisher  # noqa: PLC0415 - httpx is an extra
-    return HttpPublisher(url, timeout=timeout, concurrency=concurrency, authorization=authorization, secret=secret)
+    return HttpPublisher(
+        url,
+        timeout=timeout,
+        concurrency=concurrency,
+        authorization=authorization,
+        secret=secret,
+        cloudevents=cloudevents,
+        source=source,
+    )
 
 
 def refuse_http(url: str) -> None:
@@ -192,8 +210,8 @@ def subscriber(
     url: str,
     queue: str,
     *,
-    exchange: str,
-    topics: Sequence[str],
+    exchange: str | None,
+    topics: Sequence[str | tuple[str, str]],
     prefetch: int = 64,
     delays: Sequence[timedelta] = DEFAULT_DELAYS,
     ordered: bool = False,
@@ -208,7 +226,7 @@ def subscriber(
     """
     refuse_http(url)
     if url.startswith(MEMORY):
-        return MemorySubscriber(_memory_broker(url), queue, topics, delays)
+        return MemorySubscriber(_memory_broker(url), queue, [each for each in topics if isinstance(each, str)], delays)
     from outboxkit.brokers.rabbitmq import RabbitSubscriber  # noqa: PLC0415 - a broker is imported when it is used
 
     subscriber = RabbitSubscriber(

@@ -10,7 +10,8 @@ from outboxkit.brokers import Subscriber
 from outboxkit.consumer import Concurrency
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
-from outboxkit.settings import ConsumedQueue, Settings
+from outboxkit.settings import Settings
+from outboxkit.sources import ConsumedQueue
 
 
 def consumed_queues(settings: Settings) -> Sequence[ConsumedQueue]:
@@ -86,19 +87,21 @@ def subscribers(
     """A subscriber for each queue. They share the memory that a process may use for what it has not handled yet.
 
     Raises:
-        ConfigurationError: one of your `own` is to serve several queues, or the broker has no queues.
+        ConfigurationError: one of your `own` is to serve several queues, or the broker has no queues. Or the queue of a
+            binding is not clear, or nothing is to be declared.
     """
     if own is not None:
         if len(assigned) > 1:
             raise ConfigurationError(f"a subscriber of your own serves one queue; OUTBOXKIT_QUEUE has {len(assigned)}")
         return dict.fromkeys(assigned, own)
     limits = concurrency_of(settings)
+    topics = {name: _topics(settings, name, handlers) for name, handlers in assigned.items()}
     return {
         name: process.subscriber(
             url,
             name,
-            exchange=settings.exchange,
-            topics=sorted({type_ for handler in handlers for type_ in handler.message_types}),
+            exchange=settings.exchange if settings.declare else None,
+            topics=topics[name],
             prefetch=limits[name].prefetch(handlers),
             delays=delays,
             ordered=limits[name].ordered,
@@ -106,3 +109,21 @@ def subscribers(
         )
         for name, handlers in assigned.items()
     }
+
+
+def _topics(settings: Settings, queue: str, handlers: Sequence[Handler]) -> list[str | tuple[str, str]]:
+    """The routing keys of a queue: the types of its handlers, and further bindings with their exchanges."""
+    names = [each.name for each in consumed_queues(settings)]
+    topics: list[str | tuple[str, str]] = sorted({type_ for handler in handlers for type_ in handler.message_types})
+    for binding in settings.bind or ():
+        if not settings.declare:
+            raise ConfigurationError("OUTBOXKIT_BIND binds a queue, and OUTBOXKIT_DECLARE=false binds nothing")
+        if binding.queue not in (*names, None) or (binding.queue is None and len(names) > 1):
+            raise ConfigurationError(
+                f"OUTBOXKIT_BIND has {binding.exchange}:{binding.key} for "
+                f"{'no queue' if binding.queue is None else f'queue {binding.queue!r}'}, and OUTBOXKIT_QUEUE names "
+                f"{_listed(names)}: write QUEUE={binding.exchange}:{binding.key}"
+            )
+        if binding.queue in (queue, None):
+            topics.append((binding.exchange, binding.key))
+    return topics

@@ -3,7 +3,6 @@
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
@@ -11,8 +10,10 @@ from outboxkit import environment, urls
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
+from outboxkit.limits import MOST_AT_ONCE
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_DELAYS
+from outboxkit.sources import Binding, ConsumedQueue, parse_bindings, parse_queues
 
 with needs_extra(__name__):
     from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
@@ -20,42 +21,11 @@ with needs_extra(__name__):
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_QUEUE = re.compile(r"(.+?)(?::(\d{1,9}))?", re.DOTALL)
-QUEUE_LENGTH, MOST_AT_ONCE = 200, 1000
 LONGEST = timedelta(days=36_500)
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
 _LIMITS = (("ge", "from"), ("le", "to"))
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumedQueue:
-    """A queue that a consumer reads.
-
-    Attributes:
-        name: the queue's name.
-        concurrency: the number of its messages that are handled at once; None means the setting `concurrency`.
-    """
-
-    name: str
-    concurrency: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "ConsumedQueue":
-        """`mails`, or `mails:2` with its own concurrency. The last colon counts, if a number follows it.
-
-        Raises:
-            ValueError: it reads otherwise.
-        """
-        match = _QUEUE.fullmatch(text.strip())
-        number = int(match[2]) if match and match[2] else None
-        if match is None or len(match[1]) > QUEUE_LENGTH or (number is not None and not 1 <= number <= MOST_AT_ONCE):
-            raise ValueError(
-                f"names of 1 to {QUEUE_LENGTH} characters are accepted, with commas between them. Behind a name, :N "
-                f"stands for N messages at once, from 1 to {MOST_AT_ONCE}"
-            )
-        return cls(match[1], number)
 
 
 def parse_duration(text: object) -> timedelta:
@@ -77,17 +47,11 @@ def _parse_delays(text: object) -> object:
     return tuple(parse_duration(part) for part in text.split(",")) if isinstance(text, str) else text
 
 
-def _parse_queues(value: object) -> object:
-    parts = value.split(",") if isinstance(value, str) else value
-    if isinstance(parts, list) and all(isinstance(part, str) for part in parts):
-        parts = ",".join(parts).split(",")
-    if not isinstance(parts, list | tuple):
-        return parts
-    queues = tuple(ConsumedQueue.parse(part) if isinstance(part, str) else part for part in parts)
-    names = [queue.name for queue in queues if isinstance(queue, ConsumedQueue)]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{twice[0]!r} is there twice; each queue is accepted once")
-    return queues
+def _parse_names(text: object) -> object:
+    names = tuple(part.strip() for part in text.split(",")) if isinstance(text, str) else text
+    if isinstance(names, tuple) and not all(names):
+        raise ValueError("names with commas between them are accepted, such as cloudevents,shop.readers:legacy")
+    return names
 
 
 def _parse_switch(text: object) -> object:
@@ -103,7 +67,9 @@ def _lowered(text: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
-Queues = Annotated[tuple[ConsumedQueue, ...], NoDecode, BeforeValidator(_parse_queues), Field(min_length=1)]
+Queues = Annotated[tuple[ConsumedQueue, ...], NoDecode, BeforeValidator(parse_queues), Field(min_length=1)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_names)]
+Bindings = Annotated[tuple[Binding, ...], NoDecode, BeforeValidator(parse_bindings), Field(min_length=1)]
 Delays = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_delays), Field(min_length=1)]
 
 
@@ -121,9 +87,20 @@ class Settings(BaseSettings):
         "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
     )
     queue: Queues | None = Field(None, description="a queue to consume; NAME:2 for two at once")
+    bind: Bindings | None = Field(None, description="EXCHANGE:KEY, a further binding of the queue")
+    declare: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
+        default=True, description="declare the queue, or take it as it is"
+    )
+    readers: Names | None = Field(
+        None, description="of foreign envelopes: cloudevents, celery, masstransit, debezium, MODULE:NAME"
+    )
     destination: str = Field(
         DEFAULT_DESTINATION, min_length=1, max_length=255, description="the destination whose messages are published"
     )
+    cloudevents: Literal["binary", "structured"] | None = Field(
+        None, description="messages are CloudEvents in this mode"
+    )
+    cloudevents_source: str = Field("outboxkit", min_length=1, max_length=255, description="the source of CloudEvents")
     http_authorization: SecretStr | None = Field(None, description="Authorization header for an HTTP destination")
     http_secret: SecretStr | None = Field(None, description="signs requests to an HTTP destination: whsec_…")
     batch_size: int = Field(2000, ge=1, le=10_000, description="rows claimed at once, at most")

@@ -6,11 +6,12 @@ converts its driver's errors into `BrokerUnavailable` or receipts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol
 
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
 
 
@@ -101,7 +102,12 @@ class Publisher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A delivery that is not a message: it has no id, no type, or is over a limit. It is kept as it came."""
+    """A delivery that is not a message: it has no id, no type, or is over a limit. It is kept as it came.
+
+    Attributes:
+        reason: why it is not a message.
+        kind: the reason of its dead letter: `malformed`, or `undecodable` if a reader knows its envelope.
+    """
 
     reason: str
     payload: bytes
@@ -110,6 +116,10 @@ class Malformed:
     headers: Mapping[str, object] = field(default_factory=dict)
     content_type: str | None = None
     correlation_id: str | None = None
+    content_encoding: str | None = None
+    topic: str | None = None
+    created_at: datetime | None = None
+    kind: str = "malformed"
 
 
 class Delivery(Protocol):
@@ -121,6 +131,10 @@ class Delivery(Protocol):
     @property
     def message(self) -> Message | Malformed:
         """The message, without the delivery headers."""
+
+    @property
+    def envelope(self) -> Envelope:
+        """The delivery as its publisher sent it, for readers of foreign envelopes."""
 
     @property
     def delivery_headers(self) -> DeliveryHeaders:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict, reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
+from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for
 
@@ -61,7 +62,9 @@ class MemoryBroker:
     def route(self, message: Message) -> Receipt:
         """Put the message into the queue that it is addressed to, or into all that are bound to its routing key."""
         name, delivery_headers = message.queue, reserved.read_delivery_headers(message.headers)
-        sent = replace(message, headers=reserved.without(message.headers), queue=None)
+        sent: Message | Malformed = replace(message, headers=reserved.without(message.headers), queue=None)
+        if delivery_headers.absent:
+            sent = _without(message, delivery_headers.absent)
         if name is not None:
             bound = [self._queues[name]] if name in self._queues else []
             reason = f"there is no queue {name!r}"
@@ -72,6 +75,22 @@ class MemoryBroker:
         for queue in bound:
             queue.put(sent, delivery_headers)
         return CONFIRMED if bound else Receipt(Verdict.UNROUTABLE, reason)
+
+
+def _without(message: Message, absent: Sequence[str]) -> Malformed:
+    """The message without the stand-ins for properties that its publisher did not send."""
+    return Malformed(
+        reason="the message has no " + " and no ".join(absent),
+        payload=message.payload,
+        message_id=None if "message_id" in absent else message.id,
+        type=None if "type" in absent else message.type,
+        headers=reserved.without(message.headers),
+        content_type=message.content_type,
+        correlation_id=message.correlation_id,
+        content_encoding=message.content_encoding,
+        topic=message.topic,
+        created_at=message.created_at,
+    )
 
 
 def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
@@ -122,6 +141,23 @@ class MemoryDelivery:
     def message(self) -> Message | Malformed:
         """The message."""
         return self._entry.message
+
+    @property
+    def envelope(self) -> Envelope:
+        """The message as its publisher sent it."""
+        message = self._entry.message
+        id_ = message.id if isinstance(message, Message) else message.message_id
+        return Envelope(
+            body=message.payload,
+            headers=message.headers,
+            routing_key=message.topic or message.type or "",
+            message_id=id_,
+            type=message.type,
+            content_type=message.content_type,
+            content_encoding=message.content_encoding,
+            correlation_id=message.correlation_id,
+            timestamp=message.created_at,
+        )
 
     @property
     def delivery_headers(self) -> DeliveryHeaders:

@@ -10,6 +10,7 @@ from outboxkit.message import is_storable_name
 
 ATTEMPT, FIRST_FAILED = f"{OWN}attempt", f"{OWN}first-failed-at"
 HANDLERS, ACCEPTED = f"{OWN}handlers", f"{OWN}accepted-at"
+ABSENT = f"{OWN}absent"
 
 MOST_ATTEMPTS = 1_000_000
 """The most that is read from a header: the number must fit into a column, with those that are still to come."""
@@ -18,7 +19,8 @@ MOST_HANDLERS = 1_000
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 """The latest time that is read. A later one cannot be represented in every time zone."""
 
-_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED))
+_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT))
+_ABSENT = ("message_id", "type")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -32,12 +34,15 @@ class DeliveryHeaders:
         first_failed_at: when its first attempt failed.
         handlers: the names of the handlers to run; if empty, all of them.
         accepted_at: when an operator accepted it although it is stale.
+        absent: on a replay of a dead letter that was not a message, the properties that its publisher did not send:
+            `message_id`, `type` or both. They hold stand-ins, because a replay goes through the outbox.
     """
 
     attempt: int = 1
     first_failed_at: datetime | None = None
     handlers: tuple[str, ...] = ()
     accepted_at: datetime | None = None
+    absent: tuple[str, ...] = ()
 
     def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "DeliveryHeaders":
         """The headers of the next attempt, for these handlers; if none are given, for the same ones."""
@@ -59,6 +64,8 @@ class DeliveryHeaders:
             headers[HANDLERS] = list(self.handlers)
         if self.accepted_at is not None:
             headers[ACCEPTED] = _milliseconds(self.accepted_at)
+        if self.absent:
+            headers[ABSENT] = list(self.absent)
         return headers
 
 
@@ -74,6 +81,7 @@ def read_delivery_headers(headers: Mapping[str, Any]) -> DeliveryHeaders:
         first_failed_at=_moment(headers.get(FIRST_FAILED)),
         handlers=_names(headers.get(HANDLERS)),
         accepted_at=_moment(headers.get(ACCEPTED)),
+        absent=tuple(name for name in _ABSENT if name in _names(headers.get(ABSENT))),
     )
 
 

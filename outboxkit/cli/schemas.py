@@ -99,7 +99,7 @@ def _load(names: list[str]) -> list[Any]:
     return [loading.load_module(name) for name in names]
 
 
-def _print(findings: list[schemas.Finding]) -> None:
+def _print(findings: list[schemas.SchemaChange]) -> None:
     for event, text, cure, breaking in findings:
         typer.echo(f"{'BREAKING' if breaking else 'ok':<9}{event}: {text}" + (f"\n{'':9}{cure}" if cure else ""))
 

@@ -22,7 +22,7 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
 @with_settings(
     *DATABASE,
     *BROKER,
-    *("destination", "http_authorization", "http_secret"),
+    *("destination", "cloudevents", "cloudevents_source", "http_authorization", "http_secret"),
     *("batch_size", "concurrency", "publish_timeout", "poll_interval"),
     *("max_attempts", "dead_key", "published_retention", "drain_patience"),
     *PROCESS,
@@ -64,8 +64,8 @@ def _summary(done: Drained) -> str:
 
 
 @with_settings(
-    *("queue", *DATABASE, *BROKER),
-    *("concurrency", "consume_batch_size", "ordered"),
+    *("queue", "bind", "declare", *DATABASE, *BROKER),
+    *("readers", "concurrency", "consume_batch_size", "ordered"),
     *("max_attempts", "retry_delays", "inbox_retention", "drain_patience"),
     *PROCESS,
 )

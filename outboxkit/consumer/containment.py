@@ -11,6 +11,7 @@ from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.reports import Reports
 from outboxkit.consumer.transactions import Cancellations
+from outboxkit.envelopes import Envelope
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line
 from outboxkit.outage import what_is_away
@@ -21,7 +22,7 @@ class Incoming:
     """A delivery that remembers its settlement.
 
     Attributes:
-        message, delivery_headers, redeliveries, dropped: the delivery's own.
+        message, delivery_headers, redeliveries, dropped, envelope: the delivery's own.
         settled: whether it was acked, released, retried or renewed, or the attempt to do so may have succeeded.
     """
 
@@ -32,6 +33,11 @@ class Incoming:
         self.message, self.delivery_headers = delivery.message, delivery.delivery_headers
         self.redeliveries, self.dropped = delivery.redeliveries, delivery.dropped
         self.settled = False
+
+    @property
+    def envelope(self) -> Envelope:
+        """The delivery as its publisher sent it."""
+        return self._delivery.envelope
 
     async def ack(self) -> None:
         """It is done."""
@@ -51,7 +57,7 @@ class Incoming:
 
     async def requeue_fresh(self, after: timedelta | None = None) -> None:
         """Put a copy at the end of the queue, now or later; it is not settled if none could be made."""
-        await (self._delivery.requeue_fresh() if after is None else self._delivery.requeue_fresh(after))
+        await self._delivery.requeue_fresh(after)
         self.settled = True
 
 

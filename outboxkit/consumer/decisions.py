@@ -75,8 +75,8 @@ def given_up(error: BaseException) -> Decision:
 
 
 def malformed(delivery: Malformed) -> Decision:
-    """The decision on a delivery that is not a message."""
-    return Decision(Outcome.DEAD, "malformed", delivery.reason)
+    """The decision on a delivery that is not a message, or whose envelope a reader cannot read."""
+    return Decision(Outcome.DEAD, delivery.kind, delivery.reason)
 
 
 def stale_message(message_time: datetime, policy: ConsumerPolicy) -> Decision:

@@ -18,6 +18,7 @@ from structlog.typing import FilteringBoundLogger
 
 from outboxkit import inbox, window
 from outboxkit.brokers import Delivery, Malformed
+from outboxkit.compression import INFLATED_FACTOR, compression_named
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
@@ -79,7 +80,10 @@ class Routing:
             return Arrival(delivery, Mode.SINGLE)
         mode = Mode.BATCHED if message.type in self._batched else Mode.SINGLE
         key = message.key if self._ordered else None
-        arrival = Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=len(message.payload))
+        size = len(message.payload)
+        if message.content_encoding and compression_named(message.content_encoding):
+            size *= INFLATED_FACTOR
+        arrival = Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size)
         if self.limits:
             arrival.limits = tuple(self.limits[name] for name in self.names(arrival) if name in self.limits)
         return arrival

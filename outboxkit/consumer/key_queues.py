@@ -32,7 +32,7 @@ class Arrival:
         mode: how it is handled.
         key: its ordering key; None if it has none, or if the consumer is not ordered.
         number: its rank in order of arrival.
-        size: bytes of its payload.
+        size: bytes of its payload, as far as they are known before it is inflated.
         waits: the delay before its next attempt, spent unsettled in its key queue; None if there is none.
         failures: the number of failures that were followed by such a delay.
         first_failed_at: the time of the first of them.

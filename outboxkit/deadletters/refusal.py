@@ -19,13 +19,15 @@ from outboxkit.message import NAME_LIMIT, Message
 def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
     """The message's own headers, and those that name the handler that gave it up, or the handlers that it is for.
 
+    If it is not a message, they also name the properties that it came without.
+
     Raises:
         ValueError: the stored headers cannot be read.
     """
     try:
         headers = decode_headers(letter.headers)
         handlers = read_delivery_headers(headers).handlers if letter.handler is None else (letter.handler,)
-        extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at).headers()
+        extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at, absent=_absent(letter)).headers()
         return msgspec.json.encode(carried(headers) | extra)
     except RecursionError as error:
         raise ValueError(str(error)) from error
@@ -51,7 +53,8 @@ _PLAIN = {
     "`outboxkit dead show`, and discard the duplicate",
     Refusal.NO_PLACE: "no place in the outbox is known for it; it can be discarded",
     Refusal.MALFORMED: "it has no id or no type, or a value that no message can hold. Its producer must send it "
-    "again, and it can be discarded",
+    "again, and it can be discarded. If its consumer has a reader by now that knows its id and type, "
+    "give the same --readers",
     Refusal.NO_QUEUE: "no queue is known to send it back to; it can be discarded",
     Refusal.STALE: "older than the inbox is sure to remember: it may have been handled, and a replay may repeat its "
     "effects. Find out; then add --accept-stale, or discard it",
@@ -66,17 +69,20 @@ class ReplayRules:
         retention: the inbox's retention in the consumers' settings.
         skew: the clock skew in the consumers' settings.
         accept_stale: also replay stale ones, which get the time of the replay.
+        has_readers: whether the consumers have readers of foreign envelopes. Those without an id or a type are replayed
+            then, as they came.
     """
 
     retention: timedelta = timedelta(days=14)
     skew: timedelta = window.CLOCK_SKEW
     accept_stale: bool = False
+    has_readers: bool = False
 
     def refusal(self, letter: Row[Any], now: datetime) -> Refusal | None:
         """The reason for which this dead letter cannot be replayed, or None. Its place in the outbox is not checked."""
         if letter.side == "outbox":
             return Refusal.NO_PLACE if letter.position is None else None
-        if not _is_message(letter):
+        if not (_is_message(letter) or (self.has_readers and _absent(letter))):
             return Refusal.MALFORMED
         if not letter.queue or len(letter.queue.encode()) > NAME_LIMIT:
             return Refusal.NO_QUEUE
@@ -86,6 +92,11 @@ class ReplayRules:
         """Whether a consumer would find it stale. A dead letter with the reason `stale` always is."""
         made_at = window.message_time(letter.message_id or "", letter.created_at)
         return letter.reason == "stale" or window.is_too_old(made_at, now=now, retention=self.retention, skew=self.skew)
+
+
+def _absent(letter: Row[Any]) -> tuple[str, ...]:
+    """Those of the properties `message_id` and `type` that it came without."""
+    return tuple(name for name in ("message_id", "type") if not getattr(letter, name))
 
 
 def _is_message(letter: Row[Any]) -> bool:

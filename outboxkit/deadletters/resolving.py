@@ -110,7 +110,7 @@ async def _send_back(
         except ValueError:
             why = Refusal.MALFORMED
         if why is None:
-            sent.append({"id": letter.id, "headers": written})
+            sent.append({"id": letter.id, "headers": written, "stand_in": f"dead-letter-{letter.id}"})
         else:
             page.refuse(why, [letter.id])
     if sent:

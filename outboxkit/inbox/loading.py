@@ -1,11 +1,13 @@
-"""Imports modules that have handlers; an import error names its line in the user's code."""
+"""Imports modules that have handlers or readers; an import error names its line in the user's code."""
 
 import importlib
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+from outboxkit.envelopes import READERS, Reader
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
 
@@ -28,6 +30,29 @@ def load_module(name: str) -> ModuleType:
             raise ConfigurationError(f"no module named {error.name!r}; {hint}") from None
         text = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else first_line(error)
         raise ConfigurationError(f"module {name!r} cannot be imported: {_location(error)}{text}") from error
+
+
+def load_readers(names: Sequence[str]) -> list[Reader]:
+    """The readers of these names: built-in ones, or `MODULE:NAME` for one of your own.
+
+    Raises:
+        ConfigurationError: there is no such reader, or it cannot be called.
+    """
+    readers: list[Reader] = []
+    for name in names:
+        module, _, attribute = name.partition(":")
+        if name in READERS:
+            readers.append(READERS[name]())
+            continue
+        reader = getattr(load_module(module), attribute, None) if module and attribute else None
+        if not callable(reader) or isinstance(reader, type):
+            known = ", ".join(READERS)
+            raise ConfigurationError(
+                f"OUTBOXKIT_READERS names {name!r}, which is not a reader: {known} are accepted, or MODULE:NAME. "
+                "That is a function, or an object that can be called, which takes an Envelope"
+            )
+        readers.append(reader)
+    return readers
 
 
 def _location(error: Exception) -> str:

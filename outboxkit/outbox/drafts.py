@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypedDict
 
 from outboxkit import codec, ids
+from outboxkit.compression import INFLATED_LIMIT, WORTHWHILE, deflate
 from outboxkit.envelope import Sending, to_row
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.events import Declaration, declaration_of_instance
@@ -120,12 +121,15 @@ class Drafts:
             raise EncodeError(
                 "dedup compares message ids, and a new one is always unique; give message_id=ids.derive(...)"
             )
+        payload = codec.encode(event, limit=self._limit)
+        encoding = declaration.compress if WORTHWHILE <= len(payload) <= INFLATED_LIMIT else None
         return Message(
             id=ids.new(at=self._later) if self._id is None else self._id,
             type=declaration.name,
             version=declaration.version,
-            payload=codec.encode(event, limit=self._limit),
+            payload=payload if encoding is None else deflate(payload, encoding),
             created_at=self._created_at,
+            content_encoding=encoding,
             **self._properties,
         )
 

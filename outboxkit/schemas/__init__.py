@@ -19,11 +19,11 @@ from outboxkit.failures import text_of
 from outboxkit.schemas.compare import Difference, differences
 from outboxkit.schemas.json_schema import Schema, json_schema
 
-__all__ = ["Difference", "Finding", "Folder", "Schema", "differences", "events_in", "find_changes", "json_schema"]
+__all__ = ["Difference", "Folder", "Schema", "SchemaChange", "differences", "events_in", "find_changes", "json_schema"]
 
 
-class Finding(NamedTuple):
-    """One result of a check.
+class SchemaChange(NamedTuple):
+    """A change of an event since its schema was exported.
 
     Attributes:
         event: the event's name.
@@ -107,7 +107,7 @@ def read_schema(path: Path) -> Schema:
     return schema
 
 
-def find_changes(events: Sequence[type], folder: Folder) -> Iterator[Finding]:
+def find_changes(events: Sequence[type], folder: Folder) -> Iterator[SchemaChange]:
     """Compare the classes with the committed schemas. A finding that is breaking names what to do.
 
     Raises:
@@ -120,10 +120,10 @@ def find_changes(events: Sequence[type], folder: Folder) -> Iterator[Finding]:
         if type_ not in known:
             cure = f"give its new name aliases=({type_!r},), or name its module, too. If nobody sends or reads it any "
             cure += f"more, delete {folder.file(type_, 1).parent}"
-            yield Finding(type_, "is exported, and no event here has this name", cure)
+            yield SchemaChange(type_, "is exported, and no event here has this name", cure)
 
 
-def _check_event(cls: type, folder: Folder) -> Iterator[Finding]:
+def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
     declaration = declaration_of(cls)
     name, version = declaration.name, declaration.version
     committed = {
@@ -133,22 +133,22 @@ def _check_event(cls: type, folder: Folder) -> Iterator[Finding]:
     try:
         upcasts.chain_of(cls)
     except ConfigurationError as error:
-        yield Finding(name, str(error), "without it no consumer of the event starts")
+        yield SchemaChange(name, str(error), "without it no consumer of the event starts")
     if version < latest:
-        yield Finding(
+        yield SchemaChange(
             name, f"has version {version}, and version {latest} is exported", f"write version={latest} or higher"
         )
     elif version > latest:
-        yield Finding(name, f"version {version} is new" if committed else "is new", breaking=False)
+        yield SchemaChange(name, f"version {version} is new" if committed else "is new", breaking=False)
     else:
         raised = f"@event({name!r}, version={version + 1})"
         cure = f"raise the version, {raised}, and write @upcast({name!r}, {version}) for messages of version {version}"
         for path, text, breaking in differences(committed[latest], json_schema(cls)):
             more = ", or give the field a default" if text.endswith(("required field", "is required")) else ""
             softly = "" if text.endswith("optional field") else "deploy consumers first: an old one may not read it"
-            yield Finding(name, f"{path} {text}".strip(), cure + more if breaking else softly, breaking)
+            yield SchemaChange(name, f"{path} {text}".strip(), cure + more if breaking else softly, breaking)
         if not folder.file(name, version).exists():
-            yield Finding(name, f"was {', '.join(map(repr, declaration.aliases))}", breaking=False)
+            yield SchemaChange(name, f"was {', '.join(map(repr, declaration.aliases))}", breaking=False)
 
 
 def _versions(folder: Path) -> Iterator[int]:

@@ -112,11 +112,16 @@ def envelopes(dialect: str) -> Select[Any]:
 def send_back() -> Insert:
     """Put a dead letter of the inbox into the outbox, behind all rows there: a new row of the destination `default`.
 
-    Parameters: id, and headers with its handler; or a list of both. Index: the primary key. Locks: the new row.
+    One without an id or a type gets a stand-in, because a row of the outbox has both.
+
+    Parameters: id, headers with its handler, and stand_in; or a list of these. Index: the primary key. Locks: the new
+    row.
     """
     headers = bindparam("headers", type_=outbox.c.headers.type)
-    values = [headers if name == "headers" else readable(dead_letter.c[name]) for name in COLUMNS]
-    source = select(*values).where(
+    stand_in = bindparam("stand_in", type_=outbox.c.message_id.type)
+    values: dict[str, ColumnElement[Any]] = {name: readable(dead_letter.c[name]) for name in COLUMNS}
+    values |= {name: func.coalesce(dead_letter.c[name], stand_in).label(name) for name in ("message_id", "type")}
+    source = select(*(values | {"headers": headers}).values()).where(
         dead_letter.c.resolution.is_(None), dead_letter.c.id == bindparam("id", type_=BigInteger)
     )
     return insert(outbox).inline().from_select(list(COLUMNS), source, include_defaults=False)

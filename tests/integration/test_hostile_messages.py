@@ -129,7 +129,8 @@ def hostile() -> list[dict[str, Any]]:
     made = [{"headers": {name: value}} for name in READ for value in values]
     made += [{"headers": {"outboxkit-handlers": [f"name-{number}" for number in range(3000)]}}]
     made += [{"message_id": "a\0b"}, {"type": "a\0b"}, {"type": "x\ny" * 80}, {"content_type": "a\0b"}]
-    made += [{"content_encoding": "gzip"}, {"correlation_id": "\x00"}, {"timestamp": 253402300799}]
+    made += [{"content_encoding": name} for name in ("gzip", "zstd", "br")]
+    made += [{"correlation_id": "\x00"}, {"timestamp": 253402300799}]
     made += [{"app_id": "\x1b"}, {"reply_to": "x" * 255}]
     return made
 
@@ -182,7 +183,8 @@ async def test_hostile_messages_are_settled_and_the_healthy_one_behind_is_handle
     assert len(letters) + len(processed(pg_engine)) == len(messages) + 1
     assert broker.depth() == 0
     assert all(letter.attempts <= reserved.MOST_ATTEMPTS and len(letter.error) <= 1000 for letter in letters)
-    assert any("gzip-encoded" in letter.error for letter in letters)
+    errors = "\n".join(letter.error for letter in letters)
+    assert all(text in errors for text in ("br-encoded", "not valid gzip", "not valid zstd"))
 
 
 async def test_a_message_for_thousands_of_names_is_one_dead_letter(

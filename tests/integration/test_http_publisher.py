@@ -136,7 +136,7 @@ async def test_any_id_is_a_key(make: Make, destination: Destination, id_: str, s
 
 async def test_cloudevents_and_a_signature_on_request(make: Make, destination: Destination):
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    publisher = make(cloudevents=True, source="/shop/Zoë", secret=secret, authorization="Bearer abc")
+    publisher = make(cloudevents="binary", source="/shop/Zoë", secret=secret, authorization="Bearer abc")
     assert await publish(publisher, made("a.b", type="Card charged", created_at=CREATED)) == [CONFIRMED]
     (call,) = destination.calls
     headers = {name: value for name, value in call.headers if name.startswith("ce-")}
@@ -146,6 +146,7 @@ async def test_cloudevents_and_a_signature_on_request(make: Make, destination: D
         "ce-type": "Card%20charged",
         "ce-source": "/shop/Zo%C3%AB",
         "ce-time": "2026-03-04T05:06:07.890000Z",
+        "ce-outboxkitid": "a.b",
     }
     assert call.header("authorization") == "Bearer abc"
     assert call.header("webhook-id") == "a%2Eb"

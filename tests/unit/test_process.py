@@ -79,6 +79,7 @@ def test_an_http_destination_gets_its_publisher_with_all_that_was_asked_for(monk
     told: dict[str, object] = {}
     monkeypatch.setattr(http, "HttpPublisher", lambda url, **more: told.update(more, url=url))
     asked = {"timeout": SECOND, "concurrency": 3, "authorization": "Bearer hunter2", "secret": SIGNING}
+    asked |= {"cloudevents": "binary", "source": "/shop"}
     process.http_publisher("https://pay.example/", **asked)
     assert told == asked | {"url": "https://pay.example/"}
 

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from outboxkit import ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
-from outboxkit.settings import SECRETS, ConsumedQueue, Settings, load, parse_duration, variable
+from outboxkit.settings import SECRETS, Settings, load, parse_duration, variable
+from outboxkit.sources import Binding, ConsumedQueue
 
 SECRET = "hunter2"
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -58,7 +59,12 @@ BAD = {
         f"whsec_{b64encode(b'x' * 32).decode()}*{SECRET}",
     ],
     "exchange": ["", "x" * 256],
+    "readers": ["", ",", "cloudevents,,celery", " , "],
+    "cloudevents": ["", "true", "Binary"],
+    "cloudevents_source": ["", "x" * 256],
     "queue": ["", "x" * 201, "mails:0", "mails:1001", "a,,b", "a,a:2", "a,"],
+    "bind": ["", "orders", ":key", "=x:y", "q=:k", "x" * 256 + ":k", "a:b,", "q="],
+    "declare": ["", "perhaps", "2"],
     "batch_size": ["0", "-1", "10001", "1.5", "many", ""],
     "publish_timeout": ["0s", "10", "-1s", "soon", "", "10 parsecs", "1e3s", "9" * 400 + "d", "1000000d"],
     "poll_interval": ["0ms", "1", "x"],
@@ -168,6 +174,9 @@ def test_the_defaults():
         ("queue", "billing, mails:2", (ConsumedQueue("billing"), ConsumedQueue("mails", 2))),
         ("queue", "a:b:1000", (ConsumedQueue("a:b", 1000),)),
         ("queue", "a:b", (ConsumedQueue("a:b"),)),
+        ("bind", "amq.topic:orders.*", (Binding("amq.topic", "orders.*"),)),
+        ("bind", "Shop:OrderPaid:, mails=x:k=1", (Binding("Shop:OrderPaid", ""), Binding("x", "k=1", "mails"))),
+        ("declare", "false", False),
         ("batch_size", "10000", 10_000),
         ("publish_timeout", "500ms", timedelta(milliseconds=500)),
         ("inbox_retention", "7d", timedelta(days=7)),

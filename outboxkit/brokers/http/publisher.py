@@ -16,6 +16,7 @@ from outboxkit.brokers.http.call import Call, reason_of
 from outboxkit.brokers.http.order import Answered, Lost, Outcome, SendOrder, Unreached
 from outboxkit.brokers.http.verdict import HttpResponse
 from outboxkit.codec import MAX_PAYLOAD_BYTES
+from outboxkit.envelopes.cloudevents import ContentMode, check_source, in_structured_mode
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
 
@@ -39,8 +40,8 @@ class HttpPublisher:
         concurrency: the limit of open requests and of connections.
         authorization: the value of the `Authorization` header.
         secret: the key for signatures (Standard Webhooks): `whsec_` and the base64 of 24 to 64 bytes.
-        cloudevents: send the attributes of CloudEvents 1.0 as headers (binary mode).
-        source: the `source` among these attributes.
+        cloudevents: the content mode in which messages are CloudEvents 1.0; None: they are none.
+        source: the `source` of these events.
         max_answer: bytes of an answer that are kept. The receipt of a longer one is a confirm with a reason and
             without an answer.
 
@@ -58,18 +59,17 @@ class HttpPublisher:
         concurrency: int = 8,
         authorization: str | None = None,
         secret: str | None = None,
-        cloudevents: bool = False,
+        cloudevents: ContentMode | None = None,
         source: str = "outboxkit",
         max_answer: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self._target = request.parse(url, authorization=authorization, secret=secret)
-        if cloudevents and not source:
-            raise ConfigurationError("CloudEvents need a source: a URI, or a name such as /shop")
+        check_source(cloudevents, source)
         if concurrency < 1 or max_answer < 1 or timeout <= timedelta(0):
             raise ConfigurationError("an HTTP destination needs a concurrency, a limit and a timeout of more than 0")
         self._timeout = timeout.total_seconds()
         self._concurrency = concurrency
-        self._source = source if cloudevents else None
+        self._cloudevents, self._source = cloudevents, source
         self._max_answer = max_answer
         self._fixed = _fixed_headers(self._target)
         self._transport: httpx.AsyncHTTPTransport | None = None
@@ -175,7 +175,10 @@ class HttpPublisher:
         return Answered(receipt, responded=False)
 
     def _request(self, message: Message) -> httpx.Request:
-        headers = request.headers_of(message, source=self._source) | self._fixed
+        if self._cloudevents == "structured":
+            message = in_structured_mode(message, self._source)
+        source = self._source if self._cloudevents == "binary" else None
+        headers = request.headers_of(message, source=source) | self._fixed
         if self._target.key is not None:
             id_, now = request.key_of(message), datetime.now(UTC)
             headers |= request.signature_headers(self._target.key, id=id_, body=message.payload, now=now)

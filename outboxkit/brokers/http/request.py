@@ -11,7 +11,7 @@ import hmac
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from urllib.parse import quote
 
 import httpx
@@ -19,6 +19,7 @@ import httpx
 from outboxkit import ids
 from outboxkit.brokers.http import call
 from outboxkit.brokers.http.call import Redaction
+from outboxkit.envelopes.cloudevents import attributes_of, utc_text
 from outboxkit.errors import ConfigurationError
 from outboxkit.headers import OWN
 from outboxkit.message import Message
@@ -201,7 +202,7 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
         "outboxkit-topic": message.topic,
         "outboxkit-correlation-id": message.correlation_id,
         "outboxkit-causation-id": message.causation_id,
-        "outboxkit-created-at": _time(message.created_at),
+        "outboxkit-created-at": utc_text(message.created_at),
     }
     headers |= {name: percent_encoded(value) for name, value in optional.items() if value is not None}
     if source is not None:
@@ -276,18 +277,5 @@ def _escaped(key: str) -> str:
 
 
 def _cloud_event(message: Message, source: str) -> dict[str, str]:
-    """The attributes of CloudEvents 1.0 in binary mode; `datacontenttype` is the content type itself.
-
-    `dataversion` is an extension: the version of the event's fields, unless it is 1.
-    """
-    attributes = {"specversion": "1.0", "id": message.id, "type": message.type, "source": source}
-    if (time := _time(message.created_at)) is not None:
-        attributes["time"] = time
-    if message.version != 1:
-        attributes["dataversion"] = str(message.version)
-    return {f"ce-{name}": percent_encoded(value) for name, value in attributes.items()}
-
-
-def _time(moment: datetime | None) -> str | None:
-    """RFC 3339, in UTC."""
-    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    """The attributes of CloudEvents 1.0 in binary mode; `datacontenttype` is the content type itself."""
+    return {f"ce-{name}": percent_encoded(value) for name, value in attributes_of(message, source).items()}

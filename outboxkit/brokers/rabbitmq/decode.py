@@ -204,7 +204,8 @@ VERSION_DIGITS = 10
 """The most digits that a version has."""
 SAFE_LENGTH = 63
 """Characters that fit into the 255 bytes of a short string, whatever they are."""
-_NOT_THE_USERS = (OWN, *BROKERS_OWN)
+NOT_THE_USERS = (OWN, *BROKERS_OWN)
+"""Prefixes of the headers that are not the publisher's own."""
 _NO_HEADERS: dict[str, Any] = {}
 
 
@@ -213,10 +214,10 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
     id_, type_, headers = properties.message_id, properties.message_type, properties.headers or _NO_HEADERS
     version = 1 if VERSION not in headers else _version(headers[VERSION])
     if properties.unreadable is not None or not id_ or not type_ or version is None:
-        return _malformed(_why_malformed(properties, headers), properties, body)
+        return _malformed(_why_malformed(properties, headers), properties, body, topic)
     key, causation = _string(headers.get(KEY)), _string(headers.get(CAUSATION))
     texts = (key, topic, properties.correlation_id, causation, properties.content_encoding or None)
-    users_headers = {name: value for name, value in headers.items() if not name.startswith(_NOT_THE_USERS)}
+    users_headers = {name: value for name, value in headers.items() if not name.startswith(NOT_THE_USERS)}
     content_type = properties.content_type or CONTENT_TYPE
     start = (id_, type_, body, key, topic, users_headers)
     fields = (*start, *texts[2:4], properties.timestamp, content_type, texts[4], None, version)
@@ -226,7 +227,7 @@ def to_message(properties: Properties, body: bytes, topic: str) -> Message | Mal
             return unchecked(fields)
         return Message(*fields)
     except EncodeError as error:
-        return _malformed(str(error), properties, body)
+        return _malformed(str(error), properties, body, topic)
 
 
 def topic_of(properties: Properties, routing_key: str, *, dropped: bool = False) -> str:
@@ -263,7 +264,7 @@ def _why_malformed(properties: Properties, headers: dict[str, Any]) -> str:
     return f"its header {VERSION} is {printable(repr(headers[VERSION]), 60)}; a whole number from 1 is accepted"
 
 
-def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
+def _malformed(reason: str, properties: Properties, body: bytes, topic: str) -> Malformed:
     return Malformed(
         reason=reason,
         payload=body,
@@ -276,6 +277,9 @@ def _malformed(reason: str, properties: Properties, body: bytes) -> Malformed:
         },
         content_type=properties.content_type,
         correlation_id=properties.correlation_id,
+        content_encoding=properties.content_encoding or None,
+        topic=topic,
+        created_at=properties.timestamp,
     )
 
 

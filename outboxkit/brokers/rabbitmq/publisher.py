@@ -18,6 +18,7 @@ from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, blames_a_message
 from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser
+from outboxkit.envelopes.cloudevents import ContentMode, as_cloud_event, check_source
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 
@@ -34,6 +35,8 @@ class RabbitPublisher:
         exchange: its name.
         timeout: the limit for a batch until it is confirmed, and for a connection until it is open.
         app_id: AMQP's `app_id` property of every message.
+        cloudevents: the content mode in which messages are CloudEvents 1.0 as well; None: they are none.
+        source: the `source` of these events.
         clock: seconds that only grow; a parameter for tests.
         shuffle: puts the URLs into their order; a parameter for tests.
     """
@@ -45,9 +48,13 @@ class RabbitPublisher:
         exchange: str,
         timeout: timedelta = timedelta(seconds=10),
         app_id: str = "outboxkit",
+        cloudevents: ContentMode | None = None,
+        source: str = "outboxkit",
         clock: Callable[[], float] = time.monotonic,
         shuffle: Callable[[list[str]], None] = random.shuffle,
     ) -> None:
+        check_source(cloudevents, source)
+        self._cloudevents, self._source = cloudevents, source
         self._addresses = connection.Addresses(url, shuffle=shuffle)
         self._exchange = exchange
         self._timeout = timeout.total_seconds()
@@ -79,6 +86,8 @@ class RabbitPublisher:
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms. A timeout closes the connection, whose state is then unknown."""
         self._raise_if_blocked(self._working_channel())
+        if self._cloudevents is not None:
+            batch = [as_cloud_event(message, self._source, self._cloudevents) for message in batch]
         plan = PublishPlan(batch, self._serialized, self._candidates)
         try:
             async with asyncio.timeout(self._timeout):

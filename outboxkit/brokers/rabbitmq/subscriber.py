@@ -2,86 +2,29 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from datetime import timedelta
 
 import aio_pika
 import aiormq
 from pamqp import commands
 
 from outboxkit import urls
-from outboxkit.brokers import Malformed, reserved
-from outboxkit.brokers.rabbitmq import connection, decode, incoming
+from outboxkit.brokers.rabbitmq import connection, incoming
+from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, retry_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.errors import BrokerUnavailable
-from outboxkit.message import Message
-from outboxkit.retry import DEFAULT_DELAYS, delay_for
-
-
-class Source(Protocol):
-    """The subscriber of a delivery, as far as the delivery needs it."""
-
-    async def copy(
-        self, delivery: "RabbitDelivery", delivery_headers: DeliveryHeaders, delay: timedelta | None
-    ) -> None:
-        """Put a copy into the queue of a retry delay or, without a delay, at the end of the delivery's own queue.
-
-        Raises:
-            BrokerUnavailable: the copy may be missing. The broker delivers the message again.
-        """
-
-    @property
-    def delays(self) -> tuple[timedelta, ...]:
-        """The retry delays, ascending."""
-
-
-class RabbitDelivery:
-    """A delivery, which must be acked on the channel on which it arrived."""
-
-    __slots__ = ("_source", "channel", "delivery_headers", "dropped", "message", "raw", "redeliveries", "topic")
-
-    def __init__(self, raw: RawDelivery, channel: DeliveryChannel, source: Source, *, dropped: bool) -> None:
-        properties = raw.properties
-        self.raw = raw
-        self.dropped = dropped
-        self.topic = decode.topic_of(properties, raw.routing_key, dropped=dropped)
-        self.message: Message | Malformed = decode.to_message(properties, raw.body, self.topic)
-        self.delivery_headers = (
-            reserved.read_delivery_headers(properties.headers) if properties.headers else reserved.FRESH
-        )
-        self.redeliveries = decode.redeliveries(properties, redelivered=raw.redelivered)
-        self.channel = channel
-        self._source = source
-
-    async def ack(self) -> None:
-        """Basic.Ack, sent together with other acks of the same turn of the event loop."""
-        self.channel.ack(self.raw.tag)
-
-    async def requeue(self) -> None:
-        """Basic.Nack with requeue."""
-        self.channel.nack(self.raw.tag)
-
-    async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
-        """Publish a copy to a retry queue, await its confirm, then ack. A crash in between leaves two, never none."""
-        delay = delay_for(self._source.delays, self.delivery_headers.attempt, after)
-        delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
-        await self._source.copy(self, delivery_headers, delay)
-        await self.ack()
-        return delay
-
-    async def requeue_fresh(self, after: timedelta | None = None) -> None:
-        """Publish a copy to the same queue, or to a retry queue, await its confirm, then ack."""
-        delay = None if after is None else delay_for(self._source.delays, 1, after)
-        await self._source.copy(self, self.delivery_headers, delay)
-        await self.ack()
-
+from outboxkit.errors import BrokerUnavailable, ConfigurationError
+from outboxkit.retry import DEFAULT_DELAYS
 
 EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 """A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""
+
+
+STREAM_OFFSET = "x-stream-offset"
+KINDS = "Quorum and classic queues are accepted; bind one of them to the same exchange"
 
 
 class RabbitSubscriber:
@@ -94,8 +37,9 @@ class RabbitSubscriber:
     Args:
         url: `amqp://` or `amqps://`.
         queue: its name.
-        exchange: the topic exchange, which is declared if it is missing.
-        topics: routing keys to bind, usually the handled event types.
+        exchange: the topic exchange, which is declared if it is missing. None: the queue exists, of any kind but a
+            stream, and is consumed as it is. Then nothing but missing retry queues is declared, and nothing is bound.
+        topics: routing keys to bind, usually the handled event types. `(exchange, key)` binds to another exchange.
         prefetch: the limit of unacked deliveries.
         delays: the retry delays, ascending.
         ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
@@ -110,8 +54,8 @@ class RabbitSubscriber:
         url: str,
         queue: str,
         *,
-        exchange: str,
-        topics: Sequence[str],
+        exchange: str | None,
+        topics: Sequence[str | tuple[str, str]],
         prefetch: int = 64,
         delays: Sequence[timedelta] = DEFAULT_DELAYS,
         ordered: bool = False,
@@ -120,6 +64,7 @@ class RabbitSubscriber:
         self.delays = tuple(delays)
         self._url, self._addresses = url, connection.Addresses(url)
         self._queue, self._dead = queue, dead_queue(queue)
+        self._sources: tuple[str, ...] = ()
         self._queues = Queues(queue, exchange, topics, self.delays, ordered, vhost=connection.vhost(url))
         self._prefetch, self.max_unacked_bytes = prefetch, incoming.MAX_UNACKED_BYTES
         self._timeout = timeout.total_seconds()
@@ -161,7 +106,7 @@ class RabbitSubscriber:
             )
             amqp_channel, self._wire = await connection.open_channel(self._connection, on_lost=channel.lose)
             self._wire.on_consumer_cancel_callbacks.add(on_cancelled)
-            await self._queues.declare(amqp_channel, self._timeout)
+            self._sources = await self._queues.prepare(self._connection, self._timeout)
             with connection.convert_errors("cannot set the prefetch"):
                 await amqp_channel.set_qos(prefetch_count=self._prefetch, timeout=self._timeout)
             channel.listen(channel=self._wire.number)
@@ -182,7 +127,11 @@ class RabbitSubscriber:
         if not is_stopped:
             await self._consume(channel)
         raw = await (channel.next() if wait else self._next_or_none(channel))
-        return None if raw is None else RabbitDelivery(raw, channel, self, dropped=raw.consumer == self._dead)
+        if raw is None:
+            return None
+        if self._queues.exchange is None and STREAM_OFFSET in (raw.properties.headers or ()):
+            raise ConfigurationError(f"OUTBOXKIT_QUEUE is {self._queue!r}, a stream: it keeps what was acked. {KINDS}")
+        return RabbitDelivery(raw, channel, self, dropped=raw.consumer == self._dead)
 
     async def postponed(self) -> int:
         """The number of messages in all retry queues."""
@@ -211,7 +160,7 @@ class RabbitSubscriber:
         if self._consuming is not None:
             await asyncio.wait((self._consuming,))
         if wire is not None:
-            queues = (self._queue, self._dead) if self._consumed is channel else ()
+            queues = self._sources if self._consumed is channel else ()
             await channel.stop_receiving(wire, *queues)
 
     async def close(self) -> None:
@@ -243,7 +192,7 @@ class RabbitSubscriber:
     async def _start_consuming(self, channel: DeliveryChannel) -> None:
         if self._wire is not None:
             with channel.reading():
-                for queue in (self._dead, self._queue):  # the larger one last: no answer comes behind its messages
+                for queue in self._sources:  # the larger one last: no answer comes behind its messages
                     await channel.consume(self._wire, queue)
             self._consumed = channel
 
@@ -260,13 +209,19 @@ class RabbitSubscriber:
                 await asyncio.sleep(POLL_SECONDS)
                 if channel.has_next:
                     continue
-                polls = polls + 1 if await self._is_empty(self._queue) and await self._is_empty(self._dead) else 0
-            elif (raw := await channel.get(self._queue) or await channel.get(self._dead)) is not None:
+                polls = polls + 1 if all([await self._is_empty(queue) for queue in self._sources]) else 0
+            elif (raw := await self._get(channel)) is not None:
                 break
             else:
                 polls += 1
                 await asyncio.sleep(POLL_SECONDS)
         return raw
+
+    async def _get(self, channel: DeliveryChannel) -> RawDelivery | None:
+        for queue in reversed(self._sources):
+            if (raw := await channel.get(queue)) is not None:
+                return raw
+        return None
 
     def _is_exhausted(self, channel: DeliveryChannel) -> bool:
         """Whether no delivery can come before one is acked. With a single active consumer there is no Basic.Get."""

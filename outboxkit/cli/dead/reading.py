@@ -67,7 +67,7 @@ class Filters:
 
 def rules(settings: Settings, *, accept_stale: bool = False) -> ReplayRules:
     """The rules for replaying dead letters of the inbox, from the consumers' settings."""
-    return ReplayRules(settings.inbox_retention, accept_stale=accept_stale)
+    return ReplayRules(settings.inbox_retention, accept_stale=accept_stale, has_readers=bool(settings.readers))
 
 
 def is_number(argument: str) -> bool:

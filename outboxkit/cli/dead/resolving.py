@@ -47,7 +47,7 @@ class Plan:
     rules: ReplayRules
 
 
-@with_settings(*DATABASE, "inbox_retention", "shutdown_timeout")
+@with_settings(*DATABASE, "inbox_retention", "readers", "shutdown_timeout")
 @with_filters
 def replay(
     settings: Settings,

@@ -11,7 +11,9 @@ from rich.text import Text
 from sqlalchemy import Row
 
 from outboxkit.cli.wording import many, number, printable_name, span
+from outboxkit.codec import plain_payload
 from outboxkit.deadletters import Refusal, Survey
+from outboxkit.errors import DecodeError
 from outboxkit.headers import decode_headers
 from outboxkit.message import DEFAULT_DESTINATION
 
@@ -98,8 +100,10 @@ def _content(row: Row[Any]) -> Iterator[str]:
     if row.traceback is not None:
         yield "traceback"
         yield from (f"  {printable_name(line)}" for line in row.traceback.splitlines())
-    yield _line("payload", f"{number(len(row.payload))} bytes")
-    yield from (f"  {line}" for line in _payload(row.payload))
+    plain = _plain(row)
+    inflated = "" if plain is row.payload else f", {number(len(plain))} inflated"
+    yield _line("payload", f"{number(len(row.payload))} bytes{inflated}")
+    yield from (f"  {line}" for line in _payload(plain))
 
 
 def audit(row: Row[Any]) -> str | None:
@@ -116,8 +120,8 @@ def listed(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
 
 
 def detailed(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
-    """All columns, for JSON. The payload is `payload` if it is text, else `payload_base64`."""
-    text = _text(row.payload)
+    """All columns, for JSON. The payload, inflated, is `payload` if it is text, else it is in `payload_base64`."""
+    text = _text(_plain(row))
     payload = {"payload_base64": row.payload} if text is None else {"payload": text}
     return listed(row, why) | {"headers": headers(row.headers), "payload_bytes": len(row.payload)} | payload
 
@@ -181,6 +185,15 @@ def _payload(payload: bytes) -> Iterator[str]:
     with suppress(msgspec.DecodeError, RecursionError):
         text = msgspec.json.format(payload, indent=2).decode()
     yield from (printable_name(line) for line in text.split("\n"))
+
+
+def _plain(row: Row[Any]) -> bytes:
+    """The payload, inflated if it is compressed and can be inflated; else as it is stored."""
+    try:
+        return plain_payload(row.payload, row.content_encoding)
+    except DecodeError:
+        payload: bytes = row.payload
+        return payload
 
 
 def _text(payload: bytes) -> str | None:

@@ -18,7 +18,8 @@ from outboxkit.codec import decode
 from outboxkit.consumer import Consumer, Consumers
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
-from outboxkit.settings import ConsumedQueue, Settings
+from outboxkit.settings import Settings
+from outboxkit.sources import ConsumedQueue
 
 QUEUE = "demo"
 ROLLED_BACK_EVERY = 10

@@ -17,14 +17,19 @@ NAMES = st.lists(
     unique=True,
 ).map(tuple)
 MARKS = st.builds(
-    DeliveryHeaders, st.integers(1, reserved.MOST_ATTEMPTS), st.none() | MOMENTS, NAMES, st.none() | MOMENTS
+    DeliveryHeaders,
+    st.integers(1, reserved.MOST_ATTEMPTS),
+    st.none() | MOMENTS,
+    NAMES,
+    st.none() | MOMENTS,
+    st.sampled_from([(), ("type",), ("message_id",), ("message_id", "type")]),
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
-RESERVED = [reserved.ATTEMPT, reserved.FIRST_FAILED, reserved.HANDLERS, reserved.ACCEPTED]
+RESERVED = [reserved.ATTEMPT, reserved.FIRST_FAILED, reserved.HANDLERS, reserved.ACCEPTED, reserved.ABSENT]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 

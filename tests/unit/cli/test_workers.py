@@ -160,13 +160,14 @@ def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
         for more in (given, {}):
             compose._publisher(settings.load({**somewhere, **more}))
     first, second = asked
-    assert first | {"timeout": 0} == {
+    plain = {"cloudevents": None, "source": "outboxkit"}
+    assert first | {"timeout": 0} == plain | {
         "authorization": "Bearer hunter2",
         "secret": secret,
         "concurrency": 3,
         "timeout": 0,
     }
-    assert second == {"timeout": timedelta(seconds=10), "concurrency": 8}
+    assert second == plain | {"timeout": timedelta(seconds=10), "concurrency": 8}
     monkeypatch.setenv("OUTBOXKIT_LOG_LEVEL", "debug")
     url = (
         "--broker-url",

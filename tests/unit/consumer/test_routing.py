@@ -10,6 +10,7 @@ from outboxkit import Message, Outcome, event, ids, inbox_handler
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
+from outboxkit.compression import INFLATED_FACTOR
 from outboxkit.consumer import ConsumerPolicy, Decision
 from outboxkit.consumer.handle import Routing
 from outboxkit.consumer.key_queues import Arrival, Mode
@@ -46,6 +47,11 @@ def delivery(
         subscriber.queue.requeue(kept)
         kept = subscriber.queue.ready.pop()
     return MemoryDelivery(kept, subscriber)
+
+
+def test_a_compressed_payload_counts_as_what_it_may_become():
+    sizes = [routing(bill).arrival(delivery(message(content_encoding=name))).size for name in (None, "utf-8", "gzip")]
+    assert sizes == [sizes[0], sizes[0], sizes[0] * INFLATED_FACTOR]
 
 
 def names(found: object) -> list[str]:

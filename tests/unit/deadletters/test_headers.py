@@ -21,7 +21,9 @@ LONGEST = "é" * 127
 
 
 def letter(stored: bytes, **more: Any) -> Any:
-    return SimpleNamespace(**({"headers": stored, "queue": "billing", "handler": None} | more))
+    return SimpleNamespace(
+        **({"headers": stored, "queue": "billing", "handler": None, "message_id": "m", "type": "T"} | more)
+    )
 
 
 def written(kept: dict[str, object]) -> dict[str, Any]:

@@ -53,5 +53,15 @@ def test_only_what_is_stale_can_be_accepted():
     assert accepting.is_stale(SimpleNamespace(**buried(old)), NOW)
 
 
+def test_without_an_id_or_a_type_it_is_for_a_reader():
+    reading = ReplayRules(RULES.retention, RULES.skew, has_readers=True)
+    for row in (buried(None), buried(type=None), buried(None, type=None, reason="malformed")):
+        assert refusal(row, reading) is None
+    assert refusal(buried("a\0b"), reading) is Refusal.MALFORMED
+    assert refusal(buried(reason="malformed"), reading) is Refusal.MALFORMED
+    assert refusal(buried(None, queue=None), reading) is Refusal.NO_QUEUE
+    assert refusal(buried(None, created_at=EDGE - MILLISECOND), reading) is Refusal.STALE
+
+
 def test_every_refusal_says_what_to_do():
     assert all("discard" in why.plain for why in Refusal)

@@ -7,7 +7,7 @@ import pytest
 
 from outboxkit import ConfigurationError
 from outboxkit.events import declaration_of
-from outboxkit.schemas import Finding, Folder, events_in, find_changes, json_schema
+from outboxkit.schemas import Folder, SchemaChange, events_in, find_changes, json_schema
 from tests.unit.schemas.releases import event_with, release
 
 UPCAST = "@upcast('Shipped', 1)\ndef change(document):\n    return document\n"
@@ -31,7 +31,7 @@ def export(folder: Folder, *classes: type) -> None:
 
 def test_what_is_as_it_was_exported_has_no_findings(folder: Folder):
     cls = event_with("number: int")
-    assert list(find_changes([cls], folder)) == [Finding("Shipped", "is new", breaking=False)]
+    assert list(find_changes([cls], folder)) == [SchemaChange("Shipped", "is new", breaking=False)]
     export(folder, cls)
     assert list(find_changes([cls], folder)) == []
 
@@ -39,14 +39,14 @@ def test_what_is_as_it_was_exported_has_no_findings(folder: Folder):
 @pytest.mark.parametrize(
     ("new", "finding"),
     [
-        ("number: str", Finding("Shipped", "number was integer, and is string", RAISE)),
-        ("a: int", Finding("Shipped", "number was removed", RAISE)),
-        ("number: int\nb: int", Finding("Shipped", "b is a new required field", RAISE + OR_DEFAULT)),
-        ("number: int\nb: int = 1", Finding("Shipped", "b is a new optional field", breaking=False)),
-        ("number: int | None", Finding("Shipped", "number also accepts null", FIRST, breaking=False)),
+        ("number: str", SchemaChange("Shipped", "number was integer, and is string", RAISE)),
+        ("a: int", SchemaChange("Shipped", "number was removed", RAISE)),
+        ("number: int\nb: int", SchemaChange("Shipped", "b is a new required field", RAISE + OR_DEFAULT)),
+        ("number: int\nb: int = 1", SchemaChange("Shipped", "b is a new optional field", breaking=False)),
+        ("number: int | None", SchemaChange("Shipped", "number also accepts null", FIRST, breaking=False)),
     ],
 )  # fmt: skip
-def test_a_change_is_found_with_its_cure(folder: Folder, new: str, finding: Finding):
+def test_a_change_is_found_with_its_cure(folder: Folder, new: str, finding: SchemaChange):
     export(folder, event_with("number: int"))
     assert finding in list(find_changes([event_with(new)], folder))
 
@@ -54,7 +54,7 @@ def test_a_change_is_found_with_its_cure(folder: Folder, new: str, finding: Find
 def test_a_new_version_needs_its_upcast(folder: Folder):
     export(folder, event_with("number: int"))
     new = event_with("number: str", options=", version=2", before=UPCAST)
-    assert list(find_changes([new], folder)) == [Finding("Shipped", "version 2 is new", breaking=False)]
+    assert list(find_changes([new], folder)) == [SchemaChange("Shipped", "version 2 is new", breaking=False)]
     bare, told = find_changes([event_with("number: str", options=", version=2")], folder)
     assert bare.breaking
     assert bare.text.startswith("the upcast of 'Shipped' from version 1 to 2 is missing")
@@ -66,7 +66,7 @@ def test_a_new_version_needs_its_upcast(folder: Folder):
 def test_an_exported_version_is_not_taken_back(folder: Folder):
     export(folder, event_with("number: str", options=", version=2", before=UPCAST))
     (finding,) = find_changes([event_with("number: int")], folder)
-    assert finding == Finding("Shipped", "has version 1, and version 2 is exported", "write version=2 or higher")
+    assert finding == SchemaChange("Shipped", "has version 1, and version 2 is exported", "write version=2 or higher")
 
 
 def test_a_rename_needs_an_alias(folder: Folder):
@@ -77,7 +77,7 @@ def test_a_rename_needs_an_alias(folder: Folder):
     assert "aliases=('Shipped',)" in gone[0].cure
     alias = ", aliases=('Shipped',)"
     assert list(find_changes([release(renamed.format(alias, "int")).Sent], folder)) == [
-        Finding("Sent", "was 'Shipped'", breaking=False)
+        SchemaChange("Sent", "was 'Shipped'", breaking=False)
     ]
     changed = next(find_changes([release(renamed.format(alias, "str")).Sent], folder))
     assert (changed.event, changed.text, changed.breaking) == ("Sent", "number was integer, and is string", True)

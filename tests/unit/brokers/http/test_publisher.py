@@ -14,7 +14,7 @@ from outboxkit.errors import ConfigurationError
     ("options", "reason"),
     [
         ({"url": "ftp://api.example/"}, "another scheme"),
-        ({"cloudevents": True, "source": ""}, "need a source"),
+        ({"cloudevents": "binary", "source": ""}, "need a source"),
         ({"concurrency": 0}, "more than 0"),
         ({"max_answer": 0}, "more than 0"),
         ({"timeout": timedelta(0)}, "more than 0"),

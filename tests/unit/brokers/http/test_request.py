@@ -141,6 +141,7 @@ def test_cloudevents_are_in_binary_mode():
         "ce-type": "T%20%C3%A9",
         "ce-source": "/shop%201",
         "ce-time": "2026-01-02T02:04:05Z",
+        "ce-outboxkitid": "a%20%22b%22",
     }
     assert found["content-type"] == "text/plain"
     assert "ce-time" not in headers_of(made(), source="x")

@@ -7,9 +7,11 @@ import pytest
 from pamqp import commands
 
 from outboxkit import BrokerUnavailable, Message
+from outboxkit.brokers import Malformed
+from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
-from outboxkit.brokers.rabbitmq.subscriber import RabbitDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.envelopes import Envelope
 from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, content
 from tests.unit.brokers.rabbitmq.written import Written
 
@@ -52,6 +54,24 @@ async def test_everything_is_read_off_what_arrived():
     assert isinstance(found.message, Message)
     assert (found.message.id, found.message.topic, dict(found.message.headers)) == ("m-1", "orders.eu", {"a": 1})
     assert (found.delivery_headers, found.redeliveries, found.dropped) == (DeliveryHeaders(3, None, ("One",)), 2, True)
+
+
+async def test_its_envelope_is_what_the_publisher_sent():
+    headers = {"outboxkit-attempt": 3, "x-death": [], "tenant": "a"}
+    found, _ = delivery(Source(), headers=headers, content_type="text/plain", content_encoding="", correlation_id="c")
+    expected = Envelope(b"body", {"tenant": "a"}, "orders.eu", "m-1", "T", "text/plain", correlation_id="c")
+    assert found.envelope == expected
+
+
+async def test_a_stand_in_is_not_what_the_publisher_sent():
+    found, _ = delivery(Source(), message_type="m-1", headers={"outboxkit-absent": ["message_id", "type", "body", 7]})
+    assert isinstance(found.message, Malformed)
+    assert (found.message.message_id, found.message.type, found.message.topic) == (None, None, "orders.eu")
+    assert found.envelope == Envelope(b"body", routing_key="orders.eu")
+    assert found.delivery_headers.absent == ("message_id", "type")
+    absent = {"outboxkit-absent": ["type"], "outboxkit-topic": "dead-letter-7"}
+    found, _ = delivery(Source(), message_type="dead-letter-7", headers=absent)
+    assert (found.envelope.message_id, found.envelope.routing_key) == ("m-1", "")
 
 
 async def test_an_ack_leaves_with_the_others_and_a_release_at_once():

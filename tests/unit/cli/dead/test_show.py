@@ -1,5 +1,6 @@
 """Dead letters as people read them."""
 
+import gzip
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +45,15 @@ def test_other_text_is_shown_as_it_is():
 def test_bytes_are_shown_by_their_beginning():
     assert text(payload=b"\xff\x00").endswith("payload         2 bytes\n  ff 00")
     assert text(payload=b"\xff" * 65).endswith("ff …")
+
+
+def test_a_compressed_payload_is_shown_inflated():
+    payload = gzip.compress(b'{"order_id":7}', mtime=0)
+    shown = text(payload=payload, content_encoding="gzip")
+    assert f'payload         {len(payload)} bytes, 14 inflated\n  {{\n    "order_id": 7\n  }}' in shown
+    assert show.detailed(letter(payload=payload, content_encoding="gzip"), None)["payload"] == '{"order_id":7}'
+    damaged = text(payload=payload[:-1], content_encoding="gzip")
+    assert f"payload         {len(payload) - 1} bytes\n  1f 8b" in damaged
 
 
 def test_no_name_moves_the_cursor():

@@ -1,0 +1,113 @@
+"""Subscriber whose deliveries are read by readers of foreign envelopes, and by the broker's own reader last."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from outboxkit.brokers import Delivery, Malformed, Subscriber, address_of
+from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.envelopes import Envelope, Reader
+from outboxkit.envelopes.envelope import read_with
+from outboxkit.errors import DecodeError
+from outboxkit.failures import printable
+from outboxkit.message import Message
+
+
+class ReadDelivery:
+    """A delivery with the message that a reader has found in it.
+
+    Attributes:
+        message: the message; `Malformed` if no reader knows the envelope, or one cannot read it.
+        delivery_headers, redeliveries, dropped: the delivery's own.
+    """
+
+    __slots__ = ("_delivery", "delivery_headers", "dropped", "message", "redeliveries")
+
+    def __init__(self, delivery: Delivery, readers: tuple[Reader, ...]) -> None:
+        self._delivery = delivery
+        self.delivery_headers: DeliveryHeaders = delivery.delivery_headers
+        self.redeliveries, self.dropped = delivery.redeliveries, delivery.dropped
+        self.message: Message | Malformed = _message(delivery, readers)
+
+    @property
+    def envelope(self) -> Envelope:
+        """The delivery as its publisher sent it."""
+        return self._delivery.envelope
+
+    async def ack(self) -> None:
+        """Tell the broker to forget the message."""
+        await self._delivery.ack()
+
+    async def requeue(self) -> None:
+        """Put the message back unhandled."""
+        await self._delivery.requeue()
+
+    async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
+        """Redeliver the message later, in the envelope in which it came."""
+        return await self._delivery.retry(after, handlers=handlers)
+
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        """Put a copy at the end of the queue, now or later, in the envelope in which it came."""
+        await self._delivery.requeue_fresh(after)
+
+
+class ReadingSubscriber:
+    """A subscriber that reads the deliveries of another one with readers of foreign envelopes.
+
+    Args:
+        subscriber: the subscriber of the broker.
+        readers: asked in this order. What none of them knows is read as a message of outboxkit.
+    """
+
+    def __init__(self, subscriber: Subscriber, readers: Sequence[Reader]) -> None:
+        self._subscriber = subscriber
+        self._readers = tuple(readers)
+
+    @property
+    def address(self) -> str:
+        """The address of the broker."""
+        return address_of(self._subscriber)
+
+    async def connect(self) -> None:
+        """Declare the queue and its bindings, and make the subscriber ready."""
+        await self._subscriber.connect()
+
+    async def receive(self, *, wait: bool = True) -> Delivery | None:
+        """The next delivery, read. With `wait=False` it is None if the queue is empty."""
+        delivery = await self._subscriber.receive(wait=wait)
+        return None if delivery is None else ReadDelivery(delivery, self._readers)
+
+    async def stop_receiving(self) -> None:
+        """Receive no more deliveries."""
+        await self._subscriber.stop_receiving()
+
+    async def postponed(self) -> int:
+        """The number of messages of this queue that wait for their next attempt."""
+        return await self._subscriber.postponed()
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._subscriber.close()
+
+
+def _message(delivery: Delivery, readers: tuple[Reader, ...]) -> Message | Malformed:
+    try:
+        message = read_with(readers, delivery.envelope)
+    except DecodeError as error:
+        return _undecodable(delivery.envelope, printable(str(error)))
+    return delivery.message if message is None else message
+
+
+def _undecodable(envelope: Envelope, reason: str) -> Malformed:
+    return Malformed(
+        reason=reason,
+        payload=envelope.body,
+        message_id=envelope.message_id,
+        type=envelope.type,
+        headers=envelope.headers,
+        content_type=envelope.content_type,
+        correlation_id=envelope.correlation_id,
+        content_encoding=envelope.content_encoding,
+        topic=envelope.routing_key,
+        created_at=envelope.timestamp,
+        kind="undecodable",
+    )

@@ -1,0 +1,122 @@
+"""Compression of payloads, as their `content_encoding` names it: gzip and zstd, bounded when inflated. Pure."""
+
+import gzip
+import zlib
+from functools import cache
+from importlib import import_module
+from typing import Any, Literal, get_args
+
+from outboxkit.errors import ConfigurationError, DecodeError
+
+Compression = Literal["gzip", "zstd"]
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+
+INFLATED_LIMIT = 16 * 1024 * 1024
+"""The maximum bytes of a payload once it is inflated: as many as RabbitMQ accepts of one that is not compressed."""
+WORTHWHILE = 1024
+"""Bytes from which on a payload is compressed. A smaller one hardly shrinks."""
+STREAMS_LIMIT = 100
+"""The maximum number of streams, one behind the other, in one payload. Each costs a copy of those that follow."""
+INFLATED_FACTOR = 32
+"""The factor by which a compressed payload is assumed to grow, before it is inflated."""
+_WINDOW_LOG = 24
+"""The largest window of zstd, as a power of two: its decoder takes so much memory before it has written a byte."""
+_GZIP_OR_ZLIB = 47
+_OTHER_NAMES: dict[str, Compression] = {"x-gzip": "gzip"}
+_ZSTD_MODULES = ("compression.zstd", "backports.zstd")
+
+
+def compression_named(encoding: str | None) -> Compression | None:
+    """The compression that a content encoding names; None if it names none that is known here."""
+    if not encoding:
+        return None
+    name = encoding.strip().lower()
+    return next((each for each in COMPRESSIONS if each == name), _OTHER_NAMES.get(name))
+
+
+def check_compression(compression: Compression | None, caller: str) -> None:
+    """Make sure that payloads can be compressed like this here.
+
+    Raises:
+        ConfigurationError: it is not known, or the library for zstd is not installed.
+    """
+    if compression not in (None, *COMPRESSIONS):
+        raise ConfigurationError(f'{caller} takes compress="gzip", "zstd" or None; found {compression!r}')
+    if compression == "zstd":
+        _zstd()
+
+
+def deflate(payload: bytes, compression: Compression) -> bytes:
+    """The payload, compressed. The same payload always gives the same bytes.
+
+    Raises:
+        ConfigurationError: the library for zstd is not installed.
+    """
+    if compression == "gzip":
+        return gzip.compress(payload, mtime=0)
+    compressed: bytes = _zstd().compress(payload)
+    return compressed
+
+
+def inflate(payload: bytes, compression: Compression, *, limit: int = INFLATED_LIMIT) -> bytes:
+    """The payload as it was before it was compressed. Takes about `limit` bytes of memory, whatever the payload is.
+
+    Several streams, one behind the other, are one payload, as both formats say (RFC 1952, RFC 8878). "gzip" also reads
+    a stream of zlib (RFC 1950).
+
+    Raises:
+        DecodeError: it is larger than `limit`, cut off, damaged, or followed by something else. Or the library for zstd
+            is not installed.
+    """
+    try:
+        return _inflate(payload, compression, limit)
+    except ConfigurationError as error:
+        raise DecodeError(str(error)) from None
+    except (zlib.error, EOFError, ValueError, _zstd_error()) as error:
+        text = " ".join(str(error).split())
+        raise DecodeError(f"the payload is not valid {compression}, or more follows it: {text}") from error
+
+
+def _inflate(payload: bytes, compression: Compression, limit: int) -> bytes:
+    parts: list[bytes] = []
+    rest, size, streams = payload, 0, 0
+    while rest or not streams:
+        streams += 1
+        if streams > STREAMS_LIMIT:
+            raise DecodeError(f"the payload has more than {STREAMS_LIMIT} {compression} streams")
+        stream = _decompressor(compression)
+        part = stream.decompress(rest, limit - size + 1)
+        size += len(part)
+        if size > limit:
+            raise DecodeError(f"the payload is larger than {limit} bytes once its {compression} is inflated")
+        if not stream.eof:
+            raise DecodeError(f"the payload is cut off: its {compression} has no end")
+        parts.append(part)
+        rest = stream.unused_data
+    return b"".join(parts)
+
+
+def _decompressor(compression: Compression) -> Any:
+    if compression == "gzip":
+        return zlib.decompressobj(_GZIP_OR_ZLIB)
+    zstd = _zstd()
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
+
+
+@cache
+def _zstd() -> Any:
+    """The module for zstd: Python's own from 3.14 on, or its backport."""
+    for name in _ZSTD_MODULES:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError:
+            continue
+    raise ConfigurationError("zstd needs Python 3.14 or the backport of its module: pip install outboxkit[zstd]")
+
+
+def _zstd_error() -> type[Exception]:
+    try:
+        error: type[Exception] = _zstd().ZstdError
+    except ConfigurationError:
+        return EOFError
+    return error

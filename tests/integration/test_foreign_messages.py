@@ -1,0 +1,268 @@
+"""Messages of other systems on a real RabbitMQ: each is handled once, or a dead letter that a reader can bring back."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+
+from outboxkit import Message, Retry, event, inbox, inbox_handler, outbox
+from outboxkit.brokers.rabbitmq import RabbitPublisher
+from outboxkit.brokers.reading import ReadingSubscriber
+from outboxkit.compression import deflate
+from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
+from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection
+from outboxkit.envelopes import Celery, CloudEvents, DebeziumOutbox, Envelope, MassTransit, Reader
+from outboxkit.envelopes.cloudevents import ContentMode
+from outboxkit.relay import Relay
+from tests.delays import DELAYS
+from tests.integration.running_consumer import dead_letters, processed, subscriber_of
+from tests.plain_client import PlainClient
+from tests.polling import eventually_async
+from tests.unit.envelopes import samples
+from tests.unit.envelopes.test_envelope import CONTENT_TYPES, HOSTILE_DOCUMENTS
+
+NAME = "OrderConfirmed"
+AGES = timedelta(days=36_500)
+"""The retention: the samples have a time of their own."""
+READERS: tuple[Reader, ...] = (
+    CloudEvents({"com.example.order.confirmed": NAME}),
+    Celery({"proj.tasks.add": NAME}),
+    MassTransit({samples.URN: NAME}),
+    DebeziumOutbox({"outbox.event.Order": NAME}),
+)
+
+
+@event(NAME)
+@dataclass(frozen=True)
+class OrderConfirmed:
+    order_id: int
+    total: str
+
+
+class Handled:
+    """A handler that notes what it gets."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.failures = 0
+
+        @inbox_handler("Note")
+        async def note(session: AsyncSession, event: OrderConfirmed, message: Message) -> None:
+            assert event == OrderConfirmed(7, "19.90")
+            if self.failures:
+                self.failures -= 1
+                raise Retry
+            self.messages.append(message)
+
+        self.handler = inbox.handler_of(note)
+
+
+@pytest.fixture
+def handled() -> Handled:
+    return Handled()
+
+
+def send(broker: PlainClient, envelope: Envelope, **more: Any) -> None:
+    """Publish an envelope as its publisher does, with its own properties and headers."""
+    names = ("message_id", "type", "content_type", "content_encoding", "correlation_id")
+    properties = {name: getattr(envelope, name) for name in names if getattr(envelope, name) is not None}
+    broker.publish(envelope.body, topic=envelope.routing_key, headers=dict(envelope.headers), **properties, **more)
+
+
+async def drain(
+    engine: AsyncEngine,
+    broker: PlainClient,
+    handled: Handled,
+    readers: tuple[Reader, ...],
+    *,
+    retention: timedelta = AGES,
+) -> dict[str, int]:
+    """The outcomes of a consumer that handles what is there."""
+    subscriber = subscriber_of(broker, {"#"})
+    if readers:
+        subscriber = ReadingSubscriber(subscriber, readers)  # type: ignore[assignment]
+    policy = ConsumerPolicy(retention=retention, delays=DELAYS)
+    consumer = Consumer(engine, subscriber, [handled.handler], queue=broker.queue, policy=policy)
+    done = await consumer.drain(asyncio.Event())
+    return {str(outcome): count for outcome, count in done.outcomes.items()}
+
+
+@pytest.fixture
+async def bound(broker: PlainClient) -> PlainClient:
+    """A broker whose queue gets every routing key."""
+    subscriber = subscriber_of(broker, {"#"})
+    await subscriber.connect()
+    await subscriber.close()
+    return broker
+
+
+async def test_each_system_is_read_and_a_duplicate_recognised(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, bound: PlainClient, handled: Handled
+):
+    one_event = (samples.PYTHON_SDK, samples.KNATIVE, samples.COLON, samples.STRUCTURED, samples.DAPR)
+    for envelope in (*samples.ALL, samples.task(), samples.sent(), samples.row()):
+        send(bound, envelope)
+    outcomes = await drain(async_pg_engine, bound, handled, READERS)
+    # CloudEvents have one source and id here, whatever their form.
+    assert outcomes == {"processed": 4, "duplicate": len(one_event) - 1 + 3}
+    ids = {message.id for message in handled.messages}
+    assert ids == {samples.TASK_ID, samples.MASSTRANSIT_ID, samples.ROW_ID, CloudEvents()(samples.KNATIVE).id}  # type: ignore[union-attr]
+    assert dead_letters(pg_engine) == []
+
+
+async def test_a_retry_comes_back_in_its_envelope(async_pg_engine: AsyncEngine, bound: PlainClient, handled: Handled):
+    for envelope in (samples.KNATIVE, samples.task(), samples.sent(), samples.row()):
+        send(bound, envelope)
+    handled.failures = 4
+    outcomes: dict[str, int] = {}
+
+    async def all_processed() -> int:
+        for outcome, count in (await drain(async_pg_engine, bound, handled, READERS)).items():
+            outcomes[outcome] = outcomes.get(outcome, 0) + count
+        return outcomes.get("processed", 0)
+
+    await eventually_async(all_processed, lambda count: count == 4)
+    assert outcomes == {"processed": 4, "retried": 4}
+
+
+async def replayed(engine: AsyncEngine, broker: PlainClient, **rules: Any) -> Resolved:
+    """Replay all dead letters, and publish what that added."""
+    done = Resolved()
+    await DeadLetters(engine, rules=ReplayRules(AGES, **rules)).replay(Selection(), asyncio.Event(), done)
+    publisher = RabbitPublisher(broker.url, exchange=broker.exchange)
+    await Relay(engine, publisher).drain(asyncio.Event())
+    await publisher.close()
+    return done
+
+
+async def test_what_nobody_could_read_is_replayed_once_there_is_a_reader(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, bound: PlainClient, handled: Handled
+):
+    compressed = deflate(samples.STRUCTURED.body, "gzip")
+    zipped = Envelope(compressed, content_type=samples.STRUCTURED.content_type, content_encoding="gzip")
+    for envelope in (samples.KNATIVE, samples.task(), samples.sent(), samples.row(), zipped):
+        send(bound, envelope)
+    assert await drain(async_pg_engine, bound, handled, ()) == {"dead": 5}
+    letters = dead_letters(pg_engine)
+    assert {letter.reason for letter in letters} == {"malformed"}
+    assert samples.task().body in {letter.payload for letter in letters}
+    assert (await replayed(async_pg_engine, bound)).refused.total() == 5
+
+    assert (await replayed(async_pg_engine, bound, has_readers=True)).count == 5
+    assert await drain(async_pg_engine, bound, handled, ()) == {"dead": 5}  # too early: it stays what it was
+    again = [letter for letter in dead_letters(pg_engine) if letter.resolution is None]
+    columns = ("message_id", "type", "payload", "headers", "content_encoding", "topic", "reason", "error")
+    assert sorted(str([getattr(row, name) for name in columns]) for row in again) == sorted(
+        str([getattr(row, name) for name in columns]) for row in letters
+    )
+
+    assert (await replayed(async_pg_engine, bound, has_readers=True)).count == 5
+    handled.failures = 1
+    outcomes = await drain(async_pg_engine, bound, handled, READERS)
+    assert outcomes.pop("retried") == 1
+
+    async def rest() -> int:
+        await drain(async_pg_engine, bound, handled, READERS)
+        return len(handled.messages)
+
+    await eventually_async(rest, lambda count: count == 4)  # the two CloudEvents are one
+    send(bound, samples.sent())
+    assert await drain(async_pg_engine, bound, handled, READERS) == {"duplicate": 1}
+    assert all(letter.resolution == "replayed" for letter in dead_letters(pg_engine))
+
+
+async def test_an_envelope_that_cannot_be_read_is_a_dead_letter_with_its_body(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, bound: PlainClient, handled: Handled
+):
+    send(bound, samples.task(embedded={"chain": [1]}))
+    send(bound, Envelope(b"\x1f\x8b", content_type="application/cloudevents+json", content_encoding="gzip"))
+    send(bound, samples.row(), timestamp=1)
+    found = await drain(async_pg_engine, bound, handled, READERS, retention=timedelta(days=14))
+    assert found == {"dead": 2, "stale": 1}
+    task, damaged = sorted(dead_letters(pg_engine), key=lambda letter: letter.error)[1:]
+    assert (task.reason, task.payload) == ("undecodable", samples.task(embedded={"chain": [1]}).body)
+    assert task.error.startswith("reader Celery: task 'proj.tasks.add' has chain")
+    assert (damaged.reason, damaged.payload, damaged.content_encoding) == ("undecodable", b"\x1f\x8b", "gzip")
+
+
+@pytest.mark.parametrize("mode", ["binary", "structured"])
+async def test_what_the_relay_writes_as_cloud_events_keeps_its_id(
+    async_pg_engine: AsyncEngine, bound: PlainClient, handled: Handled, mode: ContentMode
+):
+    async with AsyncSession(async_pg_engine) as session, session.begin():
+        added = outbox.add(session, OrderConfirmed(7, "19.90"), key="order-7", headers={"tenant": "a"})
+    publisher = RabbitPublisher(bound.url, exchange=bound.exchange, cloudevents=mode, source="/shop")
+    await Relay(async_pg_engine, publisher).drain(asyncio.Event())
+    await publisher.close()
+    assert await drain(async_pg_engine, bound, handled, (CloudEvents(),)) == {"processed": 1}
+    (message,) = handled.messages
+    assert (message.id, message.type, message.payload) == (added.id, added.type, added.payload)
+    assert (message.key, message.created_at) == (added.key, added.created_at)
+    assert dict(message.headers) == {"tenant": "a", "ce-source": "/shop"}
+
+
+@pytest.mark.parametrize(
+    "concurrency",
+    [Concurrency(8), pytest.param(Concurrency(4, ordered=True), marks=pytest.mark.night)],
+    ids=["single", "ordered"],
+)
+async def test_hostile_envelopes_stop_nothing(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient, handled: Handled, concurrency: Concurrency
+):
+    subscriber = subscriber_of(broker, {"#"})
+    if concurrency.ordered:
+        subscriber._queues = type(subscriber._queues)(
+            broker.queue, broker.exchange, ["#"], DELAYS, ordered=True, vhost=subscriber._queues.vhost
+        )
+    reading = ReadingSubscriber(subscriber, READERS)
+    await reading.connect()
+    count = 0
+    for body in HOSTILE_DOCUMENTS:
+        for content_type in CONTENT_TYPES:
+            send(broker, Envelope(body, content_type=content_type))
+        for envelope in (samples.task(body=body), samples.row(body), Envelope(body, content_encoding="zstd")):
+            send(broker, envelope)
+        count += len(CONTENT_TYPES) + 3
+    for headers in ({"ce-specversion": [[1]]}, {"id": {"a": [1]}}, {"task": "t", "id": "x" * 10_000}, {"id": None}):
+        send(broker, Envelope(samples.BODY, headers=headers, content_type="application/json"))
+        count += 1
+    send(broker, samples.sent(messageId="healthy"))
+    policy = ConsumerPolicy(max_attempts=1, retention=AGES, delays=DELAYS)
+    consumer = Consumer(
+        async_pg_engine, reading, [handled.handler], queue=broker.queue, concurrency=concurrency, policy=policy
+    )
+    stop = asyncio.Event()
+    running = asyncio.create_task(consumer.run(stop))
+
+    async def settled() -> int:
+        return consumer.outcomes.total()
+
+    await eventually_async(settled, lambda total: total == count + 1)
+    assert not running.done()
+    stop.set()
+    await running
+    assert ("Note", "healthy") in processed(pg_engine)
+    letters = dead_letters(pg_engine)
+    assert {letter.reason for letter in letters} <= {"malformed", "undecodable", "no handler"}
+    assert all(0 < len(letter.error) <= 1000 for letter in letters)
+    assert broker.depth() == 0
+
+
+async def test_a_reader_of_ones_own(async_pg_engine: AsyncEngine, bound: PlainClient, handled: Handled):
+    def legacy(envelope: Envelope) -> Message | None:
+        if envelope.app_id != "till":
+            return None
+        return Message(id=f"till-{envelope.headers['number']}", type=NAME, payload=envelope.body)
+
+    for _ in range(2):
+        bound.publish(samples.BODY, topic="till", app_id="till", headers={"number": 1})
+    bound.publish(samples.BODY, topic="till", app_id="till")
+    outcomes = await drain(async_pg_engine, bound, handled, (legacy,))
+    assert outcomes == {"processed": 1, "duplicate": 1, "dead": 1}
+    with suppress(IndexError):
+        assert handled.messages[0].id == "till-1"
