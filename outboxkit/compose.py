@@ -107,8 +107,8 @@ async def consumer(
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. A handler names no
-            queue although there are several, or a queue has no handler. Or a message could be tried again for longer
-            than the inbox remembers it, nothing provides a handler's parameter, or there is no reader of a name.
+            queue although there are several, or a queue has no handler. A message could be tried again for longer than
+            the inbox remembers it. Nothing provides a handler's parameter, or there is no reader of a name.
         LifespanError: the lifespan failed at its start or at its end.
         SchemaError: there is no such SQLite file.
     """

@@ -49,7 +49,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
         own = list(inspect.signature(command).parameters.values())[1:]
 
         def with_options(**arguments: Any) -> None:
-            options = {option.name: _given(arguments.pop(option.name)) for option in added}
+            options = {option.name: _unless_empty(arguments.pop(option.name)) for option in added}
             try:
                 settings = load(options)
                 _begin(settings, logs="log_format" in names)
@@ -65,7 +65,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-def _given(value: Any) -> Any:
+def _unless_empty(value: Any) -> Any:
     return None if value == [] else value
 
 

@@ -63,11 +63,8 @@ class Routing:
                 self._by_type.setdefault(type_, []).append(handler)
         self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
         self._batched = {type_ for type_, group in self._by_type.items() if all(each.batch for each in group)}
-        self.limits = {
-            each.name: Limit(each.concurrency, each.rate, clock=monotonic)
-            for each in handlers
-            if each.concurrency is not None or each.rate is not None
-        }
+        limited = [each for each in handlers if each.concurrency or each.rate]
+        self.limits = {each.name: Limit(each.concurrency, each.rate, clock=monotonic) for each in limited}
         self.shortest_delay = min(policy.delays)
         self._policy = policy
         self._on_message = on_message
