@@ -61,8 +61,9 @@ format: $(VENV)/.tests ## rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-lowest: $(LOWEST)/.installed ## the unit tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -m "not night" tests/unit $(ARGS)
+test-lowest: $(LOWEST)/.installed ## the unit and integration tests with the lowest versions that pyproject.toml allows
+	@$(LOWEST)/bin/python -m tests.servers --provide
+	$(LOWEST)/bin/python -m pytest -m "not night" $(WORKERS) tests/unit tests/integration $(ARGS)
 
 lock: | $(VENV)/bin/python ## renew the lock files: the newest versions that pyproject.toml allows
 	@$(BIN)/python -m pip install $(QUIETLY) $(UV)

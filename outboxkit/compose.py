@@ -127,9 +127,10 @@ async def consumer(
     if settings.readers or readers:
         subscribers = {name: _reading(each, settings, readers) for name, each in subscribers.items()}
     if engine is None:
-        size = sum(each.transactions + 1 for each in limits.values())
+        size = sum(queues.connections(handlers, limits[name]) for name, handlers in assigned.items())
         engine = database(settings, name=f"outboxkit consumer {', '.join(limits)}"[:63], pool_size=size)
     patience = settings.drain_patience if drain else None
+    logs.show_records()
     try:
         own = [handler for each in assigned.values() for handler in each]
         async with (wiring or Wiring()).running(own) as wired:

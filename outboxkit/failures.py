@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
-from outboxkit.sqlstates import DATA_EXCEPTION
+from outboxkit.sqlstates import ATTRIBUTES, DATA_EXCEPTION
 
 TEXT_LIMIT = 64_000
 """The maximum characters of an error's text that are read."""
@@ -24,8 +24,10 @@ FRAMES, CHAINED, GROUPED, ERRORS, TEXT_LINES = 40, 8, 5, 40, 20
 
 _OF_A_STATEMENT = re.compile(
     r"\[SQL: |\[parameters: |\(Background on this error |\n(?:DETAIL|CONTEXT|QUERY|LINE \d{1,9}): "
+    r"|for query argument \$\d{1,5}: "
 )
-"""The beginnings of what SQLAlchemy and PostgreSQL add to an error: the statement, its parameters, a row's values."""
+"""The beginnings of what SQLAlchemy, PostgreSQL and asyncpg add to an error: the statement, its parameters, a row's
+values."""
 _CALL = (str(Path(__file__).parent / "inbox" / "invoke.py"), "_invoke_")
 """The file and the begin of the names of the functions that call a handler: frames above the last one say nothing."""
 
@@ -44,8 +46,8 @@ def text_of(value: object) -> str:
         text = str(value)[:TEXT_LIMIT]  # cut first: it may be as long as a message
     except BaseException as error:  # noqa: BLE001 - nothing is awaited here, so it is the text's own
         return f"(its text cannot be read: {type(error).__name__})"
-    state = _attribute(value, "sqlstate")
-    if isinstance(state, str):
+    state = next((state for name in ATTRIBUTES if isinstance(state := _attribute(value, name), str)), None)
+    if state is not None:
         text = text.strip().partition("\n")[0]
         text = text.partition(': "')[0] if state.startswith(DATA_EXCEPTION) else text
     of_a_statement = _OF_A_STATEMENT.search(text)

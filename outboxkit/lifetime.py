@@ -30,8 +30,8 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
     which would spoil the exit code, are ignored.
     """
     loop, signals = asyncio.new_event_loop(), _Signals()
-    threads = ThreadPoolExecutor(thread_name_prefix="outboxkit")
-    loop.set_default_executor(threads)
+    executor = ThreadPoolExecutor(thread_name_prefix="outboxkit")
+    loop.set_default_executor(executor)
     loop.set_exception_handler(logs.unretrieved)
     asyncio.set_event_loop(loop)
     for number in SIGNALS:
@@ -44,7 +44,7 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
-        _close(loop, threads)
+        _close(loop, executor)
 
 
 def leave(code: int) -> int:
@@ -52,7 +52,7 @@ def leave(code: int) -> int:
     own_threads = (threading.main_thread(), threading.current_thread())
     deadline = time.monotonic() + LEFT_SECONDS
     for thread in threading.enumerate():
-        if thread not in own_threads and not thread.daemon:
+        if thread not in own_threads and (not thread.daemon or getattr(thread, "runs_handlers", False)):
             thread.join(max(deadline - time.monotonic(), 0))
             if thread.is_alive():
                 logs.logger().warning(
@@ -92,7 +92,7 @@ def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int
     return main.result()
 
 
-def _close(loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None:
+def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> None:
     """Cancel the tasks and threads that were left behind, and wait for them for a moment."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
@@ -101,7 +101,7 @@ def _close(loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor) -> None
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks, timeout=LEFT_SECONDS))
         loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), LEFT_SECONDS))
-    threads.shutdown(wait=False, cancel_futures=True)
+    executor.shutdown(wait=False, cancel_futures=True)
     asyncio.set_event_loop(None)
     loop.close()
 

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypedDict
 
 from outboxkit.errors import ConfigurationError
 
@@ -47,12 +47,33 @@ class Rate:
         return self.seconds / self.count
 
 
-def check_limits(label: str, concurrency: object, rate: object, *, batch: bool) -> tuple[int | None, Rate | None]:
-    """The limits that a handler declares, checked. The `label` begins the errors.
+class Limits(TypedDict, total=False):
+    """The keyword arguments of `@inbox_handler` that say how a consumer gives messages to the handler.
+
+    Attributes:
+        queue: the queue from which it gets its messages. A consumer of several queues needs it; one of another queue
+            leaves the handler out.
+        concurrency: how many messages it handles at once in one process. Not with `batch`, which has one transaction.
+        rate: how many messages it begins in a period in one process, spread evenly, such as "10/s" or "100/m".
+    """
+
+    queue: str | None
+    concurrency: int | None
+    rate: str | None
+
+
+def check_limits(label: str, limits: Limits, *, batch: bool) -> tuple[str | None, int | None, Rate | None]:
+    """The queue, the concurrency and the rate that a handler declares, checked. The `label` begins the errors.
 
     Raises:
         ConfigurationError: one of them is of another kind, or `concurrency` is there beside `batch`.
+        TypeError: there is another argument.
     """
+    if unknown := sorted(set(limits) - Limits.__annotations__.keys()):
+        raise TypeError(f"{label} got an unexpected keyword argument {unknown[0]!r}")
+    queue, concurrency, rate = (limits.get(name) for name in ("queue", "concurrency", "rate"))
+    if queue is not None and not (isinstance(queue, str) and queue):
+        raise ConfigurationError(f"{label}: queue is {queue!r}; the name of a queue is accepted")
     if concurrency is not None and batch:
         raise ConfigurationError(f"{label}: batch and concurrency exclude each other: one batch is handled at a time")
     number = concurrency if isinstance(concurrency, int) and not isinstance(concurrency, bool) else None
@@ -60,7 +81,7 @@ def check_limits(label: str, concurrency: object, rate: object, *, batch: bool) 
         accepted = f"a whole number from 1 to {MOST_AT_ONCE} is accepted"
         raise ConfigurationError(f"{label}: concurrency is {concurrency!r}; {accepted}")
     try:
-        return number, None if rate is None else Rate.parse(rate)
+        return queue, number, None if rate is None else Rate.parse(rate)
     except ValueError as error:
         raise ConfigurationError(f"{label}: rate is {rate!r}; {error}") from None
 

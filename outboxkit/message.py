@@ -254,6 +254,10 @@ class Handling:
 
 
 _handling: ContextVar[Handling | None] = ContextVar("outboxkit_handling", default=None)
+_MESSAGE_ID, _TYPE, _HANDLER, _CORRELATION_ID = (
+    ContextVar[object](f"structlog_{name}") for name in ("message_id", "type", "handler", "correlation_id")
+)
+"""The same for structlog, whose `merge_contextvars` takes variables by this prefix, unless they are an Ellipsis."""
 
 
 def being_handled() -> Message | None:
@@ -269,9 +273,15 @@ def current_handling() -> Handling | None:
 
 @contextmanager
 def handling(message: Message, *, handler: str | None = None, database: str | None = None) -> Iterator[None]:
-    """Make `message` the cause of every message that is added inside the block."""
+    """Make `message` the cause of every message that is added inside the block, and part of lines that are logged."""
     token = _handling.set(Handling(message, handler, database))
+    message_id, type_ = _MESSAGE_ID.set(message.id), _TYPE.set(message.type)
+    name, story = _HANDLER.set(handler or ...), _CORRELATION_ID.set(message.correlation_id or message.id)
     try:
         yield
     finally:
+        _CORRELATION_ID.reset(story)
+        _HANDLER.reset(name)
+        _TYPE.reset(type_)
+        _MESSAGE_ID.reset(message_id)
         _handling.reset(token)

@@ -10,10 +10,12 @@ from typing import TypeVar
 from sqlalchemy.exc import DBAPIError, InterfaceError, NotSupportedError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from outboxkit.errors import BrokerUnavailable, OutboxkitError
+from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
 from outboxkit.extras import needs_extra
 from outboxkit.failures import first_line
+from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.sqlstates import AWAY, AWAY_CODES, sqlstate_of
+from outboxkit.statements.dialects import DRIVERS
 
 with needs_extra(__name__):
     import structlog
@@ -26,6 +28,7 @@ __all__ = [
     "Clock",
     "Outage",
     "Sleep",
+    "check_engine_driver",
     "is_unexpected",
     "jittered",
     "pause",
@@ -40,6 +43,22 @@ Sleep = Callable[[float], Awaitable[None]]
 
 REMIND_SECONDS = 60.0
 """The interval at which an outage is logged again: its first error is often not its cause."""
+
+
+def check_engine_driver(engine: AsyncEngine, worker: str) -> None:
+    """Make sure that a worker got an engine of its own driver: with another one, an outage looks like a failure.
+
+    Raises:
+        ConfigurationError: it has another driver.
+    """
+    dialect = engine.dialect
+    driver = DRIVERS.get(dialect.name)
+    if dialect.driver != driver:
+        raise ConfigurationError(
+            f"{worker} got an engine of {dialect.name}+{dialect.driver}, and needs {dialect.name}+{driver}: "
+            "outboxkit.process.engine(url, name=...) makes one of any URL. The application's own sessions may stay as "
+            "they are"
+        )
 
 
 def what_is_away(error: BaseException | None, *, passing: tuple[str, ...] = ()) -> str | None:

@@ -7,9 +7,8 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import URL, event, make_url
-from sqlalchemy.pool import ConnectionPoolEntry
 
-from outboxkit import lifetime, logs
+from outboxkit import engines, lifetime, logs
 from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.envelopes.cloudevents import ContentMode
@@ -17,10 +16,9 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
-from outboxkit.transaction import ALTERED
+from outboxkit.statements.dialects import DRIVERS
 
-ASYNC_DRIVERS = {"postgresql": "postgresql+psycopg", "sqlite": "sqlite+aiosqlite"}
-SQLITE_BUSY_SECONDS = 30
+ASYNC_DRIVERS = {backend: f"{backend}+{driver}" for backend, driver in DRIVERS.items()}
 MEMORY = "memory:"
 SILENCE = {
     "connect_timeout": 10,
@@ -70,17 +68,11 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         connect_args={"application_name": name, "async_creator_fn": Connection.connect, **limits},
     )
     event.listen(engine.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
-    event.listen(engine.sync_engine, "checkin", _part_with_altered)
+    engines.part_with_altered(engine.sync_engine)
     _set(engine, timezone="'UTC'")
     if idle_in_transaction is not None:
         _set(engine, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
     return engine
-
-
-def _part_with_altered(_: Any, record: ConnectionPoolEntry) -> None:
-    """Replace a connection in which a handler has used `SET`: the next handler would have the same."""
-    if record.info.pop(ALTERED, False):
-        record.invalidate(soft=True)
 
 
 def relay_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
@@ -109,21 +101,18 @@ def _set(engine: AsyncEngine, **parameters: str) -> None:
 
 
 def _sqlite(target: URL) -> AsyncEngine:
-    engine = create_async_engine(target, hide_parameters=True, connect_args={"timeout": SQLITE_BUSY_SECONDS})
+    engine = create_async_engine(target, hide_parameters=True, connect_args={"timeout": engines.SQLITE_BUSY_SECONDS})
 
     @event.listens_for(engine.sync_engine, "do_connect")
     def _try_to_open(_: Any, __: Any, arguments: Any, options: Any) -> None:
         # If aiosqlite cannot open the file it leaves a thread, which later speaks to an event loop that is gone.
         sqlite3.connect(arguments[0], uri=bool(options.get("uri"))).close()
 
-    @event.listens_for(engine.sync_engine, "connect")
-    def _settle_in(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # the driver would begin only before the first write, after the first read
-        connection.cursor().execute("PRAGMA journal_mode = WAL")
+    engines.settle_sqlite(engine.sync_engine)
 
-    @event.listens_for(engine.sync_engine, "begin")
-    def _begin(connection: Any) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    @event.listens_for(engine.sync_engine, "connect")
+    def _use_wal(connection: Any, _: Any) -> None:
+        connection.cursor().execute("PRAGMA journal_mode = WAL")
 
     return engine
 

@@ -39,6 +39,11 @@ def concurrency_of(settings: Settings) -> dict[str, Concurrency]:
     }
 
 
+def connections(handlers: Sequence[Handler], concurrency: Concurrency) -> int:
+    """The number of database connections that a queue's consumer needs beside those of its threads."""
+    return (1 if all(handler.in_thread for handler in handlers) else concurrency.transactions) + 1
+
+
 def assign(handlers: Sequence[Handler], queues: Sequence[str]) -> dict[str, list[Handler]]:
     """The handlers of each queue. A handler that names no queue belongs to the only one.
 

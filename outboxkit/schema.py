@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from sqlalchemy import DDL, Connection, inspect
 
 from outboxkit import statements, tables
-from outboxkit.errors import SchemaError
+from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
-from outboxkit.statements.dialects import is_server
+from outboxkit.statements.dialects import NEWEST, OLDEST, is_server
 from outboxkit.tables import inbox, metadata, outbox, published
 from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, PROCESSED, TRIGGER, default_partition_again
 
@@ -139,6 +139,21 @@ def installed(connection: Connection) -> int:
     return version
 
 
+def check_server(connection: Connection) -> None:
+    """Make sure that the database server is new enough. No I/O: a server says its version when a connection opens.
+
+    Raises:
+        ConfigurationError: it is older than PostgreSQL 13.
+    """
+    version = connection.dialect.server_version_info or ()
+    if is_server(connection.dialect.name) and version < (OLDEST,):
+        name = ".".join(map(str, version)) or "of an unknown version"
+        raise ConfigurationError(
+            f"the database server is PostgreSQL {name}; {OLDEST} to {NEWEST} and newer ones are accepted: upgrade the "
+            "server, or name another one in the database URL"
+        )
+
+
 def check(connection: Connection) -> None:
     """Make sure that the tables exist, are new enough, and lack no part that every statement needs.
 
@@ -146,7 +161,9 @@ def check(connection: Connection) -> None:
 
     Raises:
         SchemaError: they are missing or old, or a part of them is missing; the text says what to run.
+        ConfigurationError: the server is older than PostgreSQL 13.
     """
+    check_server(connection)
     version = installed(connection)
     if version == 0:
         raise SchemaError(f"the outboxkit tables are missing: {_CURE.format(since='', to=NEEDED)}")
@@ -161,7 +178,7 @@ async def check_engine(engine: AsyncEngine) -> None:
     """`check` on a connection of its own, for a worker's start.
 
     Raises:
-        SchemaError: as `check`.
+        SchemaError, ConfigurationError: as `check`.
     """
     async with engine.begin() as connection:
         await connection.run_sync(check)

@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.util import await_only as await_  # the name that 2.0 and 2.1 both have
+
 __all__ = [
     "AsyncEngine",
     "AsyncSession",
     "async_scoped_session",
     "async_session",
     "async_sessionmaker",
+    "await_",
     "create_async_engine",
 ]
 

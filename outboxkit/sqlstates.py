@@ -31,7 +31,14 @@ DATA_EXCEPTION = "22"
 """A value that its column cannot hold; the error's first line ends with it."""
 
 
+ABORTED = "25P02"
+"""The transaction takes no more statements: an earlier one failed."""
+ATTRIBUTES = ("sqlstate", "pgcode")
+"""The names under which errors of drivers have their state; the second is psycopg2's."""
+
+
 def sqlstate_of(error: BaseException) -> str | None:
     """The SQLSTATE of an error of SQLAlchemy, from its driver; None if it has none."""
-    state = getattr(getattr(error, "orig", None), "sqlstate", None)
-    return None if state is None else str(state)
+    original = getattr(error, "orig", None)
+    states = (getattr(original, name, None) for name in ATTRIBUTES)
+    return next((str(state) for state in states if state is not None), None)

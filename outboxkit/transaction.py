@@ -48,9 +48,10 @@ def session_of(session: AnySession, caller: str, arguments: str | None = None) -
         return opened
     name = type(session).__name__
     if arguments is not None:
+        behind = "session()" if isinstance(session, async_scoped_session) else "session"
         raise TypeError(
             f"{caller} takes a Session, found {name}; "
-            f"with an AsyncSession: await session.run_sync({caller}, {arguments})"
+            f"with an AsyncSession: await {behind}.run_sync({caller}, {arguments})"
         )
     if isinstance(opened, AsyncSession):
         return opened.sync_session
@@ -83,13 +84,11 @@ def refuse_autocommit(connection: Connection, why: str) -> None:
         TransactionRequired: the connection is in autocommit mode.
     """
     if has_one_writer(connection.dialect.name):
-        if not _commits_each_statement(connection.connection.driver_connection):
-            return
+        commits = _commits_each_statement(connection.connection.driver_connection)
     else:
-        driver_connection = connection.connection.dbapi_connection
-        if driver_connection is None or not connection.dialect.detect_autocommit_setting(driver_connection):
-            return
-    raise TransactionRequired(_AUTOCOMMIT.format(why))
+        commits = getattr(connection.connection.dbapi_connection, "autocommit", False)
+    if commits:
+        raise TransactionRequired(_AUTOCOMMIT.format(why))
 
 
 def refuse_autocommit_engine(bind: Engine | Connection, why: str) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import structlog
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
@@ -22,6 +23,7 @@ from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
+from outboxkit.threads import Threads
 from outboxkit.window import CLOCK_SKEW
 
 LONGEST_WAIT = timedelta(hours=1)
@@ -52,9 +54,12 @@ class DirectPublisher:
         handlers: those that `inbox.handlers_in` finds. Several may have one type.
         timeout: the limit for all handlers of a message, of which each has an equal share. `publish` starts no message
             after this time and so returns within twice as long, unless a handler catches its cancellation and goes on.
+            A thread that goes on is waited for three seconds longer.
         retention: that of the inbox. An older message is rejected, since it may have been handled.
         skew: the possible difference between clocks, by which a message is too old earlier.
         clock: the present time; a parameter for tests.
+        thread_engine: a synchronous engine for handlers in threads, which are those that are a plain `def`. None: one
+            that connects as `engine` does is made, and closed.
 
     Raises:
         ConfigurationError: the timeout is not more than 0, or nothing provides a handler's parameter.
@@ -72,11 +77,13 @@ class DirectPublisher:
         retention: timedelta = timedelta(days=14),
         skew: timedelta = CLOCK_SKEW,
         clock: Clock = utc_now,
+        thread_engine: Engine | None = None,
     ) -> None:
         if timeout <= timedelta(0):
             raise ConfigurationError(f"a direct publisher needs a timeout of more than 0, found {timeout}")
         # A task that outlives its handler cannot use the session any more: it would keep a connection forever.
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
+        self._threads = Threads(engine, size=1, process="relay", own=thread_engine)
         self._by_type: dict[str, list[Handler]] = {}
         for handler in Wiring().prepare(handlers):
             for type_ in handler.message_types:
@@ -88,10 +95,18 @@ class DirectPublisher:
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
-        """Do nothing: it is always connected."""
+        """Make the engine for handlers in threads, if there are any.
+
+        Raises:
+            ConfigurationError: none can be made beside the asynchronous one.
+            sqlalchemy.exc.DBAPIError: the database is away.
+        """
+        if any(handler.in_thread for handlers in self._by_type.values() for handler in handlers):
+            await self._threads.open()
 
     async def close(self) -> None:
-        """Do nothing: the engine is the caller's."""
+        """End the threads. The engine is the caller's."""
+        self._threads.close()
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Handle each message. After a failure, later messages of its key are not sent.
@@ -178,9 +193,12 @@ class DirectPublisher:
                 inbox.run_once(session, message, handler, accepted_at=accepted_at)
             except (Exception, asyncio.CancelledError):
                 raise
-            except BaseException as error:  # tasks and greenlets do not pass all of them on unchanged
+            except BaseException as error:  # tasks, greenlets and threads do not pass all of them on unchanged
                 raise _Escaped from error
 
+        if handler.in_thread:
+            await self._threads.run(contained)
+            return
         async with self._sessions() as session, session.begin():
             await session.run_sync(contained)
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import cast
 
 import structlog
@@ -40,11 +41,11 @@ class BatchRunner:
     )
 
     async def handle(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> list[Arrival]:
-        """Handle deliveries in order of arrival, in one transaction if possible.
+        """Handle deliveries in order of arrival, in one transaction if possible; handlers in threads have another one.
 
         Returns those that are not settled: they wait in their key queues, or behind one that does.
         """
-        pieces, blocked, unsettled = [_Piece(arrivals)], set[str | None](), list[Arrival]()
+        pieces, blocked, unsettled = self._pieces(arrivals), set[str | None](), list[Arrival]()
         while pieces:
             piece = pieces.pop()
             free = [arrival for arrival in piece.arrivals if arrival.key not in blocked]
@@ -62,6 +63,13 @@ class BatchRunner:
             else:
                 pieces += reversed(await self._run(free, entries, piece, stop))
         return unsettled
+
+    def _pieces(self, arrivals: Sequence[Arrival]) -> list[_Piece]:
+        """The parts in a thread and those in the event loop, the last first; two if no key asks for an order."""
+        in_thread = self.runner.routing.in_thread
+        if all(arrival.key is None for arrival in arrivals):
+            arrivals = sorted(arrivals, key=in_thread)
+        return [_Piece(list(part)) for _, part in groupby(arrivals, key=in_thread)][::-1]
 
     def _entries(self, arrivals: Sequence[Arrival]) -> tuple[list[tuple[int, Entry]], int | None]:
         """The inbox entries, each with the index of its arrival; or the index of an arrival that must run alone."""
@@ -91,7 +99,8 @@ class BatchRunner:
         """Run all entries in one transaction. Returns the pieces to run instead if it failed."""
         work = partial(inbox.run_batch, entries=[entry for _, entry in entries])
         try:
-            outcomes = await self.runner.transactions.run(work, stop)
+            in_thread = self.runner.routing.in_thread(arrivals[0])
+            outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises; the failed entry fails again alone
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
             if isinstance(error, BatchEntryFailed) and not piece.searched:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import structlog
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, urls
@@ -16,15 +17,17 @@ from outboxkit.consumer.containment import Containment
 from outboxkit.consumer.database_clock import DatabaseClock
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
-from outboxkit.consumer.handle import HandlerRunner, Routing
+from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import OnError, Reports, Watchdog
+from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome, Wiring
-from outboxkit.outage import Clock, Outage, pause, what_is_away
+from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
+from outboxkit.threads import Threads
 
 AHEAD = 64
 """Deliveries that the broker pushes ahead, at least."""
@@ -88,8 +91,8 @@ class Consumer:
         watchdog: reports what blocks the event loop. One of several consumers in a process has it.
 
     Raises:
-        ConfigurationError: a message could be tried again for longer than the inbox remembers it. Or nothing provides a
-            handler's parameter.
+        ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or a message could be tried again
+            for longer than the inbox remembers it. Or nothing provides a handler's parameter.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class Consumer:
         patience: timedelta | None = None,
         clock: Clock | None = None,
     ) -> None:
+        check_engine_driver(engine, "a consumer")
         handlers = Wiring().prepare(handlers)
         self._engine = engine
         self._subscriber = subscriber
@@ -122,7 +126,9 @@ class Consumer:
         self._routing = routing = Routing(handlers, policy=policy, ordered=ordered, on_message=database_clock.saw)
         self._reports = reports = Reports(queue=queue)
         cancellations = Cancellations()
-        transactions = Transactions(engine, outage, cancellations)
+        self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")
+        self._uses_threads = any(handler.in_thread for handler in handlers)
+        transactions = Transactions(engine, outage, cancellations, self._threads)
         self._runner = runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
@@ -136,6 +142,16 @@ class Consumer:
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
         )
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+
+    @property
+    def thread_engine(self) -> Engine | None:
+        """A synchronous engine for handlers in threads; None: one that connects as `engine` does is made."""
+        return self._threads.own
+
+    @thread_engine.setter
+    def thread_engine(self, engine: Engine | None) -> None:
+        """Set it before the consumer runs. Its pool must have room for `concurrency.transactions` and a few more."""
+        self._threads.own = engine
 
     @property
     def on_error(self) -> OnError | None:
@@ -175,7 +191,15 @@ class Consumer:
 
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
+        self._reports.starts(
+            self.handlers,
+            exchange=getattr(self._subscriber, "exchange", None),
+            broker=address_of(self._subscriber),
+            database=urls.shown(self._engine.url),
+        )
         await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
+        if self._uses_threads:
+            await self._outage.ride_out(self._threads.open, stop)
         await self._outage.ride_out(self._registration.begin, stop)
         background = [asyncio.create_task(run) for run in (self._database_clock.run(), self._registration.run())]
         if self.watchdog is not None:
@@ -189,6 +213,7 @@ class Consumer:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            self._threads.close()
 
     async def _reconnecting(self, stop: asyncio.Event, *, wait: bool) -> int:
         losses = 0
@@ -198,12 +223,7 @@ class Consumer:
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set():
                 break
-            self._log.info(
-                "consumer connected",
-                concurrency=self._concurrency.transactions,
-                database=urls.shown(self._engine.url),
-                broker=address_of(self._subscriber),
-            )
+            self._log.info("consumer connected", concurrency=self._concurrency.transactions)
             handled = self.outcomes.total()
             dispatcher = Dispatcher(
                 self._subscriber,

@@ -9,8 +9,8 @@ import structlog
 
 from outboxkit.brokers import Delivery, Subscriber
 from outboxkit.consumer.containment import Containment, Incoming
-from outboxkit.consumer.handle import Routing
 from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
+from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.running import Running
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.failures import first_line

@@ -13,6 +13,7 @@ from outboxkit import statements, tables
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, jittered, pause, what_is_away
 from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
+from outboxkit.threads import Threads
 
 T = TypeVar("T")
 
@@ -54,11 +55,18 @@ class Cancellations:
 class Transactions:
     """Runs work in sessions of its own, and waits while the database is away."""
 
-    def __init__(self, engine: AsyncEngine, outage: Outage, cancellations: Cancellations | None = None) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        outage: Outage,
+        cancellations: Cancellations | None = None,
+        threads: Threads | None = None,
+    ) -> None:
         # A task that a handler left behind must not use its session any more: it would keep a connection for ever.
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._outage = outage
         self._cancellations = cancellations or Cancellations()
+        self._threads = threads or Threads(engine, size=1, process="consumer")
         self._probing = asyncio.Lock()
 
     @property
@@ -66,8 +74,10 @@ class Transactions:
         """Whether the consumer has cancelled the current task."""
         return self._cancellations.requested()
 
-    async def run(self, work: Callable[[Session], T], stop: asyncio.Event) -> T | None:
+    async def run(self, work: Callable[[Session], T], stop: asyncio.Event, *, in_thread: bool = False) -> T | None:
         """The result of the work, once it is committed; None if `stop` was set while the database was away.
+
+        It runs in the event loop's thread, in a greenlet, or `in_thread`.
 
         Raises:
             Exception: the work's own error, if another try would not help.
@@ -76,7 +86,7 @@ class Transactions:
         lost = collided = 0
         while True:
             try:
-                return await self._once(work)
+                return await self._once(work, in_thread=in_thread)
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
                 collision = is_conflict(cause)
@@ -94,18 +104,20 @@ class Transactions:
             if stop.is_set():
                 return None
 
-    async def _once(self, work: Callable[[Session], T]) -> T:
+    async def _once(self, work: Callable[[Session], T], *, in_thread: bool) -> T:
         def contained(session: Session) -> T:
             try:
                 return work(session)
             except Exception:
                 raise
-            except BaseException as error:  # greenlets and tasks give some of these a meaning of their own
-                if self._cancellations.requested():
+            except BaseException as error:  # greenlets, tasks and threads give some of these a meaning of their own
+                if not in_thread and self._cancellations.requested():
                     raise asyncio.CancelledError from error
                 raise Escaped from error
 
         try:
+            if in_thread:
+                return await self._threads.run(contained)
             async with self._sessions() as session, session.begin():
                 return await session.run_sync(contained)
         except asyncio.CancelledError as error:

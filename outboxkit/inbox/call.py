@@ -8,14 +8,16 @@ from time import perf_counter
 from typing import Any
 
 from sqlalchemy import Connection, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
-from sqlalchemy.util import await_
 
 from outboxkit import tables, transaction
 from outboxkit.errors import TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.invoke import invoke
 from outboxkit.message import Message, handling
+from outboxkit.sqlalchemy_asyncio import await_
+from outboxkit.sqlstates import ABORTED, sqlstate_of
 from outboxkit.statements.dialects import has_one_writer, is_server
 
 _ENDED, _ABORTED = 0, 3
@@ -73,15 +75,27 @@ def _ended(handler: str) -> str:
 
 
 def _status(connection: Connection) -> int | None:
+    """The transaction's status as the driver knows it. Asyncpg does not know of an abort, so the server is asked."""
     driver_connection: Any = connection.connection.driver_connection
-    status = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
-    if status is None:
-        connection.execute(select(1))  # the database raises an error if the transaction is aborted
-    return status
+    status: int | None = getattr(getattr(driver_connection, "info", None), "transaction_status", None)
+    if status is not None:
+        return status
+    is_open = getattr(driver_connection, "is_in_transaction", None)
+    if is_open is not None and not is_open():
+        return _ENDED
+    try:
+        connection.execute(select(1))
+    except DBAPIError as error:
+        if sqlstate_of(error) != ABORTED:
+            raise
+        return _ABORTED
+    return None
 
 
 LONG = 0.1
 """Seconds: from here on a handler's duration is recorded. For quicker ones it is not worth a round trip."""
+LIMIT = "outboxkit.limit"
+"""A key in the `info` of a session of a thread: the function that stands for `_limited`."""
 
 
 def call(
@@ -110,7 +124,7 @@ def call(
     with (
         handling(message, handler=handler.name, database=file),
         guarded(session, connection, handler.name),
-        _limited(handler, connection),
+        session.info.get(LIMIT, _limited)(handler, connection),
     ):
         invoke(handler, session, event, message, attempt)
         if flush:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import CodeType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of, name_of
@@ -14,7 +14,7 @@ from outboxkit.failures import printable
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 from outboxkit.inbox.providers import MESSAGE, Provider
 from outboxkit.inbox.signature import Parameter, read_signature
-from outboxkit.limits import Rate, check_limits
+from outboxkit.limits import Limits, Rate, check_limits
 from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
 
@@ -40,6 +40,7 @@ class Handler:
         middleware: called around it, the first one outermost.
         providers: what makes the values of its parameters, by their names; a consumer's wiring adds them.
         resources: the lifespan's resources, by type.
+        in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
         queue: the queue from which it gets its messages; None means the only one of its consumer.
         concurrency: how many messages it handles at once in a process; None means as many as its queue.
         rate: how many messages it begins in a period in a process; None means without limit.
@@ -57,9 +58,15 @@ class Handler:
     middleware: tuple[Layer, ...] = field(default=(), compare=False)
     providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
     resources: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    in_loop: bool = False
     queue: str | None = None
     concurrency: int | None = None
     rate: Rate | None = None
+
+    @property
+    def in_thread(self) -> bool:
+        """Whether a consumer runs it in a thread, with a `Session` of that thread."""
+        return not (self.is_async or self.in_loop)
 
     @property
     def message_type(self) -> str:
@@ -81,6 +88,7 @@ class _Mark:
     timeout: timedelta | None
     retry: Retries | None
     middleware: tuple[Layer, ...]
+    in_loop: bool
     queue: str | None
     concurrency: int | None
     rate: Rate | None
@@ -93,9 +101,8 @@ def inbox_handler(
     timeout: timedelta | float | None = None,
     retry: Retries | None = None,
     middleware: Sequence[Middleware] = (),
-    queue: str | None = None,
-    concurrency: int | None = None,
-    rate: str | None = None,
+    in_loop: bool = False,
+    **limits: Unpack[Limits],
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
@@ -108,14 +115,14 @@ def inbox_handler(
         name: 1 to 255 bytes that a table can hold.
         batch: declares that all effects of the handler are in its session, so that it may be run again. A consumer
             then handles many messages in one transaction, and handles them again when one fails.
-        timeout: seconds, or a timedelta, after which it is cancelled and has failed. In an asynchronous session only;
-            a call that blocks the event loop is not interrupted.
+        timeout: seconds, or a timedelta, after which it is cancelled and has failed. It holds in consumers and in
+            asynchronous sessions. A call that blocks the event loop is not interrupted. One that blocks a thread
+            outside the database goes on, and the transaction is rolled back all the same.
         retry: its own rule for retries, instead of the consumer's settings.
         middleware: functions `(call, context)` around it, in its transaction, the first one outermost.
-        queue: the queue from which it gets its messages. A consumer of several queues needs it, and one of another
-            queue leaves the handler out.
-        concurrency: how many messages it handles at once in one process. Not with `batch`, which has one transaction.
-        rate: how many messages it begins in a period in one process, spread evenly, such as "10/s" or "100/m".
+        in_loop: whether a plain `def` runs in the event loop of a consumer, and nothing else meanwhile. Without it, it
+            runs in a thread with a `Session` of its own.
+        limits: its queue and its limits, `queue`, `concurrency` and `rate`, as `Limits` says.
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
@@ -136,11 +143,11 @@ def inbox_handler(
         raise ConfigurationError(
             f"@inbox_handler({name!r}): retry is {retry!r}; Retries(...) is accepted, as in Retries(max_attempts=3)"
         )
-    if queue is not None and not (isinstance(queue, str) and queue):
-        raise ConfigurationError(f"@inbox_handler({name!r}): queue is {queue!r}; the name of a queue is accepted")
+    if not isinstance(in_loop, bool):
+        raise ConfigurationError(f"@inbox_handler({name!r}): in_loop is {in_loop!r}; True or False is accepted")
     label = f"@inbox_handler({name!r})"
-    limits = check_limits(label, concurrency, rate, batch=batch)
-    options = _Mark(name, batch, _duration(name, timeout), retry, layers_of(middleware, label), queue, *limits)
+    checked, layers = check_limits(label, limits, batch=batch), layers_of(middleware, label)
+    options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop, *checked)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -163,6 +170,10 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         raise ConfigurationError(f'{qualname} is not a handler: decorate it with @inbox_handler("…")')
     facts = read_signature(function, f"handler {mark.name!r}")
     check_colour(mark.middleware, is_async=facts.is_async, handler=mark.name)
+    if facts.is_async and mark.in_loop:
+        raise ConfigurationError(
+            f"handler {mark.name!r}: in_loop is for a plain def; {qualname} is an async def, which is always there"
+        )
     return Handler(
         mark.name,
         function,
@@ -175,6 +186,7 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         parameters=facts.parameters,
         middleware=mark.middleware,
         providers={each.name: MESSAGE for each in facts.parameters if each.type is Message},
+        in_loop=mark.in_loop,
         queue=mark.queue,
         concurrency=mark.concurrency,
         rate=mark.rate,

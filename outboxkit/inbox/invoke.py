@@ -6,14 +6,13 @@ from functools import cache, partial, wraps
 from typing import Any, cast
 
 from sqlalchemy.orm import Session
-from sqlalchemy.util import await_
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.middleware import Context, run_around, run_async_around
 from outboxkit.inbox.providers import provided, provided_async
 from outboxkit.message import Message
-from outboxkit.sqlalchemy_asyncio import AsyncSession, async_session
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_session, await_
 
 SessionCalls = list[tuple[str, Coroutine[Any, Any, Any]]]
 

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy.orm import Session
-from sqlalchemy.util import await_, greenlet_spawn
+from sqlalchemy.util import greenlet_spawn
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import printable
 from outboxkit.message import Message
-from outboxkit.sqlalchemy_asyncio import AsyncSession
+from outboxkit.sqlalchemy_asyncio import AsyncSession, await_
 
 S = TypeVar("S", bound=Session | AsyncSession)
 T = TypeVar("T")

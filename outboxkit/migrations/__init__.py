@@ -80,7 +80,11 @@ def migrate(connection: Connection) -> tuple[int, int]:
     """Bring the tables to the newest version, in the connection's transaction; returns the versions before and after.
 
     Any number of processes may call it at once: one works, the others wait and then find nothing to do.
+
+    Raises:
+        ConfigurationError: the server is older than PostgreSQL 13.
     """
+    schema.check_server(connection)
     if connection.dialect.name == "postgresql":
         connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
     version = installed(connection)

@@ -15,7 +15,7 @@ from outboxkit.brokers import Publisher, address_of, is_slow
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import Clock, Outage, is_unexpected, jittered, pause, utc_now
+from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause, utc_now
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
 from outboxkit.relay.notifier import Notifier
@@ -61,7 +61,8 @@ class Relay:
         clock: for tests.
 
     Raises:
-        ConfigurationError: `hold=False` with PostgreSQL, whose locked rows block no writer.
+        ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or `hold=False` with PostgreSQL,
+            whose locked rows block no writer.
     """
 
     engine: AsyncEngine
@@ -76,6 +77,7 @@ class Relay:
     clock: Clock = utc_now
 
     def __post_init__(self) -> None:
+        check_engine_driver(self.engine, "a relay")
         dialect = self.engine.dialect.name
         if self.hold is None:
             self.hold = not (has_one_writer(dialect) and is_slow(self.publisher))

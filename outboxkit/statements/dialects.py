@@ -36,6 +36,11 @@ SNAPSHOT: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_re
 SERVER = "postgresql"
 """The dialect of what is for a server only."""
 
+DRIVERS = {"postgresql": "psycopg", "sqlite": "aiosqlite"}
+"""The drivers of outboxkit's own processes."""
+OLDEST, NEWEST = 13, 18
+"""The major versions of PostgreSQL that the tests run on; newer ones are accepted."""
+
 
 def is_server(dialect: str) -> bool:
     """Whether the database has many writers at once, roles, sessions, advisory locks, a planner and partitions."""

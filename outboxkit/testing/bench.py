@@ -12,6 +12,7 @@ from outboxkit.testing.differences import Changes, State, changes
 from outboxkit.testing.messages import message_of
 from outboxkit.testing.outside import Recorder
 from outboxkit.testing.reading import read_state
+from outboxkit.testing.sending import Answers
 from outboxkit.testing.trial import Ending, Trial
 from outboxkit.testing.trials import Trials
 
@@ -86,6 +87,7 @@ def open_bench(
     engine: Any,
     ignore: Collection[str] = (),
     watch: Callable[[], object] | None = None,
+    answers: Answers | None = None,
 ) -> Iterator[Bench]:
     """A bench on the engine's database, whose rows are put back in the end.
 
@@ -95,7 +97,7 @@ def open_bench(
     database = TrialDatabase(engine)
     try:
         start = database.save()
-        recorder = Recorder(handler.function, database.url, watch)
+        recorder = Recorder(handler.function, database.url, watch, answers)
         with recorder, Trials(database, recorder) as trials:
             bench = Bench(trials, database, recorder, handler, event, start=start, ignore=ignore)
             try:

@@ -137,7 +137,7 @@ def _handle(
     """Run the handlers of a message, and take it from the outbox or reschedule it."""
     attempt, next_times = added.attempts + 1, []
     for handler in handlers:
-        if handler.message_type != added.type:
+        if added.type not in handler.message_types:
             continue
         try:
             outcome = _run(session, added.message, handler, attempt)
@@ -158,7 +158,7 @@ def _handle(
 
 
 def _is_due(added: AddedMessage, now: datetime, handlers: Sequence[Handler]) -> bool:
-    has_handler = any(handler.message_type == added.type for handler in handlers)
+    has_handler = any(added.type in handler.message_types for handler in handlers)
     return has_handler and added.destination == DEFAULT_DESTINATION and (added.due_at is None or added.due_at <= now)
 
 

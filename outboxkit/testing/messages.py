@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import codec, ids
 from outboxkit.envelope import COLUMNS, from_row
 from outboxkit.errors import OutboxkitError
-from outboxkit.events import is_event, name_of
+from outboxkit.events import declaration_of_instance, is_event, name_of
 from outboxkit.message import Message
 from outboxkit.outbox.pending import pending_drafts
 from outboxkit.statements.write import NAMES
@@ -148,7 +148,9 @@ def message_of(event: object, *, id: str | None = None, **properties: Any) -> Me
     Raises:
         EncodeError: it cannot be encoded.
     """
-    return Message(id=id or ids.new(), type=name_of(type(event)), payload=codec.encode(event), **properties)
+    declaration = declaration_of_instance(event)
+    known: dict[str, Any] = {"type": declaration.name, "version": declaration.version}
+    return Message(id=id or ids.new(), payload=codec.encode(event), **(known | properties))
 
 
 def _property(added: AddedMessage, name: str) -> object:

@@ -3,7 +3,7 @@
 Each trial begins with the same rows, and ends in a comparison: what it has changed must be what one delivery changes.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,6 +38,7 @@ def assert_effects_once(
     others: Collection[object] = (),
     ignore: Collection[str] = (),
     watch: Callable[[], object] | None = None,
+    answers: Mapping[str, Callable[..., Any]] | None = None,
 ) -> None:
     """Assert that the handler's effects happen once, whatever happens around the delivery of its message.
 
@@ -58,13 +59,15 @@ def assert_effects_once(
         others: further events for the same handler, to be handled at the same time. Some are made from `event`, too.
         ignore: patterns of tables, and of `table.column`, that are not compared.
         watch: returns a value that is compared, too, such as the list of a fake mail server.
+        answers: functions that answer instead of the outside world. `httpx` and `requests` get the request and return
+            a response; `mail` gets the sender, the recipients and the text. Without one the call is really made.
 
     Raises:
         AssertionError: they do not. The text names the trial, and the tables and rows that differ.
         ConfigurationError: the engine cannot be used for this.
     """
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
-    with open_bench(spec, event, engine=engine, ignore=ignore, watch=watch) as bench:
+    with open_bench(spec, event, engine=engine, ignore=ignore, watch=watch, answers=answers) as bench:
         problems = _problems(bench, others)
     if problems:
         raise AssertionError(_report(spec, problems))
@@ -222,5 +225,5 @@ def _report(handler: Handler, problems: Sequence[Finding]) -> str:
     if rest := problems[SHOWN:]:
         lines += ["also:", *(f"  {problem.title}" for problem in rest), ""]
     if any(problem.lines for problem in problems):
-        lines.append("(- after one delivery, + in this trial)")
+        lines.append("(- expected, + in this trial)")
     return "\n".join(lines).rstrip()

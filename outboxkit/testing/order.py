@@ -82,7 +82,7 @@ def _deliver(
     if advance:
         bench.database.advance(bench.start)
     waiting = [(handler, bench.message(events[index])) for index in order for handler in handlers]
-    waiting = [(handler, message) for handler, message in waiting if handler.message_type == message.type]
+    waiting = [(handler, message) for handler, message in waiting if message.type in handler.message_types]
     for _ in range(ROUNDS):
         again = []
         for handler, message in waiting:

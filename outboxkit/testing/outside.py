@@ -20,7 +20,7 @@ from sqlalchemy import URL
 
 from outboxkit.testing.differences import State, Values
 from outboxkit.testing.memory import Memory
-from outboxkit.testing.sending import MAILS, REQUESTS, patched
+from outboxkit.testing.sending import MAILS, REQUESTS, Answers, patched
 
 FILES, PROGRAMS = "files written", "programs started"
 CONNECTIONS, WATCHED = "connections opened", "what is watched"
@@ -56,9 +56,17 @@ class Recorder:
         function: the handler's.
         database: the address of its database, whose connections do not count.
         watch: returns what is to be compared, too.
+        answers: functions that answer instead of the outside world.
     """
 
-    def __init__(self, function: Callable[..., Any], database: URL, watch: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        database: URL,
+        watch: Callable[[], object] | None = None,
+        answers: Answers | None = None,
+    ) -> None:
+        self._answers = answers or {}
         self._memory = Memory(function)
         self._database_port = str(database.port or 5432)
         self._watch = watch
@@ -71,7 +79,7 @@ class Recorder:
 
     def __enter__(self) -> Self:
         _audit()
-        self._patches = patched(record_call, record_thread, record_peer)
+        self._patches = patched(record_call, record_thread, record_peer, self._answers)
         self._patches.__enter__()
         self.reset()
         return self

@@ -5,7 +5,7 @@ import smtplib
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import copy_context
@@ -14,6 +14,9 @@ from functools import partial, wraps
 from importlib import import_module
 from typing import Any
 
+Answer = Callable[..., Any]
+Answers = Mapping[str, Answer]
+"""Functions by `httpx`, `requests` and `mail` that answer instead of the outside world."""
 Record = Callable[[str, Any], AbstractContextManager[None]]
 REQUESTS, MAILS = "requests sent", "mails sent"
 KEY_HEADERS = ("idempotency-key", "x-idempotency-key", "webhook-id", "paypal-request-id", "ce-id")
@@ -24,7 +27,10 @@ _OWN_POOLS = ("concurrent.futures", "aiosqlite", "asyncio", "anyio", "sqlalchemy
 
 @contextmanager
 def patched(
-    record: Record, record_thread: Callable[[threading.Thread], bool], record_peer: Callable[[object], None]
+    record: Record,
+    record_thread: Callable[[threading.Thread], bool],
+    record_peer: Callable[[object], None],
+    answers: Answers,
 ) -> Iterator[None]:
     """Patch the methods, so that they tell these functions. Libraries that are not installed are left out."""
     with ExitStack() as stack:
@@ -34,8 +40,8 @@ def patched(
             setattr(target, name, wraps(original)(wrapper(original)))
             stack.callback(setattr, target, name, original)
 
-        _patch_requests(patch, record)
-        _patch_mails(patch, record)
+        _patch_requests(patch, record, answers)
+        _patch_mails(patch, record, answers.get("mail"))
         _patch_threads(patch, record_thread)
         _patch_sockets(patch, record_peer)
         yield
@@ -44,32 +50,32 @@ def patched(
 Patch = Callable[[Any, str, Callable[[Any], Any]], None]
 
 
-def _patch_requests(patch: Patch, record: Record) -> None:
+def _patch_requests(patch: Patch, record: Record, answers: Answers) -> None:
     patch(http.client.HTTPConnection, "request", partial(_of_connection, record))
     with suppress(ImportError):
         httpx = import_module("httpx")
-        patch(httpx.Client, "send", partial(_of_client, record))
-        patch(httpx.AsyncClient, "send", partial(_of_async_client, record))
+        patch(httpx.Client, "send", partial(_of_client, record, answers.get("httpx")))
+        patch(httpx.AsyncClient, "send", partial(_of_async_client, record, answers.get("httpx")))
     with suppress(ImportError):
-        patch(import_module("requests").Session, "send", partial(_of_client, record))
+        patch(import_module("requests").Session, "send", partial(_of_client, record, answers.get("requests")))
     with suppress(ImportError):
         patch(import_module("urllib3").connectionpool.HTTPConnectionPool, "urlopen", partial(_of_connection, record))
     if "aiohttp" in sys.modules:
         patch(sys.modules["aiohttp"].ClientSession, "_request", partial(_of_aiohttp, record))
 
 
-def _of_client(record: Record, original: Any) -> Any:
+def _of_client(record: Record, answer: Answer | None, original: Any) -> Any:
     def send(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
         with record(REQUESTS, _request(request.method, request.url, request.headers, _body(request))):
-            return original(self, request, *arguments, **options)
+            return answer(request) if answer else original(self, request, *arguments, **options)
 
     return send
 
 
-def _of_async_client(record: Record, original: Any) -> Any:
+def _of_async_client(record: Record, answer: Answer | None, original: Any) -> Any:
     async def send(self: Any, request: Any, *arguments: Any, **options: Any) -> Any:
         with record(REQUESTS, _request(request.method, request.url, request.headers, _body(request))):
-            return await original(self, request, *arguments, **options)
+            return answer(request) if answer else await original(self, request, *arguments, **options)
 
     return send
 
@@ -111,12 +117,14 @@ def _text(body: object) -> str | None:
     return (body.decode(errors="backslashreplace") if isinstance(body, bytes) else str(body))[:1000]
 
 
-def _patch_mails(patch: Patch, record: Record) -> None:
+def _patch_mails(patch: Patch, record: Record, answer: Answer | None) -> None:
     def sending(original: Any) -> Any:
         def sendmail(self: Any, from_addr: str, to_addrs: Any, msg: Any, *arguments: Any, **options: Any) -> Any:
             to = [to_addrs] if isinstance(to_addrs, str) else list(to_addrs)
             parsed = message_from_string(msg) if isinstance(msg, str) else message_from_bytes(bytes(msg))
             with record(MAILS, {"to": ", ".join(to), "subject": parsed["Subject"]}):
+                if answer:
+                    return answer(from_addr, to, msg) or {}
                 return original(self, from_addr, to_addrs, msg, *arguments, **options)
 
         return sendmail
@@ -128,8 +136,13 @@ def _patch_mails(patch: Patch, record: Record) -> None:
 
         return speak
 
+    def silent(_: Any) -> Any:
+        return lambda self, *arguments, **options: (220, b"the test answers")  # noqa: ARG005
+
     patch(smtplib.SMTP, "sendmail", sending)
-    for name in ("connect", "send"):
+    for name in ("connect", "ehlo", "helo", "starttls", "login", "noop", "quit") if answer else ():
+        patch(smtplib.SMTP, name, silent)
+    for name in ("send",) if answer else ("connect", "send"):
         patch(smtplib.SMTP, name, part)
 
 

@@ -20,6 +20,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from outboxkit import Message, Reject, event, inbox_handler, outbox
 
 TOGETHER = os.environ.get("DEPOT_TOGETHER") == "yes"
+IN_LOOP = os.environ.get("DEPOT_IN_LOOP") == "yes"
 MENDED = os.environ.get("DEPOT_MENDED") == "yes"
 """After a release that can read every weight, and whose handler does not fail."""
 GATE = 4713
@@ -52,7 +53,7 @@ class ParcelBooked:
     number: int
 
 
-@inbox_handler("BookParcel", batch=TOGETHER)
+@inbox_handler("BookParcel", batch=TOGETHER, in_loop=IN_LOOP)
 def book(session: Session, event: ParcelArrived, message: Message) -> None:
     session.add(Booking(key=message.key or "", number=event.number))
     outbox.add(session, ParcelBooked(event.number))
@@ -84,7 +85,7 @@ def _wait(session: Session, _: ParcelArrived) -> None:
 
 
 def _explode(how: Callable[[], object]) -> Callable[[Session, ParcelArrived], None]:
-    """The process ends here. That its handler was called is noted where no rollback reaches."""
+    """The process ends here, or never does. That its handler was called is noted where no rollback reaches."""
 
     def explode(_: Session, event: ParcelArrived) -> None:
         with Path(os.environ["DEPOT_EXPLOSIONS"]).open("a") as noted:
@@ -102,6 +103,7 @@ FATES: dict[str, Callable[[Session, ParcelArrived], None]] = {
     "stumbles": _stumble,
     "held": _hold,
     "waits": _wait,
+    "sleeps": _explode(lambda: None),
     "aborts": _explode(os.abort),
     "faults": _explode(lambda: ctypes.string_at(0)),
     "killed": _explode(lambda: os.kill(os.getpid(), signal.SIGKILL)),

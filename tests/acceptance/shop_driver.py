@@ -161,7 +161,7 @@ def is_problem(answer: httpx.Response, status: int, slug: str | None = None) -> 
     if answer.status_code != status or answer.headers["Content-Type"] != PROBLEM:
         raise AssertionError(f"{answer.status_code} {answer.headers.get('Content-Type')}: {answer.text}")
     document = answer.json()
-    return document["status"] == status and (slug is None or document["type"].endswith(f"/problems/#{slug}"))
+    return document["status"] == status and (slug is None or document["type"] == f"urn:outboxkit:problem:{slug}")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import aio_pika
+import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -21,8 +22,9 @@ from tests.polling import eventually
 
 DEPOT = "tests.acceptance.depot"
 ARRIVED, BOOKED = "ParcelArrived", "ParcelBooked"
-WAYS = {"singly": {}, "together": {"DEPOT_TOGETHER": "yes"}}
-"""Both kinds of handlers: a transaction each, or many in one."""
+WAYS = {"singly": {}, "together": {"DEPOT_TOGETHER": "yes"}, "in the loop": {"DEPOT_IN_LOOP": "yes"}}
+"""The kinds of plain handlers: in threads with a transaction each, or many in one; a transaction each in the loop."""
+EVERY_WAY = ["singly", "together", pytest.param("in the loop", marks=pytest.mark.night)]
 AT_ONCE = 500
 
 

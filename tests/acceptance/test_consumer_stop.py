@@ -5,11 +5,11 @@ from sqlalchemy import text
 
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import GATE
-from tests.acceptance.stock import WAYS, Parcel, Stock
+from tests.acceptance.stock import EVERY_WAY, WAYS, Parcel, Stock
 from tests.acceptance.worker_process import WorkerProcess
 from tests.polling import eventually
 
-RUNNING = {"singly": 2, "together": 5}
+RUNNING = {"singly": 2, "together": 5, "in the loop": 2}
 """How many parcels are inside transactions: two of one each, or one of five."""
 LIMITS = {"OUTBOXKIT_CONCURRENCY": "2", "OUTBOXKIT_CONSUME_BATCH_SIZE": "5"}
 PARCELS = [Parcel(number, "waits") for number in range(12)]
@@ -28,7 +28,7 @@ class Stop:
         self.stock = Stock(deployment)
         self.running = RUNNING[way]
         self._settings = LIMITS | WAYS[way]
-        self._transactions = 2 if way == "singly" else 1
+        self._transactions = 1 if way == "together" else 2
         self.stock.declare(**self._settings)
         self.stock.arrive(PARCELS)
 
@@ -52,7 +52,7 @@ class Stop:
         self.stock.assert_nothing_is_left()
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=EVERY_WAY)
 def stop(deployment: Deployment, request: pytest.FixtureRequest) -> Stop:
     return Stop(deployment, request.param)
 
@@ -100,7 +100,7 @@ def test_a_second_signal_does_not_wait(stop: Stop):
     stop.assert_rest_is_handled_once()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_what_waits_for_its_next_attempt_in_its_key_queue_is_given_back_at_once(
     deployment: Deployment, tmp_path, way: str
 ):
@@ -139,3 +139,20 @@ def test_one_that_no_stop_gives_its_time_has_killed_nobody(deployment: Deploymen
             recorded.append(stop.stock.suspected())
     assert recorded == [0, 1, 1, 1, 1]
     stop.assert_rest_is_handled_once()
+
+
+def test_a_handler_that_blocks_its_thread_does_not_hold_up_the_stop(deployment: Deployment, tmp_path):
+    """Nothing can end the thread: its connection is closed, so that it is rolled back; the process ends without it."""
+    stock, begun = Stock(deployment), tmp_path / "begun"
+    stock.declare()
+    stock.arrive([Parcel(1, "sleeps"), *(Parcel(number) for number in range(2, 6))])
+    consumer = stock.consume(DEPOT_EXPLOSIONS=str(begun), OUTBOXKIT_SHUTDOWN_TIMEOUT="1s")
+    eventually(lambda: begun.exists() and stock.booked().total() == 4)
+    assert consumer.stop() == 0
+    assert consumer.entries("gave up waiting, rolled back; it comes again")
+    assert consumer.entries("threads of handlers still run, the process ends without them")
+    eventually(deployment.broker.depth, lambda found: found == 1)
+    assert stock.suspected() == 0
+    stock.drain(DEPOT_MENDED="yes")
+    assert stock.booked() == stock.told() == dict.fromkeys(range(1, 6), 1)
+    stock.assert_nothing_is_left()

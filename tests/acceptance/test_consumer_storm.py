@@ -11,24 +11,25 @@ import pytest
 
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.killing import killed_at_random
-from tests.acceptance.stock import ARRIVED, BOOKED, WAYS, Parcel, Stock
+from tests.acceptance.stock import ARRIVED, BOOKED, EVERY_WAY, WAYS, Parcel, Stock
 from tests.night import by_night, chance
 from tests.polling import eventually
 from tests.servers import Server
 
-MESSAGES = by_night({"together": 5000, "singly": 2000}, else_={"together": 400, "singly": 300})
+MESSAGES = by_night({"together": 5000}, else_={"together": 400})
+SINGLY = by_night(2000, else_=300)
 POISON_EVERY = by_night(500, else_=80)
 KILLS = by_night(15, else_=2)
 KINDS = (("undecodable", {"weight": "heavy"}), ("failed", {"fate": "breaks"}), ("rejected", {"fate": "refused"}))
 """The reasons for which messages are given up on, and what these are like."""
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_each_effect_happens_once_and_poison_is_repaired(
     on_own_postgresql: Deployment, own_postgresql: Server, way: str
 ):
     stock = Stock(on_own_postgresql)
-    parcels, poison = harvest(MESSAGES[way])
+    parcels, poison = harvest(MESSAGES.get(way, SINGLY))
     settings = WAYS[way] | {"OUTBOXKIT_MAX_ATTEMPTS": "2", "OUTBOXKIT_LOG_LEVEL": "warning"}
     stock.declare(**settings)
     storm(stock, with_duplicates(parcels, chance("duplicates", way)), poison, own_postgresql, settings)

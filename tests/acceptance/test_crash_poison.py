@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.stock import WAYS, Parcel, Stock
+from tests.acceptance.stock import EVERY_WAY, WAYS, Parcel, Stock
 from tests.servers import OwnServer
 
 PREFETCHED = 64
@@ -15,6 +15,9 @@ KEYS = 5
 MAX_CRASHES = 3
 LIMIT = 20
 """RabbitMQ 4 drops a message at this return, if nobody says otherwise."""
+
+
+IN_LOOP = pytest.param("in the loop", "aborts", marks=pytest.mark.night)
 
 
 class Minefield:
@@ -48,7 +51,7 @@ class Minefield:
         return Counter(map(int, self._explosions.read_text().split()))
 
 
-@pytest.mark.parametrize(("way", "fate"), [("singly", "aborts"), ("together", "aborts"), ("singly", "faults")])
+@pytest.mark.parametrize(("way", "fate"), [("singly", "aborts"), ("together", "aborts"), ("singly", "faults"), IN_LOOP])
 def test_one_of_many_that_are_prefetched_kills_the_process(deployment: Deployment, tmp_path: Path, way: str, fate: str):
     minefield = Minefield(deployment, tmp_path, way)
     deaths = minefield.cross({PREFETCHED // 2: fate})
@@ -66,7 +69,7 @@ def test_two_kill_it_each_for_itself(deployment: Deployment, tmp_path: Path):
     assert deaths == 1 + 2 * MAX_CRASHES
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_in_order_its_key_goes_on_behind_it(deployment: Deployment, tmp_path: Path, way: str):
     minefield = Minefield(deployment, tmp_path, way, OUTBOXKIT_ORDERED="true")
     assert minefield.cross({10: "killed"}, count=50) == 1 + MAX_CRASHES

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.stock import WAYS, Parcel, Stock
+from tests.acceptance.stock import EVERY_WAY, WAYS, Parcel, Stock
 from tests.acceptance.worker_process import WorkerProcess
 from tests.night import by_night, chance
 from tests.polling import eventually
@@ -21,7 +21,7 @@ def stock(deployment: Deployment) -> Stock:
     return Stock(deployment, delays=DELAYS)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_each_key_is_in_order_through_failures_and_a_kill(stock: Stock, way: str):
     """One parcel in twelve fails, some of these several times; the active one of two consumers is killed."""
     parcels = shuffled(chance("ordered", way), EACH)
@@ -46,7 +46,7 @@ def test_each_key_is_in_order_through_failures_and_a_kill(stock: Stock, way: str
     assert stock.given_up() == {}
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_other_keys_go_on_while_one_fails(stock: Stock, tmp_path: Path, way: str):
     cleared = tmp_path / "cleared"
     settings = PATIENT | WAYS[way] | {"DEPOT_CLEARED": str(cleared)}

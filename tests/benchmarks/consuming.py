@@ -10,6 +10,13 @@ from tests.benchmarks.rounds import Figures, Line, Measure
 
 COUNTS = {"raw": 30_000, "raw bulk": 60_000, "hand-written": 4_000, "per message": 4_000, "batch": 40_000}
 UNTIL_EMPTY = {f"{name}{how}": COUNTS[name] for name in ("per message", "batch") for how in ("", ", --drain")}
+IN_THREADS = {
+    "per message": 4_000,
+    "per message, thread": 4_000,
+    "per message, def in the loop": 4_000,
+    "batch": 20_000,
+    "batch, thread": 20_000,
+}
 QUICK = 10
 PORTION = 20_000
 
@@ -24,6 +31,12 @@ def consume(place: Place) -> Iterator[Mapping[str, Measure]]:
 def until_empty(place: Place) -> Iterator[Mapping[str, Measure]]:
     """Our consumer as it runs for good, and with `--drain`."""
     yield _speeds(place, UNTIL_EMPTY)
+
+
+@contextmanager
+def in_threads(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """Our consumer with handlers that are awaited, and with plain ones in threads and in the event loop."""
+    yield _speeds(place, IN_THREADS)
 
 
 def _speeds(place: Place, counts: Mapping[str, int]) -> Mapping[str, Measure]:
@@ -82,6 +95,17 @@ CASES = (
         (
             _ratio("batch, --drain", "batch", at_least=0.8),
             _ratio("per message, --drain", "per message", at_least=0.8),
+        ),
+    ),
+    Case(
+        "consume-threads",
+        "our consumer with a plain def in threads, and with an async def: the same database work",
+        in_threads,
+        (
+            _ratio("per message, thread", "per message", at_least=0.8),
+            _ratio("batch, thread", "batch", at_least=0.8),
+            _ratio("per message, def in the loop", "per message"),
+            *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in IN_THREADS),
         ),
     ),
     Case(

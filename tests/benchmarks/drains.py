@@ -159,6 +159,9 @@ DRAINS: Mapping[str, Callable[[Orders], AbstractAsyncContextManager[Drain]]] = {
     "raw bulk": received,
     "per message": partial(ours, handler=handler_of(receipts.one)),
     "batch": partial(ours, handler=handler_of(receipts.many)),
+    "per message, thread": partial(ours, handler=handler_of(receipts.one_in_thread)),
+    "per message, def in the loop": partial(ours, handler=handler_of(receipts.one_in_loop)),
+    "batch, thread": partial(ours, handler=handler_of(receipts.many_in_thread)),
     "per message, --drain": partial(ours, handler=handler_of(receipts.one), until_empty=True),
     "batch, --drain": partial(ours, handler=handler_of(receipts.many), until_empty=True),
 }

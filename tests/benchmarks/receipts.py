@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import BigInteger, Identity
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import event, inbox_handler
 from tests.benchmarks.raw_publisher import TYPE
@@ -40,6 +40,29 @@ async def write_receipt(session: AsyncSession, event: Benchmarked) -> None:
 async def one(session: AsyncSession, event: Benchmarked) -> None:
     """Each message in a transaction of its own."""
     await write_receipt(session, event)
+
+
+def write_receipt_in_sync(session: Session, event: Benchmarked) -> None:
+    """The same, in a plain function."""
+    session.add(Receipt(subject=event.pad[:20]))
+
+
+@inbox_handler("one")
+def one_in_thread(session: Session, event: Benchmarked) -> None:
+    """Each message in a transaction of its own, in a thread."""
+    write_receipt_in_sync(session, event)
+
+
+@inbox_handler("one", in_loop=True)
+def one_in_loop(session: Session, event: Benchmarked) -> None:
+    """Each message in a transaction of its own, in the event loop."""
+    write_receipt_in_sync(session, event)
+
+
+@inbox_handler("many", batch=True)
+def many_in_thread(session: Session, event: Benchmarked) -> None:
+    """Many messages in one transaction, in a thread."""
+    write_receipt_in_sync(session, event)
 
 
 @inbox_handler("many", batch=True)

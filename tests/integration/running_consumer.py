@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -49,12 +49,18 @@ class Running:
 Start = Callable[..., AbstractAsyncContextManager[Running]]
 
 
-def starter(engine: AsyncEngine, broker: PlainClient, delays: Sequence[timedelta] = DELAYS) -> Start:
-    """A function that starts a consumer of some handlers; it is stopped at the end of its block."""
+def starter(
+    engine: AsyncEngine, broker: PlainClient, delays: Sequence[timedelta] = DELAYS, *, in_loop: bool = False
+) -> Start:
+    """A function that starts a consumer of some handlers; it is stopped at the end of its block.
+
+    Plain handlers run in threads, or all of them in the event loop.
+    """
 
     @asynccontextmanager
     async def started(*functions: Callable[..., Any], **options: Any) -> AsyncIterator[Running]:
         handlers = [inbox.handler_of(function) for function in functions]
+        handlers = [each if each.is_async else replace(each, in_loop=in_loop) for each in handlers]
         subscriber = subscriber_of(broker, {type_ for handler in handlers for type_ in handler.message_types}, delays)
         running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **options))
         task = asyncio.create_task(running.consumer.run(running.stop))

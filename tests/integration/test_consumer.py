@@ -27,9 +27,9 @@ from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
 
-@pytest.fixture
-def start(async_pg_engine: AsyncEngine, broker: PlainClient) -> Start:
-    return starter(async_pg_engine, broker)
+@pytest.fixture(params=["thread", pytest.param("loop", marks=pytest.mark.night)])
+def start(async_pg_engine: AsyncEngine, broker: PlainClient, request: pytest.FixtureRequest) -> Start:
+    return starter(async_pg_engine, broker, in_loop=request.param == "loop")
 
 
 async def test_a_message_goes_from_the_outbox_through_two_handlers(

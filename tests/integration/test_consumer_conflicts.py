@@ -1,13 +1,14 @@
 """Transactions that collide: the database gives one up, it is run again at once, and no attempt is counted."""
 
 import asyncio
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
 from sqlalchemy import Engine, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import inbox_handler, tables
 from outboxkit.consumer import ConsumerPolicy
@@ -103,6 +104,31 @@ async def test_two_handlers_that_deadlock_are_both_done_at_their_first_attempt(
         publish(broker, SECOND, "b")
         await consumer.reaches(processed=2)
     assert len(meeting.runs) > 2
+    assert taken(shelves) == [2, 2]
+    assert attempts(shelves) == {1: 2}
+
+
+async def test_two_plain_handlers_that_deadlock_in_threads_are_both_done_too(
+    start: Start, shelves: Engine, broker: PlainClient
+):
+    runs: list[int] = []
+    meeting = threading.Barrier(2)
+
+    @inbox_handler("TakeFromBoth")
+    def take_from_both(session: Session, event: Ordered) -> None:
+        runs.append(event.number)
+        session.execute(LOOK_SOON)
+        session.execute(update(Shelf).where(Shelf.id == event.number).values(taken=Shelf.taken + 1))
+        if len(runs) <= 2:
+            meeting.wait(60)
+        other = FIRST + SECOND - event.number
+        session.execute(update(Shelf).where(Shelf.id == other).values(taken=Shelf.taken + 1))
+
+    async with start(take_from_both) as consumer:
+        publish(broker, FIRST, "a")
+        publish(broker, SECOND, "b")
+        await consumer.reaches(processed=2)
+    assert len(runs) > 2
     assert taken(shelves) == [2, 2]
     assert attempts(shelves) == {1: 2}
 

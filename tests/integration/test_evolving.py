@@ -14,11 +14,12 @@ from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.relay import Relay
-from tests.delays import DELAYS
+from tests.delays import DELAYS, DELAYS_TEXT
 from tests.integration import new_release, old_release
 from tests.integration.running_consumer import Start, dead_letters, processed, starter
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
+from tests.processes import COMMAND, run_to_end
 
 SOON = DELAYS[:1]
 PATIENT = ConsumerPolicy(max_attempts=1000, delays=SOON)
@@ -149,4 +150,17 @@ async def test_what_the_old_release_gave_up_is_replayed_to_the_new_one(
         await DeadLetters(async_pg_engine).replay(Selection(), asyncio.Event(), Resolved())
         async with start(new_release.ship) as new:
             await new.reaches(processed=1)
+    assert what(effects) == ["ship 7"]
+
+
+@pytest.mark.parametrize("type_", ["OrderConfirmed", "OrderApproved"])
+def test_the_command_binds_its_queue_to_every_name(
+    effects: Engine, postgresql_url: str, broker: PlainClient, type_: str
+):
+    environment = {"OUTBOXKIT_DATABASE_URL": postgresql_url, "OUTBOXKIT_BROKER_URL": broker.url}
+    environment |= {"OUTBOXKIT_EXCHANGE": broker.exchange, "OUTBOXKIT_RETRY_DELAYS": DELAYS_TEXT}
+    command = [COMMAND, "consume", "tests.integration.new_release", "--queue", broker.queue, "--drain"]
+    assert run_to_end(command, environment).stdout == "nothing to do\n"
+    broker.publish(b'{"order":7}', topic=type_, message_id="m", type=type_)
+    assert run_to_end(command, environment).stdout == "processed 1\n"
     assert what(effects) == ["ship 7"]

@@ -1,4 +1,4 @@
-"""Missing or old tables: every command says in one line what to run, and exits with 1."""
+"""Missing or old tables, and an old server: every command says in one line what to do, and exits."""
 
 import sys
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from outboxkit import cli
 from tests import second_step
@@ -62,11 +63,23 @@ def test_old_tables(command: str, empty_url: str, monkeypatch: pytest.MonkeyPatc
     )
 
 
-def failure(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    monkeypatch.setattr(sys, "argv", ["outboxkit", *COMMANDS[command]])
+@pytest.mark.parametrize("command", ["migrate", *COMMANDS])
+def test_an_old_server(
+    command: str, empty_postgresql_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", empty_postgresql_url)
+    monkeypatch.setattr(PGDialect, "_get_server_version_info", lambda dialect, connection: (12, 22))
+    assert failure(command, monkeypatch, capsys, code=2) == (
+        "outboxkit: the database server is PostgreSQL 12.22; 13 to 18 and newer ones are accepted: upgrade the server, "
+        "or name another one in the database URL\n"
+    )
+
+
+def failure(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, code: int = 1) -> str:
+    monkeypatch.setattr(sys, "argv", ["outboxkit", *COMMANDS.get(command, [command])])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    assert ended.value.code == 1
+    assert ended.value.code == code
     printed = capsys.readouterr()
     assert printed.out == ""
     return printed.err

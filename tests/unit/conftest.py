@@ -22,7 +22,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was() -> Iterator[None]:
-    libraries = [logging.getLogger(name) for name in (*logs.SILENCED, "asyncio")]
+    libraries = [logging.getLogger(name) for name in (*logs.SILENCED, "asyncio", None)]
     levels = [library.level for library in libraries]
     last_resort = logging.lastResort
     yield

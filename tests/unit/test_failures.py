@@ -83,6 +83,8 @@ def test_what_a_statement_was_and_had_is_left_out():
     text = "refused  \n\t [SQL: INSERT] \n[parameters: (4111)]\n(Background on this error at: x)"
     assert failures.text_of(ValueError(text)) == "refused"
     assert failures.text_of(ValueError("null value\nDETAIL:  Failing row contains (4111).")) == "null value"
+    of_asyncpg = "<class 'asyncpg.exceptions.DataError'>: invalid input for query argument $1: '4111' (not an integer)"
+    assert failures.text_of(ValueError(of_asyncpg)) == "<class 'asyncpg.exceptions.DataError'>: invalid input"
 
 
 class Hidden(Exception):

@@ -139,12 +139,14 @@ def test_a_handler_that_cancels_every_task_ends_the_process_with_an_error():
     [
         "asyncio.create_task(asyncio.to_thread(time.sleep, 3600))",
         "threading.Thread(target=time.sleep, args=(3600,)).start()",
+        "thread = HandlerThread(); thread.start(); thread.put(lambda: time.sleep(3600))",
         "asyncio.create_task(swallows())",
     ],
 )
 def test_nothing_that_a_handler_left_behind_holds_up_the_end(left: str):
     service = f"""
     import threading, time
+    from outboxkit.threads import HandlerThread
     async def swallows():
         while True:
             try:

@@ -10,13 +10,15 @@ from datetime import timedelta
 import pytest
 import structlog
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outboxkit import ConfigurationError, process
 from outboxkit.brokers import batch_limit, http
 from outboxkit.brokers.http import HttpPublisher
-from outboxkit.brokers.memory import MemoryPublisher, MemorySubscriber
+from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
+from outboxkit.consumer import Consumer
+from outboxkit.relay import Relay
 from tests.unit.shop import message
 
 SECOND = timedelta(seconds=1)
@@ -36,6 +38,15 @@ async def test_an_engine_has_our_driver_whatever_the_url_names(url: str, driver:
     made = process.engine(url, name="unit tests", idle_in_transaction=SECOND)
     assert made.url.drivername == driver
     await made.dispose()
+
+
+def test_a_worker_takes_an_engine_of_its_own_driver_only():
+    engine = create_async_engine("postgresql+asyncpg://app:hunter2@db/shop")
+    accepted = r"got an engine of postgresql\+asyncpg, and needs postgresql\+psycopg: outboxkit\.process\.engine\("
+    with pytest.raises(ConfigurationError, match=f"a relay {accepted}"):
+        Relay(engine, MemoryPublisher(MemoryBroker()))
+    with pytest.raises(ConfigurationError, match=f"a consumer {accepted}"):
+        Consumer(engine, MemorySubscriber(MemoryBroker(), "q", [], []), [], queue="q")
 
 
 def test_another_database_is_refused():

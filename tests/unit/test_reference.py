@@ -29,6 +29,7 @@ from outboxkit import (
     relay,
     retention,
     tables,
+    testing,
     upcasts,
 )
 from outboxkit.brokers.direct import DirectPublisher
@@ -47,7 +48,7 @@ WITH_SUBCOMMANDS = dict(COMMANDS) | {
 }
 _OF_FUNCTIONS = (
     *(asgi, effects, fastapi, flask, idempotency, ids, inbox),
-    *(migrations, outbox, preconditions, problems, upcasts),
+    *(migrations, outbox, preconditions, problems, testing, upcasts),
 )
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
 PARTS = {part.__name__.removeprefix("outboxkit."): part for part in (compose, consumer, process, relay, retention)}

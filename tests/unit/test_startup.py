@@ -36,10 +36,10 @@ STARTS = {
     "--help": (RUN, {"typer"}),
     "relay --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
-    "status": (RUN, {*COMMAND, "aiosqlite"}),
-    "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
-    "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
-    "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
+    "status": (RUN, {*COMMAND, "aiosqlite", "uuid_utils"}),
+    "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
+    "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
+    "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
 }
 
 

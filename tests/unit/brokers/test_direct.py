@@ -244,7 +244,7 @@ async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_af
     async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
         await asyncio.sleep(60)
 
-    @inbox_handler("Blocks")
+    @inbox_handler("Blocks", in_loop=True)
     def blocks(session: Session, event: OrderConfirmed) -> None:
         until = time.monotonic() + 0.5
         while time.monotonic() < until:

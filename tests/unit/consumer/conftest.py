@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,8 +22,8 @@ AT_ONCE = (timedelta(microseconds=1), timedelta(microseconds=2), timedelta(micro
 class Bench:
     """What a test needs to have messages handled."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self.engine = engine
+    def __init__(self, engine: AsyncEngine, *, in_loop: bool = False) -> None:
+        self.engine, self.in_loop = engine, in_loop
         self.broker = MemoryBroker()
         self.subscriber = MemorySubscriber(self.broker, "billing", ["#"], AT_ONCE)
         self.stop = asyncio.Event()
@@ -34,6 +35,8 @@ class Bench:
     def consumer(self, *functions: Callable[..., Any], max_attempts: int = 3, **more: Any) -> Consumer:
         policy = ConsumerPolicy(max_attempts=max_attempts, delays=AT_ONCE)
         handlers = [handler_of(function) for function in functions]
+        if self.in_loop:
+            handlers = [each if each.is_async else replace(each, in_loop=True) for each in handlers]
         given = {"queue": "billing", "policy": policy, "clock": lambda: NOW, "concurrency": Concurrency(2)} | more
         return Consumer(self.engine, self.subscriber, handlers, **given)
 
@@ -53,5 +56,10 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(async_engine: AsyncEngine) -> Bench:
-    return Bench(async_engine)
+async def bench(async_engine: AsyncEngine, request: pytest.FixtureRequest) -> Bench:
+    """Its plain `def` handlers run in threads, or in the event loop if a test asks for that `in both places`."""
+    return Bench(async_engine, in_loop=getattr(request, "param", "thread") == "loop")
+
+
+in_both_places = pytest.mark.parametrize("bench", ["thread", "loop"], indirect=True)
+"""Of a test whose handlers are plain functions."""

@@ -1,30 +1,41 @@
 """Many deliveries in one transaction, and what becomes of them where one fails."""
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, event, insert
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy import Engine, delete, event, insert
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from outboxkit import Outcome, Reject, inbox_handler, tables
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.consumer import Concurrency
-from tests.unit.consumer.conftest import Bench
-from tests.unit.shop import OrderConfirmed, count, effects, message, rows
+from tests.unit.consumer.conftest import Bench, in_both_places
+from tests.unit.shop import OrderConfirmed, StockChanged, count, effects, message, rows
+
+pytestmark = in_both_places
 
 
 class Commits:
-    """How often an engine has committed something."""
+    """How often any engine has committed something."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        event.listen(engine.sync_engine, "commit", self._add)
 
-    def _add(self, _: object) -> None:
+    def add(self, _: object) -> None:
         self.count += 1
+
+
+@pytest.fixture
+def commits() -> Iterator[Commits]:
+    counted = Commits()
+    event.listen(Engine, "commit", counted.add)
+    yield counted
+    event.remove(Engine, "commit", counted.add)
 
 
 def order(number: int, **more: Any):
@@ -61,9 +72,8 @@ def failing(*numbers: int, error: Exception | None = None):
     return handler
 
 
-async def test_a_batch_is_one_transaction_in_the_order_of_arrival(bench: Bench, database_url: str):
+async def test_a_batch_is_one_transaction_in_the_order_of_arrival(bench: Bench, commits: Commits, database_url: str):
     bench.put(*map(order, range(50)))
-    commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
     assert (await bench.drain(together)).outcomes == {Outcome.PROCESSED: 50}
     assert commits.count - before == 1 + before
@@ -79,9 +89,8 @@ async def commits_of_nothing(bench: Bench, commits: Commits) -> int:
     return commits.count
 
 
-async def test_no_batch_is_larger_than_allowed(bench: Bench):
+async def test_no_batch_is_larger_than_allowed(bench: Bench, commits: Commits):
     bench.put(*map(order, range(50)))
-    commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
     await bench.drain(together, concurrency=Concurrency(2, batch=20))
     assert commits.count - before == 3 + before
@@ -91,20 +100,18 @@ async def test_a_message_for_several_handlers_and_one_that_came_twice(bench: Ben
     bench.put(order(1), order(2), order(1))
     found = await bench.drain(together, together_too)
     assert found.outcomes == {Outcome.PROCESSED: 4, Outcome.DUPLICATE: 2}
-    assert done(database_url) == ["order 1", "too 1", "order 2", "too 2"]
+    assert sorted(map(str, done(database_url))) == ["order 1", "order 2", "too 1", "too 2"]
 
 
-async def test_beside_a_handler_that_may_not_be_run_again_nothing_is_in_a_batch(bench: Bench):
+async def test_beside_a_handler_that_may_not_be_run_again_nothing_is_in_a_batch(bench: Bench, commits: Commits):
     bench.put(*map(order, range(5)))
-    commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
     assert (await bench.drain(together, alone)).outcomes == {Outcome.PROCESSED: 10}
     assert commits.count - before == 10 + before
 
 
-async def test_a_poison_in_the_middle_takes_its_failure_alone(bench: Bench, database_url: str):
+async def test_a_poison_in_the_middle_takes_its_failure_alone(bench: Bench, commits: Commits, database_url: str):
     bench.put(*map(order, range(50)))
-    commits = Commits(bench.engine)
     before = await commits_of_nothing(bench, commits)
     found = await bench.drain(failing(30, error=Reject("poison")))
     assert found.outcomes == {Outcome.PROCESSED: 49, Outcome.DEAD: 1}
@@ -211,3 +218,43 @@ async def test_a_batch_does_what_its_messages_do_one_by_one(
         assert not ordered or of_key == [number for number in wanted if number % 3 == key]
     letters = {str(row["message_id"]) for row in rows(database_url, tables.dead_letter)}
     assert letters == {f"m-{number:03}" for number in numbers if number in poison | undecodable}
+
+
+@inbox_handler("StockTogether", batch=True)
+async def stock_together(session: AsyncSession, event: StockChanged) -> None:
+    await session.execute(insert(effects).values(what=f"stock {event.sku}"))
+
+
+def stock(number: int, **more: Any):
+    body = b'{"sku":"%d","amount":"1"}' % number
+    return message(**({"id": f"s-{number:03}", "type": "StockChanged", "payload": body} | more))
+
+
+async def test_handlers_in_a_thread_and_in_the_loop_have_a_transaction_each(
+    bench: Bench, commits: Commits, database_url: str
+):
+    for number in range(20):
+        bench.put(order(number), stock(number))
+    before = await commits_of_nothing(bench, commits)
+    assert (await bench.drain(together, stock_together)).outcomes == {Outcome.PROCESSED: 40}
+    assert commits.count - before == (1 if bench.in_loop else 2) + before
+
+
+async def test_within_a_key_the_order_goes_before_that(bench: Bench, database_url: str):
+    for number in range(10):
+        bench.put(order(number, key="k"), stock(number, key="k"))
+    found = await bench.drain(together, stock_together, concurrency=Concurrency(2, ordered=True))
+    assert found.outcomes == {Outcome.PROCESSED: 20}
+    assert done(database_url) == [f"{kind} {number}" for number in range(10) for kind in ("order", "stock")]
+
+
+async def test_beside_an_awaited_one_of_its_type_a_plain_handler_stays_in_its_place(bench: Bench):
+    threads: set[threading.Thread] = set()
+
+    @inbox_handler("Placed", batch=True)
+    def placed(session: Session, event: OrderConfirmed) -> None:
+        threads.add(threading.current_thread())
+
+    bench.put(*map(order, range(4)))
+    assert (await bench.drain(placed, together_too)).outcomes == {Outcome.PROCESSED: 8}
+    assert (threads == {threading.main_thread()}) is bench.in_loop

@@ -13,7 +13,16 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import LogCapture, capture_logs
 
-from outboxkit import BrokerUnavailable, ConfigurationError, Outcome, SchemaError, inbox_handler, process, tables
+from outboxkit import (
+    BrokerUnavailable,
+    ConfigurationError,
+    Outcome,
+    SchemaError,
+    engines,
+    inbox_handler,
+    process,
+    tables,
+)
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
 from outboxkit.consumer.database_clock import DatabaseClock
@@ -113,7 +122,15 @@ async def test_a_stop_says_what_it_waits_for_and_what_it_gave_up(bench: Bench):
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    told = [line for line in said if "connected" not in line["event"]]
+    starting, loaded, connected, *told = said
+    assert [line["event"] for line in (starting, loaded, connected)] == [
+        "consumer starting",
+        "handler loaded",
+        "consumer connected",
+    ]
+    assert (starting["queue"], starting["broker"], starting["handlers"]) == ("billing", "memory://", 1)
+    assert (loaded["handler"], loaded["type"]) == ("Gate", "OrderConfirmed")
+    assert loaded["function"].endswith("Gate.__init__.<locals>.handler")
     assert [line["event"].split()[0] for line in told] == ["stopping", "gave", "consumer"]
     assert (told[0]["messages"], told[0]["handlers"]) == (1, ["Gate"])
     assert "a second signal stops at once" in told[0]["event"]
@@ -145,7 +162,7 @@ async def test_a_cancelled_consumer_gives_back_what_it_holds(bench: Bench, datab
 
 @pytest.fixture
 async def impatient_engine(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncEngine]:
-    monkeypatch.setattr(process, "SQLITE_BUSY_SECONDS", 0)
+    monkeypatch.setattr(engines, "SQLITE_BUSY_SECONDS", 0)
     made = process.engine(database_url, name="unit tests")
     yield made
     await made.dispose()

@@ -18,7 +18,7 @@ from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency, dispatcher
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.records import Records
-from tests.unit.consumer.conftest import Bench
+from tests.unit.consumer.conftest import Bench, in_both_places
 from tests.unit.shop import OrderConfirmed, effects, message, rows
 
 CARD = "4111"
@@ -98,7 +98,12 @@ LEAVING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("mode", ["single", "batch", "ordered"])
-async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(bench: Bench, database_url: str, mode: str):
+@pytest.mark.parametrize(
+    ("bench", "kind"), [("loop", "async def"), ("loop", "def"), ("thread", "def")], indirect=["bench"]
+)
+async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(
+    bench: Bench, database_url: str, mode: str, kind: str
+):
     ran: list[int] = []
     names = list(LEAVING)
 
@@ -109,11 +114,21 @@ async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(bench
         if event.order_id < len(names):
             await LEAVING[names[event.order_id]]()
 
+    @inbox_handler("Leaves", batch=mode == "batch")
+    def leaves_in_sync(session: Session, event: OrderConfirmed) -> None:
+        ran.append(event.order_id)
+        session.execute(insert(effects).values(what=f"order {event.order_id}"))
+        if event.order_id < len(names):
+            LEAVING[names[event.order_id]]().send(None)
+            raise ValueError("it was cancelled in the loop, or cannot be in a thread")
+
     for number in range(len(names) + 5):
         bench.put(message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number, key=f"k-{number % 3}"))
     with capture_logs() as said:
         consumer = await bench.run_until_settled(
-            leaves, concurrency=ORDERED if mode == "ordered" else SINGLE, max_attempts=2
+            leaves if kind == "async def" else leaves_in_sync,
+            concurrency=ORDERED if mode == "ordered" else SINGLE,
+            max_attempts=2,
         )
     assert consumer.outcomes == {Outcome.PROCESSED: 5, Outcome.RETRIED: len(names), Outcome.DEAD: len(names)}
     assert len(rows(database_url, effects)) == len(rows(database_url, tables.inbox)) == 5
@@ -138,6 +153,7 @@ class Checked:
         raise (KeyError("Mars/Olympus"), AssertionError(), Mute(), SystemExit(3), RecursionError())[self.number]
 
 
+@in_both_places
 @pytest.mark.parametrize("batch", [False, True])
 async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
     bench: Bench, database_url: str, batch: bool
@@ -187,6 +203,7 @@ async def test_an_error_of_our_own_sets_one_message_aside(
     assert all("unlucky" in line["exception"] for line in said if "reason" in line)
 
 
+@in_both_places
 async def test_a_batch_that_fails_unexpectedly_is_handled_singly(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -228,6 +245,7 @@ async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     assert (row["reason"], row["error"]) == ("rejected", "KeyError: 'x'")
 
 
+@in_both_places
 @pytest.mark.parametrize("method", ["ack", "requeue", "retry"])
 async def test_a_settlement_that_fails_oddly_is_a_lost_connection(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch, method: str

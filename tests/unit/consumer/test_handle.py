@@ -15,8 +15,10 @@ from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.consumer import Concurrency
 from outboxkit.consumer.transactions import LOST_CONNECTIONS
-from tests.unit.consumer.conftest import AT_ONCE, Bench
+from tests.unit.consumer.conftest import AT_ONCE, Bench, in_both_places
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, count, effects, message, rows
+
+pytestmark = in_both_places
 
 
 @inbox_handler("Work")
@@ -224,7 +226,7 @@ async def test_an_id_with_an_impossible_time_is_handled(bench: Bench):
 
 async def test_what_a_handler_adds_knows_its_cause(bench: Bench, database_url: str):
     @inbox_handler("Sends")
-    async def sends(session: AsyncSession, event: OrderConfirmed) -> None:
+    def sends(session: Session, event: OrderConfirmed) -> None:
         outbox.add(session, event)
 
     bench.put(message(correlation_id="story"), message(id="m-2"))

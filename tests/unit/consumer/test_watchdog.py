@@ -33,9 +33,10 @@ async def test_a_handler_that_blocks_the_loop_is_named_once_with_the_cure(
         deep(1.5)
 
     function = block if kind == "def" else block_too
+    in_loop = kind == "def"
     bench.put(message())
     with capture_logs() as said:
-        consumer = await bench.run_until_settled(inbox_handler("Blocks", batch=batch)(function))
+        consumer = await bench.run_until_settled(inbox_handler("Blocks", batch=batch, in_loop=in_loop)(function))
     assert consumer.outcomes == {Outcome.PROCESSED: 1}
     (line,) = [each for each in lines(said) if "'Blocks'" in each]
     assert re.match(r"the event loop was blocked for \d+ s by handler 'Blocks' \(line \d+ of ", line)

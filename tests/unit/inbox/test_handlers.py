@@ -224,3 +224,24 @@ def test_odd_things_in_a_module_do_no_harm():
 
     partial = functools.partial(plain, None)
     assert len(handlers_in([module("a", plain=plain, dict=dict, odd=Odd(), partial=partial)])) == 1
+
+
+def test_a_plain_function_runs_in_a_thread_unless_it_says_otherwise():
+    @inbox_handler("Here", in_loop=True)
+    def here(session, event: OrderConfirmed) -> None: ...
+
+    assert [handler_of(each).in_thread for each in (plain, here)] == [True, False]
+
+
+@pytest.mark.parametrize("in_loop", [1, "yes", None])
+def test_in_loop_is_a_switch(in_loop: object):
+    with pytest.raises(ConfigurationError, match=r"in_loop is .*; True or False is accepted"):
+        inbox_handler("Here", in_loop=in_loop)  # type: ignore[arg-type]
+
+
+def test_what_is_awaited_is_in_the_loop_anyway():
+    @inbox_handler("Here", in_loop=True)
+    async def here(session, event: OrderConfirmed) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="in_loop is for a plain def"):
+        handler_of(here)

@@ -68,7 +68,7 @@ async def test_another_body_is_refused(shop: Shop):
     await shop.post("pen")
     answer = await shop.post("ink")
     assert (answer.status_code, answer.headers["content-type"]) == (422, problems.MEDIA_TYPE)
-    assert answer.json()["type"].endswith("#key-reused")
+    assert answer.json()["type"].endswith(":key-reused")
     assert shop.runs == ["pen"]
 
 

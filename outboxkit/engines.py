@@ -1,0 +1,108 @@
+"""Engines: what all of outboxkit's own have in common, and a synchronous engine beside an asynchronous one."""
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from sqlalchemy import Engine, QueuePool, create_engine, event
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from outboxkit import urls
+from outboxkit.errors import ConfigurationError
+from outboxkit.sqlalchemy_asyncio import AsyncEngine
+from outboxkit.statements.dialects import has_one_writer
+from outboxkit.transaction import ALTERED
+
+SQLITE_BUSY_SECONDS = 30
+"""The time for which a transaction on SQLite waits for the one writer before it."""
+_CURE = (
+    "handlers that are a plain def run in threads, and no synchronous engine for them can be made from {}. Set "
+    "thread_engine to one of your own, or mark them with @inbox_handler(..., in_loop=True)"
+)
+
+
+def settle_sqlite(engine: Engine) -> None:
+    """Have every transaction of this engine on SQLite take the writer lock at its start."""
+
+    @event.listens_for(engine, "connect")
+    def _settle_in(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # the driver would begin only before the first write, after the first read
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Any) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def part_with_altered(engine: Engine) -> None:
+    """Have a connection in which a handler has used `SET` replaced: the next handler would have the same."""
+
+    @event.listens_for(engine, "checkin")
+    def _part(_: Any, record: ConnectionPoolEntry) -> None:
+        if record.info.pop(ALTERED, False):
+            record.invalidate(soft=True)
+
+
+async def beside(engine: AsyncEngine, *, pool_size: int) -> Engine:
+    """A synchronous engine on the database of an asynchronous one, which connects as that one does.
+
+    It takes over all parameters of a connection: TLS, options, names, adapters, the time zone. It does not take over
+    what the application has registered for events, and what it gave to `create_async_engine` beside connect arguments.
+    The pool keeps `pool_size` connections, and opens as many more as are needed.
+
+    Raises:
+        ConfigurationError: the driver is another one than psycopg or aiosqlite, or the database is in memory.
+        sqlalchemy.exc.DBAPIError: the database is away.
+    """
+    options: dict[str, Any] = {
+        "poolclass": QueuePool,
+        "pool_size": pool_size,
+        "max_overflow": -1,
+        "hide_parameters": engine.sync_engine.hide_parameters,
+        "execution_options": dict(engine.sync_engine.get_execution_options()),
+    }
+    if has_one_writer(engine.dialect.name):
+        twin = _on_sqlite(engine, options)
+    else:
+        twin = await _on_server(engine, options)
+    part_with_altered(twin)
+    return twin
+
+
+def _on_sqlite(engine: AsyncEngine, options: dict[str, Any]) -> Engine:
+    name = engine.url.database or ""
+    if not name or ":memory:" in name or "memory" in (name.partition("mode=")[2], engine.url.query.get("mode")):
+        raise ConfigurationError(_CURE.format(f"{urls.shown(engine.url)}, whose tables are in one connection"))
+    target = engine.url.set(drivername="sqlite")
+    twin = create_engine(target, connect_args={"timeout": SQLITE_BUSY_SECONDS}, **options)
+    settle_sqlite(twin)
+    return twin
+
+
+async def _on_server(engine: AsyncEngine, options: dict[str, Any]) -> Engine:
+    async with engine.connect() as connection:
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+    if engine.dialect.driver != "psycopg":
+        raise ConfigurationError(_CURE.format(f"the driver {engine.dialect.driver!r}"))
+    from psycopg import Connection  # noqa: PLC0415 - SQLite does without
+    from psycopg.adapt import AdaptersMap  # noqa: PLC0415
+
+    parameters: dict[str, Any] = driver.info.get_parameters()
+    parameters.pop("hostaddr", None)  # one address of the host, or of one host of several: looked up at each connect
+    _, of_url = engine.dialect.create_connect_args(engine.url)
+    parameters |= {name: of_url[name] for name in ("host", "port") if name in of_url}
+    if driver.info.password:
+        parameters["password"] = driver.info.password
+    zone = driver.info.parameter_status("TimeZone")
+    adapters = SimpleNamespace(adapters=AdaptersMap(driver.adapters), connection=None)
+    connect = partial(Connection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)
+    at_connect = getattr(engine.dialect, "_on_connect_isolation_level", None)  # what create_async_engine was given
+    if at_connect is not None:
+        options["isolation_level"] = at_connect
+    twin = create_engine(engine.url, creator=partial(connect, **parameters), **options)
+
+    @event.listens_for(twin, "connect")
+    def _set_zone(connection: Any, _: Any) -> None:
+        connection.execute("SELECT set_config('TimeZone', %s, false)", (zone,))
+        connection.commit()
+
+    return twin

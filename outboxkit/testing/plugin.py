@@ -1,0 +1,134 @@
+"""The pytest plugin: fixtures that freeze ids and time, and that give real servers. Nothing is imported before use."""
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from difflib import ndiff
+from typing import Any
+
+import pytest
+
+FROZEN_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DATABASE, BROKER = "OUTBOXKIT_TEST_DATABASE_URL", "OUTBOXKIT_TEST_BROKER_URL"
+_WITH_CLOCK = ("outboxkit.outbox.drafts", "outboxkit.testing.inline")
+"""The modules that ask for the time when a message is added or delivered inline."""
+
+
+class FrozenTime:
+    """A clock that stands until it is moved."""
+
+    def __init__(self, moment: datetime) -> None:
+        self.now = moment
+
+    def advance(self, by: timedelta | float) -> datetime:
+        """Move it on by seconds, or by a timedelta; the new time."""
+        self.now += by if isinstance(by, timedelta) else timedelta(seconds=by)
+        return self.now
+
+
+@pytest.fixture
+def frozen_time(monkeypatch: pytest.MonkeyPatch) -> FrozenTime:
+    """The time at which messages are added, and the default of `deliver_all`: it stands until the test moves it."""
+    from importlib import import_module  # noqa: PLC0415 - nothing is imported by a suite that does not use it
+
+    clock = FrozenTime(FROZEN_AT)
+
+    class Frozen(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return clock.now.astimezone(tz)
+
+    for name in _WITH_CLOCK:
+        monkeypatch.setattr(import_module(name), "datetime", Frozen)
+    return clock
+
+
+@pytest.fixture
+def frozen_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New message ids count from 1: `019b796d-d600-7000-8000-000000000001` and so on, UUIDv7 of one moment."""
+    from outboxkit import ids  # noqa: PLC0415
+
+    milliseconds = f"{int(FROZEN_AT.timestamp() * 1000):012x}"
+    count = 0
+
+    def new(*, at: datetime | None = None) -> str:  # noqa: ARG001 - the signature of ids.new
+        nonlocal count
+        count += 1
+        return f"{milliseconds[:8]}-{milliseconds[8:]}-7000-8000-{count:012x}"
+
+    monkeypatch.setattr(ids, "new", new)
+
+
+@pytest.fixture(scope="session")
+def outboxkit_postgresql() -> Iterator[str]:
+    """The URL of a PostgreSQL server: `OUTBOXKIT_TEST_DATABASE_URL`, or a container of testcontainers."""
+    if url := os.environ.get(DATABASE):
+        yield url
+        return
+    postgres = _containers("postgres", DATABASE)
+    with postgres.PostgresContainer("postgres:16-alpine", driver="psycopg") as container:
+        yield container.get_connection_url()
+
+
+@pytest.fixture(scope="session")
+def outboxkit_rabbitmq() -> Iterator[str]:
+    """The URL of a RabbitMQ server: `OUTBOXKIT_TEST_BROKER_URL`, or a container of testcontainers."""
+    if url := os.environ.get(BROKER):
+        yield url
+        return
+    rabbitmq = _containers("rabbitmq", BROKER)
+    with rabbitmq.RabbitMqContainer("rabbitmq:4-alpine") as container:
+        host, port = container.get_container_host_ip(), container.get_exposed_port(5672)
+        yield f"amqp://{container.username}:{container.password}@{host}:{port}/"
+
+
+@pytest.fixture
+def outboxkit_database(outboxkit_postgresql: str) -> Iterator[str]:
+    """The URL of a new database of that server with outboxkit's tables; it is dropped after the test."""
+    from sqlalchemy import create_engine, make_url, text  # noqa: PLC0415
+
+    from outboxkit import migrations  # noqa: PLC0415
+
+    name = f"outboxkit_{secrets.token_hex(6)}"
+    server = create_engine(outboxkit_postgresql, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    url = make_url(outboxkit_postgresql).set(database=name).render_as_string(hide_password=False)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        migrations.migrate(connection)
+    engine.dispose()
+    yield url
+    with server.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    server.dispose()
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Show what the outbox has, and what it was to have, line by line."""
+    module = sys.modules.get("outboxkit.testing.messages")
+    kind = getattr(module, "OutboxMessages", None)
+    if kind is None or op != "==" or not isinstance(left, list) or not isinstance(right, list):
+        return None
+    if not isinstance(left, kind) and not isinstance(right, kind):
+        return None
+    is_left = isinstance(left, kind)
+    outbox, expected = (left, right) if is_left else (right, left)
+    lines = ndiff([_line(each, outbox) for each in expected], [repr(each) for each in outbox])
+    return ["the outbox has other messages (- expected, + there)", *(line for line in lines if line[0] != "?")]
+
+
+def _line(expected: object, outbox: list[Any]) -> str:
+    """The text of an expected event: that of the message that is equal to it, if there is one."""
+    return next((repr(each) for each in outbox if each == expected), repr(expected))
+
+
+def _containers(name: str, variable: str) -> Any:
+    from importlib import import_module  # noqa: PLC0415
+
+    try:
+        return import_module(f"testcontainers.{name}")
+    except ImportError:
+        pytest.fail(f"no server: set {variable}, or pip install testcontainers[{name}] and have Docker running")

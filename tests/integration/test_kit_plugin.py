@@ -1,0 +1,83 @@
+"""The pytest plugin, in suites of its own: fixtures, failures as they are printed, and the cost of not using it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.processes.client import run_to_end
+
+SUITE = """
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+import outboxkit
+from outboxkit import event, inbox_handler, outbox
+from outboxkit.testing import deliver_all, outbox_messages
+
+
+@event("Placed")
+@dataclass(frozen=True)
+class Placed:
+    number: int
+
+
+@inbox_handler("kit.Take")
+def take(session, event: Placed) -> None: ...
+
+
+@pytest.fixture
+def session():
+    engine = create_engine("sqlite://")
+    outboxkit.metadata.create_all(engine)
+    with Session(engine) as session:
+        yield session
+    engine.dispose()
+
+
+def test_frozen(session, frozen_ids, frozen_time):
+    now = frozen_time.now
+    first = outbox.add(session, Placed(1), deliver_at=now + timedelta(hours=1))
+    assert first.id == "019b796d-d600-7000-8000-000000000001"
+    assert outbox.add(session, Placed(2)).created_at == now
+    assert [each.message.id[-1] for each in deliver_all(session, take)] == ["2"]
+    frozen_time.advance(3600)
+    assert [each.message.id[-1] for each in deliver_all(session, take)] == ["1"]
+
+
+def test_fails(session):
+    outbox.add(session, Placed(1), key="order-1")
+    outbox.add(session, Placed(2))
+    assert outbox_messages(session) == [Placed(1), Placed(3)]
+
+
+def test_server(outboxkit_database):
+    engine = create_engine(outboxkit_database)
+    with Session(engine) as session:
+        assert outbox_messages(session) == []
+    engine.dispose()
+"""
+
+
+def test_fixtures_and_a_failure_as_it_is_printed(tmp_path: Path, postgresql_url: str):
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", str(tmp_path)]
+    done = run_to_end(command, {"OUTBOXKIT_TEST_DATABASE_URL": postgresql_url}, folder=tmp_path)
+    assert "2 passed" in done.stdout, done.stdout
+    assert "1 failed" in done.stdout, done.stdout
+    printed = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E ")]
+    at = printed.index("<Placed(number=1) key='order-1'>")
+    assert printed[at - 1].endswith("the outbox has other messages (- expected, + there)")
+    assert printed[at + 1 : at + 3] == ["- Placed(number=3)", "+ Placed(number=2)"]
+
+
+def test_the_plugin_imports_nothing_that_pytest_does_not():
+    program = "import sys, pytest; import outboxkit.testing.plugin; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    modules = {name.partition(".")[0] for name in done.stdout.split()}
+    assert modules & {"sqlalchemy", "msgspec", "psycopg", "structlog", "httpx", "alembic", "asyncio", "uuid_utils"} <= {
+        "asyncio"
+    }
