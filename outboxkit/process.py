@@ -199,25 +199,30 @@ def subscriber(
     url: str,
     queue: str,
     *,
-    exchange: str,
-    topics: Sequence[str],
+    exchange: str | None,
+    topics: Sequence[str | tuple[str, str]],
     prefetch: int = 64,
     delays: Sequence[timedelta] = DEFAULT_DELAYS,
     ordered: bool = False,
+    share: int = 1,
 ) -> Subscriber:
     """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time.
+
+    It holds one `share`-th of the bytes that a process may hold unacked.
 
     Raises:
         ConfigurationError: an HTTP destination has no queues.
     """
     refuse_http(url)
     if url.startswith(MEMORY):
-        return MemorySubscriber(_memory_broker(url), queue, topics, delays)
+        return MemorySubscriber(_memory_broker(url), queue, [each for each in topics if isinstance(each, str)], delays)
     from outboxkit.brokers.rabbitmq import RabbitSubscriber  # noqa: PLC0415 - a broker is imported when it is used
 
-    return RabbitSubscriber(
+    subscriber = RabbitSubscriber(
         url, queue, exchange=exchange, topics=topics, prefetch=prefetch, delays=delays, ordered=ordered
     )
+    subscriber.max_unacked_bytes //= share
+    return subscriber
 
 
 @cache

@@ -165,10 +165,14 @@ class Delivery(Protocol):
             handlers: names of the handlers to run; none: the same as in this attempt.
         """
 
-    async def requeue_fresh(self) -> None:
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
         """Put a copy at the end of the queue, as the same attempt, and ack this one. The copy has 0 redeliveries.
 
-        It is for a message that is redelivered so often, without a fault of its own, that the broker would drop it.
+        It is for a message that is redelivered so often, without a fault of its own, that the broker would drop it. Or
+        for one whose handler has reached its limits.
+
+        Args:
+            after: the copy arrives later, after the retry delay nearest to this one; None: at once.
         """
 
 

@@ -186,17 +186,18 @@ class MemoryDelivery:
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         """Append the message to the queue again after one of the retry delays."""
         self._subscriber.unacked.pop(self, None)
-        queue, delay = self._subscriber.queue, delay_for(self._subscriber.delays, self.delivery_headers.attempt, after)
-        queue.postponed += 1
+        delay = delay_for(self._subscriber.delays, self.delivery_headers.attempt, after)
         delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
-        loop = asyncio.get_running_loop()
-        loop.call_later(delay.total_seconds(), queue.put_postponed, self.message, delivery_headers)
+        self._subscriber.postpone(self, delay, delivery_headers)
         return delay
 
-    async def requeue_fresh(self) -> None:
-        """Append the message to the queue, with 0 redeliveries."""
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        """Append the message to the queue, with 0 redeliveries, at once or after one of the retry delays."""
         self._subscriber.unacked.pop(self, None)
-        self._subscriber.queue.put(self.message, self.delivery_headers)
+        if after is None:
+            self._subscriber.queue.put(self.message, self.delivery_headers)
+        else:
+            self._subscriber.postpone(self, delay_for(self._subscriber.delays, 1, after), self.delivery_headers)
 
 
 class MemorySubscriber:
@@ -225,6 +226,12 @@ class MemorySubscriber:
         delivery = MemoryDelivery(self.queue.ready.popleft(), self)
         self.unacked[delivery] = None
         return delivery
+
+    def postpone(self, delivery: MemoryDelivery, delay: timedelta, delivery_headers: DeliveryHeaders) -> None:
+        """Append the message of a delivery to the queue after this delay."""
+        self.queue.postponed += 1
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay.total_seconds(), self.queue.put_postponed, delivery.message, delivery_headers)
 
     async def postponed(self) -> int:
         """The number of messages that wait for their next attempt."""
