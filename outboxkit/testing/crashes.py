@@ -23,6 +23,7 @@ from outboxkit import process
 from outboxkit.brokers import Delivery, Malformed, Subscriber
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.consumer import Consumer
+from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
 from outboxkit.statements.dialects import is_server
 from outboxkit.tables import inbox as inbox_table
@@ -202,6 +203,10 @@ class _ChaoticDelivery:
     @property
     def message(self) -> Message | Malformed:
         return self._delivery.message
+
+    @property
+    def envelope(self) -> Envelope:
+        return self._delivery.envelope
 
     @property
     def delivery_headers(self) -> DeliveryHeaders:
