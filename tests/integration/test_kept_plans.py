@@ -36,7 +36,9 @@ async def test_a_claim_that_was_planned_for_an_empty_outbox(
             assert await fetch(connection, claim, {"destination": "default", "floor": 0, "limit": 500}) == []
         with pg_engine.begin() as other:
             other.execute(text(FILL))
-        kept = "SELECT name FROM pg_prepared_statements WHERE generic_plans > 0 AND statement LIKE '%SKIP LOCKED'"
+        kept = "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%SKIP LOCKED'"
+        if (connection.dialect.server_version_info or ()) >= (14,):  # before, there was no such column
+            kept += " AND generic_plans > 0"
         name = (await connection.execute(text(kept))).scalar_one()
         plan = await connection.execute(text(f"EXPLAIN EXECUTE \"{name}\"('default', 0, 500)"))
         lines = "\n".join(plan.scalars())
