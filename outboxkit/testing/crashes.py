@@ -5,6 +5,7 @@
 
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -71,11 +72,9 @@ def crash_at(
 
 def main(step: str, command: Sequence[str]) -> None:
     """Run a command of outboxkit in this process, which ends at the step."""
-    from outboxkit.__main__ import main as run  # noqa: PLC0415 - the command line is imported in the process alone
-
     _die_at(step)
     sys.argv = ["outboxkit", *command]
-    run()
+    runpy.run_module("outboxkit", run_name="__main__")
 
 
 def _die_at(step: str) -> None:
