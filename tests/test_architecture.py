@@ -226,12 +226,11 @@ def test_drivers_are_imported_where_they_belong():
 
 DIALECTS = re.compile("sqlite|postgresql", re.IGNORECASE)
 KNOW_DIALECTS = (
-    "statements/dialects.py",
-    "tables/",
-    "migrations/",
+    *("statements/dialects.py", "tables/", "migrations/"),
     "autogenerate.py",  # Alembic's comparison of the tables
     "engines.py",  # what the engines of a database have in common
     "process.py",  # the engine factory
+    "testing/plugin.py",  # the names of its fixtures
     "urls.py",  # which URLs the engine factory accepts
 )
 

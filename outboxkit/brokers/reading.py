@@ -67,6 +67,11 @@ class ReadingSubscriber:
         """The address of the broker."""
         return address_of(self._subscriber)
 
+    @property
+    def exchange(self) -> str | None:
+        """The exchange of the broker's subscriber, if it has one."""
+        return getattr(self._subscriber, "exchange", None)
+
     async def connect(self) -> None:
         """Declare the queue and its bindings, and make the subscriber ready."""
         await self._subscriber.connect()

@@ -115,6 +115,7 @@ class Consumer:
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
         self._registration = Registration(engine, handlers, queue=queue)
         self._watchdog = Watchdog(handlers)
+        self._handlers = handlers
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or ConsumerPolicy()
         policy.check(handlers)
@@ -187,6 +188,12 @@ class Consumer:
 
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
+        self._reports.starts(
+            self._handlers,
+            exchange=getattr(self._subscriber, "exchange", None),
+            broker=address_of(self._subscriber),
+            database=urls.shown(self._engine.url),
+        )
         await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
         if self._uses_threads:
             await self._outage.ride_out(self._threads.open, stop)
@@ -212,12 +219,7 @@ class Consumer:
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set():
                 break
-            self._log.info(
-                "consumer connected",
-                concurrency=self._concurrency.transactions,
-                database=urls.shown(self._engine.url),
-                broker=address_of(self._subscriber),
-            )
+            self._log.info("consumer connected", concurrency=self._concurrency.transactions)
             handled = self.outcomes.total()
             dispatcher = Dispatcher(
                 self._subscriber,

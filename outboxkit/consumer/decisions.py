@@ -12,6 +12,7 @@ from outboxkit import window
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import HANDLERS, LATEST, MOST_ATTEMPTS
 from outboxkit.envelope import TEXTS
+from outboxkit.envelopes import Envelope, reader_for
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line, printable
 from outboxkit.headers import encode_foreign_headers
@@ -76,7 +77,10 @@ def given_up(error: BaseException) -> Decision:
 
 def malformed(delivery: Malformed) -> Decision:
     """The decision on a delivery that is not a message, or whose envelope a reader cannot read."""
-    return Decision(Outcome.DEAD, delivery.kind, delivery.reason)
+    is_incomplete = delivery.kind == "malformed" and not (delivery.message_id and delivery.type)
+    reader = reader_for(_envelope(delivery)) if is_incomplete else None
+    hint = f"; the reader {reader!r} knows its envelope (--readers), and then it can be replayed" if reader else ""
+    return Decision(Outcome.DEAD, delivery.kind, delivery.reason + hint)
 
 
 def stale_message(message_time: datetime, policy: ConsumerPolicy) -> Decision:
@@ -169,6 +173,18 @@ def bare(row: dict[str, Any], error: BaseException) -> dict[str, Any]:
             "content_type": "application/octet-stream",
             "error": printable(text),
         }
+    )
+
+
+def _envelope(delivery: Malformed) -> Envelope:
+    return Envelope(
+        body=delivery.payload,
+        headers=delivery.headers,
+        routing_key=delivery.topic or "",
+        message_id=delivery.message_id,
+        type=delivery.type,
+        content_type=delivery.content_type,
+        content_encoding=delivery.content_encoding,
     )
 
 

@@ -18,6 +18,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision
+from outboxkit.inbox.middleware import path_of
 from outboxkit.message import Message
 
 LOGGER = logging.getLogger("outboxkit.consumer")
@@ -75,6 +76,21 @@ class Reports:
         if on_error is not None and (not callable(on_error) or inspect.iscoroutinefunction(on_error)):
             raise ConfigurationError(f"on_error is {on_error!r}; a plain function that takes a Failure is accepted")
         self.on_error = on_error
+
+    def starts(self, handlers: Sequence[Handler], **more: object) -> None:
+        """Log what this consumer is made of: one line for itself, and one for each handler."""
+        self._log.info("consumer starting", handlers=len(handlers), **more)
+        for handler in handlers:
+            fields = {
+                "handler": handler.name,
+                "type": ", ".join(handler.message_types),
+                "function": path_of(handler.function),
+                "in_thread": handler.in_thread or None,
+                "batch": handler.batch or None,
+                "timeout": handler.timeout and f"{handler.timeout.total_seconds():g}s",
+                "middleware": ", ".join(path_of(layer.function) for layer in handler.middleware) or None,
+            }
+            self._log.info("handler loaded", **{name: value for name, value in fields.items() if value is not None})
 
     def failed(self, event: str, message: Message | Malformed, failed: Failed, *, attempt: int, **more: object) -> None:
         """Report each handler's failure: a warning if the message comes again, an error if it is dead."""

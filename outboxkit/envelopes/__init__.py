@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from outboxkit.envelopes.celery import Celery
 from outboxkit.envelopes.cloudevents import CloudEvents
 from outboxkit.envelopes.debezium import DebeziumOutbox
-from outboxkit.envelopes.envelope import Envelope, Reader
+from outboxkit.envelopes.envelope import Envelope, Reader, read_with
 from outboxkit.envelopes.masstransit import MassTransit
+from outboxkit.errors import DecodeError
 
-__all__ = ["READERS", "Celery", "CloudEvents", "DebeziumOutbox", "Envelope", "MassTransit", "Reader"]
+__all__ = ["READERS", "Celery", "CloudEvents", "DebeziumOutbox", "Envelope", "MassTransit", "Reader", "reader_for"]
 
 READERS: Mapping[str, Callable[[], Reader]] = {
     "cloudevents": CloudEvents,
@@ -20,3 +21,14 @@ READERS: Mapping[str, Callable[[], Reader]] = {
     "debezium": DebeziumOutbox,
 }
 """The readers that a setting can name."""
+
+
+def reader_for(envelope: Envelope) -> str | None:
+    """The name of the built-in reader that knows the envelope, if one does."""
+    for name, reader in READERS.items():
+        try:
+            if read_with((reader(),), envelope) is not None:
+                return name
+        except DecodeError:
+            return name
+    return None

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from outboxkit.testing.crashes import Chaos, chaos, crash_at
     from outboxkit.testing.inline import Handled, deliver, deliver_all
     from outboxkit.testing.messages import AddedMessage, OutboxMessages, message_of, outbox_messages
     from outboxkit.testing.once import assert_effects_once
@@ -11,10 +12,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AddedMessage",
+    "Chaos",
     "Handled",
     "OutboxMessages",
     "assert_effects_once",
     "assert_order_does_not_matter",
+    "chaos",
+    "crash_at",
     "deliver",
     "deliver_all",
     "message_of",
@@ -22,6 +26,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    **dict.fromkeys(("Chaos", "chaos", "crash_at"), "crashes"),
     **dict.fromkeys(("Handled", "deliver", "deliver_all"), "inline"),
     **dict.fromkeys(("AddedMessage", "OutboxMessages", "message_of", "outbox_messages"), "messages"),
     "assert_effects_once": "once",

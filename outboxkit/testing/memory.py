@@ -1,80 +1,135 @@
-"""The memory of a handler: the variables of its modules, which outlive its transaction."""
+"""The memory of a handler: variables, objects and mocks that outlive its transaction."""
 
+import itertools
 import sys
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from copy import copy, deepcopy
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from outboxkit.testing.differences import State, Values
 
 VARIABLES = "variables of "
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
+PLAIN = (bool, int, float, complex, str, bytes, type(None), itertools.count)
 CONTAINERS = (list, dict, set, deque, bytearray)
 """With their subclasses, such as `Counter` and `defaultdict`."""
 DEPTH = 5
+READS = ("get", "fetch", "read", "find", "list", "load", "query", "select", "is_", "has_", "__")
+"""Names of a mock's methods that only read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """The place of variables: a module, a class, an object, a function, its closure or its defaults."""
+
+    label: str
+    owner: Any
+    cells: dict[str, types.CellType] | None = None
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """The variables."""
+        if self.cells is None:
+            yield from list(vars(self.owner).items())
+            return
+        for name, cell in self.cells.items():
+            try:
+                yield name, cell.cell_contents
+            except ValueError:  # empty
+                continue
+
+    def put(self, name: str, value: Any) -> None:
+        """Give a variable a value."""
+        if self.cells is None:
+            setattr(self.owner, name, value)
+        else:
+            self.cells[name].cell_contents = value
 
 
 class Memory:
-    """The variables of the modules of a function: those that hold numbers, texts and containers.
+    """The variables that a function can reach: those that hold numbers, texts, containers and mocks.
 
-    Modules are the function's own, and those of the same package whose modules, classes and functions it names.
-    The cells of its closure count as variables, too.
+    They are those of its module, of the classes and objects there, and of the modules of the same package that it
+    names. Cells of its closure, its defaults and its own attributes count, too.
 
     Args:
         function: the handler's.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        plain = getattr(function, "__wrapped__", function)
-        self._modules = {module.__name__: module for module in _modules_of(plain)}
-        self._cells = dict(_cells_of(plain))
-        self._saved = {place: _copy(value) for place, value in self._values()}
-        self._before = {place: _shown(value) for place, value in self._values()}
+        self._homes = list(_homes(getattr(function, "__wrapped__", function)))
+        self._saved = {place: _copy(value) for place, _, value in self._values()}
+        self._before = {place: _shown(value) for place, _, value in self._values()}
 
     def state(self) -> State:
         """The variables that are not as they were at the start."""
         state: dict[str, list[Values]] = {}
-        now = dict(self._values())
-        for (home, name), value in now.items():
-            if (shown := _shown(value)) != self._before.get((home, name)):
-                state.setdefault(VARIABLES + home, []).append({"name": name, "value": shown})
+        for (label, name), _, value in self._values():
+            if (shown := _shown(value)) != self._before.get((label, name)):
+                state.setdefault(VARIABLES + label, []).append({"name": name, "value": shown})
         return state
 
     def restore(self) -> None:
-        """Put the variables back. Containers stay the same objects."""
-        for (home, name), value in list(self._values()):
-            if (home, name) not in self._saved:
+        """Put the variables back. Containers stay the same objects; mocks forget their calls."""
+        for place, home, value in list(self._values()):
+            if place not in self._saved or _shown(value) == self._before[place]:
                 continue
-            if _shown(value) != self._before[home, name]:
-                self._put_back(home, name, value, _copy(self._saved[home, name]))
-
-    def _put_back(self, home: str, name: str, value: Any, saved: Any) -> None:
-        match value:
-            case list() | deque() | bytearray() if type(value) is type(saved):
+            saved = self._saved[place]
+            if _is_mock(value):
+                value.reset_mock()
+            elif isinstance(value, CONTAINERS) and type(value) is type(saved):
                 value.clear()
-                value.extend(saved)
-            case dict() | set() if type(value) is type(saved):
-                value.clear()
-                value.update(saved)
-            case _ if home in self._modules:
-                setattr(self._modules[home], name, saved)
-            case _:
-                self._cells[name].cell_contents = saved
+                getattr(value, "update" if isinstance(value, dict | set) else "extend")(_copy(saved))
+            else:
+                home.put(place[1], _copy(saved))
 
-    def _values(self) -> Iterator[tuple[tuple[str, str], Any]]:
-        for module in self._modules.values():
-            for name, value in list(vars(module).items()):
-                if not name.startswith("__") and isinstance(value, PLAIN + CONTAINERS):
-                    yield (module.__name__, name), value
-        for name, cell in self._cells.items():
-            try:
-                value = cell.cell_contents
-            except ValueError:  # empty
-                continue
-            if isinstance(value, PLAIN + CONTAINERS):
-                yield ("its closure", name), value
+    def _values(self) -> Iterator[tuple[tuple[str, str], _Home, Any]]:
+        for home in self._homes:
+            for name, value in home.items():
+                if not name.startswith("__") and (isinstance(value, PLAIN + CONTAINERS) or _is_mock(value)):
+                    yield (home.label, name), home, value
+
+
+def _homes(function: Callable[..., Any]) -> Iterator[_Home]:
+    code = getattr(function, "__code__", None)
+    cells = dict(zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False)) if code else {}
+    closure = _Home("its closure", None, cells)
+    yield closure
+    yield _Home("the function", function)
+    yield _Home("its defaults", None, _defaults(function))
+    modules = list(_modules_of(function))
+    packages = {module.__name__.partition(".")[0] for module in modules}
+    sources = [(module.__name__, list(vars(module).items())) for module in modules] + [("", list(closure.items()))]
+    for module in modules:
+        yield _Home(module.__name__, module)
+    for label, variables in sources:
+        for name, value in variables:
+            if _has_variables(value, packages):
+                yield _Home(f"{label}.{name}".lstrip("."), value)
+            elif isinstance(value, types.FunctionType) and (defaults := _defaults(value)):
+                yield _Home(f"the defaults of {label}.{name}", None, defaults)
+            elif isinstance(value, types.ModuleType) and value not in modules:
+                mocks = {each: types.CellType(mock) for each, mock in list(vars(value).items()) if _is_mock(mock)}
+                yield _Home(value.__name__, None, mocks)
+
+
+def _defaults(function: Any) -> dict[str, types.CellType]:
+    """The containers that are defaults of a function's parameters."""
+    named = getattr(function, "__kwdefaults__", None) or {}
+    values = [*(getattr(function, "__defaults__", None) or ()), *named.values()]
+    return {str(number): types.CellType(value) for number, value in enumerate(values) if isinstance(value, CONTAINERS)}
+
+
+def _has_variables(value: Any, packages: set[str]) -> bool:
+    """Whether it is a class of these packages, or an object of one, that is neither a table, an event nor a mock."""
+    cls = value if isinstance(value, type) else type(value)
+    if (getattr(cls, "__module__", None) or "").partition(".")[0] not in packages or _is_mock(value):
+        return False
+    if isinstance(value, type):
+        return not issubclass(value, Enum) and not hasattr(value, "__mapper__") and not hasattr(value, "metadata")
+    return hasattr(value, "__dict__") and not isinstance(value, types.FunctionType | types.ModuleType | Enum)
 
 
 def _modules_of(function: Callable[..., Any]) -> Iterator[types.ModuleType]:
@@ -85,6 +140,8 @@ def _modules_of(function: Callable[..., Any]) -> Iterator[types.ModuleType]:
     package = own.__name__.partition(".")[0]
     names = {own.__name__}
     for value in list(vars(own).values()):
+        if _is_mock(value):
+            continue
         name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
         module = sys.modules.get(name) if isinstance(name, str) else None
         if module is not None and module.__name__ not in names and module.__name__.partition(".")[0] == package:
@@ -92,13 +149,14 @@ def _modules_of(function: Callable[..., Any]) -> Iterator[types.ModuleType]:
             yield module
 
 
-def _cells_of(function: Callable[..., Any]) -> Iterator[tuple[str, types.CellType]]:
-    code = getattr(function, "__code__", None)
-    if code is not None:
-        yield from zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False)
+def _is_mock(value: Any) -> bool:
+    mock = sys.modules.get("unittest.mock")
+    return mock is not None and isinstance(value, mock.NonCallableMock)
 
 
 def _copy(value: Any) -> Any:
+    if _is_mock(value):
+        return None
     try:
         return deepcopy(value)
     except Exception:  # noqa: BLE001 - something in it cannot be copied
@@ -110,6 +168,8 @@ def _shown(value: Any, depth: int = DEPTH) -> str:
     match value:
         case _ if isinstance(value, PLAIN):
             text = repr(value)
+        case _ if _is_mock(value):
+            text = repr([call for call in value.mock_calls if not call[0].rpartition(".")[2].startswith(READS)])
         case _ if depth == 0:
             text = "…"
         case dict():

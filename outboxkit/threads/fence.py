@@ -149,7 +149,7 @@ class FencedRun(Generic[T]):
 
     def _hang_up_soon(self) -> None:
         with suppress(RuntimeError):  # no thread can be started
-            threading.Thread(target=self._hang_up, name="outboxkit cancels", daemon=True).start()
+            threading.Thread(target=self._hang_up, name="outboxkit cancels").start()
 
     def _hang_up(self) -> None:
         """Cancel the running statement, then close the connection's socket: the server rolls back at once.

@@ -163,7 +163,7 @@ def test_secrets_may_come_from_files(name: str, shop: Deployment, tmp_path: Path
         (tmp_path / each).write_text(shop.environment.pop(f"OUTBOXKIT_{each}") + "\n")
         shop.environment[f"OUTBOXKIT_{each}_FILE"] = str(tmp_path / each)
     process = started_with(shop, name, OUTBOXKIT_CONCURENCY="3")
-    started = process.wait_for({"consumer": "consumer connected"}.get(name, f"{name} started"))
+    started = process.wait_for({"consumer": "consumer starting"}.get(name, f"{name} started"))
     assert started["database"].startswith("postgresql://")
     assert process.entries()[0]["event"].endswith("did you mean OUTBOXKIT_CONCURRENCY?")
     assert process.stop() == 0

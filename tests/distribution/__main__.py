@@ -21,6 +21,7 @@ SETS = {
     "outboxkit": "",
     "outboxkit[flask]": "[flask]",
     "outboxkit[fastapi]": "[fastapi]",
+    "outboxkit[zstd]": "[zstd]",
     "outboxkit[worker]": "[worker]",
     "outboxkit[all]": "[all]",
 }
@@ -74,11 +75,17 @@ def install(wheel: Path, extra: str, folder: Path) -> Path:
     return python
 
 
+def disk(*folders: Path) -> int:
+    """The kilobytes that these folders occupy."""
+    return sum(int(line.split()[0]) for line in run("du", "-sk", *folders).stdout.splitlines())
+
+
 def check_environment(name: str, python: Path, cwd: Path) -> None:
     """Use what is installed: the application in each, the commands if they are there."""
     libraries = site_packages(python)
-    size = int(run("du", "-sk", libraries).stdout.split()[0])
-    print(f"{name}: {len(list(libraries.glob('*.dist-info')))} packages, {size / 1000:.1f} MB")
+    whole, compiled = disk(libraries), disk(*libraries.rglob("__pycache__"))
+    sizes = f"{(whole - compiled) / 1000:.1f} MB, and {whole / 1000:.1f} MB with its modules compiled"
+    print(f"{name}: {len(list(libraries.glob('*.dist-info')))} packages, {sizes}")
     told = run(python, "-I", APPLICATION, cwd=cwd).stdout
     check(told == HANDLED, "an application adds a message and handles it once")
     command = python.with_name("outboxkit")

@@ -1,10 +1,12 @@
 """Handlers with other transactions, with a memory, and that leave something behind: wrong ones, and right twins."""
 
 import asyncio
+import itertools
 import random
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 from sqlalchemy import create_engine, text
 from sqlalchemy import event as listening
@@ -88,6 +90,58 @@ def wrong_totals(session: Session, event: Ordered) -> None:
 def wrong_global(session: Session, event: Ordered) -> None:
     global HANDLED  # noqa: PLW0603
     HANDLED += 1
+
+
+class Mailer:
+    """A fake, as tests have it."""
+
+    handled = 0
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def send(self, number: int) -> None:
+        self.sent.append(number)
+
+
+MAILER = Mailer()
+MOCK = Mock()
+NUMBERS = itertools.count(1)
+
+
+@inbox_handler("wrong.FakeMailer")
+def wrong_fake_mailer(session: Session, event: Ordered) -> None:
+    MAILER.send(event.order_id)
+
+
+@inbox_handler("wrong.ClassVariable")
+def wrong_class_variable(session: Session, event: Ordered) -> None:
+    Mailer.handled += 1
+
+
+@inbox_handler("wrong.MockedMailer")
+def wrong_mocked_mailer(session: Session, event: Ordered) -> None:
+    MOCK.send_mail("ann@example.com")
+
+
+@inbox_handler("wrong.DefaultArgument")
+def wrong_default_argument(session: Session, event: Ordered) -> None:
+    remember(event.order_id)
+
+
+def remember(number: int, numbers: list[int] = []) -> None:  # noqa: B006
+    numbers.append(number)
+
+
+@inbox_handler("wrong.NumberInMemory")
+def wrong_number_in_memory(session: Session, event: Ordered) -> None:
+    add_receipt(session, event, number=next(NUMBERS))
+
+
+@inbox_handler("right.MockedReader")
+def right_mocked_reader(session: Session, event: Ordered) -> None:
+    MOCK.get_rate("EUR")
+    add_receipt(session, event)
 
 
 @inbox_handler("right.Cache")

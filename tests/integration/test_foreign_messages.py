@@ -115,6 +115,27 @@ async def test_each_system_is_read_and_a_duplicate_recognised(
     assert dead_letters(pg_engine) == []
 
 
+async def test_an_alias_is_the_foreign_name(async_pg_engine: AsyncEngine, bound: PlainClient):
+    @event("OrderAccepted", aliases=("com.example.order.confirmed", samples.URN))
+    @dataclass(frozen=True)
+    class OrderAccepted:
+        order_id: int
+
+    handled: list[int] = []
+
+    @inbox_handler("Accept")
+    async def accept(session: AsyncSession, event: OrderAccepted) -> None:
+        handled.append(event.order_id)
+
+    send(bound, samples.STRUCTURED)
+    send(bound, samples.sent())
+    reading = ReadingSubscriber(subscriber_of(bound, {"#"}), (CloudEvents(), MassTransit()))
+    policy = ConsumerPolicy(retention=AGES, delays=DELAYS)
+    consumer = Consumer(async_pg_engine, reading, [inbox.handler_of(accept)], queue=bound.queue, policy=policy)
+    await consumer.drain(asyncio.Event())
+    assert handled == [7, 7]
+
+
 async def test_a_retry_comes_back_in_its_envelope(async_pg_engine: AsyncEngine, bound: PlainClient, handled: Handled):
     for envelope in (samples.KNATIVE, samples.task(), samples.sent(), samples.row()):
         send(bound, envelope)

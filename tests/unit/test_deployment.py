@@ -270,5 +270,5 @@ def test_a_lock_file_pins_every_dependency_by_hash_and_names_no_place(file: Path
     else:
         libraries = [each for name, extra in extras.items() if name != "all" for each in extra]
         wanted = [*project["project"]["dependencies"], *libraries, *groups["test"], *groups["lint"]]
-    names = {re.match(r"[\w.-]+", each)[0].lower() for each in wanted}  # type: ignore[index]
+    names = {re.match(r"[\w.-]+", each)[0].lower().replace(".", "-") for each in wanted}  # type: ignore[index]
     assert names <= {entry.partition("==")[0] for entry in entries}

@@ -55,7 +55,7 @@ class RabbitSubscriber:
     ) -> None:
         self.delays = tuple(delays)
         self._url, self._addresses = url, connection.Addresses(url)
-        self._queue, self._dead = queue, dead_queue(queue)
+        self.exchange, self._queue, self._dead = exchange, queue, dead_queue(queue)
         self._queues = Queues(queue, exchange, topics, self.delays, ordered, vhost=connection.vhost(url))
         self._prefetch = prefetch
         self._timeout = timeout.total_seconds()

@@ -122,7 +122,15 @@ async def test_a_stop_says_what_it_waits_for_and_what_it_gave_up(bench: Bench):
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-    told = [line for line in said if "connected" not in line["event"]]
+    starting, loaded, connected, *told = said
+    assert [line["event"] for line in (starting, loaded, connected)] == [
+        "consumer starting",
+        "handler loaded",
+        "consumer connected",
+    ]
+    assert (starting["queue"], starting["broker"], starting["handlers"]) == ("billing", "memory://", 1)
+    assert (loaded["handler"], loaded["type"]) == ("Gate", "OrderConfirmed")
+    assert loaded["function"].endswith("Gate.__init__.<locals>.handler")
     assert [line["event"].split()[0] for line in told] == ["stopping", "gave", "consumer"]
     assert (told[0]["messages"], told[0]["handlers"]) == (1, ["Gate"])
     assert "a second signal stops at once" in told[0]["event"]

@@ -29,6 +29,7 @@ def test_the_first_type_that_has_a_name_here_counts():
 
 
 def test_without_an_id_in_the_envelope_the_property_counts():
+    assert MassTransit()(sent(messageId="another")).id == "another"  # type: ignore[union-attr]
     assert MassTransit()(sent(messageId=None)).id == MASSTRANSIT_ID  # type: ignore[union-attr]
     with pytest.raises(DecodeError, match="it has no messageId"):
         MassTransit()(replace(sent(messageId=None), message_id=None))
