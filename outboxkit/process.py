@@ -4,19 +4,21 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, event, make_url
 
 from outboxkit import engines, lifetime, logs
 from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.envelopes.cloudevents import ContentMode
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
 from outboxkit.statements.dialects import DRIVERS
+
+if TYPE_CHECKING:
+    from outboxkit.envelopes.cloudevents import ContentMode
 
 ASYNC_DRIVERS = {backend: f"{backend}+{driver}" for backend, driver in DRIVERS.items()}
 MEMORY = "memory:"
@@ -118,7 +120,7 @@ def _sqlite(target: URL) -> AsyncEngine:
 
 
 def publisher(
-    url: str, *, exchange: str, timeout: timedelta, cloudevents: ContentMode | None = None, source: str = "outboxkit"
+    url: str, *, exchange: str, timeout: timedelta, cloudevents: "ContentMode | None" = None, source: str = "outboxkit"
 ) -> Publisher:
     """The publisher for a broker URL, or for the URL of an HTTP destination.
 
@@ -148,7 +150,7 @@ def http_publisher(
     concurrency: int = 8,
     authorization: str | None = None,
     secret: str | None = None,
-    cloudevents: ContentMode | None = None,
+    cloudevents: "ContentMode | None" = None,
     source: str = "outboxkit",
 ) -> Publisher:
     """The publisher for the URL of an HTTP destination; `HttpPublisher` says what the arguments mean.

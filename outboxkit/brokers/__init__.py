@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
+
+if TYPE_CHECKING:  # a process imports the readers when it has some
+    from outboxkit.envelopes import Envelope
 
 
 class Verdict(StrEnum):
@@ -133,7 +135,7 @@ class Delivery(Protocol):
         """The message, without the delivery headers."""
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> "Envelope":
         """The delivery as its publisher sent it, for readers of foreign envelopes."""
 
     @property

@@ -5,12 +5,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict, reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
-from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for
+
+if TYPE_CHECKING:
+    from outboxkit.envelopes import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +146,10 @@ class MemoryDelivery:
         return self._entry.message
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> "Envelope":
         """The message as its publisher sent it."""
+        from outboxkit.envelopes import Envelope  # noqa: PLC0415 - as its readers, imported when there are some
+
         message = self._entry.message
         id_ = message.id if isinstance(message, Message) else message.message_id
         return Envelope(

@@ -5,6 +5,7 @@
 
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from outboxkit import process
 from outboxkit.brokers import Delivery, Malformed, Subscriber
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.consumer import Consumer
+from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
 from outboxkit.statements.dialects import is_server
 from outboxkit.tables import inbox as inbox_table
@@ -70,11 +72,9 @@ def crash_at(
 
 def main(step: str, command: Sequence[str]) -> None:
     """Run a command of outboxkit in this process, which ends at the step."""
-    from outboxkit.__main__ import main as run  # noqa: PLC0415 - the command line is imported in the process alone
-
     _die_at(step)
     sys.argv = ["outboxkit", *command]
-    run()
+    runpy.run_module("outboxkit", run_name="__main__")
 
 
 def _die_at(step: str) -> None:
@@ -202,6 +202,10 @@ class _ChaoticDelivery:
     @property
     def message(self) -> Message | Malformed:
         return self._delivery.message
+
+    @property
+    def envelope(self) -> Envelope:
+        return self._delivery.envelope
 
     @property
     def delivery_headers(self) -> DeliveryHeaders:
