@@ -19,6 +19,8 @@ Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 F = TypeVar("F", bound=Upcast)
 
 _MARK = "__outboxkit_upcast__"
+ANYTHING: Any = Any
+"""The class of a document before its upcasts."""
 
 
 class _Step(NamedTuple):
@@ -31,9 +33,10 @@ class _Step(NamedTuple):
 def upcast(name: str, version: int) -> Callable[[F], F]:
     """Mark a function as the upcast of an event: it takes the document of `version`, and returns that of the next one.
 
-    A document is the payload as plain JSON: a dict of str, int, float, bool, None, lists and dicts. The function may
-    change and return it. Values that an event's class may have, such as a Decimal, are accepted in it. A payload of
-    version 1 goes through the upcasts of 1, 2, … up to the version of its class.
+    A document is the payload as plain JSON: a dict of str, int, float, bool, None, lists and dicts. It is a list for a
+    class that is written as one. The function may change and return it. Values that an event's class may have, such as
+    a Decimal, are accepted in it. A payload of version 1 goes through the upcasts of 1, 2, … up to the version of its
+    class.
 
     The function is returned unchanged and registered nowhere. It belongs into the module of its event's class, or is
     imported there. It should depend on the document alone: a handler may be run again.
@@ -120,7 +123,7 @@ def event_of(cls: type, message: Message) -> object:
             f"it has version {message.version} of {message.type!r}, and {cls.__qualname__} here knows versions up to "
             f"{known}: a consumer of a newer release can read it"
         )
-    document = codec.decode(dict, message.payload, message.content_encoding)
+    document: Any = codec.decode(ANYTHING, message.payload, message.content_encoding)
     for version, function in enumerate(chain[message.version - 1 :], message.version):
         document = _next(function, version, document)
     try:
@@ -133,16 +136,15 @@ def event_of(cls: type, message: Message) -> object:
         raise DecodeError(f"{error} (made by {_path(chain[-1])} from version {message.version})") from error.__cause__
 
 
-def _next(function: Upcast, version: int, document: dict[str, Any]) -> dict[str, Any]:
+def _next(function: Upcast, version: int, document: Any) -> Any:
     try:
         changed = function(document)
     except Exception as error:
         reason = f"the upcast {_path(function)} has failed on version {version}: {first_line(error)}"
         raise DecodeError(reason) from error
-    if not isinstance(changed, dict):
+    if changed is None:
         raise DecodeError(
-            f"the upcast {_path(function)} returned {printable(repr(changed), 60)}; it must return the document of "
-            f"version {version + 1}, a dict"
+            f"the upcast {_path(function)} returned None; it must return the document of version {version + 1}"
         )
     return changed
 

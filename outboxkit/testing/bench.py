@@ -27,6 +27,7 @@ class Bench:
         varied: the columns whose values differ between two single deliveries.
         expected: the changes by one delivery.
         statements: the number of the handler's statements.
+        reads: the numbers of those that only read.
     """
 
     trials: Trials
@@ -39,6 +40,7 @@ class Bench:
     varied: dict[str, set[str]] = field(default_factory=dict)
     expected: Changes = field(default_factory=dict)
     statements: int = 0
+    reads: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._before: State = self.state()

@@ -226,7 +226,10 @@ class TrialDatabase:
         if backend is None:
             return
         with self._engine.connect() as connection:
-            connection.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": backend})
+            connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": backend})
+            there = "SELECT pg_stat_clear_snapshot(), pg_sleep(0.005) FROM pg_stat_activity WHERE pid = :pid"
+            while connection.execute(text(there), {"pid": backend}).first() is not None:
+                pass
 
     def is_waiting(self, backend: int | None) -> bool:
         """Whether the server's process waits for a lock."""

@@ -98,7 +98,7 @@ def _once(bench: Bench) -> Iterator[Finding]:
             f"handler {bench.handler.name!r} failed at its first delivery, so that nothing can be compared: "
             f"{type(first.error).__name__}: {first.error}"
         ) from first.error
-    bench.expected, bench.statements = bench.changes(), first.statements
+    bench.expected, bench.statements, bench.reads = bench.changes(), first.statements, first.reads
     for each in first.left:
         yield Finding(f"it leaves {each} behind, which goes on after its transaction", cure=_AWAIT)
     if done := bench.recorder.after_commit():

@@ -38,9 +38,16 @@ class Meeting:
     serial: Sequence[Changes]
     description: str
 
-    def pauses(self, bench: Bench, limit: int) -> range:
-        """The statements before which the first transaction may stop; the last one is its commit."""
-        return range(1, min(bench.statements, limit) + 2) if bench.database.is_server else range(1)
+    def pauses(self, bench: Bench, limit: int) -> Sequence[int]:
+        """The statements before which the first transaction stops: writes that follow a read, and its commit.
+
+        Elsewhere it has read nothing that the second one could change.
+        """
+        if not bench.database.is_server:
+            return [0]
+        numbers = range(2, min(bench.statements, limit) + 1)
+        writes = [each for each in numbers if each not in bench.reads and each - 1 in bench.reads]
+        return [*writes, bench.statements + 1]
 
     def hold(self, bench: Bench, pause: int) -> Exception | None:
         """Handle both at once.

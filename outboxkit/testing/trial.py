@@ -50,6 +50,7 @@ class Trial:
             last one is the commit.
         failure: the statement that fails; 0: none.
         statements: the number of statements of the handler.
+        reads: the numbers of those that only read.
         outcome: the outcome, if it came that far.
         error: the error that ended it.
         failed_statement: the statement that was made to fail.
@@ -62,6 +63,7 @@ class Trial:
     pause: int = 0
     failure: int = 0
     statements: int = 0
+    reads: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
     error: BaseException | None = None
     failed_statement: str | None = None
@@ -109,6 +111,8 @@ class Statements:
         if not statement.lstrip().upper().startswith(READING):
             self.end_stale()
         self.count += 1
+        if statement.lstrip().upper().startswith("SELECT"):
+            self._delivery.reads.append(self.count)
         self.pause_before(self.count)
         if self.count == self._delivery.failure:
             self._delivery.failed_statement = statement

@@ -16,6 +16,7 @@ from outboxkit.errors import TransactionRequired
 from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay
 from outboxkit.idempotency.request import Locks, row_of
 from tests.integration.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
+from tests.polling import eventually
 from tests.requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, expire, told
 from tests.servers import Server, create_database, drop_database
 
@@ -85,10 +86,16 @@ def test_after_a_savepoint_is_rolled_back_the_next_one_is_fresh(pg_engine: Engin
         session.commit()
 
 
+def is_gone(engine: Engine, pid: int) -> bool:
+    with engine.connect() as connection:
+        return not connection.execute(text("SELECT FROM pg_stat_activity WHERE pid = :pid"), {"pid": pid}).all()
+
+
 def test_where_the_holders_connection_ends_the_key_is_free(holder: Session, pg_engine: Engine):
     pid = holder.execute(text("SELECT pg_backend_pid()")).scalar_one()
     with pg_engine.begin() as connection:
-        connection.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": pid})
+        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+    eventually(lambda: is_gone(pg_engine, pid))
     assert isinstance(told(pg_engine, OTHER), Fresh)
     with pytest.raises(OperationalError):
         holder.execute(text("SELECT 1"))

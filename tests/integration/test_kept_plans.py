@@ -36,10 +36,13 @@ async def test_a_claim_that_was_planned_for_an_empty_outbox(
             assert await fetch(connection, claim, {"destination": "default", "floor": 0, "limit": 500}) == []
         with pg_engine.begin() as other:
             other.execute(text(FILL))
-        kept = "SELECT name FROM pg_prepared_statements WHERE generic_plans > 0 AND statement LIKE '%SKIP LOCKED'"
+        kept = "SELECT name FROM pg_prepared_statements WHERE statement LIKE '%SKIP LOCKED'"
+        is_old = (connection.dialect.server_version_info or ()) < (14,)
+        if not is_old:  # before 14, there was no such column, and an empty table was taken for one of ten pages
+            kept += " AND generic_plans > 0"
         name = (await connection.execute(text(kept))).scalar_one()
         plan = await connection.execute(text(f"EXPLAIN EXECUTE \"{name}\"('default', 0, 500)"))
         lines = "\n".join(plan.scalars())
     await made.dispose()
-    assert ("using outboxkit_outbox_ready" in lines) is of_a_relay, lines
-    assert ("Sort" in lines) is not of_a_relay, lines
+    assert ("using outboxkit_outbox_ready" in lines) is (of_a_relay or is_old), lines
+    assert ("Sort" in lines) is not (of_a_relay or is_old), lines

@@ -126,6 +126,8 @@ def test_dead_versions_of_listeners_are_not_walked_over(postgresql_url: str, wri
 
 def pages_read(connection: Connection) -> int:
     """Pages of the listeners' table and its indexes that have been read."""
+    if connection.info.server_version < 150_000:
+        pytest.skip("before PostgreSQL 15 nobody can ask for these figures at once")
     connection.execute("SELECT pg_stat_force_next_flush()")
     found = connection.execute(
         "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables "

@@ -1,6 +1,7 @@
 """Partitions of kept messages on PostgreSQL: a day each, made ahead and dropped whole, beside running relays."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -213,7 +214,9 @@ async def test_a_role_that_may_not_make_them_is_told_once(stranger: str, pg_engi
         await connection.commit()
     await engine.dispose()
     assert [line["event"] for line in said] == ["partition not made, rows go to the default one"]
-    assert "permission denied" in str(changed.problem)
+    assert re.search(
+        "permission denied|must be member of role", str(changed.problem)
+    )  # the latter before PostgreSQL 15
     assert places(pg_engine) == {1: "outboxkit_published_default"}
 
 

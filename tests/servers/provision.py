@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Generic, TypeVar, cast
 
 from tests.servers import apt, containers, postgresql, rabbitmq
@@ -34,6 +35,8 @@ class Kind(Generic[P]):
     private: Callable[[P], Server]
     container: Callable[[], Server]
     external: Callable[[str], Server]
+    folder: str = ""
+    """The variable with the folder of its programs, if there is one; `P` is a `Path` then."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ POSTGRESQL = Kind(
     private=postgresql.PrivatePostgresql,
     container=postgresql.postgresql_container,
     external=lambda url: External(postgresql.with_driver(url), "OUTBOXKIT_TEST_DATABASE_URL", postgresql.connect),
+    folder="OUTBOXKIT_TEST_POSTGRESQL_BIN",
 )
 RABBITMQ = Kind(
     name="RabbitMQ",
@@ -79,6 +83,8 @@ def choose(kind: Kind[P], machine: Machine) -> Origin:
     """The first way that works, installing programs as the last one; ServersUnavailable if none does."""
     if url := machine.environment.get(kind.variable):
         return Origin(f"the server in {kind.variable}", partial(kind.external, url))
+    if folder := machine.environment.get(kind.folder):
+        return Origin(f"a private instance of the programs in {folder}", partial(kind.private, cast("P", Path(folder))))
     if machine.engine_has(kind.image):
         return Origin(f"a container of {kind.image}", kind.container)
     found = kind.find()
@@ -107,7 +113,9 @@ def provide_rabbitmq() -> Server:
 
 def provide_own(kind: Kind[P]) -> Server:
     """A server that tests may stop and kill, even where the environment names another one."""
-    return choose(kind, replace(this_machine(), environment={})).build()
+    machine = this_machine()
+    others = {name: value for name, value in machine.environment.items() if name != kind.variable}
+    return choose(kind, replace(machine, environment=others)).build()
 
 
 def provide_own_rabbitmq(**settings: str) -> OwnServer:

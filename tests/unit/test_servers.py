@@ -62,6 +62,11 @@ def test_each_server_has_its_own_variable():
     assert "container" in choose(RABBITMQ, replace(given, engine_has=lambda image: True)).where
 
 
+def test_a_folder_of_programs_comes_before_docker():
+    chosen = choose(POSTGRESQL, machine({POSTGRESQL.folder: "/opt/pg13/bin"}, engine=True))
+    assert chosen.where == "a private instance of the programs in /opt/pg13/bin"
+
+
 def test_an_empty_variable_is_no_server():
     assert "container" in choose(kind(), machine({"OUTBOXKIT_TEST_DATABASE_URL": ""}, engine=True)).where
 

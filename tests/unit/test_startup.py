@@ -44,9 +44,9 @@ STARTS = {
 
 
 STARTS_BY_NIGHT = {
-    "migrate --help": (RUN, {*COMMAND, "alembic"}),
+    "migrate --help": (RUN, {*COMMAND, "alembic", "uuid_utils"}),
     "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
-    "replay --help": (RUN, {*SERVICE, "typer"}),
+    "replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "dead replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "demo --help": (RUN, {*SERVICE, "alembic", "typer", "uuid_utils"}),
 }
