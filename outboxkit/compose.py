@@ -19,7 +19,7 @@ from outboxkit.sqlalchemy_asyncio import AsyncEngine
 
 if TYPE_CHECKING:
     from outboxkit.brokers import Publisher, Subscriber
-    from outboxkit.consumer import Consumer, ConsumerPolicy
+    from outboxkit.consumer import Consumer, ConsumerPolicy, Consumers
     from outboxkit.envelopes import Reader
     from outboxkit.inbox import Handler, Wiring
     from outboxkit.relay import Relay, RelayPolicy
@@ -95,8 +95,10 @@ async def consumer(
     wiring: "Wiring | None" = None,
     readers: "Sequence[Reader] | None" = None,
     drain: bool = False,
-) -> AsyncIterator["Consumer"]:
-    """A consumer of these settings. Its engine and subscriber may be your own; either way they are closed at the end.
+) -> AsyncIterator["Consumer | Consumers"]:
+    """A consumer of these settings, or the consumers of several queues, each with the handlers that name its queue.
+
+    Its engine and subscriber may be your own; either way they are closed at the end. A subscriber serves one queue.
 
     A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings, and
     `readers` for those of the settings. A consumer that is to `drain` waits out an outage for `drain_patience`,
@@ -104,45 +106,51 @@ async def consumer(
     ended.
 
     Raises:
-        ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. Or a message could
-            be tried again for longer than the inbox remembers it. Or nothing provides a handler's parameter, or there
-            is no reader of a name.
+        ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. A handler names no
+            queue although there are several, or a queue has no handler. A message could be tried again for longer than
+            the inbox remembers it. Nothing provides a handler's parameter, or there is no reader of a name.
         LifespanError: the lifespan failed at its start or at its end.
         SchemaError: there is no such SQLite file.
     """
-    from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy  # noqa: PLC0415 - as above
+    from outboxkit import queues  # noqa: PLC0415 - as above
+    from outboxkit.consumer import Consumer, ConsumerPolicy, Consumers  # noqa: PLC0415
     from outboxkit.inbox import Wiring  # noqa: PLC0415
 
-    name = queue_name(settings)
     policy = policy or ConsumerPolicy(
         max_attempts=settings.max_attempts, retention=settings.inbox_retention, delays=settings.retry_delays
     )
     policy.check(handlers)
-    concurrency = Concurrency(settings.concurrency, settings.consume_batch_size, settings.ordered)
-    if subscriber is None:
-        subscriber = process.subscriber(
-            broker_url(settings),
-            name,
-            exchange=settings.exchange,
-            topics=sorted({type_ for handler in handlers for type_ in handler.message_types}),
-            prefetch=concurrency.prefetch(handlers),
-            delays=policy.delays,
-            ordered=concurrency.ordered,
-        )
+    limits = queues.concurrency_of(settings)
+    assigned = queues.assign(handlers, list(limits))
+    url = "" if subscriber is not None else broker_url(settings)
+    subscribers = queues.subscribers(settings, url, assigned, delays=policy.delays, own=subscriber)
     if settings.readers or readers:
-        subscriber = _reading(subscriber, settings, readers)
+        subscribers = {name: _reading(each, settings, readers) for name, each in subscribers.items()}
     if engine is None:
-        in_loop = concurrency.transactions if not all(handler.in_thread for handler in handlers) else 1
-        engine = database(settings, name=f"outboxkit consumer {name}"[:63], pool_size=in_loop + 1)
+        size = sum(queues.connections(handlers, limits[name]) for name, handlers in assigned.items())
+        engine = database(settings, name=f"outboxkit consumer {', '.join(limits)}"[:63], pool_size=size)
     patience = settings.drain_patience if drain else None
     logs.show_records()
     try:
-        async with (wiring or Wiring()).running(handlers) as wired:
-            yield Consumer(
-                engine, subscriber, wired, queue=name, concurrency=concurrency, policy=policy, patience=patience
-            )
+        own = [handler for each in assigned.values() for handler in each]
+        async with (wiring or Wiring()).running(own) as wired:
+            assigned = queues.assign(wired, list(limits))
+            consumers = [
+                Consumer(
+                    engine,
+                    source,
+                    assigned[name],
+                    queue=name,
+                    concurrency=limits[name],
+                    policy=policy,
+                    patience=patience,
+                )
+                for name, source in subscribers.items()
+            ]
+            yield consumers[0] if len(consumers) == 1 else Consumers(consumers)
     finally:
-        await subscriber.close()
+        for each in subscribers.values():
+            await each.close()
         await engine.dispose()
 
 
@@ -202,13 +210,6 @@ def broker_url(settings: "Settings") -> str:
             "there. amqp://… is accepted here; `outboxkit demo` shows memory:// at work"
         )
     return url
-
-
-def queue_name(settings: "Settings") -> str:
-    """The queue that a consumer is to read."""
-    if settings.queue is None:
-        raise ConfigurationError("which queue? Set OUTBOXKIT_QUEUE, or give `outboxkit consume` --queue NAME")
-    return settings.queue
 
 
 def load_handlers(names: Sequence[str]) -> "list[Handler]":

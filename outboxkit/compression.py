@@ -1,6 +1,5 @@
 """Compression of payloads, as their `content_encoding` names it: gzip and zstd, bounded when inflated. Pure."""
 
-import gzip
 import zlib
 from functools import cache
 from importlib import import_module
@@ -21,7 +20,8 @@ INFLATED_FACTOR = 32
 """The factor by which a compressed payload is assumed to grow, before it is inflated."""
 _WINDOW_LOG = 24
 """The largest window of zstd, as a power of two: its decoder takes so much memory before it has written a byte."""
-_GZIP_OR_ZLIB = 47
+_GZIP, _GZIP_OR_ZLIB = 31, 47
+"""The format of a stream of zlib, as its `wbits` say it."""
 _OTHER_NAMES: dict[str, Compression] = {"x-gzip": "gzip"}
 _ZSTD_MODULES = ("compression.zstd", "backports.zstd")
 
@@ -53,7 +53,7 @@ def deflate(payload: bytes, compression: Compression) -> bytes:
         ConfigurationError: the library for zstd is not installed.
     """
     if compression == "gzip":
-        return gzip.compress(payload, mtime=0)
+        return zlib.compress(payload, wbits=_GZIP)
     compressed: bytes = _zstd().compress(payload)
     return compressed
 

@@ -107,6 +107,7 @@ class Outage:
 
     Args:
         process: the process's name in the log, such as `relay`.
+        queue: the consumer's queue, for the log.
         patience: give up after this many seconds of one outage and raise its error; None waits for ever.
         passing: SQLSTATEs that are waited out as well, such as `sqlstates.TRANSIENT`.
         wait: the backoff, as a tenacity wait.
@@ -118,13 +119,14 @@ class Outage:
         self,
         process: str,
         *,
+        queue: str | None = None,
         patience: float | None = None,
         passing: tuple[str, ...] = (),
         wait: wait_base | None = None,
         sleep: Sleep = asyncio.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._log = structlog.get_logger("outboxkit").bind(process=process)
+        self._log = structlog.get_logger("outboxkit").bind(process=process, **({"queue": queue} if queue else {}))
         self._patience = patience
         self._passing = passing
         self._wait = wait or wait_random_exponential(multiplier=0.2, max=5)

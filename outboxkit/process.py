@@ -4,19 +4,21 @@ import sqlite3
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import URL, event, make_url
 
 from outboxkit import engines, lifetime, logs
 from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.envelopes.cloudevents import ContentMode
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
 from outboxkit.statements.dialects import DRIVERS
+
+if TYPE_CHECKING:
+    from outboxkit.envelopes.cloudevents import ContentMode
 
 ASYNC_DRIVERS = {backend: f"{backend}+{driver}" for backend, driver in DRIVERS.items()}
 MEMORY = "memory:"
@@ -118,7 +120,7 @@ def _sqlite(target: URL) -> AsyncEngine:
 
 
 def publisher(
-    url: str, *, exchange: str, timeout: timedelta, cloudevents: ContentMode | None = None, source: str = "outboxkit"
+    url: str, *, exchange: str, timeout: timedelta, cloudevents: "ContentMode | None" = None, source: str = "outboxkit"
 ) -> Publisher:
     """The publisher for a broker URL, or for the URL of an HTTP destination.
 
@@ -148,7 +150,7 @@ def http_publisher(
     concurrency: int = 8,
     authorization: str | None = None,
     secret: str | None = None,
-    cloudevents: ContentMode | None = None,
+    cloudevents: "ContentMode | None" = None,
     source: str = "outboxkit",
 ) -> Publisher:
     """The publisher for the URL of an HTTP destination; `HttpPublisher` says what the arguments mean.
@@ -199,25 +201,30 @@ def subscriber(
     url: str,
     queue: str,
     *,
-    exchange: str,
-    topics: Sequence[str],
+    exchange: str | None,
+    topics: Sequence[str | tuple[str, str]],
     prefetch: int = 64,
     delays: Sequence[timedelta] = DEFAULT_DELAYS,
     ordered: bool = False,
+    share: int = 1,
 ) -> Subscriber:
     """The subscriber for a broker URL; `ordered`: only one consumer of the queue gets messages at a time.
+
+    It holds one `share`-th of the bytes that a process may hold unacked.
 
     Raises:
         ConfigurationError: an HTTP destination has no queues.
     """
     refuse_http(url)
     if url.startswith(MEMORY):
-        return MemorySubscriber(_memory_broker(url), queue, topics, delays)
+        return MemorySubscriber(_memory_broker(url), queue, [each for each in topics if isinstance(each, str)], delays)
     from outboxkit.brokers.rabbitmq import RabbitSubscriber  # noqa: PLC0415 - a broker is imported when it is used
 
-    return RabbitSubscriber(
+    subscriber = RabbitSubscriber(
         url, queue, exchange=exchange, topics=topics, prefetch=prefetch, delays=delays, ordered=ordered
     )
+    subscriber.max_unacked_bytes //= share
+    return subscriber
 
 
 @cache

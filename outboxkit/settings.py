@@ -10,8 +10,10 @@ from outboxkit import environment, urls
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
+from outboxkit.limits import MOST_AT_ONCE
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_DELAYS
+from outboxkit.sources import Binding, ConsumedQueue, parse_bindings, parse_queues
 
 with needs_extra(__name__):
     from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
@@ -65,7 +67,9 @@ def _lowered(text: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Queues = Annotated[tuple[ConsumedQueue, ...], NoDecode, BeforeValidator(parse_queues), Field(min_length=1)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_names)]
+Bindings = Annotated[tuple[Binding, ...], NoDecode, BeforeValidator(parse_bindings), Field(min_length=1)]
 Delays = Annotated[tuple[Duration, ...], NoDecode, BeforeValidator(_parse_delays), Field(min_length=1)]
 
 
@@ -82,7 +86,11 @@ class Settings(BaseSettings):
     exchange: str = Field(
         "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
     )
-    queue: str | None = Field(None, min_length=1, max_length=200, description="the queue to consume")
+    queue: Queues | None = Field(None, description="a queue to consume; NAME:2 for two at once")
+    bind: Bindings | None = Field(None, description="EXCHANGE:KEY, a further binding of the queue")
+    declare: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
+        default=True, description="declare the queue, or take it as it is"
+    )
     readers: Names | None = Field(
         None, description="of foreign envelopes: cloudevents, celery, masstransit, debezium, MODULE:NAME"
     )
@@ -101,7 +109,7 @@ class Settings(BaseSettings):
         timedelta(milliseconds=250), description="how often an idle relay looks without NOTIFY"
     )
     drain_patience: Duration = Field(timedelta(seconds=10), description="how long --drain waits for an absent server")
-    concurrency: int = Field(8, ge=1, le=1000, description="deliveries, or HTTP requests, at once")
+    concurrency: int = Field(8, ge=1, le=MOST_AT_ONCE, description="deliveries, or HTTP requests, at once")
     consume_batch_size: int = Field(200, ge=1, le=10_000, description="deliveries in a transaction, at most")
     ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
         default=False, description="messages of a key one after the other"
@@ -234,7 +242,8 @@ def _explain(problem: Any, values: Mapping[str, Any], named: Mapping[str, str]) 
     shown = named.get(name, variable(name))
     if problem["type"] == "missing":
         return f"{shown} is not set: {urls.DATABASES} is accepted, there or in the file that {shown}{FILE} names"
-    raw = values[name] if name in values else environment.variables().get(variable(name), problem["input"])
+    raw: Any = values[name] if name in values else environment.variables().get(variable(name), problem["input"])
+    raw = ",".join(map(str, raw)) if isinstance(raw, list) else raw
     what = "" if name in SECRETS else f" is {raw!r}"
     accepted = _accepted(problem)
     return f"{shown}{what}{':' if what else ' cannot be used:'} {accepted}"

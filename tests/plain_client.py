@@ -127,6 +127,11 @@ class PlainClient:
             with suppress(AMQPError):
                 gone.close()
 
+    def own(self, name: str) -> str:
+        """Note a queue that others declare, so that it is deleted at the end; its name."""
+        self._queues.add(name)
+        return name
+
     def clean_up(self, steps: Sequence[str] = ()) -> None:
         """Delete the exchange, the queues of the tests and those that a consumer declares beside them."""
         beside = {f"{name}.{suffix}" for name in self._queues for suffix in ("dead", *(f"retry.{s}" for s in steps))}

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
+
+if TYPE_CHECKING:  # a process imports the readers when it has some
+    from outboxkit.envelopes import Envelope
 
 
 class Verdict(StrEnum):
@@ -133,7 +135,7 @@ class Delivery(Protocol):
         """The message, without the delivery headers."""
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> "Envelope":
         """The delivery as its publisher sent it, for readers of foreign envelopes."""
 
     @property
@@ -165,10 +167,14 @@ class Delivery(Protocol):
             handlers: names of the handlers to run; none: the same as in this attempt.
         """
 
-    async def requeue_fresh(self) -> None:
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
         """Put a copy at the end of the queue, as the same attempt, and ack this one. The copy has 0 redeliveries.
 
-        It is for a message that is redelivered so often, without a fault of its own, that the broker would drop it.
+        It is for a message that is redelivered so often, without a fault of its own, that the broker would drop it. Or
+        for one whose handler has reached its limits.
+
+        Args:
+            after: the copy arrives later, after the retry delay nearest to this one; None: at once.
         """
 
 

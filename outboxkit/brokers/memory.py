@@ -5,12 +5,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict, reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
-from outboxkit.envelopes import Envelope
 from outboxkit.message import Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for
+
+if TYPE_CHECKING:
+    from outboxkit.envelopes import Envelope
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +146,10 @@ class MemoryDelivery:
         return self._entry.message
 
     @property
-    def envelope(self) -> Envelope:
+    def envelope(self) -> "Envelope":
         """The message as its publisher sent it."""
+        from outboxkit.envelopes import Envelope  # noqa: PLC0415 - as its readers, imported when there are some
+
         message = self._entry.message
         id_ = message.id if isinstance(message, Message) else message.message_id
         return Envelope(
@@ -186,17 +191,18 @@ class MemoryDelivery:
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         """Append the message to the queue again after one of the retry delays."""
         self._subscriber.unacked.pop(self, None)
-        queue, delay = self._subscriber.queue, delay_for(self._subscriber.delays, self.delivery_headers.attempt, after)
-        queue.postponed += 1
+        delay = delay_for(self._subscriber.delays, self.delivery_headers.attempt, after)
         delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
-        loop = asyncio.get_running_loop()
-        loop.call_later(delay.total_seconds(), queue.put_postponed, self.message, delivery_headers)
+        self._subscriber.postpone(self, delay, delivery_headers)
         return delay
 
-    async def requeue_fresh(self) -> None:
-        """Append the message to the queue, with 0 redeliveries."""
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        """Append the message to the queue, with 0 redeliveries, at once or after one of the retry delays."""
         self._subscriber.unacked.pop(self, None)
-        self._subscriber.queue.put(self.message, self.delivery_headers)
+        if after is None:
+            self._subscriber.queue.put(self.message, self.delivery_headers)
+        else:
+            self._subscriber.postpone(self, delay_for(self._subscriber.delays, 1, after), self.delivery_headers)
 
 
 class MemorySubscriber:
@@ -225,6 +231,12 @@ class MemorySubscriber:
         delivery = MemoryDelivery(self.queue.ready.popleft(), self)
         self.unacked[delivery] = None
         return delivery
+
+    def postpone(self, delivery: MemoryDelivery, delay: timedelta, delivery_headers: DeliveryHeaders) -> None:
+        """Append the message of a delivery to the queue after this delay."""
+        self.queue.postponed += 1
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay.total_seconds(), self.queue.put_postponed, delivery.message, delivery_headers)
 
     async def postponed(self) -> int:
         """The number of messages that wait for their next attempt."""

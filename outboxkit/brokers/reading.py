@@ -45,9 +45,9 @@ class ReadDelivery:
         """Redeliver the message later, in the envelope in which it came."""
         return await self._delivery.retry(after, handlers=handlers)
 
-    async def requeue_fresh(self) -> None:
-        """Put a copy at the end of the queue, in the envelope in which it came."""
-        await self._delivery.requeue_fresh()
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        """Put a copy at the end of the queue, now or later, in the envelope in which it came."""
+        await self._delivery.requeue_fresh(after)
 
 
 class ReadingSubscriber:

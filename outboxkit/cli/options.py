@@ -20,10 +20,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 DATABASE = ("database_url",)
 BROKER = ("broker_url", "exchange")
 PROCESS = ("shutdown_timeout", "log_level", "log_format")
+REPEATED = ("queue", "bind")
+"""Options that may be given several times."""
 LONGEST_CHOICES = 20
 FOR_FEW = (
     "http_authorization",
     "http_secret",
+    "bind",
     "readers",
     "cloudevents",
     "cloudevents_source",
@@ -46,7 +49,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
         own = list(inspect.signature(command).parameters.values())[1:]
 
         def with_options(**arguments: Any) -> None:
-            options = {option.name: arguments.pop(option.name) for option in added}
+            options = {option.name: _unless_empty(arguments.pop(option.name)) for option in added}
             try:
                 settings = load(options)
                 _begin(settings, logs="log_format" in names)
@@ -62,6 +65,10 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
+def _unless_empty(value: Any) -> Any:
+    return None if value == [] else value
+
+
 def _begin(settings: Settings, *, logs: bool) -> None:
     """Begin to log, if the command does. Others print warnings on standard error."""
     if logs:
@@ -74,7 +81,8 @@ def _begin(settings: Settings, *, logs: bool) -> None:
 def _as_typed(text: str, options: dict[str, Any]) -> str:
     for name, value in options.items():
         if value is not None:
-            text = re.sub(rf"\b{variable(name)}\b", option_of(name), text)
+            written, typed = (rf"{variable(name)}=false", f"--no-{name}") if value is False else (variable(name), None)
+            text = re.sub(rf"\b{written}\b", typed or option_of(name), text)
     return text
 
 
@@ -87,9 +95,12 @@ def _options(name: str) -> list[inspect.Parameter]:
 
 
 def _option(name: str, kind: Any, text: str) -> inspect.Parameter:
-    hidden, metavar = name in FOR_FEW, _accepted(kind)
-    option = typer.Option(option_of(name), help=text, show_default=False, metavar=metavar, hidden=hidden)
-    annotation: Any = bool | None if kind is bool else str | None
+    hidden, metavar = name in FOR_FEW, "NAME" if name in REPEATED else _accepted(kind)
+    written = (
+        f"{option_of(name)}/--no-{name}" if kind is bool and Settings.model_fields[name].default else option_of(name)
+    )
+    option = typer.Option(written, help=text, show_default=False, metavar=metavar, hidden=hidden)
+    annotation: Any = bool | None if kind is bool else list[str] | None if name in REPEATED else str | None
     keyword = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=None, annotation=Annotated[annotation, option])
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import compose, process
+from outboxkit import compose, process, queues
 from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
 from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
@@ -64,7 +64,7 @@ def _summary(done: Drained) -> str:
 
 
 @with_settings(
-    *("queue", *DATABASE, *BROKER),
+    *("queue", "bind", "declare", *DATABASE, *BROKER),
     *("readers", "concurrency", "consume_batch_size", "ordered"),
     *("max_attempts", "retry_delays", "inbox_retention", "drain_patience"),
     *PROCESS,
@@ -72,9 +72,9 @@ def _summary(done: Drained) -> str:
 def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> None:
     """Receive messages and run their handlers, each effect once.
 
-    Example: outboxkit consume shop.handlers --queue billing
+    Example: outboxkit consume shop.handlers --queue billing --queue mails:2
     """
-    compose.queue_name(settings)
+    queues.consumed_queues(settings)
     handlers, wiring = compose.load_handlers(modules), compose.load_wiring(modules)
     code = process.run(
         lambda stop: _consume(settings, handlers, wiring, stop, drain=drain), shutdown_timeout=settings.shutdown_timeout

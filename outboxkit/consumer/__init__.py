@@ -3,6 +3,7 @@
 from outboxkit.consumer.consumer import Concurrency, Consumed, Consumer
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.reports import Failure
+from outboxkit.consumer.several import Consumers
 from outboxkit.inbox.failure import Decision, decide
 
-__all__ = ["Concurrency", "Consumed", "Consumer", "ConsumerPolicy", "Decision", "Failure", "decide"]
+__all__ = ["Concurrency", "Consumed", "Consumer", "ConsumerPolicy", "Consumers", "Decision", "Failure", "decide"]

@@ -17,10 +17,11 @@ from outboxkit.consumer.containment import Containment
 from outboxkit.consumer.database_clock import DatabaseClock
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
-from outboxkit.consumer.handle import HandlerRunner, Routing
+from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import OnError, Reports, Watchdog
+from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome, Wiring
@@ -86,6 +87,8 @@ class Consumer:
 
     Attributes:
         outcomes: the outcomes of all deliveries, counted once for each handler.
+        handlers: the handlers.
+        watchdog: reports what blocks the event loop. One of several consumers in a process has it.
 
     Raises:
         ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or a message could be tried again
@@ -110,12 +113,12 @@ class Consumer:
         self._subscriber = subscriber
         self._concurrency = concurrency or Concurrency()
         seconds = patience.total_seconds() if patience else None
-        self._outage = outage = Outage("consumer", patience=seconds, passing=TRANSIENT)
-        self._clock_outage = Outage("consumer", patience=seconds, passing=TRANSIENT)
+        self._outage = outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
+        self._clock_outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
         self._registration = Registration(engine, handlers, queue=queue)
-        self._watchdog = Watchdog(handlers)
-        self._handlers = handlers
+        self.handlers = handlers
+        self.watchdog: Watchdog | None = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or ConsumerPolicy()
         policy.check(handlers)
@@ -189,7 +192,7 @@ class Consumer:
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
         self._reports.starts(
-            self._handlers,
+            self.handlers,
             exchange=getattr(self._subscriber, "exchange", None),
             broker=address_of(self._subscriber),
             database=urls.shown(self._engine.url),
@@ -198,8 +201,9 @@ class Consumer:
         if self._uses_threads:
             await self._outage.ride_out(self._threads.open, stop)
         await self._outage.ride_out(self._registration.begin, stop)
-        runs = (self._database_clock.run(), self._registration.run(), self._watchdog.run())
-        background = [asyncio.create_task(run) for run in runs]
+        background = [asyncio.create_task(run) for run in (self._database_clock.run(), self._registration.run())]
+        if self.watchdog is not None:
+            background.append(asyncio.create_task(self.watchdog.run()))
         try:
             return await self._reconnecting(stop, wait=wait)
         except asyncio.CancelledError:

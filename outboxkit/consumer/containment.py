@@ -55,9 +55,9 @@ class Incoming:
         self.settled = True
         return delay
 
-    async def requeue_fresh(self) -> None:
-        """Put a copy at the end of the queue; it is not settled if none could be made."""
-        await self._delivery.requeue_fresh()
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        """Put a copy at the end of the queue, now or later; it is not settled if none could be made."""
+        await self._delivery.requeue_fresh(after)
         self.settled = True
 
 

@@ -1,17 +1,20 @@
 """The dispatcher of one connection's deliveries: each starts when there is room and its order allows it."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import structlog
 
 from outboxkit.brokers import Delivery, Subscriber
 from outboxkit.consumer.containment import Containment, Incoming
-from outboxkit.consumer.handle import Routing
 from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
+from outboxkit.consumer.routing import Routing
+from outboxkit.consumer.running import Running
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.failures import first_line
+from outboxkit.limits import Limit
 from outboxkit.message import Message
 from outboxkit.outage import pause
 
@@ -58,12 +61,12 @@ class Dispatcher:
         self._batch = batch
         self._wait = wait
         self._queues = KeyQueues()
-        self._running: dict[asyncio.Task[None], Sequence[Arrival]] = {}
+        self._news = asyncio.Event()
+        self._running = Running(containment.cancellations, self._news.set)
         self._timers: set[asyncio.TimerHandle] = set()
         self._stuck: set[Arrival] = set()
-        self._news = asyncio.Event()
-        self._errors: list[BaseException] = []
-        self._isolated = self._in_batch = self._ending = False
+        self._waking: set[Limit] = set()
+        self._isolated = self._in_batch = False
         self._batch_due = 0.0
         self.postponed = 0
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
@@ -74,19 +77,22 @@ class Dispatcher:
         Raises:
             BrokerUnavailable: the connection was lost; started deliveries are finished.
         """
+        for limit in self._routing.limits.values():
+            limit.forget_waiting()
         pump = asyncio.create_task(self._pump(stop))
         stopping = asyncio.create_task(stop.wait())
         for task in (pump, stopping):
             task.add_done_callback(lambda _: self._news.set())
         try:
-            while not stop.is_set() and not self._errors and not (pump.done() and self._is_over(pump)):
+            while not stop.is_set() and not self._running.errors and not (pump.done() and self._is_over(pump)):
                 self._news.clear()
                 self._start_ready(stop)
+                self._wake_for_limits()
                 await self._news.wait()
             await self._finish(pump)
         finally:
             await self._end(pump, stopping)
-        for error in sorted(self._errors, key=lambda error: isinstance(error, BrokerUnavailable)):
+        for error in sorted(self._running.errors, key=lambda error: isinstance(error, BrokerUnavailable)):
             raise error
 
     def _is_over(self, pump: asyncio.Task[None]) -> bool:
@@ -112,7 +118,12 @@ class Dispatcher:
         while not stop.is_set():
             delivery = await self._receive(wait=True)
             if delivery is not None:
-                self._add(self._routing.arrival(Incoming(delivery)))
+                arrival = self._routing.arrival(Incoming(delivery))
+                turn = arrival.turn(self._routing.shortest_delay) if arrival.limits and self._wait else None
+                if turn is None:
+                    self._add(arrival)
+                else:
+                    self._running.start(self._postpone(arrival, turn))
 
     async def _find_end(self, stop: asyncio.Event) -> None:
         """Return once nothing is in flight and the queue is empty, and nothing arrived during that check."""
@@ -126,7 +137,7 @@ class Dispatcher:
                 return
 
     def _is_idle(self) -> bool:
-        return not (self._running or self._may_start())
+        return not (self._running or self._queues.has_next())
 
     async def _receive(self, *, wait: bool) -> Delivery | None:
         """The next delivery. An unexpected error of the subscriber counts as a lost connection, or ends a drain."""
@@ -148,23 +159,41 @@ class Dispatcher:
             self._at(LINGER_SECONDS, self._news.set)
         self._news.set()
 
-    def _may_start(self) -> bool:
-        return any(self._queues.first(mode) for mode in Mode)
+    async def _postpone(self, arrival: Arrival, turn: timedelta) -> None:
+        """Put a delivery into a retry queue until its turn, as the same attempt; or let it wait here after all."""
+        try:
+            await arrival.delivery.requeue_fresh(turn)
+        except BrokerUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - such as headers that fit no frame
+            self._log.debug("a message waits in memory for its handler's limits", error=first_line(error))
+            self._add(arrival)
+
+    def _wake_for_limits(self) -> None:
+        """Look again as soon as the rate of a handler allows another message."""
+        for limit in self._routing.limits.values():
+            if limit not in self._waking and len(self._queues) and (seconds := limit.opens_in()):
+                self._waking.add(limit)
+                self._at(seconds, self._wake, limit)
+
+    def _wake(self, limit: Limit) -> None:
+        self._waking.discard(limit)
+        self._news.set()
 
     def _start_ready(self, stop: asyncio.Event) -> None:
-        while len(self._running) < self._concurrency and not self._isolated:
+        while self._running.handling < self._concurrency and not self._isolated:
             if isolated := self._queues.first(Mode.ISOLATED):
-                if not self._running:  # otherwise it waits for the running ones, and nothing starts meanwhile
+                if not self._running.handling:  # otherwise it waits for the running ones, and nothing starts meanwhile
                     self._isolated = True
-                    self._start(self._handle(self._queues.take(isolated), stop), [isolated])
+                    self._running.handle(self._handle(self._queues.take(isolated), stop), [isolated])
                 return
             single, batched = self._queues.first(Mode.SINGLE), self._queues.first(Mode.BATCHED)
             if batched and self._is_batch_due() and (single is None or batched.number < single.number):
                 self._in_batch = True
                 arrivals = self._queues.take_batch(self._batch, BATCH_BYTES)
-                self._start(self._handle_batch(arrivals, stop), arrivals)
+                self._running.handle(self._handle_batch(arrivals, stop), arrivals)
             elif single:
-                self._start(self._handle(self._queues.take(single), stop), [single])
+                self._running.handle(self._handle(self._queues.take(single), stop), [single])
             else:
                 return
 
@@ -173,21 +202,6 @@ class Dispatcher:
             return False
         full = self._queues.waiting(Mode.BATCHED) >= self._batch
         return full or asyncio.get_running_loop().time() >= self._batch_due
-
-    def _start(self, work: Coroutine[Any, Any, None], arrivals: Sequence[Arrival]) -> None:
-        task = asyncio.create_task(work)
-        self._running[task] = arrivals
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.pop(task, None)
-        if task.cancelled():  # by this dispatcher: `Containment` undoes every other cancellation
-            error: BaseException | None = None if self._ending else BrokerUnavailable("a delivery's task was cancelled")
-        else:
-            error = task.exception()
-        if error is not None:
-            self._errors.append(error)
-        self._news.set()
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         try:
@@ -225,7 +239,7 @@ class Dispatcher:
     def _requeue_later(self, arrival: Arrival) -> None:
         """Requeue a stuck delivery after a while: at once, it would come back at once, again and again."""
         self._stuck.add(arrival)
-        self._at(GIVE_BACK_SECONDS, lambda: self._start(self._requeue(arrival), [arrival]))
+        self._at(GIVE_BACK_SECONDS, lambda: self._running.start(self._requeue(arrival), [arrival]))
 
     async def _requeue(self, arrival: Arrival) -> None:
         self._stuck.discard(arrival)
@@ -244,28 +258,27 @@ class Dispatcher:
     async def _finish(self, pump: asyncio.Task[None]) -> None:
         """Stop receiving, wait for what has started, requeue the rest."""
         if pump.cancelled():
-            self._errors.append(BrokerUnavailable("the task that receives deliveries was cancelled"))
+            self._running.errors.append(BrokerUnavailable("the task that receives deliveries was cancelled"))
         elif pump.done() and (error := pump.exception()) is not None:
-            self._errors.append(error)
+            self._running.errors.append(error)
         self._cancellations.cancel(pump)
-        if self._running and not self._errors:
-            arrivals = [arrival for each in self._running.values() for arrival in each]
+        arrivals = self._running.arrivals()
+        if arrivals and not self._running.errors:
             text = "stopping when the running handlers have ended; a second signal stops at once"
             self._log.info(text, messages=len(arrivals), handlers=self._names(arrivals))
-        is_lost = bool(self._errors)
-        for error in self._errors:
+        is_lost = bool(self._running.errors)
+        for error in self._running.errors:
             self._on_loss(error)
         if not is_lost:
             try:
                 await self._subscriber.stop_receiving()
                 await self._requeue_waiting()
             except BrokerUnavailable as error:  # started deliveries are finished all the same
-                self._errors.append(error)
+                self._running.errors.append(error)
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError  # `asyncio.wait_for` may have swallowed it, before Python 3.12
-        if self._running:
-            await asyncio.wait(self._running)
-        if not is_lost and not self._errors:
+        await self._running.wait()
+        if not is_lost and not self._running.errors:
             await self._requeue_waiting()
 
     async def _requeue_waiting(self) -> None:
@@ -275,19 +288,13 @@ class Dispatcher:
             self.postponed += not self._wait
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:
-        self._ending = True
         for timer in self._timers:
             timer.cancel()
-        running = dict(self._running)
-        for task in (*tasks, *running):
-            self._cancellations.cancel(task)
-        await asyncio.gather(*tasks, *running, return_exceptions=True)
-        for task, arrivals in running.items():
-            if task.cancelled():
-                first = arrivals[0].delivery.message
-                fields = {"messages": len(arrivals), "handlers": self._names(arrivals)}
-                id_ = first.id if isinstance(first, Message) else first.message_id
-                self._log.warning("gave up waiting, rolled back; it comes again", message_id=id_, **fields)
+        for arrivals in await self._running.cancel(*tasks):
+            first = arrivals[0].delivery.message
+            fields = {"messages": len(arrivals), "handlers": self._names(arrivals)}
+            id_ = first.id if isinstance(first, Message) else first.message_id
+            self._log.warning("gave up waiting, rolled back; it comes again", message_id=id_, **fields)
 
     def _names(self, arrivals: Sequence[Arrival]) -> list[str]:
         return sorted({name for arrival in arrivals for name in self._routing.names(arrival)})

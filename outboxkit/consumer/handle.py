@@ -1,13 +1,9 @@
-"""One delivery from its arrival to its ack: each handler in a transaction of its own, the inbox row first.
-
-Routing, the choice of a delivery's handlers, does no I/O.
-"""
+"""One delivery from its arrival to its ack: each handler in a transaction of its own, the inbox row first."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
 from typing import cast
 
@@ -15,123 +11,20 @@ import structlog
 from sqlalchemy.orm import Session
 from structlog.typing import FilteringBoundLogger
 
-from outboxkit import inbox, window
-from outboxkit.brokers import Delivery, Malformed
-from outboxkit.compression import INFLATED_FACTOR, compression_named
+from outboxkit import inbox
+from outboxkit.brokers import Delivery
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
+from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Escaped, Transactions
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import NEWER_VERSION, Decision, decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock
 from outboxkit.retry import delay_for
-
-
-class Routing:
-    """A consumer's handlers by message type, and the choice of those that run for a delivery. Pure.
-
-    Args:
-        handlers: several may handle one type.
-        policy: when a message is stale.
-        ordered: whether messages of one key are handled one after the other.
-        on_message: called with the message time of each message that is about to be handled.
-    """
-
-    def __init__(
-        self,
-        handlers: Sequence[Handler],
-        *,
-        policy: ConsumerPolicy,
-        ordered: bool,
-        on_message: Callable[[datetime], None] = lambda _: None,
-    ) -> None:
-        self._by_type: dict[str, list[Handler]] = {}
-        for handler in handlers:
-            for type_ in handler.message_types:
-                self._by_type.setdefault(type_, []).append(handler)
-        self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
-        places = {type_: {each.in_thread for each in group} for type_, group in self._by_type.items()}
-        self._threaded = {type_ for type_, in_thread in places.items() if in_thread == {True}}
-        self._batched = {
-            type_
-            for type_, group in self._by_type.items()
-            if all(each.batch for each in group) and len(places[type_]) == 1
-        }
-        self._policy = policy
-        self._on_message = on_message
-        self._ordered = ordered
-
-    def arrival(self, delivery: Delivery) -> Arrival:
-        """The arrival of this delivery: its mode, key and size."""
-        message = delivery.message
-        if not isinstance(message, Message) or delivery.dropped:
-            return Arrival(delivery, Mode.SINGLE)
-        mode = Mode.BATCHED if message.type in self._batched else Mode.SINGLE
-        key = message.key if self._ordered else None
-        size = len(message.payload)
-        if message.content_encoding and compression_named(message.content_encoding):
-            size *= INFLATED_FACTOR
-        return Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size)
-
-    def in_thread(self, arrival: Arrival) -> bool:
-        """Whether all of its handlers run in a thread. Of one that may be in a batch, else none of them does."""
-        return arrival.delivery.message.type in self._threaded
-
-    def names(self, arrival: Arrival) -> list[str]:
-        """The names of the handlers that may be running for it."""
-        message, names = arrival.delivery.message, _required_names(arrival)
-        handlers = self._by_type.get(message.type, []) if isinstance(message, Message) else []
-        return [handler.name for handler in handlers if not names or handler.name in names]
-
-    def handlers(self, arrival: Arrival, now: datetime, attempt: int = 1) -> Sequence[Handler] | Decision:
-        """The handlers to run for it now, or the decision if none may run."""
-        delivery, message = arrival.delivery, arrival.delivery.message
-        if isinstance(message, Malformed):
-            return decisions.malformed(message)
-        if delivery.dropped:
-            return decisions.dropped()
-        handlers, names = self._by_type.get(message.type), _required_names(arrival)
-        if handlers is None:
-            return self.no_handler(arrival, (), attempt)
-        if names:
-            handlers = [handler for handler in handlers if handler.name in names]
-            if not handlers:
-                return self.no_handler(arrival, names, attempt)
-        message_time = window.message_time(message.id, message.created_at, delivery.delivery_headers.accepted_at)
-        if message_time is not None:
-            if window.is_too_old(message_time, now=now, retention=self._policy.retention, skew=self._policy.skew):
-                return decisions.stale_message(message_time, self._policy)
-            self._on_message(message_time)
-        return handlers
-
-    def no_handler(self, arrival: Arrival, names: Sequence[str], attempt: int) -> Decision:
-        """The decision on a message that has no handler here, or none of the required names."""
-        message = arrival.delivery.message
-        assert isinstance(message, Message)  # noqa: S101 - `handlers` has returned for malformed ones
-        limit = self._policy.max_attempts
-        return decisions.no_handler(message, sorted(self._by_type), names, attempt=attempt, max_attempts=limit)
-
-    def elsewhere(self, arrival: Arrival) -> tuple[str, ...]:
-        """Required names that no handler here has for this type: another version of this consumer has them."""
-        names_here = self._names_of(arrival)
-        return tuple(name for name in _required_names(arrival) if name not in names_here)
-
-    def known_names(self, arrival: Arrival) -> tuple[str, ...]:
-        """The required names, if every one is known here. Otherwise none: the decision concerns the message itself."""
-        return () if self.elsewhere(arrival) else _required_names(arrival)
-
-    def _names_of(self, arrival: Arrival) -> frozenset[str]:
-        type_ = arrival.delivery.message.type
-        return frozenset() if type_ is None else self._names.get(type_, frozenset())
-
-
-def _required_names(arrival: Arrival) -> tuple[str, ...]:
-    return arrival.handlers or arrival.delivery.delivery_headers.handlers
-
 
 REQUEUE_FRESH_AFTER = 10
 """A message that came back so often is requeued as a new one: RabbitMQ 4 drops it at the 20th return."""

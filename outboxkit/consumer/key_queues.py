@@ -7,6 +7,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from outboxkit.brokers import Delivery
+from outboxkit.limits import Limit
+
+LONGEST_TURN_SECONDS = 86_400.0
 
 
 class Mode(Enum):
@@ -34,6 +37,7 @@ class Arrival:
         failures: the number of failures that were followed by such a delay.
         first_failed_at: the time of the first of them.
         handlers: the names of the handlers that still have to run; if empty, the delivery's own.
+        limits: the limits of its handlers.
         is_stuck: whether it could neither be handled nor become a dead letter.
     """
 
@@ -46,6 +50,7 @@ class Arrival:
     failures: int = 0
     first_failed_at: datetime | None = None
     handlers: tuple[str, ...] = ()
+    limits: tuple[Limit, ...] = ()
     is_stuck: bool = False
 
     @property
@@ -53,9 +58,24 @@ class Arrival:
         """Whether its delivery is settled, or may be."""
         return bool(getattr(self.delivery, "settled", False))
 
+    def turn(self, shortest: timedelta) -> timedelta | None:
+        """The delay of this new delivery in a retry queue, if too many wait in memory for its limits already.
+
+        Else they would fill the prefetch, and all others would wait for them. None: it waits in memory, too. One with a
+        key does so in any case, and so does one whose turn comes soon after the `shortest` retry delay.
+        """
+        if self.key is not None:
+            return None
+        turns = [limit.turn() or 0.0 for limit in self.limits if limit.opens_in() != 0]
+        turn = timedelta(seconds=min(max(turns, default=0.0), LONGEST_TURN_SECONDS))
+        return turn if turn >= 2 * shortest else None
+
 
 class KeyQueues:
-    """The deliveries that wait. One with a key may start if it is the first in its key's queue and the key is free."""
+    """The deliveries that wait. One with a key may start if it is the first in its key's queue and the key is free.
+
+    One whose handlers have limits may start if these are open, too. It holds up its key alone.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -71,9 +91,7 @@ class KeyQueues:
         """Append a delivery, behind all others."""
         self._count += 1
         arrival.number = self._count
-        self._waiting[arrival.mode][arrival] = None
-        if arrival.key is not None:
-            self._queues.setdefault(arrival.key, deque()).append(arrival)
+        self._wait(arrival)
 
     @property
     def added(self) -> int:
@@ -88,9 +106,16 @@ class KeyQueues:
         """The first delivery that may start in this mode."""
         return next((arrival for arrival in self._waiting[mode] if self._may_start(arrival)), None)
 
+    def has_next(self) -> bool:
+        """Whether a delivery may start, now or as soon as its limits are open."""
+        return any(self._is_next(arrival) for group in self._waiting.values() for arrival in group)
+
     def take(self, arrival: Arrival) -> Arrival:
-        """Take a delivery out to start it; its key is busy until `free`."""
+        """Take a delivery out to start it; its key is busy until `free`, and its limits count it."""
         del self._waiting[arrival.mode][arrival]
+        for limit in arrival.limits:
+            limit.waits_no_more(arrival.size)
+            limit.start()
         key = arrival.key
         if key is not None:
             queue = self._queues[key]
@@ -129,9 +154,7 @@ class KeyQueues:
     def put_back(self, arrivals: Sequence[Arrival]) -> None:
         """Let these wait again at their old ranks, and free their keys."""
         for arrival in arrivals:
-            self._waiting[arrival.mode][arrival] = None
-            if arrival.key is not None:
-                self._queues.setdefault(arrival.key, deque()).append(arrival)
+            self._wait(arrival)
         for mode in {arrival.mode for arrival in arrivals}:
             self._waiting[mode] = dict.fromkeys(sorted(self._waiting[mode], key=_number))
         for key in {arrival.key for arrival in arrivals if arrival.key is not None}:
@@ -153,9 +176,24 @@ class KeyQueues:
         deliveries = sorted((each for group in self._waiting.values() for each in group), key=_number)
         self._waiting = {mode: {} for mode in Mode}
         self._queues.clear()
+        for delivery in deliveries:
+            for limit in delivery.limits:
+                limit.waits_no_more(delivery.size)
         return deliveries
 
+    def _wait(self, arrival: Arrival) -> None:
+        self._waiting[arrival.mode][arrival] = None
+        if arrival.key is not None:
+            self._queues.setdefault(arrival.key, deque()).append(arrival)
+        for limit in arrival.limits:
+            limit.wait(arrival.size)
+
     def _may_start(self, arrival: Arrival, batch_keys: Iterable[str] = ()) -> bool:
+        if arrival.limits and any(limit.opens_in() != 0 for limit in arrival.limits):
+            return False
+        return self._is_next(arrival, batch_keys)
+
+    def _is_next(self, arrival: Arrival, batch_keys: Iterable[str] = ()) -> bool:
         key = arrival.key
         return key is None or ((key not in self._busy or key in batch_keys) and self._queues[key][0] is arrival)
 

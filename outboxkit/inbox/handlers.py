@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from types import CodeType, ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of, name_of
@@ -14,6 +14,7 @@ from outboxkit.failures import printable
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 from outboxkit.inbox.providers import MESSAGE, Provider
 from outboxkit.inbox.signature import Parameter, read_signature
+from outboxkit.limits import Limits, Rate, check_limits
 from outboxkit.message import NAME_LIMIT, Message, is_storable_name
 from outboxkit.retry import Retries
 
@@ -40,6 +41,9 @@ class Handler:
         providers: what makes the values of its parameters, by their names; a consumer's wiring adds them.
         resources: the lifespan's resources, by type.
         in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
+        queue: the queue from which it gets its messages; None means the only one of its consumer.
+        concurrency: how many messages it handles at once in a process; None means as many as its queue.
+        rate: how many messages it begins in a period in a process; None means without limit.
     """
 
     name: str
@@ -55,6 +59,9 @@ class Handler:
     providers: Mapping[str, Provider] = field(default_factory=dict, compare=False)
     resources: Mapping[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     in_loop: bool = False
+    queue: str | None = None
+    concurrency: int | None = None
+    rate: Rate | None = None
 
     @property
     def in_thread(self) -> bool:
@@ -82,6 +89,9 @@ class _Mark:
     retry: Retries | None
     middleware: tuple[Layer, ...]
     in_loop: bool
+    queue: str | None
+    concurrency: int | None
+    rate: Rate | None
 
 
 def inbox_handler(
@@ -92,6 +102,7 @@ def inbox_handler(
     retry: Retries | None = None,
     middleware: Sequence[Middleware] = (),
     in_loop: bool = False,
+    **limits: Unpack[Limits],
 ) -> Callable[[F], F]:
     """Mark a function as the handler of an event: `(session, event)` or `(session, event, message)`, def or async def.
 
@@ -111,6 +122,7 @@ def inbox_handler(
         middleware: functions `(call, context)` around it, in its transaction, the first one outermost.
         in_loop: whether a plain `def` runs in the event loop of a consumer, and nothing else meanwhile. Without it, it
             runs in a thread with a `Session` of its own.
+        limits: its queue and its limits, `queue`, `concurrency` and `rate`, as `Limits` says.
 
     Raises:
         ConfigurationError: the name cannot be stored, or an option is of another kind.
@@ -133,8 +145,9 @@ def inbox_handler(
         )
     if not isinstance(in_loop, bool):
         raise ConfigurationError(f"@inbox_handler({name!r}): in_loop is {in_loop!r}; True or False is accepted")
-    layers = layers_of(middleware, f"@inbox_handler({name!r})")
-    options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop)
+    label = f"@inbox_handler({name!r})"
+    checked, layers = check_limits(label, limits, batch=batch), layers_of(middleware, label)
+    options = _Mark(name, batch, _duration(name, timeout), retry, layers, in_loop, *checked)
 
     def mark(function: F) -> F:
         setattr(function, _MARK, options)
@@ -174,6 +187,9 @@ def handler_of(function: Callable[..., Any]) -> Handler:
         middleware=mark.middleware,
         providers={each.name: MESSAGE for each in facts.parameters if each.type is Message},
         in_loop=mark.in_loop,
+        queue=mark.queue,
+        concurrency=mark.concurrency,
+        rate=mark.rate,
     )
 
 

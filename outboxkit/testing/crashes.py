@@ -5,6 +5,7 @@
 
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -71,11 +72,9 @@ def crash_at(
 
 def main(step: str, command: Sequence[str]) -> None:
     """Run a command of outboxkit in this process, which ends at the step."""
-    from outboxkit.__main__ import main as run  # noqa: PLC0415 - the command line is imported in the process alone
-
     _die_at(step)
     sys.argv = ["outboxkit", *command]
-    run()
+    runpy.run_module("outboxkit", run_name="__main__")
 
 
 def _die_at(step: str) -> None:
@@ -232,8 +231,8 @@ class _ChaoticDelivery:
     async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
         return await self._delivery.retry(after, handlers=handlers)
 
-    async def requeue_fresh(self) -> None:
-        await self._delivery.requeue_fresh()
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        await self._delivery.requeue_fresh(after)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def frozen_ids(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def outboxkit_postgresql() -> Iterator[str]:
+def outboxkit_server() -> Iterator[str]:
     """The URL of a PostgreSQL server: `OUTBOXKIT_TEST_DATABASE_URL`, or a container of testcontainers."""
     if url := os.environ.get(DATABASE):
         yield url
@@ -73,7 +73,7 @@ def outboxkit_postgresql() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def outboxkit_rabbitmq() -> Iterator[str]:
+def outboxkit_broker() -> Iterator[str]:
     """The URL of a RabbitMQ server: `OUTBOXKIT_TEST_BROKER_URL`, or a container of testcontainers."""
     if url := os.environ.get(BROKER):
         yield url
@@ -85,17 +85,17 @@ def outboxkit_rabbitmq() -> Iterator[str]:
 
 
 @pytest.fixture
-def outboxkit_database(outboxkit_postgresql: str) -> Iterator[str]:
+def outboxkit_database(outboxkit_server: str) -> Iterator[str]:
     """The URL of a new database of that server with outboxkit's tables; it is dropped after the test."""
     from sqlalchemy import create_engine, make_url, text  # noqa: PLC0415
 
     from outboxkit import migrations  # noqa: PLC0415
 
     name = f"outboxkit_{secrets.token_hex(6)}"
-    server = create_engine(outboxkit_postgresql, isolation_level="AUTOCOMMIT")
+    server = create_engine(outboxkit_server, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
-    url = make_url(outboxkit_postgresql).set(database=name).render_as_string(hide_password=False)
+    url = make_url(outboxkit_server).set(database=name).render_as_string(hide_password=False)
     engine = create_engine(url)
     with engine.begin() as connection:
         migrations.migrate(connection)

@@ -17,6 +17,7 @@ IN_THREADS = {
     "batch": 20_000,
     "batch, thread": 20_000,
 }
+WRAPPED = {f"{name}{how}": COUNTS[name] for name in ("per message", "batch") for how in ("", ", middleware")}
 QUICK = 10
 PORTION = 20_000
 
@@ -37,6 +38,12 @@ def until_empty(place: Place) -> Iterator[Mapping[str, Measure]]:
 def in_threads(place: Place) -> Iterator[Mapping[str, Measure]]:
     """Our consumer with handlers that are awaited, and with plain ones in threads and in the event loop."""
     yield _speeds(place, IN_THREADS)
+
+
+@contextmanager
+def wrapped(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """Our consumer with a middleware that does nothing, and without."""
+    yield _speeds(place, WRAPPED)
 
 
 def _speeds(place: Place, counts: Mapping[str, int]) -> Mapping[str, Measure]:
@@ -106,6 +113,16 @@ CASES = (
             _ratio("batch, thread", "batch", at_least=0.8),
             _ratio("per message, def in the loop", "per message"),
             *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in IN_THREADS),
+        ),
+    ),
+    Case(
+        "consume-middleware",
+        "our consumer with a middleware that does nothing, and without",
+        wrapped,
+        (
+            _ratio("batch, middleware", "batch", at_least=0.98),
+            _ratio("per message, middleware", "per message", at_least=0.98),
+            *(Line(f"client CPU a message, {name}", (name, "cpu"), unit="us") for name in WRAPPED),
         ),
     ),
     Case(

@@ -162,6 +162,8 @@ DRAINS: Mapping[str, Callable[[Orders], AbstractAsyncContextManager[Drain]]] = {
     "per message, thread": partial(ours, handler=handler_of(receipts.one_in_thread)),
     "per message, def in the loop": partial(ours, handler=handler_of(receipts.one_in_loop)),
     "batch, thread": partial(ours, handler=handler_of(receipts.many_in_thread)),
+    "per message, middleware": partial(ours, handler=handler_of(receipts.one_wrapped)),
+    "batch, middleware": partial(ours, handler=handler_of(receipts.many_wrapped)),
     "per message, --drain": partial(ours, handler=handler_of(receipts.one), until_empty=True),
     "batch, --drain": partial(ours, handler=handler_of(receipts.many), until_empty=True),
 }

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import event, inbox_handler
+from outboxkit.inbox import AsyncCall, Context
 from tests.benchmarks.raw_publisher import TYPE
 
 
@@ -29,6 +30,11 @@ class Benchmarked:
     """What arrives: a body of 1 KiB."""
 
     pad: str
+
+
+async def pass_on(call: AsyncCall, context: Context[AsyncSession]) -> None:
+    """A middleware that does nothing."""
+    await call()
 
 
 async def write_receipt(session: AsyncSession, event: Benchmarked) -> None:
@@ -68,4 +74,16 @@ def many_in_thread(session: Session, event: Benchmarked) -> None:
 @inbox_handler("many", batch=True)
 async def many(session: AsyncSession, event: Benchmarked) -> None:
     """Many messages in one transaction."""
+    await write_receipt(session, event)
+
+
+@inbox_handler("one", middleware=[pass_on])
+async def one_wrapped(session: AsyncSession, event: Benchmarked) -> None:
+    """Each message in a transaction of its own, with a middleware."""
+    await write_receipt(session, event)
+
+
+@inbox_handler("many", batch=True, middleware=[pass_on])
+async def many_wrapped(session: AsyncSession, event: Benchmarked) -> None:
+    """Many messages in one transaction, with a middleware."""
     await write_receipt(session, event)

@@ -46,7 +46,7 @@ def servers(page: str, vhost_url: str, empty_postgresql_url: str) -> Iterator[di
     """An empty database, and a broker without queues; roles and queues that the page makes are removed."""
     yield {"OUTBOXKIT_DATABASE_URL": empty_postgresql_url, "OUTBOXKIT_BROKER_URL": vhost_url}
     text = (ROOT / page).read_text()
-    remove_queues(vhost_url, {"billing", *re.findall(r"--queue (\S+)", text)})
+    remove_queues(vhost_url, {"billing", *re.findall(r"--queue ([^\s:,]+)", text)})
     with psycopg.connect(libpq(empty_postgresql_url), autocommit=True) as connection:
         for role in re.findall(r"CREATE ROLE (\w+);", text):
             connection.execute(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}".encode())

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from outboxkit import ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.settings import SECRETS, Settings, load, parse_duration, variable
+from outboxkit.sources import Binding, ConsumedQueue
 
 SECRET = "hunter2"
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -61,7 +62,9 @@ BAD = {
     "readers": ["", ",", "cloudevents,,celery", " , "],
     "cloudevents": ["", "true", "Binary"],
     "cloudevents_source": ["", "x" * 256],
-    "queue": ["", "x" * 201],
+    "queue": ["", "x" * 201, "mails:0", "mails:1001", "a,,b", "a,a:2", "a,"],
+    "bind": ["", "orders", ":key", "=x:y", "q=:k", "x" * 256 + ":k", "a:b,", "q="],
+    "declare": ["", "perhaps", "2"],
     "batch_size": ["0", "-1", "10001", "1.5", "many", ""],
     "publish_timeout": ["0s", "10", "-1s", "soon", "", "10 parsecs", "1e3s", "9" * 400 + "d", "1000000d"],
     "poll_interval": ["0ms", "1", "x"],
@@ -167,7 +170,13 @@ def test_the_defaults():
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("queue", "billing", "billing"),
+        ("queue", "billing", (ConsumedQueue("billing"),)),
+        ("queue", "billing, mails:2", (ConsumedQueue("billing"), ConsumedQueue("mails", 2))),
+        ("queue", "a:b:1000", (ConsumedQueue("a:b", 1000),)),
+        ("queue", "a:b", (ConsumedQueue("a:b"),)),
+        ("bind", "amq.topic:orders.*", (Binding("amq.topic", "orders.*"),)),
+        ("bind", "Shop:OrderPaid:, mails=x:k=1", (Binding("Shop:OrderPaid", ""), Binding("x", "k=1", "mails"))),
+        ("declare", "false", False),
         ("batch_size", "10000", 10_000),
         ("publish_timeout", "500ms", timedelta(milliseconds=500)),
         ("inbox_retention", "7d", timedelta(days=7)),
@@ -190,8 +199,8 @@ def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, name: str, text: st
 
 def test_an_option_wins_over_the_variable_and_none_is_no_option(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOXKIT_QUEUE", "from-the-environment")
-    assert load({"queue": "option"}).queue == "option"
-    assert load({"queue": None}).queue == "from-the-environment"
+    assert load({"queue": "option"}).queue == (ConsumedQueue("option"),)
+    assert load({"queue": None}).queue == (ConsumedQueue("from-the-environment"),)
 
 
 @pytest.mark.parametrize(

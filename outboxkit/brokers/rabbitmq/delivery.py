@@ -77,9 +77,10 @@ class RabbitDelivery:
         await self.ack()
         return delay
 
-    async def requeue_fresh(self) -> None:
-        """Publish a copy to the same queue, await its confirm, then ack."""
-        await self._source.copy(self, self.delivery_headers, None)
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        """Publish a copy to the same queue, or to a retry queue, await its confirm, then ack."""
+        delay = None if after is None else delay_for(self._source.delays, 1, after)
+        await self._source.copy(self, self.delivery_headers, delay)
         await self.ack()
 
 

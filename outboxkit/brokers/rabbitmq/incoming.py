@@ -16,7 +16,7 @@ from outboxkit.errors import BrokerUnavailable
 _Answer = asyncio.Future[RawDelivery | None]
 
 MAX_UNACKED_BYTES = 64 * 1024 * 1024
-"""Limit of the unacked deliveries above which reading is paused: the prefetch limits their number, not their size.
+"""Limit of a process's unacked deliveries above which reading is paused: the prefetch limits their number, not size.
 
 It is 64 times the largest payload that the outbox accepts by default. A single larger delivery is read whole.
 """
@@ -33,10 +33,10 @@ class DeliveryChannel:
         parser: feeds this channel with what arrives on the connection.
     """
 
-    def __init__(self, *, timeout: float) -> None:
+    def __init__(self, *, timeout: float, max_unacked_bytes: int) -> None:
         self.lost: str | None = None
         self.parser = DeliveryParser(self)
-        self._timeout = timeout
+        self._timeout, self._max_unacked_bytes = timeout, max_unacked_bytes
         self._channel = 0
         self._acks = Acks(0)
         self._writer: asyncio.StreamWriter | None = None
@@ -61,7 +61,7 @@ class DeliveryChannel:
     @property
     def is_full(self) -> bool:
         """Whether the unacked deliveries are over the limit, so that reading is paused."""
-        return self._acks.unacked_bytes > MAX_UNACKED_BYTES
+        return self._acks.unacked_bytes > self._max_unacked_bytes
 
     def writes_to(self, writer: asyncio.StreamWriter, report_heartbeat: Callable[[], None] | None = None) -> None:
         """Set the writer for this channel's own frames, and what makes the client library see a heartbeat."""

@@ -9,18 +9,22 @@ import aiormq
 from pamqp import commands
 
 from outboxkit import urls
-from outboxkit.brokers.rabbitmq import connection
+from outboxkit.brokers.rabbitmq import connection, incoming
 from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, retry_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
 
 EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 """A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""
+
+
+STREAM_OFFSET = "x-stream-offset"
+KINDS = "Quorum and classic queues are accepted; bind one of them to the same exchange"
 
 
 class RabbitSubscriber:
@@ -33,12 +37,16 @@ class RabbitSubscriber:
     Args:
         url: `amqp://` or `amqps://`.
         queue: its name.
-        exchange: the topic exchange, which is declared if it is missing.
-        topics: routing keys to bind, usually the handled event types.
+        exchange: the topic exchange, which is declared if it is missing. None: the queue exists, of any kind but a
+            stream, and is consumed as it is. Then nothing but missing retry queues is declared, and nothing is bound.
+        topics: routing keys to bind, usually the handled event types. `(exchange, key)` binds to another exchange.
         prefetch: the limit of unacked deliveries.
         delays: the retry delays, ascending.
         ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
         timeout: the limit for each answer of the broker.
+
+    Attributes:
+        max_unacked_bytes: above so many unacked bytes it stops reading; several subscribers of a process share 64 MiB.
     """
 
     def __init__(
@@ -46,8 +54,8 @@ class RabbitSubscriber:
         url: str,
         queue: str,
         *,
-        exchange: str,
-        topics: Sequence[str],
+        exchange: str | None,
+        topics: Sequence[str | tuple[str, str]],
         prefetch: int = 64,
         delays: Sequence[timedelta] = DEFAULT_DELAYS,
         ordered: bool = False,
@@ -56,8 +64,9 @@ class RabbitSubscriber:
         self.delays = tuple(delays)
         self._url, self._addresses = url, connection.Addresses(url)
         self.exchange, self._queue, self._dead = exchange, queue, dead_queue(queue)
+        self._sources: tuple[str, ...] = ()
         self._queues = Queues(queue, exchange, topics, self.delays, ordered, vhost=connection.vhost(url))
-        self._prefetch = prefetch
+        self._prefetch, self.max_unacked_bytes = prefetch, incoming.MAX_UNACKED_BYTES
         self._timeout = timeout.total_seconds()
         self._connection: aio_pika.abc.AbstractConnection | None = None
         self._wire: aiormq.abc.AbstractChannel | None = None
@@ -81,7 +90,7 @@ class RabbitSubscriber:
         if self._channel is not None and self._channel.lost is None:
             return
         await self._disconnect()
-        channel = DeliveryChannel(timeout=self._timeout)
+        channel = DeliveryChannel(timeout=self._timeout, max_unacked_bytes=self.max_unacked_bytes)
 
         async def on_cancelled(_: object) -> None:
             channel.lose("the broker cancelled the consumer: was the queue deleted?")
@@ -97,7 +106,7 @@ class RabbitSubscriber:
             )
             amqp_channel, self._wire = await connection.open_channel(self._connection, on_lost=channel.lose)
             self._wire.on_consumer_cancel_callbacks.add(on_cancelled)
-            await self._queues.declare(amqp_channel, self._timeout)
+            self._sources = await self._queues.prepare(self._connection, self._timeout)
             with connection.convert_errors("cannot set the prefetch"):
                 await amqp_channel.set_qos(prefetch_count=self._prefetch, timeout=self._timeout)
             channel.listen(channel=self._wire.number)
@@ -118,7 +127,11 @@ class RabbitSubscriber:
         if not is_stopped:
             await self._consume(channel)
         raw = await (channel.next() if wait else self._next_or_none(channel))
-        return None if raw is None else RabbitDelivery(raw, channel, self, dropped=raw.consumer == self._dead)
+        if raw is None:
+            return None
+        if self._queues.exchange is None and STREAM_OFFSET in (raw.properties.headers or ()):
+            raise ConfigurationError(f"OUTBOXKIT_QUEUE is {self._queue!r}, a stream: it keeps what was acked. {KINDS}")
+        return RabbitDelivery(raw, channel, self, dropped=raw.consumer == self._dead)
 
     async def postponed(self) -> int:
         """The number of messages in all retry queues."""
@@ -147,7 +160,7 @@ class RabbitSubscriber:
         if self._consuming is not None:
             await asyncio.wait((self._consuming,))
         if wire is not None:
-            queues = (self._queue, self._dead) if self._consumed is channel else ()
+            queues = self._sources if self._consumed is channel else ()
             await channel.stop_receiving(wire, *queues)
 
     async def close(self) -> None:
@@ -179,7 +192,7 @@ class RabbitSubscriber:
     async def _start_consuming(self, channel: DeliveryChannel) -> None:
         if self._wire is not None:
             with channel.reading():
-                for queue in (self._dead, self._queue):  # the larger one last: no answer comes behind its messages
+                for queue in self._sources:  # the larger one last: no answer comes behind its messages
                     await channel.consume(self._wire, queue)
             self._consumed = channel
 
@@ -196,13 +209,19 @@ class RabbitSubscriber:
                 await asyncio.sleep(POLL_SECONDS)
                 if channel.has_next:
                     continue
-                polls = polls + 1 if await self._is_empty(self._queue) and await self._is_empty(self._dead) else 0
-            elif (raw := await channel.get(self._queue) or await channel.get(self._dead)) is not None:
+                polls = polls + 1 if all([await self._is_empty(queue) for queue in self._sources]) else 0
+            elif (raw := await self._get(channel)) is not None:
                 break
             else:
                 polls += 1
                 await asyncio.sleep(POLL_SECONDS)
         return raw
+
+    async def _get(self, channel: DeliveryChannel) -> RawDelivery | None:
+        for queue in reversed(self._sources):
+            if (raw := await channel.get(queue)) is not None:
+                return raw
+        return None
 
     def _is_exhausted(self, channel: DeliveryChannel) -> bool:
         """Whether no delivery can come before one is acked. With a single active consumer there is no Basic.Get."""

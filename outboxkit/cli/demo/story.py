@@ -15,10 +15,11 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.cli.demo import shop
 from outboxkit.codec import decode
-from outboxkit.consumer import Consumer
+from outboxkit.consumer import Consumer, Consumers
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
 from outboxkit.settings import Settings
+from outboxkit.sources import ConsumedQueue
 
 QUEUE = "demo"
 ROLLED_BACK_EVERY = 10
@@ -90,7 +91,9 @@ class TroubledPublisher:
 
 def _settings(database_url: str) -> Settings:
     """The demo's own settings: those of the environment are for the workers of a service."""
-    return Settings.model_construct(database_url=SecretStr(database_url), queue=QUEUE, batch_size=50, concurrency=1)
+    return Settings.model_construct(
+        database_url=SecretStr(database_url), queue=(ConsumedQueue(QUEUE),), batch_size=50, concurrency=1
+    )
 
 
 class Story:
@@ -104,7 +107,7 @@ class Story:
         self._handler = inbox.handler_of(shop.send_receipt)
         self._subscriber = MemorySubscriber(self._broker, QUEUE, [self._handler.message_type])
         self._settings = _settings(database_url)
-        self._consumer: Consumer | None = None
+        self._consumer: Consumer | Consumers | None = None
         self._with_inbox = with_inbox
         self._all_taken = asyncio.Event()
 

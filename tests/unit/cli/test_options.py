@@ -13,6 +13,7 @@ from outboxkit import ConfigurationError
 from outboxkit.cli import app
 from outboxkit.cli.options import FOR_FEW, with_settings
 from outboxkit.settings import Settings, load
+from outboxkit.sources import ConsumedQueue
 
 FOUND = typer.main.get_command(app).commands
 COMMANDS = {
@@ -54,14 +55,25 @@ def test_a_setting_is_an_option_of_the_same_name():
     chosen, name, loud = invoke(
         "x", "--queue", "billing", "--publish-timeout", "500ms", "--max-attempts", "3", "--loud"
     )
-    assert (chosen.queue, chosen.publish_timeout, chosen.max_attempts) == ("billing", timedelta(milliseconds=500), 3)
+    assert (chosen.queue, chosen.publish_timeout, chosen.max_attempts) == (
+        (ConsumedQueue("billing"),),
+        timedelta(milliseconds=500),
+        3,
+    )
     assert (name, loud) == ("x", True)
 
 
 def test_the_option_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OUTBOXKIT_QUEUE", "from-the-environment")
-    assert invoke("x")[0].queue == "from-the-environment"
-    assert invoke("x", "--queue", "option")[0].queue == "option"
+    assert invoke("x")[0].queue == (ConsumedQueue("from-the-environment"),)
+    assert invoke("x", "--queue", "option")[0].queue == (ConsumedQueue("option"),)
+
+
+def test_an_option_may_be_given_several_times():
+    queues = invoke("x", "--queue", "billing", "--queue", "mails:2,news")[0].queue
+    assert queues == (ConsumedQueue("billing"), ConsumedQueue("mails", 2), ConsumedQueue("news"))
+    with pytest.raises(ConfigurationError, match="--queue is 'billing,billing:2': 'billing' is there twice"):
+        invoke("x", "--queue", "billing", "--queue", "billing:2")
 
 
 def test_what_is_not_given_is_the_default():

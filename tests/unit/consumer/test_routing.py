@@ -12,8 +12,8 @@ from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscri
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.compression import INFLATED_FACTOR
 from outboxkit.consumer import ConsumerPolicy, Decision
-from outboxkit.consumer.handle import Routing
 from outboxkit.consumer.key_queues import Arrival, Mode
+from outboxkit.consumer.routing import Routing
 from outboxkit.inbox import handler_of
 from tests.unit.shop import NOW, OrderConfirmed, StockChanged, message
 

@@ -1,0 +1,109 @@
+"""The consumers of several queues in one process, run beside each other."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from outboxkit.consumer.consumer import Consumed, Consumer
+from outboxkit.consumer.reports import OnError, Watchdog
+from outboxkit.inbox import Outcome
+
+T = TypeVar("T")
+
+CANCEL_AGAIN_SECONDS = 5.0
+"""The time after which a cancelled consumer is cancelled again: `asyncio.wait_for` may swallow a cancellation."""
+
+
+class Consumers:
+    """The consumers of several queues in one process, used as a `Consumer` is.
+
+    Each has its own connection to the broker and its own concurrency, so that no queue waits for another one. If one
+    ends with an error, the others are stopped.
+
+    Args:
+        consumers: each of another queue, on one engine.
+    """
+
+    def __init__(self, consumers: Sequence[Consumer]) -> None:
+        self._consumers = list(consumers)
+        for consumer in self._consumers:  # they share an event loop, and one watches it
+            consumer.watchdog = None
+        self._consumers[0].watchdog = Watchdog([handler for each in self._consumers for handler in each.handlers])
+
+    @property
+    def outcomes(self) -> Counter[Outcome]:
+        """The outcomes of all deliveries of all queues, counted once for each handler."""
+        return sum((each.outcomes for each in self._consumers), Counter())
+
+    @property
+    def on_error(self) -> OnError | None:
+        """Called with a `Failure` for each failure of a handler, whatever its queue."""
+        return self._consumers[0].on_error
+
+    @on_error.setter
+    def on_error(self, hook: OnError | None) -> None:
+        """A hook for error reporters: called in the event loop with a `Failure` for each failure of a handler."""
+        for each in self._consumers:
+            each.on_error = hook
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Handle deliveries of all queues until `stop` is set, then finish those in flight.
+
+        Raises:
+            SchemaError, ConfigurationError: as `Consumer.run`.
+        """
+        await self._together(lambda consumer, ending: consumer.run(ending), stop)
+
+    async def drain(self, stop: asyncio.Event) -> Consumed:
+        """Handle deliveries until each queue has been empty with nothing of it in flight, then return the totals.
+
+        Raises:
+            SchemaError, BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `Consumer.drain`.
+        """
+        drained = await self._together(lambda consumer, ending: consumer.drain(ending), stop)
+        return Consumed(self.outcomes, sum(each.postponed for each in drained))
+
+    async def _together(
+        self, work: Callable[[Consumer, asyncio.Event], Awaitable[T]], stop: asyncio.Event
+    ) -> Sequence[T]:
+        """Run this for each consumer in a task of its own. The first error stops the others, and is raised."""
+        ending, failed = asyncio.Event(), list[asyncio.Task[T]]()
+
+        def ended(task: asyncio.Task[T]) -> None:
+            if task.cancelled() or task.exception() is not None:
+                failed.append(task)
+                ending.set()
+
+        async def one(consumer: Consumer) -> T:
+            return await work(consumer, ending)
+
+        async def forward() -> None:
+            await stop.wait()
+            ending.set()
+
+        tasks = [asyncio.create_task(one(each)) for each in self._consumers]
+        for task in tasks:
+            task.add_done_callback(ended)
+        forwarding = asyncio.create_task(forward())
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError:
+            await _cancel(tasks)
+            raise
+        finally:
+            forwarding.cancel()
+        for task in failed:
+            task.result()
+        return [task.result() for task in tasks]
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[T]]) -> None:
+    """Cancel these tasks until they have ended, whatever swallows a cancellation."""
+    while pending := [task for task in tasks if not task.done()]:
+        for task in pending:
+            task.cancel()
+        try:
+            await asyncio.wait(pending, timeout=CANCEL_AGAIN_SECONDS)
+        except asyncio.CancelledError:
+            continue

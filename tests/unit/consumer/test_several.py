@@ -1,0 +1,178 @@
+"""Several queues in one process: which handlers each of them has, and how their consumers end together."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import ConfigurationError, Message, compose, inbox, settings
+from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
+from outboxkit.consumer import Concurrency, Consumer, Consumers, Failure
+from outboxkit.inbox import Handler
+from outboxkit.queues import assign
+from tests.unit.shop import NOW, OrderConfirmed
+
+
+async def work(session: Any, event: OrderConfirmed) -> None: ...
+
+
+def handler(name: str, queue: str | None = None, function: Callable[..., Any] = work) -> Handler:
+    """One function may be several handlers here."""
+    marked = inbox.inbox_handler(name, queue=queue)(function)
+    return replace(inbox.handler_of(marked), name=name, queue=queue)
+
+
+def names(assigned: dict[str, list[Handler]]) -> dict[str, list[str]]:
+    return {queue: [each.name for each in handlers] for queue, handlers in assigned.items()}
+
+
+def test_the_only_queue_has_all_handlers_that_name_none_or_it():
+    handlers = [handler("a"), handler("b", "billing")]
+    assert names(assign(handlers, ["billing"])) == {"billing": ["a", "b"]}
+
+
+def test_each_of_several_queues_has_the_handlers_that_name_it():
+    handlers = [handler("a", "mails"), handler("b", "billing"), handler("c", "mails")]
+    assert names(assign(handlers, ["billing", "mails"])) == {"billing": ["b"], "mails": ["a", "c"]}
+
+
+def test_handlers_of_other_queues_are_left_out_with_a_warning():
+    with structlog.testing.capture_logs() as logged:
+        assigned = assign([handler("a"), handler("b", "mails"), handler("c", "mails")], ["billing"])
+    assert names(assigned) == {"billing": ["a"]}
+    (line,) = logged
+    assert line["log_level"] == "warning"
+    assert line["queues"] == {"mails": ["b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("handlers", "queues", "text"),
+    [
+        (
+            [handler("a"), handler("b", "mails")],
+            ["billing", "mails", "news"],
+            "handler 'a' names no queue, and OUTBOXKIT_QUEUE names billing, mails and news: .*queue=\"billing\"",
+        ),
+        ([handler("a", "mails")], ["billing"], "no handler for queue 'billing': .*; those found name mails"),
+        (
+            [handler("a", "mails")],
+            ["mails", "billing"],
+            "no handler for queue 'billing': mark one with .*billing\"\\)$",
+        ),
+    ],
+    ids=["no queue", "another queue", "an idle queue"],
+)
+def test_a_set_up_that_can_be_read_in_two_ways_is_refused(handlers: list[Handler], queues: list[str], text: str):
+    with pytest.raises(ConfigurationError, match=text):
+        assign(handlers, queues)
+
+
+@pytest.mark.parametrize("queue", ["", 5, ["mails"]])
+def test_a_queue_is_a_name(queue: Any):
+    with pytest.raises(
+        ConfigurationError, match=r"@inbox_handler\('a'\): queue is .*; the name of a queue is accepted"
+    ):
+        inbox.inbox_handler("a", queue=queue)
+
+
+class Pair:
+    """Two consumers of a memory broker's queues."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine, self.broker, self.stop = engine, MemoryBroker(), asyncio.Event()
+        self.subscribers = {name: MemorySubscriber(self.broker, name, ["#"]) for name in ("billing", "mails")}
+
+    def put(self, queue: str, *ids: str) -> None:
+        for id_ in ids:
+            message = Message(id=id_, type="OrderConfirmed", payload=b'{"order_id":1,"total":"5"}', created_at=NOW)
+            self.subscribers[queue].queue.put(message)
+
+    def consumers(self, **functions: Callable[..., Any]) -> Consumers:
+        return Consumers(
+            [
+                Consumer(
+                    self.engine,
+                    self.subscribers[queue],
+                    [handler(queue, queue, function)],
+                    queue=queue,
+                    concurrency=Concurrency(1),
+                    clock=lambda: NOW,
+                )
+                for queue, function in functions.items()
+            ]
+        )
+
+
+@pytest.fixture
+async def pair(async_engine: AsyncEngine) -> Pair:
+    return Pair(async_engine)
+
+
+async def test_a_drain_ends_when_all_queues_are_empty_and_counts_all(pair: Pair):
+    pair.put("billing", "1", "2")
+    pair.put("mails", "1", "3", "4")
+    done = await pair.consumers(billing=work, mails=work).drain(pair.stop)
+    assert dict(done.outcomes) == {"processed": 5}
+    assert not any(each.queue.ready or each.unacked for each in pair.subscribers.values())
+
+
+async def test_the_first_error_stops_the_others(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    consumers = pair.consumers(billing=work, mails=work)
+
+    async def refused() -> None:
+        raise ConfigurationError("another kind of queue")
+
+    monkeypatch.setattr(pair.subscribers["mails"], "connect", refused)
+    with pytest.raises(ConfigurationError, match="another kind"):
+        await asyncio.wait_for(consumers.run(pair.stop), 10)
+    with pytest.raises(ConfigurationError, match="another kind"):
+        await asyncio.wait_for(consumers.drain(pair.stop), 10)
+
+
+async def test_one_hook_hears_of_failures_of_all_queues(pair: Pair):
+    async def fails(session: Any, event: OrderConfirmed) -> None:
+        raise inbox.Reject("no")
+
+    failures: list[Failure] = []
+    consumers = pair.consumers(billing=fails, mails=fails)
+    assert consumers.on_error is None
+    consumers.on_error = failures.append
+    assert consumers.on_error == failures.append
+    pair.put("billing", "1")
+    pair.put("mails", "2")
+    await consumers.drain(pair.stop)
+    assert sorted(str(failure.handler) for failure in failures) == ["billing", "mails"]
+
+
+async def test_the_event_loop_is_watched_once_for_all_handlers(pair: Pair):
+    consumers = pair.consumers(billing=work, mails=work)
+    first, second = consumers._consumers
+    assert second.watchdog is None
+    assert first.watchdog is not None
+    assert set(first.watchdog._names.values()) == {"mails"}, "both are the same function here"
+
+
+async def test_settings_become_a_consumer_for_each_queue(database_url: str):
+    chosen = settings.load(
+        {"database_url": database_url, "queue": "billing,mails:2", "concurrency": "5", "drain_patience": "1s"}
+    )
+    handlers = [handler("a", "billing"), handler("b", "mails")]
+    async with compose.consumer(chosen, handlers, drain=True) as made:
+        assert isinstance(made, Consumers)
+        found = {each._log._context["queue"]: each for each in made._consumers}
+        assert {name: each._concurrency.transactions for name, each in found.items()} == {"billing": 5, "mails": 2}
+        shares = {each._subscriber.max_unacked_bytes for each in found.values()}  # type: ignore[attr-defined]
+        assert shares == {32 * 1024 * 1024}
+        assert found["mails"].handlers == [handlers[1]]
+    own = MemorySubscriber(MemoryBroker(), "billing", [])
+    with pytest.raises(ConfigurationError, match="a subscriber of your own serves one queue; OUTBOXKIT_QUEUE has 2"):
+        async with compose.consumer(chosen, handlers, subscriber=own):
+            pass
+    moved = [replace(each, queue="billing") for each in handlers]
+    with pytest.raises(ConfigurationError, match="no handler for queue 'mails'"):
+        async with compose.consumer(chosen, moved):
+            pass
