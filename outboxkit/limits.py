@@ -16,7 +16,7 @@ MOST, MOST_AT_ONCE, LONGEST_SECONDS = 10_000, 1000, 86_400.0
 BURST_SECONDS = 0.1
 """A rate that was not used for a while catches up on so much of it at once, so that a late timer costs nothing."""
 FEW, FEW_BYTES = 32, 4 * 1024 * 1024
-"""So many messages may wait in memory for a limit, and so many bytes of them: half of the default prefetch."""
+"""So many messages may wait in memory for a limit, and so many bytes of them. The prefetch has room for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,10 @@ class Limit:
         """Forget all messages that wait, after the loss of their connection."""
         self._waiting = self._waiting_bytes = 0
 
+    def is_crowded(self, size: int) -> bool:
+        """Whether so many wait beside one of `size` bytes, that it should not wait in memory for long."""
+        return self._waiting > FEW or self._waiting_bytes - size >= FEW_BYTES
+
     def turn(self) -> float | None:
         """The seconds until the turn of one more message, if many wait already; None if it may wait in memory, too.
 
@@ -156,9 +160,11 @@ class Limit:
     def _pace(self) -> float:
         """The seconds from one start to the next while messages wait."""
         by_rate = self._rate.interval if self._rate else 0.0
-        if self._concurrency is None or not self._ended:
+        if self._concurrency is None:
             return by_rate
-        return max(by_rate, self._busy_seconds / self._ended / self._concurrency)
+        stalled = self._clock() - self._changed_at if self._running >= self._concurrency else 0.0
+        mean = self._busy_seconds / self._ended / self._concurrency if self._ended else 0.0
+        return max(by_rate, mean, stalled)
 
     def _change(self, now: float, by: int) -> None:
         self._busy_seconds += self._running * (now - self._changed_at)

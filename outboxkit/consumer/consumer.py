@@ -25,6 +25,7 @@ from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome, Wiring
+from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.threads import Threads
@@ -66,10 +67,12 @@ class Concurrency:
     def prefetch(self, handlers: Sequence[Handler]) -> int:
         """The number of deliveries that the broker pushes ahead, enough to keep all slots busy.
 
-        While one batch is handled, the next one arrives. An ordered consumer holds what is behind a failed message.
+        While one batch is handled, the next one arrives. An ordered consumer holds what is behind a failed message, and
+        any consumer what waits for a handler's limits.
         """
+        limited = sum(1 for handler in handlers if handler.concurrency or handler.rate)
         two_batches = 2 * self.batch if any(handler.batch for handler in handlers) else 0
-        return max(AHEAD, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0)
+        return max(AHEAD, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0) + limited * FEW
 
 
 class Consumer:

@@ -63,7 +63,6 @@ class Dispatcher:
         self._queues = KeyQueues()
         self._news = asyncio.Event()
         self._running = Running(containment.cancellations, self._news.set)
-        self._timers: set[asyncio.TimerHandle] = set()
         self._stuck: set[Arrival] = set()
         self._waking: set[Limit] = set()
         self._isolated = self._in_batch = False
@@ -156,8 +155,17 @@ class Dispatcher:
         if arrival.mode is Mode.BATCHED and self._queues.waiting(Mode.BATCHED) == 1:
             loop = asyncio.get_running_loop()
             self._batch_due = loop.time() + LINGER_SECONDS
-            self._at(LINGER_SECONDS, self._news.set)
+            self._running.later(LINGER_SECONDS, self._news.set)
+        if self._wait and arrival.is_surplus():
+            self._running.later(2 * self._routing.shortest_delay.total_seconds(), self._thin_out, arrival)
         self._news.set()
+
+    def _thin_out(self, arrival: Arrival) -> None:
+        """Postpone a delivery that still waits for its limits, and may hold up others no longer."""
+        if arrival in self._queues and arrival.is_surplus():
+            self._queues.remove(arrival)
+            turn = arrival.turn(self._routing.shortest_delay) or 2 * self._routing.shortest_delay
+            self._running.start(self._postpone(arrival, turn))
 
     async def _postpone(self, arrival: Arrival, turn: timedelta) -> None:
         """Put a delivery into a retry queue until its turn, as the same attempt; or let it wait here after all."""
@@ -174,7 +182,7 @@ class Dispatcher:
         for limit in self._routing.limits.values():
             if limit not in self._waking and len(self._queues) and (seconds := limit.opens_in()):
                 self._waking.add(limit)
-                self._at(seconds, self._wake, limit)
+                self._running.later(seconds, self._wake, limit)
 
     def _wake(self, limit: Limit) -> None:
         self._waking.discard(limit)
@@ -228,7 +236,7 @@ class Dispatcher:
             if arrival.waits is not None and arrival.key is not None:
                 self._queues.block(arrival.key)
                 arrival.mode = Mode.SINGLE if arrival.mode is Mode.BATCHED else arrival.mode
-                self._at(arrival.waits.total_seconds(), self._unblock, arrival.key)
+                self._running.later(arrival.waits.total_seconds(), self._unblock, arrival.key)
                 arrival.waits = None
         self._queues.put_back(unsettled)
 
@@ -239,21 +247,11 @@ class Dispatcher:
     def _requeue_later(self, arrival: Arrival) -> None:
         """Requeue a stuck delivery after a while: at once, it would come back at once, again and again."""
         self._stuck.add(arrival)
-        self._at(GIVE_BACK_SECONDS, lambda: self._running.start(self._requeue(arrival), [arrival]))
+        self._running.later(GIVE_BACK_SECONDS, lambda: self._running.start(self._requeue(arrival), [arrival]))
 
     async def _requeue(self, arrival: Arrival) -> None:
         self._stuck.discard(arrival)
         await arrival.delivery.requeue()
-
-    def _at(self, seconds: float, call: Any, *arguments: Any) -> None:
-        """Call after so many seconds, unless this dispatcher has ended by then."""
-
-        def act() -> None:
-            self._timers.discard(timer)
-            call(*arguments)
-
-        timer = asyncio.get_running_loop().call_later(seconds, act)
-        self._timers.add(timer)
 
     async def _finish(self, pump: asyncio.Task[None]) -> None:
         """Stop receiving, wait for what has started, requeue the rest."""
@@ -288,8 +286,6 @@ class Dispatcher:
             self.postponed += not self._wait
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:
-        for timer in self._timers:
-            timer.cancel()
         for arrivals in await self._running.cancel(*tasks):
             first = arrivals[0].delivery.message
             fields = {"messages": len(arrivals), "handlers": self._names(arrivals)}

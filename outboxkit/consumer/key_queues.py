@@ -70,6 +70,10 @@ class Arrival:
         turn = timedelta(seconds=min(max(turns, default=0.0), LONGEST_TURN_SECONDS))
         return turn if turn >= 2 * shortest else None
 
+    def is_surplus(self) -> bool:
+        """Whether it waits beside many others for a limit, and no key waits for it."""
+        return self.key is None and any(limit.is_crowded(self.size) for limit in self.limits)
+
 
 class KeyQueues:
     """The deliveries that wait. One with a key may start if it is the first in its key's queue and the key is free.
@@ -86,6 +90,16 @@ class KeyQueues:
     def __len__(self) -> int:
         """The number of deliveries that wait."""
         return sum(map(len, self._waiting.values()))
+
+    def __contains__(self, arrival: Arrival) -> bool:
+        """Whether the delivery waits."""
+        return arrival in self._waiting[arrival.mode]
+
+    def remove(self, arrival: Arrival) -> None:
+        """Remove a delivery without a key, which waits."""
+        del self._waiting[arrival.mode][arrival]
+        for limit in arrival.limits:
+            limit.waits_no_more(arrival.size)
 
     def add(self, arrival: Arrival) -> None:
         """Append a delivery, behind all others."""

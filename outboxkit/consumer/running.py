@@ -24,6 +24,7 @@ class Running:
     def __init__(self, cancellations: Cancellations, on_end: Callable[[], None]) -> None:
         self._cancellations, self._on_end = cancellations, on_end
         self._tasks: dict[asyncio.Task[None], Sequence[Arrival]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
         self._is_ending = False
         self.handling = 0
         self.errors: list[BaseException] = []
@@ -55,14 +56,26 @@ class Running:
         task.add_done_callback(self._ended)
         return task
 
+    def later(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        """Call after so many seconds, unless `cancel` comes first."""
+
+        def act() -> None:
+            self._timers.discard(timer)
+            call(*arguments)
+
+        timer = asyncio.get_running_loop().call_later(seconds, act)
+        self._timers.add(timer)
+
     async def wait(self) -> None:
         """Wait until all tasks have ended."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     async def cancel(self, *others: asyncio.Task[Any]) -> list[Sequence[Arrival]]:
-        """Cancel all tasks, and these others. Returns the deliveries of each task that did not end by itself."""
+        """Cancel timers, all tasks and these others. Returns the deliveries of each task that did not end by itself."""
         self._is_ending = True
+        for timer in self._timers:
+            timer.cancel()
         tasks = dict(self._tasks)
         for task in (*others, *tasks):
             self._cancellations.cancel(task)

@@ -14,7 +14,7 @@ from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import handler_of
 from tests.delays import DELAYS, DELAYS_TEXT
-from tests.integration.running_consumer import Ordered, Start, processed, starter
+from tests.integration.running_consumer import Billed, Ordered, Running, Start, processed, starter
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 
@@ -61,6 +61,46 @@ async def test_what_waits_for_a_rate_holds_up_no_other_handler_and_is_not_lost(
     assert len({each.properties.message_id for each in left}) == len(left) == MANY - 1
     headers = {name for each in left for name in each.properties.headers or ()}
     assert "outboxkit-attempt" not in headers, "waiting is no attempt"
+
+
+async def test_a_handler_that_hangs_in_its_concurrency_holds_up_no_other_handler(start: Start, broker: PlainClient):
+    gate = asyncio.Event()
+
+    @inbox_handler("Hangs", concurrency=1)
+    async def hangs(session: AsyncSession, event: Ordered) -> None:
+        await gate.wait()
+
+    async with start(hangs, quick) as running:
+        await asyncio.to_thread(publish, broker, "Ordered", MANY)
+        await asyncio.to_thread(publish, broker, "Quick", FEW)
+        try:
+            await running.reaches(processed=FEW)
+        finally:
+            gate.set()
+
+
+async def test_several_handlers_with_limits_do_not_fill_the_prefetch(broker: PlainClient, async_pg_engine: AsyncEngine):
+    @inbox_handler("First", rate="1/m")
+    async def first(session: AsyncSession, event: Ordered) -> None: ...
+
+    @inbox_handler("Second", rate="1/m")
+    async def second(session: AsyncSession, event: Billed) -> None: ...
+
+    handlers, topics = [handler_of(each) for each in (first, second, quick)], ["Ordered", "Billed", "Quick"]
+    prefetch = Concurrency().prefetch(handlers)
+    subscriber = RabbitSubscriber(
+        broker.url, broker.queue, exchange=broker.exchange, topics=topics, delays=DELAYS, prefetch=prefetch
+    )
+    running = Running(Consumer(async_pg_engine, subscriber, handlers, queue=broker.queue))
+    task = asyncio.create_task(running.consumer.run(running.stop))
+    await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers()))
+    for type_, count in (("Ordered", MANY), ("Billed", MANY), ("Quick", FEW)):
+        await asyncio.to_thread(publish, broker, type_, count)
+    try:
+        await running.reaches(processed=FEW + 2)
+    finally:
+        running.stop.set()
+        await task
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["singly", "batch"])
