@@ -44,6 +44,7 @@ def encode_value(value: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """
     try:
         payload = models.write(value)
+        has_non_finite = b"null" in payload and _has_non_finite(models.plain(value))
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError) as error:
         raise EncodeError(f"{type(value).__qualname__} cannot be encoded as JSON: {error}") from error
     if len(payload) > limit:
@@ -51,7 +52,7 @@ def encode_value(value: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
             f"{type(value).__qualname__} is {len(payload)} bytes long when encoded; at most {limit} are accepted "
             "(max_payload_bytes). Send a reference to the content instead of the content"
         )
-    if b"null" in payload and _has_non_finite(models.plain(value)):
+    if has_non_finite:
         raise EncodeError(
             f"{type(value).__qualname__} holds a float that is NaN or infinite, which JSON has no form for; "
             "use Decimal, or None for an unknown value"

@@ -273,3 +273,9 @@ def leave(document: dict[str, Any]) -> dict[str, Any]:
 def test_what_an_upcast_leaves_alone_is_not_changed(value: Any):
     payload = msgspec.json.encode({"value": value})
     assert upcasts.event_of(AnyStruct, message(type="Any", payload=payload)) == AnyStruct(value)
+
+
+def test_an_old_document_that_is_nested_too_deeply_cannot_be_decoded():
+    payload = b'{"order_id":1,"total":"9.50","more":null,"deep":' + b"[" * 900 + b"]" * 900 + b"}"
+    with pytest.raises(DecodeError, match="recursion"):
+        upcasts.event_of(OrderBooked, Message(id="1", type="OrderBooked", payload=payload))
