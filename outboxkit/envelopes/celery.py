@@ -49,7 +49,7 @@ class Celery:
     sender wants.
 
     What a handler would ignore silently is refused: tasks that are to be called afterwards, an `eta` to come, an
-    `expires` that is past.
+    `expires` that is past or has no time zone.
 
     Args:
         types: the event's name for a task's name; any other task's name is the event's name itself.
@@ -91,6 +91,8 @@ class Celery:
         eta, expires = moment_of(headers.get("eta")), moment_of(headers.get("expires"))
         if headers.get("eta") is not None and (eta is None or eta > self.now()):
             raise DecodeError(f"its eta is {str(headers['eta'])[:40]!r}, and a handler runs at once")
+        if headers.get("expires") is not None and expires is None:
+            raise DecodeError(f"its expires is {str(headers['expires'])[:40]!r}; a time with a time zone is accepted")
         if expires is not None and expires < self.now():
             raise DecodeError(f"it has expired, at {expires}")
 

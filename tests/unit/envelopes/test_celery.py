@@ -61,6 +61,7 @@ def test_what_is_no_task_is_left_to_others():
         (task(eta="2026-03-01T12:00:01+00:00"), "its eta is"),
         (task(eta="soon"), "its eta is 'soon'"),
         (task(expires="2026-03-01T11:59:59+00:00"), "it has expired"),
+        (task(expires="2026-03-01T11:59:59"), "a time with a time zone is accepted"),
         (task([1, 2, 3], {}), r"3 positional arguments, and names for 2: give the reader arguments="),
         (task([0] * 65, {}), "not valid"),
         (task(compression="application/x-bz2"), "its compression is 'application/x-bz2'"),
