@@ -35,6 +35,10 @@ class Ending(StrEnum):
     CRASH = "its process ends between the commit and all that follows it"
 
 
+class InjectedFailure(Exception):
+    """Raised instead of a statement."""
+
+
 class Crashed(BaseException):
     """Raised right after a commit, so that nothing of the process follows it."""
 
@@ -49,6 +53,7 @@ class Trial:
         pause: the statement of the handler before which it waits for `release`, from 1; 0: none. The number after the
             last one is the commit.
         failure: the statement that fails; 0: none.
+        fails_in_python: whether it fails before the database gets it, so that the transaction goes on.
         statements: the number of statements of the handler.
         reads: the numbers of those that only read.
         outcome: the outcome, if it came that far.
@@ -62,6 +67,7 @@ class Trial:
     ending: Ending = Ending.COMMIT
     pause: int = 0
     failure: int = 0
+    fails_in_python: bool = False
     statements: int = 0
     reads: list[int] = field(default_factory=list)
     outcome: Outcome | None = None
@@ -116,6 +122,8 @@ class Statements:
         self.pause_before(self.count)
         if self.count == self._delivery.failure:
             self._delivery.failed_statement = statement
+            if self._delivery.fails_in_python:
+                raise InjectedFailure("outboxkit.testing lets this statement fail")
             return self._failing, [()] if context.executemany else ()
         return statement, parameters
 

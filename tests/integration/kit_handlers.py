@@ -203,6 +203,21 @@ async def wrong_swallow_async(session: AsyncSession, event: Ordered) -> None:
             session.add(Invoice(order_id=event.order_id))
 
 
+@inbox_handler("wrong.SwallowPlain")
+def wrong_swallow_plain(session: Session, event: Ordered) -> None:
+    with suppress(Exception):
+        session.execute(insert(Invoice).values(order_id=event.order_id).on_conflict_do_nothing())
+
+
+@inbox_handler("right.NoteFailure")
+def right_note_failure(session: Session, event: Ordered) -> None:
+    try:
+        with session.begin_nested():
+            session.execute(insert(Invoice).values(order_id=event.order_id).on_conflict_do_nothing())
+    except Exception:  # noqa: BLE001
+        outbox.add(session, Booked(event.order_id, "failed"))
+
+
 @inbox_handler("right.Reraise")
 def right_reraise(session: Session, event: Ordered) -> None:
     try:

@@ -62,7 +62,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     assert answer.headers["Content-Type"] == "application/problem+json"
     document = answer.json()
     assert document["status"] == answer.status_code
-    return answer.status_code, document["type"].partition("#")[2]
+    return answer.status_code, document["type"].rpartition(":")[2]
 
 
 def test_fifty_at_once_have_one_effect(shop: Shop, client: httpx.Client):

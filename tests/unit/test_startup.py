@@ -36,17 +36,17 @@ STARTS = {
     "--help": (RUN, {"typer"}),
     "relay --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
-    "status": (RUN, {*COMMAND, "aiosqlite", "uuid_utils"}),
-    "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
-    "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
-    "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy", "uuid_utils"}),
+    "status": (RUN, {*COMMAND, "aiosqlite"}),
+    "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
+    "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
+    "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
 }
 
 
 STARTS_BY_NIGHT = {
-    "migrate --help": (RUN, {*COMMAND, "alembic", "uuid_utils"}),
+    "migrate --help": (RUN, {*COMMAND, "alembic"}),
     "prune": (RUN, {*SERVICE, "aiosqlite", "typer", "uuid_utils"}),
-    "replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
+    "replay --help": (RUN, {*SERVICE, "typer"}),
     "dead replay --help": (RUN, {*SERVICE, "typer", "uuid_utils"}),
     "demo --help": (RUN, {*SERVICE, "alembic", "typer", "uuid_utils"}),
 }
