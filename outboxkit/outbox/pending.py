@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, registry
 
 from outboxkit import statements, transaction
 from outboxkit.outbox.drafts import Draft
-from outboxkit.outbox.uncommitted import watch
+from outboxkit.outbox.uncommitted import note_line
 from outboxkit.statements.dialects import has_one_writer, is_server
 from outboxkit.statements.write import NAMES
 from outboxkit.tables import outbox
@@ -57,7 +57,7 @@ def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
         pending = session.info[_KEY] = Pending()
         session.add(pending)
         if drafts:
-            watch(session, drafts[0].message.type)
+            note_line(session, drafts[0].message.type)
     pending.drafts += drafts
     pending.strict_keys.update(draft.strict_key for draft in drafts if draft.strict_key is not None)
 

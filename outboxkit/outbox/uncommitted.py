@@ -3,7 +3,7 @@
 import sys
 import warnings
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sqlalchemy import Connection
@@ -42,8 +42,8 @@ class _Place:
         warnings.warn_explicit(text, UncommittedMessages, self.file, self.line, module=self.module, registry=_seen)
 
 
-def watch(session: Session, event_type: str) -> None:
-    """Note who adds the first message of the session's transaction, for the warning at its close.
+def note_line(session: Session, event_type: str) -> None:
+    """Note the line that adds the first message of the session's transaction, for the warning at its close.
 
     In a savepoint nothing is noted, nor on a connection that somebody else may commit or roll back.
     """
@@ -56,29 +56,31 @@ def watch(session: Session, event_type: str) -> None:
     session.info[_KEY] = _Place(transaction, event_type)
     closed = async_session(session) or session
     if "close" not in vars(closed):
-        _look_at_close(closed)
+        closed.close = _Close(closed)  # type: ignore[method-assign,assignment]
 
 
-def _look_at_close(session: Session | AsyncSession) -> None:
-    """Look once more when `close` is called: in the caller's own stack, in which an exception can be seen.
+class _Close:
+    """A session's `close`, which looks once more: in the caller's own stack, in which an exception can be seen.
 
     An event of SQLAlchemy would come too late for that: `async with` closes its session in another task.
     """
-    held = weakref.ref(session)  # a session that nobody closes is freed as before
 
-    def close() -> Any:
-        opened = held()
-        assert opened is not None  # noqa: S101 - it is being closed
-        place = _forgotten(opened.sync_session if isinstance(opened, AsyncSession) else opened)
-        closing = type(opened).close(opened)
+    def __init__(self, session: Session | AsyncSession) -> None:
+        self._session = session
+        self._usual: Callable[[], Awaitable[None] | None] = session.close
+
+    def __call__(self) -> Awaitable[None] | None:
+        session = self._session
+        if vars(session).get("close") is self:
+            del session.close  # a closed session is as it was, and in no reference cycle
+        place = _forgotten(session.sync_session if isinstance(session, AsyncSession) else session)
+        closing = self._usual()
         if place is None:
             return closing
         if closing is not None:
             return _warn_when_closed(closing, place)
         place.warn()
         return None
-
-    session.close = close  # type: ignore[method-assign]
 
 
 def _forgotten(session: Session) -> _Place | None:

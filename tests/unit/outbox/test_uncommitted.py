@@ -5,7 +5,7 @@ import inspect
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from decimal import Decimal
 from typing import Any
 
@@ -176,14 +176,26 @@ def test_no_messages_no_warning(engine: Engine):
         assert outbox.add_all(session, []) == []
 
 
-def test_a_session_that_nobody_closes_is_freed(engine: Engine):
+def test_a_closed_session_is_as_before_and_freed(engine: Engine):
     gc.disable()
     try:
         session = Session(engine)
         outbox.add(session, EVENT)
         session.commit()
+        session.close()
+        assert "close" not in vars(session)
         freed = weakref.ref(session)
         del session
         assert freed() is None
     finally:
         gc.enable()
+
+
+def test_a_close_that_was_taken_before_it_is_needed_keeps_the_session(engine: Engine):
+    stack = ExitStack()
+    session = Session(engine)
+    outbox.add(session, EVENT)
+    stack.callback(session.close)
+    del session
+    with pytest.warns(UncommittedMessages):
+        stack.close()
