@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("outboxkit.consumer")
 
 Without such a configuration it prints nothing: outboxkit's own log says the same.
 """
-logging.getLogger("outboxkit").addHandler(logging.NullHandler())
+LOGGER.addHandler(logging.NullHandler())
 
 NAME = 300
 """The maximum length of a name in the log."""

@@ -147,7 +147,8 @@ class Direct:
             connection.execute(text("CREATE TABLE taken (number INTEGER PRIMARY KEY, message_id TEXT NOT NULL)"))
 
     def publisher(self) -> Publisher:
-        return AsAnything(self.async_engine, [handler_of(self.take())], retention=timedelta(days=36500))
+        handlers, patience = [handler_of(self.take())], timedelta(minutes=2)
+        return AsAnything(self.async_engine, handlers, retention=timedelta(days=36500), timeout=patience)
 
     def take(self):
         @inbox_handler("Take")

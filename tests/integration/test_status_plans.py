@@ -161,11 +161,8 @@ def test_handlers_are_found_by_one_look_for_each(large: Engine) -> None:
         connection.execute(statements.status.forbid_sorting())
         nodes = list(walk(explain(connection, statements.status.handlers())))
     scans = [node for node in nodes if node.get("Relation Name", "").startswith("outboxkit_inbox")]
-    assert {(scan["Index Name"], scan["Actual Rows"]) for scan in scans} <= {
-        ("outboxkit_inbox_default_pkey", 1),
-        ("outboxkit_inbox_default_pkey", 0),
-    }
-    assert scans
+    assert {scan["Index Name"] for scan in scans} == {"outboxkit_inbox_default_pkey"}
+    assert max(scan["Actual Rows"] for scan in scans) <= 1  # from PostgreSQL 18 on a fraction
 
 
 def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:

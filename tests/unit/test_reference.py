@@ -248,7 +248,7 @@ def files_that_name_settings() -> list[Path]:
 
 def test_no_page_and_no_file_names_a_setting_that_does_not_exist() -> None:
     known = {variable(name) for name in Settings.model_fields} | {f"{variable(name)}_FILE" for name in SECRETS}
-    known |= {"OUTBOXKIT_TEST_DATABASE_URL", "OUTBOXKIT_TEST_BROKER_URL"}
+    known |= {"OUTBOXKIT_TEST_DATABASE_URL", "OUTBOXKIT_TEST_BROKER_URL", "OUTBOXKIT_TEST_POSTGRESQL_BIN"}
     for path in files_that_name_settings():
         unknown = set(re.findall(r"\bOUTBOXKIT_[A-Z_]+[A-Z]\b", path.read_text())) - known
         assert not unknown, f"{path.relative_to(ROOT)}: {unknown}"

@@ -1,8 +1,11 @@
 """The command line, run in the test's own process."""
 
+import os
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pytest
 
@@ -21,11 +24,18 @@ class Ended:
 Run = Callable[..., Ended]
 
 
+def ended_at_once(code: int) -> NoReturn:
+    """In a test this would end the tests, with the exit code of success."""
+    names = [thread.name for thread in threading.enumerate()]
+    raise AssertionError(f"the process would end at once with code {code}; its threads: {names}")
+
+
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run `outboxkit` with these arguments. Not for what runs until a signal: see tests/acceptance."""
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(os, "_exit", ended_at_once)
 
     def command(*arguments: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["outboxkit", *arguments])

@@ -71,7 +71,7 @@ async def test_a_failure_reaches_the_log_the_standard_logging_and_the_hook(
 
 def test_logging_prints_nothing_unless_it_is_configured(capfd: pytest.CaptureFixture[str]):
     logging.getLogger("outboxkit.consumer").error("a dead letter")
-    assert any(isinstance(each, logging.NullHandler) for each in logging.getLogger("outboxkit").handlers)
+    assert any(isinstance(each, logging.NullHandler) for each in logging.getLogger("outboxkit.consumer").handlers)
 
 
 async def test_no_value_of_a_statement_and_no_forged_line_leaves_the_consumer(

@@ -36,7 +36,7 @@ class Source:
 def delivery(
     source: Source, *, redelivered: bool = False, dropped: bool = False, **given: Any
 ) -> tuple[RabbitDelivery, Written]:
-    channel, written = DeliveryChannel(timeout=5), Written()
+    channel, written = DeliveryChannel(timeout=5, max_unacked_bytes=2**20), Written()
     channel.writes_to(written)  # type: ignore[arg-type]
     channel.listen(channel=CHANNEL)
     method = commands.Basic.Deliver("billing", 1, redelivered, "shop", "orders.eu").marshal()

@@ -7,7 +7,7 @@ import pytest
 from pamqp import commands, frame
 
 from outboxkit import BrokerUnavailable
-from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
+from outboxkit.brokers.rabbitmq.incoming import MAX_UNACKED_BYTES, DeliveryChannel
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, asked, pushed
 from tests.unit.brokers.rabbitmq.written import Written
@@ -22,7 +22,7 @@ def written() -> Written:
 
 @pytest.fixture
 def channel(written: Written) -> DeliveryChannel:
-    made = DeliveryChannel(timeout=5)
+    made = DeliveryChannel(timeout=5, max_unacked_bytes=MAX_UNACKED_BYTES)
     made.writes_to(written)  # type: ignore[arg-type]
     made.listen(channel=CHANNEL)
     return made
@@ -123,7 +123,7 @@ async def test_what_comes_for_one_that_no_longer_waits_is_for_the_next(channel: 
 
 
 async def test_no_answer_in_time_is_a_lost_channel(written: Written):
-    silent = DeliveryChannel(timeout=0)
+    silent = DeliveryChannel(timeout=0, max_unacked_bytes=MAX_UNACKED_BYTES)
     silent.writes_to(written)  # type: ignore[arg-type]
     silent.listen(channel=CHANNEL)
     with pytest.raises(BrokerUnavailable, match="did not answer when 'billing' was read"):
