@@ -64,9 +64,9 @@ async def used_in_a_block(session: Any, work: Callable[[Any], Any]) -> None:
 async def test_a_forgotten_commit_is_warned_of_at_the_line_that_added(session: Any, flushed: bool, database_url: str):
     line = inspect.stack()[0].lineno + 1
     outbox.add(session, EVENT)
-    outbox.add(session, EVENT)
     if flushed:
         await done(session.flush())
+    outbox.add(session, EVENT)
     with pytest.warns(UncommittedMessages, match="'OrderConfirmed' was added") as caught:
         await done(session.close())
     assert [(each.filename, each.lineno) for each in caught] == [(__file__, line)]
