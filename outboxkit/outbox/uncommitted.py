@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, SessionTransaction
 from outboxkit.sqlalchemy_asyncio import AsyncSession, async_session
 
 _KEY = "outboxkit.uncommitted"
-_seen: dict[Any, Any] = {}  # the places that Python's filter `default` has warned of
+_seen: dict[str, dict[Any, Any]] = {}  # for each file, the lines that Python's filter `default` has warned of
 
 
 class UncommittedMessages(UserWarning):
@@ -39,7 +39,8 @@ class _Place:
             f"{self.type!r} was added to the outbox here, and its session was closed without a commit: it will not be "
             "sent. Commit the session, or roll it back to say that this is meant"
         )
-        warnings.warn_explicit(text, UncommittedMessages, self.file, self.line, module=self.module, registry=_seen)
+        seen = _seen.setdefault(self.file, {})
+        warnings.warn_explicit(text, UncommittedMessages, self.file, self.line, module=self.module, registry=seen)
 
 
 def note_line(session: Session, event_type: str) -> None:

@@ -132,12 +132,13 @@ def test_the_standard_filters_turn_it_off(engine: Engine):
 
 
 def test_by_default_a_line_is_named_once(engine: Engine):
+    add = [compile("outbox.add(session, EVENT)", file, "exec") for file in ("views.py", "views.py", "tasks.py")]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default", UncommittedMessages)
-        for _ in range(3):
+        for code in add:
             with Session(engine) as session:
-                outbox.add(session, EVENT)
-    assert len(caught) == 1
+                exec(code, {"__name__": "shop", "outbox": outbox, "session": session, "EVENT": EVENT})
+    assert [(each.filename, each.lineno) for each in caught] == [("views.py", 1), ("tasks.py", 1)]
 
 
 def test_a_test_that_rolls_back_around_the_session_is_quiet(engine: Engine):
