@@ -49,7 +49,7 @@ class Celery:
     sender wants.
 
     What a handler would ignore silently is refused: tasks that are to be called afterwards, an `eta` to come, an
-    `expires` that is past or has no time zone.
+    `expires` that is past. Times need a time zone.
 
     Args:
         types: the event's name for a task's name; any other task's name is the event's name itself.
