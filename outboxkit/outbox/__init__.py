@@ -10,9 +10,10 @@ from outboxkit.errors import EncodeError
 from outboxkit.message import Message
 from outboxkit.outbox.drafts import Drafts, Options, check_options
 from outboxkit.outbox.pending import wait_for_flush, writing_connection
+from outboxkit.outbox.uncommitted import UncommittedMessages
 from outboxkit.transaction import AnySession, session_of
 
-__all__ = ["AnySession", "Options", "add", "add_all", "cancel"]
+__all__ = ["AnySession", "Options", "UncommittedMessages", "add", "add_all", "cancel"]
 
 
 def add(session: AnySession, event: object, **options: Unpack[Options]) -> Message:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session, registry
 
 from outboxkit import statements, transaction
 from outboxkit.outbox.drafts import Draft
+from outboxkit.outbox.uncommitted import note_line
 from outboxkit.statements.dialects import has_one_writer, is_server
 from outboxkit.statements.write import NAMES
 from outboxkit.tables import outbox
@@ -55,6 +56,8 @@ def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
     if pending is None or pending not in session:
         pending = session.info[_KEY] = Pending()
         session.add(pending)
+        if drafts:
+            note_line(session, drafts[0].message.type)
     pending.drafts += drafts
     pending.strict_keys.update(draft.strict_key for draft in drafts if draft.strict_key is not None)
 

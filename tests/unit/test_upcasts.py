@@ -173,7 +173,9 @@ async def _asynchronous(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("function", [_asynchronous, OrderBooked, None, len], ids=str)
+@pytest.mark.parametrize(
+    "function", [_asynchronous, OrderBooked, None, len], ids=lambda each: getattr(each, "__name__", str(each))
+)
 def test_an_upcast_is_a_plain_function(function: Any):
     with pytest.raises(ConfigurationError, match="a plain def is accepted"):
         upcast("A", 1)(function)
