@@ -64,7 +64,7 @@ def _location(error: Exception) -> str:
 
 
 def _is_foreign(file: str) -> bool:
-    return file.startswith((_OURS, "<frozen")) or file == importlib.__file__
+    return file.startswith((_OURS, "<frozen", "<string>")) or file == importlib.__file__
 
 
 def _shown(file: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, get_origin
 
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
@@ -108,6 +108,8 @@ def check_colour(layers: Iterable[Layer], *, is_async: bool, handler: str) -> No
 
 def path_of(named: object) -> str:
     """The dotted path of a function, a class, or an object of a class without a name of its own."""
+    if get_origin(named) is not None:  # `Annotated[Clock, "utc"]` has the name `Annotated`
+        return printable(repr(named), 200)
     name = getattr(named, "__qualname__", None)
     if not isinstance(name, str):
         return printable(repr(named), 200)

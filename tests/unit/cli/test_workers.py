@@ -210,6 +210,8 @@ def test_a_fault_in_a_module_of_handlers_is_told_with_its_place(run: Run, tmp_pa
     assert place("unit_outer", "import unit_inner\n").endswith("unit_syntax.py, line 3: SyntaxError: invalid syntax")
     bare = HANDLERS.replace('@inbox_handler("Handle")', "@inbox_handler")
     assert "unit_bare.py, line 10: ConfigurationError: @inbox_handler has no name on handle" in place("unit_bare", bare)
+    wired = "from outboxkit.inbox import Wiring\n\nwiring = Wiring(middleware=[1])\n"
+    assert "unit_wired.py, line 3: ConfigurationError: Wiring: 1 is not a middleware" in place("unit_wired", wired)
     assert "unit_event.py, line 5: ConfigurationError: @event takes a name" in place(
         "unit_event", HANDLERS.replace('@event("OrderConfirmed")', "@event")
     )

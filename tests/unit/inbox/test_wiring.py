@@ -200,13 +200,13 @@ async def test_a_value_is_found_by_the_annotation(async_engine: AsyncEngine, fun
 
 
 def test_an_unknown_parameter_is_refused_at_the_start():
-    wiring = Wiring(providers={Clock: Clock}, lifespan=None)
+    wiring = Wiring(providers={Clock: Clock, Annotated[Clock, "utc"]: Clock}, lifespan=None)
     with pytest.raises(ConfigurationError) as raised:
         wiring.prepare([mails])
     place = "tests.unit.inbox.test_wiring"
     for part in (
         f"handler 'Mails': nothing provides parameter 'mailer' of {place}.mails, of type {place}.Mailer",
-        f"provided is: {place}.Clock.",
+        f"provided is: {place}.Clock, typing.Annotated[{place}.Clock, 'utc'].",
     ):
         assert part in str(raised.value)
 
