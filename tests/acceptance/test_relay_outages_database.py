@@ -85,7 +85,9 @@ def test_it_ends_every_connection_of_an_idle_relay(deployment: Deployment):
     with deployment.engine.begin() as person:
         person.execute(ENDED, {"names": [RELAY, LISTENER]})
     witness.send()
-    witness.assert_away("database", "terminating connection due to administrator command")
+    witness.assert_away(
+        "database", "terminating connection due to administrator command", "server closed the connection unexpectedly"
+    )
     witness.assert_all_arrived("database")
 
 
@@ -99,7 +101,11 @@ def test_it_ends_the_connections_between_publish_and_settle(deployment: Deployme
             person.execute(ENDED, {"names": [RELAY]})
         witness.assert_status(waiting=4)
         proxy.release()
-        witness.assert_away("database", "terminating connection due to administrator command")
+        witness.assert_away(
+            "database",
+            "terminating connection due to administrator command",
+            "server closed the connection unexpectedly",
+        )
         witness.assert_all_arrived("database")
     assert len(witness.arrived) == 4 + 4 + 4, "what was published and not settled came again, under the same ids"
 

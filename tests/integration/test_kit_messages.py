@@ -17,13 +17,13 @@ from tests.night import by_day_on
 pytestmark = by_day_on("sqlite")
 
 
-@event("Placed")
+@event("kit.Placed")
 @dataclass(frozen=True)
 class Placed:
     number: int
 
 
-@event("Invoiced")
+@event("kit.Invoiced")
 @dataclass(frozen=True)
 class Invoiced:
     number: int
@@ -70,11 +70,11 @@ def test_messages_compare_with_events_flushed_or_not(session: Session):
     assert found != [Placed(1), Placed(3)]
     assert found != [Placed(1), Invoiced(2)]
     assert found.with_key("order-1") == found.of(Placed)[:1] == [Placed(1)]
-    assert found.of("Invoiced") == []
+    assert found.of("kit.Invoiced") == []
     assert [each.position is None for each in found] == [False, True]
     assert found[1].event == Placed(2)
     assert repr(found[1]) == "<Placed(number=2) tenant='a'>"
-    assert found.one(Placed(2), headers={"tenant": "a"}).type == "Placed"
+    assert found.one(Placed(2), headers={"tenant": "a"}).type == "kit.Placed"
 
 
 def test_what_was_rolled_back_is_not_there(session: Session):
@@ -112,7 +112,7 @@ def test_all_that_comes_of_a_message_is_delivered(session: Session):
     outbox.add(session, Placed(1))
     done = deliver_all(session, [invoice])
     assert [(each.message.type, each.handler, each.outcome) for each in done] == [
-        ("Placed", "kit.Invoice", Outcome.PROCESSED)
+        ("kit.Placed", "kit.Invoice", Outcome.PROCESSED)
     ]
     assert outbox_messages(session) == [Invoiced(1), Charged(1)]  # without a handler, and for another destination
 
@@ -128,7 +128,7 @@ def test_a_retry_waits_for_its_time(session: Session):
     outbox.add(session, Invoiced(1))
     (first,) = deliver_all(session, refuse, now=now)
     assert (first.outcome, first.attempt, first.due_at) == (Outcome.RETRIED, 1, now + timedelta(seconds=10))
-    assert repr(first) == f"<Invoiced at kit.Refuse: retried Retry(later), again at {first.due_at:%H:%M:%S}>"
+    assert repr(first) == f"<kit.Invoiced at kit.Refuse: retried Retry(later), again at {first.due_at:%H:%M:%S}>"
     assert deliver_all(session, refuse, now=now) == []
     (second,) = deliver_all(session, refuse, now=now + timedelta(minutes=1))
     assert (second.outcome, second.attempt) == (Outcome.DEAD, 2)
@@ -149,7 +149,9 @@ def test_a_circle_is_named(session: Session):
         outbox.add(session, Placed(event.number))
 
     outbox.add(session, Placed(1))
-    with pytest.raises(AssertionError, match=r"(Placed -> Invoiced -> Placed|Invoiced -> Placed -> Invoiced)$"):
+    with pytest.raises(
+        AssertionError, match=r"(kit.Placed -> kit.Invoiced -> kit.Placed|kit.Invoiced -> kit.Placed -> kit.Invoiced)$"
+    ):
         deliver_all(session, [invoice, circle])
 
 

@@ -117,7 +117,7 @@ async def test_a_relay_that_froze_notices_that_its_rows_were_taken_back_and_goes
     pg_engine: Engine, postgresql_url: str
 ):
     ids = add(pg_engine, 1, 2, key="k")
-    limited = process.engine(postgresql_url, name="frozen", idle_in_transaction=timedelta(milliseconds=100))
+    limited = process.engine(postgresql_url, name="frozen", idle_in_transaction=timedelta(seconds=1))
     freezing = Freezing()
     with capture_logs() as said:
         async with running(relay(limited, freezing)):

@@ -1,5 +1,6 @@
 """Missing or old tables, and an old server: every command says in one line what to do, and exits."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,4 +83,6 @@ def failure(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     assert ended.value.code == code
     printed = capsys.readouterr()
     assert printed.out == ""
-    return printed.err
+    *log, error = printed.err.splitlines(keepends=True)
+    assert {json.loads(line)["level"] for line in log} <= {"info"}
+    return error

@@ -209,7 +209,7 @@ class RabbitSubscriber:
                 await asyncio.sleep(POLL_SECONDS)
                 if channel.has_next:
                     continue
-                polls = polls + 1 if all([await self._is_empty(queue) for queue in self._sources]) else 0
+                polls = polls + 1 if await self._all_empty() else 0
             elif (raw := await self._get(channel)) is not None:
                 break
             else:
@@ -226,6 +226,12 @@ class RabbitSubscriber:
     def _is_exhausted(self, channel: DeliveryChannel) -> bool:
         """Whether no delivery can come before one is acked. With a single active consumer there is no Basic.Get."""
         return channel.is_full or (self._queues.ordered and channel.unacked >= self._prefetch)
+
+    async def _all_empty(self) -> bool:
+        for queue in self._sources:
+            if not await self._is_empty(queue):
+                return False
+        return True
 
     async def _is_empty(self, queue: str) -> bool:
         """Whether a queue with a single active consumer has no ready message.

@@ -27,10 +27,10 @@ async def test_a_handler_that_blocks_the_loop_is_named_once_with_the_cure(
     monkeypatch.setattr(reports, "BLOCKED_SECONDS", 0.2)
 
     def block(session: Session, event: OrderConfirmed) -> None:
-        deep(1.5)
+        deep(3)
 
     async def block_too(session: AsyncSession, event: OrderConfirmed) -> None:
-        deep(1.5)
+        deep(3)
 
     function = block if kind == "def" else block_too
     in_loop = kind == "def"

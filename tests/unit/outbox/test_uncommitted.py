@@ -115,10 +115,9 @@ async def test_as_an_error_it_leaves_the_session_closed(session: Any, database_u
     assert count(database_url, tables.outbox) == 1
 
 
+@pytest.mark.parametrize("make", ["scoped_session", "async_scoped_session"], indirect=True)
 async def test_remove_of_a_scoped_session_closes_it(make: Callable[[], Any]):
     opened = make()
-    if not isinstance(opened, scoped_session | async_scoped_session):
-        pytest.skip("not a scoped one")
     outbox.add(opened, EVENT)
     with pytest.warns(UncommittedMessages):
         await done(opened.remove())

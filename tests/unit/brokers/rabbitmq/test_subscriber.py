@@ -82,6 +82,7 @@ async def test_an_ordered_queue_is_empty_when_it_was_found_so_twice(
 ):
     monkeypatch.setattr(subscriber_module, "POLL_SECONDS", 0)
     ordered = Scripted("amqp://mq/", "billing", exchange="outboxkit", topics=[], ordered=True)
+    ordered._sources = ("billing", "billing.dead")
     ordered.depths = depths[:]
     assert await ordered._next_or_none(Pushed(*found)) == expected  # type: ignore[comparison-overlap,arg-type]
     assert ordered.depths == []

@@ -66,5 +66,5 @@ def test_a_queue_of_the_other_kind_is_explained_with_both_cures(ordered: bool, b
 
 def test_any_other_difference_is_explained_with_its_cure():
     text = Queues("billing", "outboxkit", [], [], True)._explain("inequivalent arg 'x-queue-type'")
-    assert "Choose another OUTBOXKIT_QUEUE" in text
+    assert "choose another OUTBOXKIT_QUEUE" in text
     assert "--ordered" not in text
