@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Event
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import outbox, statements
 from tests.integration.test_outbox_writers import Moved, Ordered, added, payloads, waiting
-from tests.polling import eventually
+from tests.polling import DEADLINE_SECONDS, eventually
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_keys_that_share_a_lock_wait_for_each_other_and_others_do_not(pg_engine:
 def test_two_flushes_in_opposite_order_end_in_a_deadlock_error_and_the_loser_succeeds_when_it_runs_again(
     pg_engine: Engine, thread: ThreadPoolExecutor, dedup: bool
 ):
-    both_inside = Barrier(2)
+    both_inside, winner_committed = Barrier(2), Event()
 
     def write(names: tuple[str, str], *, after_first: Callable[[], object]) -> None:
         with Session(pg_engine) as session, session.begin():
@@ -99,11 +99,13 @@ def test_two_flushes_in_opposite_order_end_in_a_deadlock_error_and_the_loser_suc
                 session.flush()
                 if place == 0:
                     after_first()
+        winner_committed.set()
 
     def once(names: tuple[str, str]) -> str | None:
         try:
             write(names, after_first=both_inside.wait)
         except OperationalError as error:
+            assert winner_committed.wait(DEADLINE_SECONDS)  # else both could meet a second time
             write(names, after_first=int)
             return str(error.orig.sqlstate)
         return None
