@@ -68,8 +68,8 @@ _NOTED = ("function", "types")
 def register_handlers(dialect: str) -> Insert:
     """Note that a queue's consumer has a handler, now.
 
-    Parameters: handler, queue, function, types; or a list of them. It must be in the order of the names, so that consumers
-    that write the same rows do not deadlock. Index: the primary key. Locks: the row.
+    Parameters: handler, queue, function, types; or a list of them. It must be in the order of the names, so that
+    consumers that write the same rows do not deadlock. Index: the primary key. Locks: the row.
     """
     row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", *_NOTED)}
     upsert: Insert = (

@@ -42,7 +42,6 @@ SCHEMA_VERSION = 1
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
 """The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
 
-
 FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """The range of moments that Python can read in every time zone; PostgreSQL also has a year 20000, and infinity."""
 
