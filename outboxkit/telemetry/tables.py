@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import engines
 from outboxkit.errors import ConfigurationError
+from outboxkit.sqlstates import sqlstate_of
 from outboxkit.statements import activity, partitions, status
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 from outboxkit.telemetry import catalogue, metrics
@@ -91,7 +92,7 @@ class TableReader:
                     connection.execute(status.limit_reading())
                 readings |= part(connection, self._now())
         except DBAPIError as error:
-            return bool(getattr(error.orig, "sqlstate", None)) and not error.connection_invalidated
+            return sqlstate_of(error) is not None and not error.connection_invalidated
         return True
 
 
