@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from sqlalchemy import Engine
@@ -139,22 +140,14 @@ class Consumer:
         transactions = Transactions(engine, outage, cancellations, self._threads)
         self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=queue)
         self.tables: TableGauges | None = TableGauges(engine)
+        shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
         self._runner = runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
-            records=Records(
-                engine=engine,
-                queue=queue,
-                outage=outage,
-                outcomes=self.outcomes,
-                reports=reports,
-                measurements=measurements,
-            ),
-            reports=reports,
+            records=Records(engine=engine, queue=queue, outage=outage, **shared),
             policy=policy,
             now=database_clock.now,
-            outcomes=self.outcomes,
-            measurements=measurements,
+            **shared,
         )
         self._containment = Containment(
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports

@@ -102,9 +102,9 @@ class ConsumerMeasurements:
         moment = now()
         for message, _, outcome in handled[:: -(-len(handled) // SAMPLE)]:
             if outcome is Outcome.PROCESSED and isinstance(message, Message):
-                made = window.message_time(message.id, message.created_at)
-                if made is not None:
-                    metrics.measure(catalogue.MESSAGE_AGE, max(0.0, (moment - made).total_seconds()), self._queue)
+                since = window.message_time(message.id, message.created_at)
+                if since is not None:
+                    metrics.measure(catalogue.MESSAGE_AGE, max(0.0, (moment - since).total_seconds()), self._queue)
 
     def failed(self, message: Message | Malformed, failed: Failed) -> None:
         """Record retries and dead letters of one message, once for each handler."""

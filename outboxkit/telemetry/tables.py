@@ -29,7 +29,7 @@ Readings = dict[Metric, list[Reading]]
 KEPT_SECONDS = 5.0
 """Readings are that old at most."""
 PATIENCE_SECONDS = 3.0
-"""Whoever collects waits so long for the database, and then does without."""
+"""The time for which a collection waits for the database, before it does without."""
 COUNTED = 10_000
 """Rows of a kind that are counted, and no more."""
 MOST_DESTINATIONS = 20
@@ -145,7 +145,7 @@ def _inbox(connection: Connection, _: datetime) -> Readings:
 
 PARTS_OF_EACH: tuple[Part, ...] = (_outbox, _dead_letters, _parked_keys)
 PARTS: tuple[Part, ...] = (*PARTS_OF_EACH, _database, _inbox)
-"""What is read together. A role that may not read one part has the others."""
+"""The parts that are read one after the other. A role that may not read one has the others."""
 
 
 class TableGauges:
