@@ -27,8 +27,10 @@ class Consumers:
 
     def __init__(self, consumers: Sequence[Consumer]) -> None:
         self._consumers = list(consumers)
-        for consumer in self._consumers:  # they share an event loop, and one watches it
-            consumer.watchdog = None
+        tables = self._consumers[0].tables
+        for consumer in self._consumers:  # they share an event loop and a database, and one watches them
+            consumer.watchdog = consumer.tables = None
+        self._consumers[0].tables = tables
         self._consumers[0].watchdog = Watchdog([handler for each in self._consumers for handler in each.handlers])
 
     @property
