@@ -63,6 +63,30 @@ async def test_what_waits_for_a_rate_holds_up_no_other_handler_and_is_not_lost(
     assert "outboxkit-attempt" not in headers, "waiting is no attempt"
 
 
+async def test_what_waits_for_a_rate_is_as_suspect_as_before(start: Start, broker: PlainClient):
+    """A message that came back may have killed a process; once it has waited for its turn, it may do so again."""
+
+    @inbox_handler("Slow", rate="1/m")
+    async def slow(session: AsyncSession, event: Ordered) -> None: ...
+
+    async with start(slow):
+        pass
+    await asyncio.to_thread(publish, broker, "Ordered", MANY)
+    subscriber = RabbitSubscriber(
+        broker.url, broker.queue, exchange=broker.exchange, topics=["Ordered"], delays=DELAYS, prefetch=MANY
+    )
+    await subscriber.connect()
+    for _ in range(MANY):
+        await subscriber.receive()
+    await subscriber.close()
+    queues = [f"{broker.queue}.retry.{step}" for step in DELAYS_TEXT.split(",")]
+    async with start(slow):
+        await eventually_async(lambda: asyncio.to_thread(lambda: sum(map(broker.depth, queues))))
+    waiting = [each for queue in queues for each in await asyncio.to_thread(broker.take_all, queue)]
+    assert waiting
+    assert {(each.properties.headers or {}).get("outboxkit-redeliveries") for each in waiting} == {1}
+
+
 async def test_a_handler_that_hangs_in_its_concurrency_holds_up_no_other_handler(start: Start, broker: PlainClient):
     gate = asyncio.Event()
 
