@@ -1,6 +1,5 @@
 """Events of older versions: the chain of upcasts, and what is decoded through it."""
 
-import copy
 import itertools
 import json
 import sys
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit import ConfigurationError, DecodeError, Message, NewerVersion, codec, event, upcast, upcasts
+from outboxkit import ConfigurationError, DecodeError, Message, NewerVersion, event, upcast, upcasts
 from tests.unit.shop import OrderConfirmed, message
 
 NUMBERS = itertools.count()
@@ -106,30 +105,6 @@ def test_a_newer_version_is_told_from_a_wrong_payload():
 def test_a_payload_that_cannot_be_brought_up_to_date_is_undecodable(payload: bytes, text: str):
     with pytest.raises(DecodeError, match=text):
         upcasts.event_of(OrderBooked, message(type="OrderBooked", version=1, payload=payload))
-
-
-@pytest.mark.parametrize("digits", ["1234567890123456789.123456789", "0.10", "1E-7", "-0.0", "123456789012345678901"])
-@pytest.mark.parametrize("more", ["", ', "note": null'])
-def test_numbers_keep_the_digits_that_a_foreign_producer_wrote(digits: str, more: str):
-    source = (
-        '@event("Paid", version=2)\n@dataclass\nclass Paid:\n    total: Decimal\n    again: Decimal\n    rest: list\n'
-    )
-    source += '@upcast("Paid", 1)\ndef step(document):\n    number = document["total"]\n'
-    source += '    return document | {"again": Decimal(str(number)), "rest": [[number + 1, number]]}\n'
-    cls = module_of(f"from decimal import Decimal\n{source}").Paid
-    payload = f'{{"total": {digits}{more}}}'.encode()
-    paid: Any = upcasts.event_of(cls, message(type="Paid", payload=payload))
-    assert (str(paid.total), paid.again) == (str(Decimal(digits)), Decimal(digits))
-    assert paid.rest == [[json.loads(digits) + 1, json.loads(digits)]]
-
-
-def test_a_number_of_a_document_is_a_float():
-    (number,) = codec.decode(upcasts.ANYTHING, b"[1.2345678901234567890]")
-    assert (number * 2, f"{number:.2f}", round(number)) == (2.4691357802469136, "1.23", 1)
-    assert str(number) == repr(copy.deepcopy(number)) == "1.2345678901234567890"
-    assert codec.encode_value({"number": copy.copy(number), "null": None}) == (
-        b'{"number":1.2345678901234567890,"null":null}'
-    )
 
 
 def test_the_error_of_an_upcast_is_its_cause():
