@@ -10,7 +10,7 @@ from outboxkit.message import is_storable_name
 
 ATTEMPT, FIRST_FAILED = f"{OWN}attempt", f"{OWN}first-failed-at"
 HANDLERS, ACCEPTED = f"{OWN}handlers", f"{OWN}accepted-at"
-ABSENT = f"{OWN}absent"
+ABSENT, REPLAYED = f"{OWN}absent", f"{OWN}replayed"
 
 MOST_ATTEMPTS = 1_000_000
 """The most that is read from a header: the number must fit into a column, with those that are still to come."""
@@ -19,7 +19,7 @@ MOST_HANDLERS = 1_000
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 """The latest time that is read. A later one cannot be represented in every time zone."""
 
-_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT))
+_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT, REPLAYED))
 _ABSENT = ("message_id", "type")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -36,6 +36,7 @@ class DeliveryHeaders:
         accepted_at: when an operator accepted it although it is stale.
         absent: on a replay of a dead letter that was not a message, the properties that its publisher did not send:
             `message_id`, `type` or both. They hold stand-ins, because a replay goes through the outbox.
+        replayed: whether an operator had it delivered again.
     """
 
     attempt: int = 1
@@ -43,6 +44,7 @@ class DeliveryHeaders:
     handlers: tuple[str, ...] = ()
     accepted_at: datetime | None = None
     absent: tuple[str, ...] = ()
+    replayed: bool = False
 
     def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "DeliveryHeaders":
         """The headers of the next attempt, for these handlers; if none are given, for the same ones."""
@@ -66,6 +68,8 @@ class DeliveryHeaders:
             headers[ACCEPTED] = _milliseconds(self.accepted_at)
         if self.absent:
             headers[ABSENT] = list(self.absent)
+        if self.replayed:
+            headers[REPLAYED] = True
         return headers
 
 
@@ -82,6 +86,7 @@ def read_delivery_headers(headers: Mapping[str, Any]) -> DeliveryHeaders:
         handlers=_names(headers.get(HANDLERS)),
         accepted_at=_moment(headers.get(ACCEPTED)),
         absent=tuple(name for name in _ABSENT if name in _names(headers.get(ABSENT))),
+        replayed=headers.get(REPLAYED) is True,
     )
 
 

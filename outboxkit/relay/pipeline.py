@@ -54,7 +54,7 @@ class Pipeline:
         clock: Clock,
     ) -> None:
         self._claimer = claimer
-        self._publishing = Publishing(publisher)
+        self._publishing = Publishing(publisher, destination=claimer.destination)
         self._writer = writer
         self._policy = policy
         self._on_settled = on_settled
