@@ -31,7 +31,9 @@ def publish(broker: PlainClient, count: int = COUNT, size: int = MIB, **properti
 
 async def take_all_there_is(subscriber: RabbitSubscriber) -> list[object]:
     """Whatever arrives without anything being settled."""
-    held: list[object] = []
+    at_work, held = subscriber._channel, list[object]()
+    assert at_work is not None
+    await eventually_async(lambda: asyncio.sleep(0, at_work._acks.unacked_bytes), lambda unacked: unacked > LIMIT)
     while True:
         try:
             held.append(await asyncio.wait_for(subscriber.receive(), 2))

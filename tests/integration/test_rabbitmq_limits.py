@@ -141,14 +141,15 @@ def full(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[str]:
 
 async def retry_until_full(subscriber: RabbitSubscriber) -> tuple[int, list["asyncio.Task[timedelta]"]]:
     """How many copies the queue took, and the three retries that wait."""
-    took, waiting = 0, []
+    started: list[asyncio.Task[timedelta]] = []
+    waiting: list[asyncio.Task[timedelta]] = []
     while len(waiting) < 3:
         delivery = await subscriber.receive()
         assert delivery is not None
-        retrying = asyncio.create_task(delivery.retry(LATER))
-        await asyncio.wait((retrying,), timeout=0.7)
-        took, waiting = took + retrying.done(), waiting if retrying.done() else [*waiting, retrying]
-    return took, waiting
+        started.append(asyncio.create_task(delivery.retry(LATER)))
+        await asyncio.wait(started[-1:], timeout=0.7)
+        waiting = [retry for retry in started if not retry.done()]
+    return len(started) - len(waiting), waiting
 
 
 async def test_a_retry_queue_that_is_full_is_waited_for_and_told_once(

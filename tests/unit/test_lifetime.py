@@ -158,7 +158,7 @@ def test_nothing_that_a_handler_left_behind_holds_up_the_end(left: str):
     return 4
 """
     with running(service) as child:
-        child.communicate(timeout=30)
+        child.communicate(timeout=120)
     assert child.returncode == 4
 
 
