@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, urls
-from outboxkit.brokers import Subscriber, address_of
+from outboxkit.brokers import Subscriber, address_of, system_of
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.containment import Containment
 from outboxkit.consumer.database_clock import DatabaseClock
@@ -31,7 +31,7 @@ from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
-from outboxkit.telemetry import metrics
+from outboxkit.telemetry import metrics, tracing
 from outboxkit.telemetry.tables import TableGauges
 from outboxkit.threads import Threads
 
@@ -148,6 +148,7 @@ class Consumer:
             policy=policy,
             now=database_clock.now,
             **shared,
+            place=tracing.Place(system_of(subscriber), queue),
         )
         self._containment = Containment(
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports

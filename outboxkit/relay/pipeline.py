@@ -58,7 +58,7 @@ class Pipeline:
         measurements: RelayMeasurements,
     ) -> None:
         self._claimer = claimer
-        self._publishing = Publishing(publisher)
+        self._publishing = Publishing(publisher, destination=claimer.destination)
         self._writer = writer
         self._policy = policy
         self._on_settled = on_settled
