@@ -13,11 +13,14 @@ from outboxkit.statements import (
     idempotency,
     inbox,
     notifier,
+    overdue,
     partitions,
     published,
     resolve,
+    server,
     settle,
     status,
+    storage,
     write,
 )
 
@@ -30,10 +33,13 @@ __all__ = [
     "idempotency",
     "inbox",
     "notifier",
+    "overdue",
     "partitions",
     "published",
     "resolve",
+    "server",
     "settle",
     "status",
+    "storage",
     "write",
 ]
