@@ -117,9 +117,7 @@ def rights() -> Select[str, str, str, bool]:
     of_table = func.has_table_privilege(role, table, needs.c.privileges)
     of_column = func.has_column_privilege(role, table, needs.c.columns, needs.c.privileges)
     granted = case((needs.c.columns == literal_column("''"), of_table), else_=of_column)
-    return select(
-        needs.c.tables, needs.c.privileges, needs.c.columns, func.coalesce(granted, literal_column("false"))
-    )
+    return select(needs.c.tables, needs.c.privileges, needs.c.columns, func.coalesce(granted, literal_column("false")))
 
 
 def stick() -> Select[str, int]:
