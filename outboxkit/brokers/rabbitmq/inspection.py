@@ -47,7 +47,7 @@ class Denied(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class BrokerRefusal:
     """The refusal of a connection or of a declaration.
 
     Attributes:
@@ -85,7 +85,7 @@ class Inspection:
         self.version = _text(wire.server_properties.get("version"))
         self.product = _text(wire.server_properties.get("product"))
 
-    async def queue(self, name: str) -> Depth | Refusal:
+    async def queue(self, name: str) -> Depth | BrokerRefusal:
         """The length of a queue, or why it cannot be told.
 
         Raises:
@@ -98,7 +98,7 @@ class Inspection:
 
         return await self._ask(f"queue {name!r}", ask)
 
-    async def difference(self, name: str, arguments: FieldTable) -> Refusal | None:
+    async def difference(self, name: str, arguments: FieldTable) -> BrokerRefusal | None:
         """The difference of a queue that is there from a durable one with these arguments; None if there is none.
 
         Raises:
@@ -110,7 +110,7 @@ class Inspection:
 
         return await self._ask(f"queue {name!r}", ask)
 
-    async def exchange(self, name: str) -> Refusal | None:
+    async def exchange(self, name: str) -> BrokerRefusal | None:
         """The reason why there is no durable topic exchange of this name; None if there is one.
 
         Raises:
@@ -125,7 +125,7 @@ class Inspection:
 
         return await self._ask(f"exchange {name!r}", look) or await self._ask(f"exchange {name!r}", compare)
 
-    async def _ask(self, what: str, ask: Callable[[aiormq.abc.AbstractChannel], Awaitable[T]]) -> T | Refusal:
+    async def _ask(self, what: str, ask: Callable[[aiormq.abc.AbstractChannel], Awaitable[T]]) -> T | BrokerRefusal:
         """The answer on a channel of its own, or the refusal."""
         try:
             with connection.convert_errors(f"cannot look at {what}"):
@@ -137,11 +137,11 @@ class Inspection:
             cause = error.__cause__
             if not isinstance(cause, aiormq.exceptions.AMQPChannelError):
                 raise
-            return Refusal(_denied(cause), printable(connection.describe(cause)))
+            return BrokerRefusal(_denied(cause), printable(connection.describe(cause)))
 
 
 @asynccontextmanager
-async def inspect(url: str, *, timeout: float) -> AsyncIterator[Inspection | Refusal]:
+async def inspect(url: str, *, timeout: float) -> AsyncIterator[Inspection | BrokerRefusal]:
     """The inspection of the node at this URL, or why there is none. Each step has `timeout` seconds.
 
     Raises:
@@ -152,7 +152,7 @@ async def inspect(url: str, *, timeout: float) -> AsyncIterator[Inspection | Ref
         opened = await connection.connect(url, name=NAME, timeout=timeout, tap=tap)
     except BrokerUnavailable as error:
         reason = tap.reason or connection.describe(error.__cause__)
-        refusal = Refusal(_obstacle(error.__cause__, tap.code, tap.reason), printable(reason))
+        refusal = BrokerRefusal(_obstacle(error.__cause__, tap.code, tap.reason), printable(reason))
     if opened is None:
         yield refusal
         return

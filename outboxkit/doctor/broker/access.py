@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 from outboxkit import urls
-from outboxkit.brokers.rabbitmq.inspection import Denied, Obstacle, Refusal
+from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Obstacle
 from outboxkit.brokers.rabbitmq.topology import dead_queue, retry_queue
 from outboxkit.doctor.broker.facts import Rights
 from outboxkit.doctor.broker.look import Look
@@ -53,7 +53,7 @@ def of_connection(look: Look) -> Iterator[Diagnosis]:
         )
 
 
-def _refused(url: str, refusal: Refusal, subject: BrokerSubject) -> Diagnosis:
+def _refused(url: str, refusal: BrokerRefusal, subject: BrokerSubject) -> Diagnosis:
     """The problem of a broker that cannot be used."""
     shown, (user, _) = urls.shown(url), subject.user
     name, vhost, rights = shlex.quote(user), shlex.quote(subject.vhost), _grant(subject, user)
@@ -190,7 +190,7 @@ def _lacks(look: Look) -> Iterator[str]:
 
 def _lacks_of(rights: Rights, subject: BrokerSubject) -> Iterator[str]:
     """The rights that are needed and not there."""
-    for verb, names in needed_rights(subject).items():
+    for verb, names in rights_to_work(subject).items():
         lacking = [name for name in names if not allows(rights, verb, name)]
         if lacking == [subject.exchange] and verb == "write" and subject.queues and not subject.routes:
             continue  # it is a consumer's user, and another one is the relay's
@@ -207,7 +207,7 @@ def allows(rights: Rights, verb: str, name: str) -> bool:
         return True
 
 
-def needed_rights(subject: BrokerSubject) -> dict[str, list[str]]:
+def rights_to_work(subject: BrokerSubject) -> dict[str, list[str]]:
     """The names that relays and consumers with these settings configure, write and read."""
     exchange, names = subject.exchange, [queue.name for queue in subject.queues]
     if not names:
@@ -226,7 +226,7 @@ def needed_rights(subject: BrokerSubject) -> dict[str, list[str]]:
 
 def _grant(subject: BrokerSubject, user: str) -> str:
     """The command that gives a user the rights that are needed."""
-    patterns = _as_arguments(needed_rights(subject))
+    patterns = _as_arguments(rights_to_work(subject))
     return f"rabbitmqctl set_permissions -p {shlex.quote(subject.vhost)} {shlex.quote(user)} {patterns}"
 
 

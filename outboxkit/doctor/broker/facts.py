@@ -92,7 +92,7 @@ class Rights(msgspec.Struct, frozen=True):
     read: str
 
 
-class Reports(msgspec.Struct, frozen=True):
+class ApiReports(msgspec.Struct, frozen=True):
     """The reports of the API. None: it is not there, or this user may not see it.
 
     Attributes:
@@ -117,7 +117,7 @@ class Reports(msgspec.Struct, frozen=True):
         return self.nodes is not None and len(self.nodes) > 1
 
 
-async def read(api: Management, subject: BrokerSubject) -> Reports:
+async def read_reports(api: Management, subject: BrokerSubject) -> ApiReports:
     """The reports that the API's user may see.
 
     Raises:
@@ -138,7 +138,7 @@ async def read(api: Management, subject: BrokerSubject) -> Reports:
     names = _queues_of(subject, bound)
     answers = await _all(api, [("queues", vhost, name) for name in names])
     listed = _as(exchanges, tuple[ExchangeReport, ...])
-    return Reports(
+    return ApiReports(
         tags=_tags(who.content.get("tags")),
         alarms=_alarms(alarms),
         nodes=_as(nodes, tuple[NodeReport, ...]),

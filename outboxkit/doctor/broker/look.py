@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from urllib.parse import parse_qs, urlsplit
 
-from outboxkit.brokers.rabbitmq.inspection import Depth, Inspection, Refusal, inspect
+from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Depth, Inspection, inspect
 from outboxkit.brokers.rabbitmq.management import PORT, TLS_PORT, Management
 from outboxkit.brokers.rabbitmq.topology import declarations
-from outboxkit.doctor.broker.facts import Bound, Reports, read
+from outboxkit.doctor.broker.facts import ApiReports, Bound, read_reports
 from outboxkit.doctor.broker.subject import BrokerSubject
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.outage import Clock
@@ -26,7 +26,7 @@ class Node:
     """
 
     url: str
-    refusal: Refusal | None
+    refusal: BrokerRefusal | None
     version: str = ""
 
 
@@ -50,11 +50,11 @@ class Look:
 
     subject: BrokerSubject
     nodes: Sequence[Node] = ()
-    exchange: Refusal | None = None
-    depths: Mapping[str, Depth | Refusal] = field(default_factory=dict)
-    differences: Mapping[str, Refusal] = field(default_factory=dict)
+    exchange: BrokerRefusal | None = None
+    depths: Mapping[str, Depth | BrokerRefusal] = field(default_factory=dict)
+    differences: Mapping[str, BrokerRefusal] = field(default_factory=dict)
     interrupted: str = ""
-    reports: Reports | None = None
+    reports: ApiReports | None = None
     silence: str = ""
     api: str = ""
     refused_size: str = ""
@@ -95,11 +95,11 @@ async def _over_amqp(subject: BrokerSubject) -> Look:
     usable = next((node.url for node in nodes if node.refusal is None), None)
     if usable is None:
         return look
-    depths: dict[str, Depth | Refusal] = {}
-    differences: dict[str, Refusal] = {}
+    depths: dict[str, Depth | BrokerRefusal] = {}
+    differences: dict[str, BrokerRefusal] = {}
     try:
         async with asyncio.timeout(subject.timeout), inspect(usable, timeout=subject.timeout) as inspection:
-            if isinstance(inspection, Refusal):
+            if isinstance(inspection, BrokerRefusal):
                 return replace(look, interrupted=inspection.reason)
             look = replace(look, exchange=await inspection.exchange(subject.exchange))
             await _look_at_queues(inspection, subject, depths, differences)
@@ -110,7 +110,7 @@ async def _over_amqp(subject: BrokerSubject) -> Look:
 
 async def _node(url: str, timeout: float) -> Node:
     async with inspect(url, timeout=timeout) as inspection:
-        if isinstance(inspection, Refusal):
+        if isinstance(inspection, BrokerRefusal):
             return Node(url, inspection)
         return Node(url, None, inspection.version)
 
@@ -118,8 +118,8 @@ async def _node(url: str, timeout: float) -> Node:
 async def _look_at_queues(
     inspection: Inspection,
     subject: BrokerSubject,
-    depths: dict[str, Depth | Refusal],
-    differences: dict[str, Refusal],
+    depths: dict[str, Depth | BrokerRefusal],
+    differences: dict[str, BrokerRefusal],
 ) -> None:
     """Look for each queue, and compare it with the declaration of a consumer if it is there."""
     for queue in subject.queues:
@@ -137,7 +137,7 @@ async def _over_api(subject: BrokerSubject, clock: Clock) -> Look:
     for api in _apis(subject, clock):
         try:
             async with asyncio.timeout(subject.timeout):
-                return Look(subject, reports=await read(api, subject), api=api.address)
+                return Look(subject, reports=await read_reports(api, subject), api=api.address)
         except (BrokerUnavailable, TimeoutError) as error:
             look = Look(subject, silence=str(error) or f"{api.address} did not answer in time", api=api.address)
     return look

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator
 
-from outboxkit.brokers.rabbitmq.inspection import Denied, Depth, Refusal
+from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth
 from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER, dead_queue, retry_queue
 from outboxkit.doctor.broker.facts import QueueReport
 from outboxkit.doctor.broker.look import Look
@@ -40,7 +40,7 @@ def of_queues(look: Look) -> Iterator[Diagnosis]:
     """Whether our queues are there, as consumers declare them."""
     for queue in look.subject.queues:
         depth = look.depths.get(queue.name)
-        if isinstance(depth, Refusal):
+        if isinstance(depth, BrokerRefusal):
             yield _absent(queue, depth, look)
             continue
         yield from _different(queue, look)
@@ -53,7 +53,7 @@ def of_queues(look: Look) -> Iterator[Diagnosis]:
     yield from _members(look)
 
 
-def _absent(queue: ExpectedQueue, refusal: Refusal, look: Look) -> Diagnosis:
+def _absent(queue: ExpectedQueue, refusal: BrokerRefusal, look: Look) -> Diagnosis:
     if refusal.kind is not Denied.MISSING:
         return problem(
             "queue-unusable",
@@ -119,7 +119,9 @@ def _beside(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
     retries = [retry_queue(queue.name, delay) for delay in look.subject.delays]
     names = [*retries, dead_queue(queue.name)] if look.subject.is_declared else retries
     missing = [
-        name for name in names if isinstance(each := look.depths.get(name), Refusal) and each.kind is Denied.MISSING
+        name
+        for name in names
+        if isinstance(each := look.depths.get(name), BrokerRefusal) and each.kind is Denied.MISSING
     ]
     if missing:
         yield warning(

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator
 
 from outboxkit.brokers.memory import matches
-from outboxkit.doctor.broker.facts import Bound, ExchangeReport, Reports
+from outboxkit.doctor.broker.facts import ApiReports, Bound, ExchangeReport
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import ExpectedQueue
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
@@ -13,7 +13,7 @@ SHOWN = 10
 """Names that a finding lists, at most."""
 
 
-def routed(reports: Reports, exchange: str, key: str, visited: frozenset[str] = frozenset()) -> set[str]:
+def routed(reports: ApiReports, exchange: str, key: str, visited: frozenset[str] = frozenset()) -> set[str]:
     """The queues that get a message which is published to this exchange with this routing key.
 
     What the routing key alone does not tell, such as a headers exchange, counts as routed.
@@ -57,7 +57,7 @@ def of_routes(look: Look) -> Iterator[Diagnosis]:
         yield from _unhandled(queue, look, bound)
 
 
-def _unwanted(look: Look, reports: Reports) -> Iterator[Diagnosis]:
+def _unwanted(look: Look, reports: ApiReports) -> Iterator[Diagnosis]:
     """The types in the outbox that no queue wants."""
     exchange = look.subject.exchange
     unwanted = {key: count for key, count in look.subject.routes.items() if not routed(reports, exchange, key)}
@@ -90,7 +90,7 @@ def _unbound(queue: ExpectedQueue, look: Look) -> Diagnosis:
     )
 
 
-def _unserved(queue: ExpectedQueue, look: Look, reports: Reports) -> Iterator[Diagnosis]:
+def _unserved(queue: ExpectedQueue, look: Look, reports: ApiReports) -> Iterator[Diagnosis]:
     """The types that a handler takes and its queue does not get."""
     exchange = look.subject.exchange
     missing = [type_ for type_ in queue.types if queue.name not in routed(reports, exchange, type_)]

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import event, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
-from outboxkit.doctor.broker.access import needed_rights
+from outboxkit.doctor.broker.access import rights_to_work
 from outboxkit.doctor.broker.subject import BrokerSubject, ExpectedQueue
 from outboxkit.doctor.diagnosis import Diagnosis
 from outboxkit.doctor.examine import examine
@@ -163,7 +163,7 @@ def patterns(client: PlainClient, **changes: str) -> dict[str, str]:
         queues=(ExpectedQueue(name=client.queue),),
         delays=DELAYS,
     )
-    rights = {verb: f"^({'|'.join(names)})$" for verb, names in needed_rights(subject).items()}
+    rights = {verb: f"^({'|'.join(names)})$" for verb, names in rights_to_work(subject).items()}
     return rights | changes
 
 
