@@ -45,7 +45,6 @@ BAD = {
         SECRET,
         f"amqp://a:{SECRET}@mq/",
         f"http://a:{SECRET}@x@mq/",
-        "http://",
         f"http://{SECRET} /",
     ],
     "destination": ["", "x" * 256],

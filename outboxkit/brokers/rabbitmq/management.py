@@ -121,6 +121,8 @@ class Management:
             connection.close()
         if len(body) > LARGEST:
             raise ValueError(f"the answer is larger than {LARGEST} bytes")
+        if response.length:
+            raise ValueError("the answer was cut off")
         return ApiAnswer(response.status, _decoded(body), _ahead(date, sent, received))
 
 

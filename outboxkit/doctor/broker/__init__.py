@@ -30,7 +30,7 @@ SHARE = 0.4
 _LOOK = "look at the broker"
 
 
-async def check_broker(installation: Installation) -> AsyncGenerator[Diagnosis]:
+async def check_nodes(installation: Installation) -> AsyncGenerator[Diagnosis]:
     """Look at the broker, for all checks, and judge whether it lets this user in.
 
     Raises:
@@ -111,7 +111,7 @@ def _check(
 
 
 CHECKS = (
-    Check("connection", check_broker),
+    Check("connection", check_nodes),
     _check("encryption", access.of_encryption),
     _check("account", access.of_account),
     _check("rights", access.of_rights, needs_amqp=True),

@@ -118,11 +118,8 @@ def _beside(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
     """The queues beside ours that are missing."""
     retries = [retry_queue(queue.name, delay) for delay in look.subject.delays]
     names = [*retries, dead_queue(queue.name)] if look.subject.is_declared else retries
-    missing = [
-        name
-        for name in names
-        if isinstance(each := look.depths.get(name), BrokerRefusal) and each.kind is Denied.MISSING
-    ]
+    depths = {name: look.depths.get(name) for name in names}
+    missing = [name for name, depth in depths.items() if getattr(depth, "kind", None) is Denied.MISSING]
     if missing:
         yield warning(
             "queue-beside-missing",
