@@ -14,6 +14,7 @@ from tests.polling import eventually
 from tests.servers import Server
 
 OF_TEST_SERVERS = {"fsync-off", "full-page-writes-off", "role-too-wide", "server-minor-old", "server-unsupported"}
+OF_TEST_SERVERS |= {"schema-open"}  # before PostgreSQL 15
 
 
 def test_a_new_installation_is_safe_but_for_its_server(postgresql_url: str) -> None:
