@@ -29,6 +29,7 @@ class Thresholds:
         forgotten: how much longer than its retention a row may stay, until a pruner is missed.
         skew: how far the clocks of this machine and the database may be apart; ten times as far is a problem.
         dead_rows: dead rows of a table that vacuum may leave.
+        connections: the share of the server's connections that may be used.
         transaction_ids: the age of the oldest transaction id; a server stops at about two thousand million.
         wal_bytes: how much write-ahead log an unused replication slot may keep.
         check_seconds: how long a check may take.
@@ -43,6 +44,7 @@ class Thresholds:
     forgotten: timedelta = timedelta(days=2)
     skew: timedelta = timedelta(seconds=30)
     dead_rows: int = 100_000
+    connections: float = 0.9
     transaction_ids: int = 1_000_000_000
     wal_bytes: int = 1 << 30
     check_seconds: float = 5.0

@@ -20,7 +20,7 @@ from sqlalchemy import (
     union,
 )
 
-from outboxkit.tables import PARKED, dead_letter, effect, idempotency, inbox, outbox, published
+from outboxkit.tables import PARKED, attempt, dead_letter, effect, idempotency, inbox, outbox, published
 
 _LIMIT = bindparam("limit", type_=Integer)
 _DESTINATION = bindparam("destination", type_=String)
@@ -204,6 +204,14 @@ def handlers() -> Select[str]:
     partition. Locks: none.
     """
     return _each("handlers", inbox.c.handler)
+
+
+def queues_with_crashes() -> Select[str]:
+    """The queues of crash records, at most `most`.
+
+    However many rows there are, it reads one for each queue. Parameters: most. Index: the primary key. Locks: none.
+    """
+    return _each("queues", attempt.c.queue)
 
 
 def count_processed() -> Select[int]:
