@@ -139,6 +139,7 @@ READS: dict[str, Callable[[], Any]] = {
         statements.overdue.oldest_effect,
         statements.overdue.oldest_request,
         oldest_unplaced,
+        statements.overdue.parking,
     )
 }
 
@@ -188,7 +189,7 @@ def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:
 
 def explain(connection: Connection, statement: Any, destination: str = "default") -> dict[str, Any]:
     made = statement.compile(connection)
-    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1"}
+    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1", "key": "k7"}
     values = made.params | LIMIT | given
     given = {name: values[name] for name in made.params}
     query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {made}"
