@@ -1,4 +1,4 @@
-"""Statements that look for what should be gone: the oldest rows that prune should have deleted, and what parks a key."""
+"""Statements that look for what should be gone: rows that prune should have deleted, and what parks a key."""
 
 from typing import Any
 

@@ -19,8 +19,8 @@ MESSAGE = """
 """
 PLAIN = {"id": "m", "key": None, "destination": "default", "held": False, "due": None, "attempts": 0, "error": None}
 DEAD = """
-    INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, error, attempts,
-                                       parked, dead_at)
+    INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, error,
+                                       attempts, parked, dead_at)
     VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'refused', 'the queue is full', 10, %s,
             now() - interval '3 days')
 """
