@@ -13,13 +13,14 @@ from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.statements import activity, overdue, status
+from outboxkit.statements import activity, lives, overdue, status
 from outboxkit.wording import COUNTED, Count, many, printable_name, span
 
 LIMIT = {"limit": COUNTED + 1}
 MOST_DESTINATIONS = 100
 RELAY = "outboxkit relay"
 _TOP, _MOST_TYPES = 3, 5
+_LAST = 2**63 - 1
 _LONGEST_ERROR = 200
 
 
@@ -125,7 +126,7 @@ async def check_dead_letters(installation: Installation) -> AsyncGenerator[Diagn
     async with installation.database() as connection:
         now = await partitions.clock(connection)
         open_ = (await connection.execute(status.dead_open(), LIMIT)).all()
-        oldest = (await connection.execute(status.oldest_dead())).one_or_none()
+        oldest = (await connection.execute(overdue.oldest_dead())).one_or_none()
         parked = [row async for row in _parked(connection)]
     for finding in (*_of_parked(parked), *_of_open(open_, oldest, now, installation)):
         yield finding
@@ -149,8 +150,8 @@ async def _parked(connection: AsyncConnection) -> AsyncGenerator[ParkedBehind]:
     for name in names:
         top = (await connection.execute(status.parked_keys(), LIMIT | {"top": _TOP, "destination": name})).all()
         for key, waiting, dead, keys, _ in top:
-            of_key = {"key": key, "destination": name}
-            letter = (await connection.execute(overdue.parking(), of_key)).one_or_none()
+            of_key = {"key": key, "destination": name, "position": _LAST}
+            letter = (await connection.execute(lives.parking(), of_key)).one_or_none()
             if letter is not None:
                 yield ParkedBehind(name, key, waiting, dead, keys, letter)
 
@@ -163,9 +164,8 @@ def _of_parked(parked: Sequence[ParkedBehind]) -> Iterator[Diagnosis]:
         yield problem(
             "key-parked",
             f"The key {key}{to} is parked: {many(each.waiting, 'message')} {'waits' if each.waiting == 1 else 'wait'} "
-            f"behind {many(each.dead, 'dead letter')}, first of message {printable_name(letter.message_id)}, "
-            f"{printable_name(letter.type)} ({letter.reason}): {printable(letter.error or '-', _LONGEST_ERROR)}."
-            f"{others}",
+            f"behind {many(each.dead, 'dead letter')}. The first is message {printable_name(letter.message_id)} "
+            f"({letter.reason}): {printable(letter.error or '-', _LONGEST_ERROR)}.{others}",
             why="Messages of a key stay in order, so that the later ones wait until somebody decides on the dead one.",
             cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
             commands=(

@@ -1,8 +1,8 @@
-"""Statements that look for what should be gone: rows that prune should have deleted, and what parks a key."""
+"""Statements that look for what should be gone: rows that prune should have deleted, and open dead letters."""
 
 from typing import Any
 
-from sqlalchemy import Select, String, bindparam, column, func, literal_column, select, table
+from sqlalchemy import Select, column, func, literal_column, select, table
 
 from outboxkit.statements.dialects import unplaced_rows
 from outboxkit.tables import UtcDateTime, dead_letter, effect, idempotency, inbox
@@ -32,21 +32,8 @@ def first_dead_letter() -> Select[Any]:
     return select(dead_letter.c.dead_at, dead_letter.c.parked).order_by(dead_letter.c.id).limit(literal_column("1"))
 
 
-def parking() -> Select[Any]:
-    """The oldest dead letter that parks a key: its id, message id, type, reason and error.
-
-    Parameters: key, destination. Index: outboxkit_dead_letter_parked. Locks: none.
-    """
-    columns = (
-        dead_letter.c.id,
-        dead_letter.c.message_id,
-        dead_letter.c.type,
-        dead_letter.c.reason,
-        dead_letter.c.error,
-    )
-    same = (
-        dead_letter.c.key == bindparam("key", type_=String),
-        dead_letter.c.destination == bindparam("destination", type_=String),
-    )
-    of_key = select(*columns).where(dead_letter.c.parked, *same)
-    return of_key.order_by(dead_letter.c.id).limit(literal_column("1"))
+def oldest_dead() -> Select[Any]:
+    """The open dead letter with the lowest id. Index: outboxkit_dead_letter_open. Locks: none."""
+    columns = (dead_letter.c.id, dead_letter.c.dead_at, dead_letter.c.type, dead_letter.c.error)
+    is_open = dead_letter.c.resolution.is_(None)
+    return select(*columns).where(is_open).order_by(dead_letter.c.id).limit(literal_column("1"))

@@ -20,8 +20,8 @@ MESSAGE = """
 PLAIN = {"id": "m", "key": None, "destination": "default", "held": False, "due": None, "attempts": 0, "error": None}
 DEAD = """
     INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, error,
-                                       attempts, parked, dead_at)
-    VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'refused', 'the queue is full', 10, %s,
+                                       attempts, parked, position, dead_at)
+    VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'refused', 'the queue is full', 10, %s, 7,
             now() - interval '3 days')
 """
 HANDLER = "INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES (%s, %s, now() - interval '3 hours')"
@@ -81,8 +81,8 @@ def test_a_key_that_is_parked(postgresql_url: str) -> None:
     parked, dead = look(postgresql_url, waiting.check_dead_letters)
     assert (parked.code, parked.severity) == ("key-parked", "problem")
     assert parked.what == (
-        "The key order 7 is parked: 1 message waits behind 1 dead letter, first of message m-7, OrderConfirmed "
-        "(refused): the queue is full."
+        "The key order 7 is parked: 1 message waits behind 1 dead letter. The first is message m-7 (refused): "
+        "the queue is full."
     )
     assert parked.commands[1] == "outboxkit dead replay --key 'order 7'"
     assert dead.code == "dead-letters-old"

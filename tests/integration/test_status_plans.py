@@ -135,12 +135,11 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.count_remembered,
         statements.status.unknown_effects,
         statements.status.failing,
-        statements.status.oldest_dead,
+        statements.overdue.oldest_dead,
         statements.overdue.first_dead_letter,
         statements.overdue.oldest_effect,
         statements.overdue.oldest_request,
         oldest_unplaced,
-        statements.overdue.parking,
     )
 }
 
@@ -190,7 +189,7 @@ def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:
 
 def explain(connection: Connection, statement: Any, destination: str = "default") -> dict[str, Any]:
     made = statement.compile(connection)
-    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1", "key": "k7"}
+    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1"}
     values = made.params | LIMIT | given
     given = {name: values[name] for name in made.params}
     query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {made}"
