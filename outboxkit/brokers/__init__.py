@@ -219,6 +219,15 @@ def address_of(broker: object) -> str:
     return str(getattr(broker, "address", type(broker).__name__))
 
 
+def trouble_of(broker: object) -> str | None:
+    """The reason for which a publisher or subscriber cannot be used now: its `trouble`. None: it can, or says nothing.
+
+    It may be called from another thread.
+    """
+    trouble: str | None = getattr(broker, "trouble", None)
+    return trouble
+
+
 def is_slow(publisher: Publisher) -> bool:
     """Whether the publisher has `slow = True`: a batch may take seconds, or it writes to the database itself.
 
