@@ -18,6 +18,7 @@ from outboxkit.brokers import is_slow
 from outboxkit.errors import ConfigurationError
 from outboxkit.process import LEAVING
 from outboxkit.settings import Settings, without_secrets
+from outboxkit.telemetry import scrape
 from outboxkit.urls import ListenAddress
 
 __all__ = ["AdminPort", "Worker", "serving"]
@@ -38,7 +39,7 @@ async def serving(settings: Settings, worker: Worker) -> AsyncIterator[ListenAdd
     listening = _listen(settings.admin_port)
     address = ListenAddress(*listening.getsockname()[:2])
     heartbeat = Heartbeat(asyncio.get_running_loop())
-    facts = Facts(worker, heartbeat, _publish_limit(settings, worker), without_secrets(settings))
+    facts = Facts(worker, heartbeat, _publish_limit(settings, worker), without_secrets(settings), _unmeasured())
     port = AdminPort(listening, pages_of(facts))
     heartbeat.start()
     port.start()
@@ -62,6 +63,16 @@ def _listen(address: ListenAddress) -> socket.socket:
             f"OUTBOXKIT_ADMIN_PORT is {str(address)!r}: nothing can listen there ({reason}). A free port of "
             "this machine is accepted; each process needs one of its own"
         ) from error
+
+
+def _unmeasured() -> str | None:
+    """Have metrics collected from now on; returns the reason if they cannot be."""
+    try:
+        scrape.prepare()
+    except (ModuleNotFoundError, ConfigurationError) as error:
+        logs.logger().warning("the admin port has no metrics", reason=str(error))
+        return str(error)
+    return None
 
 
 def _publish_limit(settings: Settings, worker: Worker) -> float:

@@ -4,19 +4,22 @@ import asyncio
 import json
 import os
 import platform
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
 
-from outboxkit import __version__, statements
+from outboxkit import __version__, logs, statements
 from outboxkit.admin.port import MakePage, Page, text_page
 from outboxkit.failures import first_line
 from outboxkit.health import Health
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.statements.dialects import has_one_writer
+from outboxkit.telemetry import scrape
 
 T = TypeVar("T")
 
@@ -106,17 +109,20 @@ class Facts:
         heartbeat: of the worker's event loop.
         publish_limit: the seconds after which a call of the publisher is stuck.
         settings: the settings without secrets.
+        unmeasured: the reason for which there are no metrics; None: there are.
     """
 
     worker: Worker
     heartbeat: Heartbeat
     publish_limit: float
     settings: Mapping[str, object]
+    unmeasured: str | None
 
 
 def pages_of(facts: Facts) -> Mapping[str, MakePage]:
     """The pages of a worker by their paths."""
     database, started_at = Shared(lambda: _database_trouble(facts)), datetime.now(UTC)
+    scraped = Shared(_scrape)
 
     async def live() -> Page:
         trouble = stuck(facts.worker.health(), facts.heartbeat.age, facts.publish_limit)
@@ -141,7 +147,9 @@ def pages_of(facts: Facts) -> Mapping[str, MakePage]:
         return Page(HTTPStatus.OK, json.dumps(content, indent=2).encode() + b"\n", "application/json")
 
     async def metrics() -> Page:
-        return text_page(HTTPStatus.NOT_IMPLEMENTED, "metrics need an extra: pip install 'outboxkit[metrics]'")
+        if facts.unmeasured is not None:
+            return text_page(HTTPStatus.NOT_IMPLEMENTED, facts.unmeasured)
+        return await scraped()
 
     return {"/metrics": metrics, "/livez": live, "/readyz": ready, "/info": information}
 
@@ -173,6 +181,28 @@ async def _database_trouble(facts: Facts) -> str | None:
     except Exception as error:  # noqa: BLE001 - whatever it is, the client hears of it
         return first_line(error)
     return None
+
+
+async def _scrape() -> Page:
+    """A scrape, in a daemon thread of its own: it may wait for the database, and nothing has to wait for it."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Page] = loop.create_future()
+
+    def tell(page: Page) -> None:
+        if not done.done():
+            done.set_result(page)
+
+    def run() -> None:
+        try:
+            page = Page(HTTPStatus.OK, scrape.text(), scrape.CONTENT_TYPE)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the thread ends with an answer
+            logs.logger().error("the metrics could not be scraped", exc_info=error)
+            page = text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "the metrics could not be scraped: the log has it")
+        with suppress(RuntimeError):  # the port is closed
+            loop.call_soon_threadsafe(tell, page)
+
+    threading.Thread(target=run, name="outboxkit scrape", daemon=True).start()
+    return await done
 
 
 async def _ask(engine: AsyncEngine) -> None:

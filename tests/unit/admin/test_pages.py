@@ -17,9 +17,10 @@ from outboxkit.admin import pages
 from outboxkit.admin.pages import Heartbeat, Shared, stuck
 from outboxkit.health import Health
 from outboxkit.settings import Settings
+from outboxkit.telemetry import scrape
 from outboxkit.urls import ListenAddress
+from tests.admin_client import Answered, get
 from tests.polling import eventually
-from tests.unit.admin.conftest import Answered, get
 
 FREE = {"admin_port": "0"}
 FINE = Health("relay", publishing=1.0, without_turn=2.0, servers={"broker": None})
@@ -142,6 +143,55 @@ async def test_information_has_the_settings_without_secrets(database_url: str, s
     assert found["settings"]["http_authorization"] is None
     assert b"SECRET" not in answer.body
     assert b"QUJD" not in answer.body
+
+
+async def test_metrics_are_those_of_the_process(database_url: str, stub: Stub):
+    async with admin.serving(chosen(database_url), stub) as address:
+        answer = await asked(address, "/metrics")
+    assert (answer.status, answer.body) == (200, b"up 1\n")
+    assert answer.headers["Content-Type"] == scrape.CONTENT_TYPE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("A scrape needs an extra: pip install 'outboxkit[metrics]'"),
+        ConfigurationError("of another"),
+    ],
+)
+async def test_without_what_metrics_need_the_page_says_what_it_is(
+    database_url: str, stub: Stub, error: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse() -> None:
+        raise error
+
+    monkeypatch.setattr(scrape, "prepare", refuse)
+    with capture_logs() as said:
+        async with admin.serving(chosen(database_url), stub) as address:
+            answer = await asked(address, "/metrics")
+            assert (await asked(address, "/livez")).status == 200
+    assert (answer.status, answer.lines) == (501, [str(error)])
+    assert said[0] == {"event": "the admin port has no metrics", "reason": str(error), "log_level": "warning"}
+
+
+async def test_a_scrape_that_hangs_or_fails_holds_up_no_other_page(
+    database_url: str, stub: Stub, monkeypatch: pytest.MonkeyPatch
+):
+    gate, began = threading.Event(), threading.Event()
+
+    def wait() -> bytes:
+        began.set()
+        gate.wait()
+        raise ValueError("SECRET")
+
+    monkeypatch.setattr(scrape, "text", wait)
+    async with admin.serving(chosen(database_url), stub) as address:
+        hanging = asyncio.create_task(asked(address, "/metrics"))
+        await asyncio.to_thread(began.wait)
+        assert (await asked(address, "/livez")).status == 200
+        gate.set()
+        answer = await hanging
+    assert (answer.status, answer.lines) == (500, ["the metrics could not be scraped: the log has it"])
 
 
 async def test_without_the_setting_nothing_listens(database_url: str, stub: Stub):

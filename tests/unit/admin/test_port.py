@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from outboxkit.admin import port as module
 from outboxkit.admin.port import MAX_CONNECTIONS, MAX_HEAD_BYTES, AdminPort, Page, text_page
 from outboxkit.urls import ListenAddress
+from tests.admin_client import SECONDS, connect, get, parsed, read, send
 from tests.night import by_night
-from tests.unit.admin.conftest import SECONDS, connect, get, parsed, read, send
 
 REQUEST = b"GET /hello HTTP/1.1\r\nHost: worker\r\n\r\n"
 LARGE = b"x" * 32 * 1024 * 1024

@@ -12,8 +12,9 @@ from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
 from outboxkit.health import Health
 from outboxkit.outage import Outage
 from outboxkit.relay import Relay
+from outboxkit.telemetry import scrape
+from tests.admin_client import Answered, get
 from tests.polling import eventually_async
-from tests.unit.admin.conftest import Answered, get
 from tests.unit.relay.conftest import Bench
 
 
@@ -31,6 +32,7 @@ class Silent(MemoryPublisher):
 
 async def test_a_relay_that_is_stuck_on_a_publish_is_not_live(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(admin, "LEAVING", timedelta())
+    monkeypatch.setattr(scrape, "prepare", lambda: None)
     bench.add("a")
     publisher, stop = Silent(), asyncio.Event()
     relay = Relay(bench.async_engine, publisher)
