@@ -125,12 +125,12 @@ def pages_of(facts: Facts) -> Mapping[str, MakePage]:
     scraped = Shared(_scrape)
 
     async def live() -> Page:
-        trouble = stuck(facts.worker.health(), facts.heartbeat.age, facts.publish_limit)
+        trouble = why_stuck(facts.worker.health(), facts.heartbeat.age, facts.publish_limit)
         return _verdict("live", [trouble] if trouble else [])
 
     async def ready() -> Page:
         health = facts.worker.health()
-        trouble = stuck(health, facts.heartbeat.age, facts.publish_limit)
+        trouble = why_stuck(health, facts.heartbeat.age, facts.publish_limit)
         servers = {"database": await database(), **health.servers}
         lines = [f"{server}: {reason or 'connected'}" for server, reason in servers.items()]
         return _verdict("ready", ([trouble] if trouble else []) + lines, failed=bool(trouble or any(servers.values())))
@@ -154,7 +154,7 @@ def pages_of(facts: Facts) -> Mapping[str, MakePage]:
     return {"/metrics": metrics, "/livez": live, "/readyz": ready, "/info": information}
 
 
-def stuck(health: Health, beat_age: float, publish_limit: float) -> str | None:
+def why_stuck(health: Health, beat_age: float, publish_limit: float) -> str | None:
     """The reason for which a worker does not go on although no server is away; None: it goes on."""
     if beat_age > LATE_SECONDS:
         return f"the event loop has not turned for {beat_age:.0f} s: a handler or a library blocks it"

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, __version__, admin, process, settings
 from outboxkit.admin import pages
-from outboxkit.admin.pages import Heartbeat, Shared, stuck
+from outboxkit.admin.pages import Heartbeat, Shared, why_stuck
 from outboxkit.health import Health
 from outboxkit.settings import Settings
 from outboxkit.telemetry import scrape
@@ -66,7 +66,7 @@ async def stub(database_url: str) -> Any:
     ],
 )
 def test_a_worker_is_stuck_after_its_limits(health: Health, age: float, told: str | None):
-    found = stuck(health, age, 25.0)
+    found = why_stuck(health, age, 25.0)
     assert (found is None) if told is None else str(found).startswith(told)
 
 
