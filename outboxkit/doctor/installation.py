@@ -60,6 +60,7 @@ class Installation:
         handlers: those of the modules that were named; none if none were.
         thresholds: from which value on something is worth a finding.
         clock: this machine's.
+        memory: what one check has read for those after it.
     """
 
     settings: Settings
@@ -67,6 +68,7 @@ class Installation:
     handlers: tuple[Handler, ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
     clock: Clock = utc_now
+    memory: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def has_server(self) -> bool:
@@ -103,6 +105,7 @@ class Check:
         needs_database: whether it asks the database at all, so that it is left out if that is away.
         needs_tables: whether it reads outboxkit's tables, so that it is left out if they are missing.
         needs_server: whether it asks what only a database server has, so that it is left out on a file.
+        applies: whether it can find anything after what earlier ones have found; it is left out if not.
     """
 
     name: str
@@ -110,3 +113,4 @@ class Check:
     needs_database: bool = True
     needs_tables: bool = False
     needs_server: bool = False
+    applies: Callable[[Installation], bool] = field(default=lambda _: True)
