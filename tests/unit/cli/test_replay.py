@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from outboxkit import ConfigurationError, tables
-from outboxkit.cli.replay import _moment
+from outboxkit.cli.options import point_in_time
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 
@@ -101,10 +101,10 @@ def test_memory_is_refused(run: Run, kept: None, database_url: str):
     ],
 )
 def test_moments(text: str | None, moment: datetime | None):
-    assert _moment("--since", text, NOW) == moment
+    assert point_in_time("--since", text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "12:00", "2 weeks", "-2h"])
 def test_what_is_no_moment(text: str):
     with pytest.raises(ConfigurationError, match=f"--since is {text!r}: a moment such as .* or 7d is accepted"):
-        _moment("--since", text, NOW)
+        point_in_time("--since", text, NOW)
