@@ -16,13 +16,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import partitions, schema
 from outboxkit.lives.reading import registered_handlers
 from outboxkit.reconciliation.merging import Compared, Pair, compare
-from outboxkit.reconciliation.result import Reconciled, Tally, Terms
+from outboxkit.reconciliation.result import HandlerTally, Reconciled, Terms
 from outboxkit.reconciliation.takers import Takers, takers_of
 from outboxkit.statements import reconciliation as statements
 from outboxkit.statements import status
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 
-__all__ = ["Reconciled", "Reconciliation", "Tally", "Terms"]
+__all__ = ["HandlerTally", "Reconciled", "Reconciliation", "Terms"]
 
 PAGE = 5_000
 """Rows of a cursor that are in memory at once."""
@@ -92,7 +92,7 @@ class Reconciliation:
         result.oldest_kept = (await source.execute(status.oldest_published())).scalar_one()
         between = {"first_id": first_id, "last_id": last_id}
         takers = await self._find_takers(sink, between)
-        result.handlers = {taker.handler: Tally(taker.handler, taker.queues) for taker in takers.all}
+        result.handlers = {taker.handler: HandlerTally(taker.handler, taker.queues) for taker in takers.all}
         self._begin(result)
         messages = _pages(source, statements.kept_ids(dialect), period | {"in_flight": result.in_flight_since})
         handlers = {"handlers": list(result.handlers)}

@@ -28,7 +28,7 @@ class Terms:
 
 
 @dataclass(slots=True)
-class Tally:
+class HandlerTally:
     """The messages of one handler, by what became of them.
 
     Attributes:
@@ -73,7 +73,7 @@ class Reconciled:
     first: datetime | None = None
     last: datetime | None = None
     oldest_kept: datetime | None = None
-    handlers: dict[str, Tally] = field(default_factory=dict)
+    handlers: dict[str, HandlerTally] = field(default_factory=dict)
     without_handler: Counter[str] = field(default_factory=Counter)
 
     @property

@@ -180,7 +180,7 @@ def kept_page(*, type_: str | None, key: str | None) -> Select[Any]:
 def kept_places(*, type_: str | None, key: str | None) -> Select[Any]:
     """The time, the position and the id of each row of `kept_page`.
 
-    Parameters, index and locks: as `kept_page`.
+    Parameters and index: as `kept_page`. Locks: none.
     """
     page = kept_page(type_=type_, key=key)
     return page.with_only_columns(published.c.published_at, published.c.position, published.c.message_id)

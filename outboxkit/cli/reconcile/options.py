@@ -111,7 +111,7 @@ def with_terms(command: Callable[..., None]) -> Callable[..., None]:
         margin: Margin = "1m",
         handlers: Handlers = None,
         types: Types = None,
-        destination: Destination = DEFAULT_DESTINATION,
+        destination_: Destination = DEFAULT_DESTINATION,
         **own: Any,
     ) -> None:
         now = utc_now()
@@ -122,7 +122,7 @@ def with_terms(command: Callable[..., None]) -> Callable[..., None]:
             margin=_duration("--margin", margin),
             handlers=tuple(dict.fromkeys(handlers or ())),
             types=tuple(dict.fromkeys(types or ())),
-            destination=destination,
+            destination=destination_,
         )
         command(databases, terms, **own)
 

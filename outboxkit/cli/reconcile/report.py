@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from outboxkit.cli.reconcile.missing import MissingIds
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.reconciliation import Reconciled, Tally, Terms
+from outboxkit.reconciliation import HandlerTally, Reconciled, Terms
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def reconciliation_report(
     )
 
 
-def _of_handler(tally: Tally, missing: MissingIds, replay: tuple[str, ...]) -> OfHandler:
+def _of_handler(tally: HandlerTally, missing: MissingIds, replay: tuple[str, ...]) -> OfHandler:
     return OfHandler(
         tally.handler,
         tally.queues,
@@ -87,7 +87,7 @@ def _of_handler(tally: Tally, missing: MissingIds, replay: tuple[str, ...]) -> O
 
 
 def _replays(
-    tally: Tally, result: Reconciled, terms: Terms, missing: MissingIds, producer_file: str | None
+    tally: HandlerTally, result: Reconciled, terms: Terms, missing: MissingIds, producer_file: str | None
 ) -> Iterator[str]:
     """The command that replays exactly the missing messages of a handler."""
     if not tally.missing:
