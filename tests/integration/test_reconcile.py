@@ -1,4 +1,4 @@
-"""`outboxkit reconcile` on two PostgreSQL databases: two cursors that agree on the order, and the memory of a long run."""
+"""`outboxkit reconcile` on two PostgreSQL databases: the order of two cursors, and the memory of a long run."""
 
 import asyncio
 import random

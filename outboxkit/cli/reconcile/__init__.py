@@ -1,6 +1,7 @@
 """`outboxkit reconcile`: the proof that what one service published the other has handled."""
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -44,7 +45,7 @@ def reconcile(databases: Databases, terms: Terms, *, save: Save = None, as_json:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        for line in show.reconciliation_lines(report):
+        for line in show.reconciliation_lines(report, width=shutil.get_terminal_size().columns):
             typer.echo(line)
     if report.missing:
         sys.exit(MISSING)

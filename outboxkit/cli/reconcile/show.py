@@ -1,5 +1,6 @@
 """The report of `outboxkit reconcile` as lines for people. Pure."""
 
+import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -7,10 +8,11 @@ from outboxkit.cli.reconcile.report import ReconciliationReport
 from outboxkit.cli.wording import many, number, printable_name, span
 
 LABEL = 14
+NARROWEST = 60
 COUNTS = ("expected", "processed", "dead", "waiting", "in_flight", "missing")
 
 
-def reconciliation_lines(report: ReconciliationReport) -> Iterator[str]:
+def reconciliation_lines(report: ReconciliationReport, *, width: int) -> Iterator[str]:
     """The whole report. Commands are not folded: they are to be copied."""
     yield _line("producer", printable_name(report.producer))
     yield _line("consumer", printable_name(report.consumer))
@@ -24,7 +26,8 @@ def reconciliation_lines(report: ReconciliationReport) -> Iterator[str]:
     yield ""
     yield _line("result", _result(report))
     for index, text in enumerate(report.advice):
-        yield _line("advice" * (index == 0), printable_name(text))
+        for number, part in enumerate(textwrap.wrap(printable_name(text), max(width, NARROWEST) - LABEL)):
+            yield _line("advice" * (index == number == 0), part)
     for index, command in enumerate(command for each in report.handlers for command in each.replay):
         yield _line("replay" * (index == 0), printable_name(command))
 
