@@ -26,8 +26,8 @@ def reconciliation_lines(report: ReconciliationReport, *, width: int) -> Iterato
     yield ""
     yield _line("result", _result(report))
     for index, text in enumerate(report.advice):
-        for number, part in enumerate(textwrap.wrap(printable_name(text), max(width, NARROWEST) - LABEL)):
-            yield _line("advice" * (index == number == 0), part)
+        for line, part in enumerate(textwrap.wrap(printable_name(text), max(width, NARROWEST) - LABEL)):
+            yield _line("advice" * (index == line == 0), part)
     for index, command in enumerate(command for each in report.handlers for command in each.replay):
         yield _line("replay" * (index == 0), printable_name(command))
 
