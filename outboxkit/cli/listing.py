@@ -23,6 +23,7 @@ LISTED = {
         "trace",
         "Show the life of a message: when it was added, why it waits, which handlers had it, and what it caused.",
     ),
+    "reconcile": ("reconcile", "Prove that what one service published the other has handled."),
     "prune": ("prune", "Delete rows older than their retention."),
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "schema": ("schemas", "Export the schemas of events, and find changes that break consumers."),
