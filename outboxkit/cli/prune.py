@@ -8,8 +8,9 @@ from datetime import date
 
 import typer
 
-from outboxkit import compose
+from outboxkit import audit, compose, schema
 from outboxkit.cli.options import DATABASE, with_settings
+from outboxkit.cli.wording import many
 from outboxkit.retention import Pruned, Show
 from outboxkit.settings import Settings
 
@@ -17,7 +18,7 @@ INCOMPLETE = 3
 """Exit code if a partition could not be made or dropped, and another try would not help."""
 
 
-@with_settings(*DATABASE, "inbox_retention", "published_retention", "dead_retention")
+@with_settings(*DATABASE, "inbox_retention", "published_retention", "dead_retention", "operator")
 def prune(settings: Settings) -> None:
     """Delete rows older than their retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
@@ -40,9 +41,37 @@ def prune(settings: Settings) -> None:
 
 
 async def _prune(settings: Settings) -> Pruned:
-    async with compose.retention(settings, name="outboxkit prune") as worker:
-        with _shown() as show:
-            return await worker.prune(show)
+    names = ("inbox_retention", "published_retention", "dead_retention")
+    periods = {name: str(period) for name in names if (period := getattr(settings, name)) is not None}
+    engine = compose.database(settings, name="outboxkit prune", pool_size=1)
+    try:
+        await schema.check_engine(engine)
+        async with (
+            audit.recorded(engine, "prune", periods, by=settings.operator) as running,
+            compose.retention(settings, name="outboxkit prune") as worker,
+        ):
+            with _shown() as show:
+                done = await worker.prune(show)
+            running.uncounted, running.result = _rows(done), _result(done)
+            return done
+    finally:
+        await engine.dispose()
+
+
+def _rows(done: Pruned) -> int:
+    return done.inbox + done.dead + done.idempotency + done.effects + done.published
+
+
+def _result(done: Pruned) -> str:
+    if not done.alone:
+        return "nothing: another prune was running"
+    days = len(done.inbox_days_dropped) + len(done.days_dropped)
+    parts = [
+        audit.DONE,
+        *([f"{many(days, 'partition')} dropped"] if days else []),
+        *(f"not done: {each}" for each in done.problems),
+    ]
+    return ", ".join(parts)
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-@with_settings(*DATABASE, "destination", "broker_url", "publish_timeout", "drain_patience", *PROCESS)
+@with_settings(*DATABASE, "destination", "broker_url", "publish_timeout", "drain_patience", "operator", *PROCESS)
 @_selecting
 def replay(
     settings: Settings,
@@ -128,7 +128,8 @@ def _replay(settings: Settings, selection: ReplaySelection, queue: str, rate: fl
         engine, publisher = _connections(settings, queue)
         try:
             with _shown(total) as show:
-                worker = Replayer(engine, publisher, selection, rate=rate, patience=settings.drain_patience)
+                patience, by = settings.drain_patience, settings.operator
+                worker = Replayer(engine, publisher, selection, rate=rate, patience=patience, by=by)
                 await worker.run(stop, done, show)
         finally:
             await publisher.close()

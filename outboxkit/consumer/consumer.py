@@ -27,6 +27,7 @@ from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
+from outboxkit.pauses import CONSUMER, Pause, PauseWatch
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.threads import Threads
 
@@ -43,10 +44,12 @@ class Consumed:
     Attributes:
         outcomes: the outcomes, counted once for each delivery and handler.
         postponed: the number of messages that wait for a later attempt.
+        paused: the pause that ended the drain, or kept it from beginning.
     """
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     postponed: int = 0
+    paused: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +123,7 @@ class Consumer:
         self._clock_outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
         self._registration = Registration(engine, handlers, queue=queue)
+        self._watch = PauseWatch(engine, CONSUMER, queue)
         self.handlers = handlers
         self.watchdog: Watchdog | None = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()
@@ -178,7 +182,7 @@ class Consumer:
         self._say_stopped()
 
     async def drain(self, stop: asyncio.Event) -> Consumed:
-        """Handle deliveries until the queue is empty and nothing is in flight, then return.
+        """Handle deliveries until the queue is empty and nothing is in flight, then return. A pause ends it early.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -187,7 +191,7 @@ class Consumer:
         requeued = await self._work(stop, wait=False)
         postponed = await self._outage.ride_out(self._count_postponed, stop)
         await self._subscriber.close()
-        return Consumed(self.outcomes, (postponed or 0) + requeued)
+        return Consumed(self.outcomes, (postponed or 0) + requeued, self._watch.current)
 
     async def _work(self, stop: asyncio.Event, *, wait: bool) -> int:
         """Dispatch deliveries; after a lost connection again, with a growing delay while nothing gets handled.
@@ -204,11 +208,13 @@ class Consumer:
         if self._uses_threads:
             await self._outage.ride_out(self._threads.open, stop)
         await self._outage.ride_out(self._registration.begin, stop)
+        await self._outage.ride_out(self._watch.look, stop)
         background = [asyncio.create_task(run) for run in (self._database_clock.run(), self._registration.run())]
         if self.watchdog is not None:
             background.append(asyncio.create_task(self.watchdog.run()))
         try:
-            return await self._reconnecting(stop, wait=wait)
+            async with self._watch.watching():
+                return await self._reconnecting(stop, wait=wait)
         except asyncio.CancelledError:
             self._say_stopped()
             raise
@@ -224,8 +230,11 @@ class Consumer:
             # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
             await self._clock_outage.ride_out(self._database_clock.once, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
-            if stop.is_set():
+            if stop.is_set() or (self._watch.current is not None and not wait):
                 break
+            if self._watch.current is not None:
+                await self._watch.wait_for_end(stop)
+                continue
             self._log.info("consumer connected", concurrency=self._concurrency.transactions)
             handled = self.outcomes.total()
             dispatcher = Dispatcher(
@@ -238,14 +247,18 @@ class Consumer:
                 on_loss=self._outage.begins,
             )
             try:
-                await dispatcher.run(stop)
+                async with self._watch.halting(stop) as halt:
+                    await dispatcher.run(halt)
             except Exception as error:  # noqa: BLE001 - `_check_lost` decides
                 self._check_lost(error, wait=wait)
                 losses = losses + 1 if self.outcomes.total() == handled else 0
                 await self._subscriber.close()  # the broker delivers again all that was not acked
                 await pause(stop, min(0.1 * 2 ** min(losses, 9), 5))
             else:
-                return dispatcher.postponed
+                if not (wait and halt.is_pause):
+                    return dispatcher.postponed
+                await self._watch.wait_for_end(stop)  # with its connection, on which nothing arrives any more
+                await self._subscriber.close()
         return 0
 
     def _check_lost(self, error: Exception, *, wait: bool) -> None:

@@ -62,7 +62,8 @@ class Consumers:
             SchemaError, BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `Consumer.drain`.
         """
         drained = await self._together(lambda consumer, ending: consumer.drain(ending), stop)
-        return Consumed(self.outcomes, sum(each.postponed for each in drained))
+        paused = next((each.paused for each in drained if each.paused is not None), None)
+        return Consumed(self.outcomes, sum(each.postponed for each in drained), paused)
 
     async def _together(
         self, work: Callable[[Consumer, asyncio.Event], Awaitable[T]], stop: asyncio.Event

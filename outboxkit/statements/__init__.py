@@ -6,6 +6,7 @@ on and the locks it takes; a test explains the plans on PostgreSQL.
 
 from outboxkit.statements import (
     activity,
+    audit,
     claim,
     dead,
     dialects,
@@ -14,6 +15,7 @@ from outboxkit.statements import (
     inbox,
     notifier,
     partitions,
+    pauses,
     published,
     resolve,
     settle,
@@ -23,6 +25,7 @@ from outboxkit.statements import (
 
 __all__ = [
     "activity",
+    "audit",
     "claim",
     "dead",
     "dialects",
@@ -31,6 +34,7 @@ __all__ = [
     "inbox",
     "notifier",
     "partitions",
+    "pauses",
     "published",
     "resolve",
     "settle",

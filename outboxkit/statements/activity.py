@@ -113,6 +113,11 @@ def of_several_queues(seen_since: datetime) -> Select[str, str]:
     return select(*columns).where(seen, handler.c.handler.in_(several)).order_by(*columns)
 
 
+def known_queues() -> Select[str]:
+    """The queues whose consumers have been seen. Index: none, the table has few rows. Locks: none."""
+    return select(handler.c.queue).distinct()
+
+
 def prune_handlers(before: datetime) -> Delete:
     """Forget handlers that no consumer was seen with since before this moment.
 

@@ -185,12 +185,15 @@ class QueuePublisher:
         queue: its name.
         timeout: the limit for a batch until it is confirmed, and for a connection until it is open.
         app_id: AMQP's `app_id` property of every message.
+
+    Attributes:
+        queue: its name.
     """
 
     def __init__(
         self, url: str, queue: str, *, timeout: timedelta = timedelta(seconds=10), app_id: str = "outboxkit"
     ) -> None:
-        self._queue = queue
+        self.queue = queue
         self._publisher = RabbitPublisher(url, exchange=DEFAULT_EXCHANGE, timeout=timeout, app_id=app_id)
 
     async def connect(self) -> None:
@@ -199,7 +202,7 @@ class QueuePublisher:
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms. Every message is unroutable if there is no such queue."""
-        return await self._publisher.publish([addressed(message, self._queue) for message in batch])
+        return await self._publisher.publish([addressed(message, self.queue) for message in batch])
 
     async def close(self) -> None:
         """Disconnect. A later `connect` opens a new connection."""

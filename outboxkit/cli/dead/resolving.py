@@ -47,7 +47,7 @@ class Plan:
     rules: ReplayRules
 
 
-@with_settings(*DATABASE, "inbox_retention", "readers", "shutdown_timeout")
+@with_settings(*DATABASE, "inbox_retention", "readers", "operator", "shutdown_timeout")
 @with_filters
 def replay(
     settings: Settings,
@@ -80,7 +80,7 @@ def replay(
     sys.exit(_run(settings, plan, "replay", plan.survey.replayable, rate))
 
 
-@with_settings(*DATABASE, "shutdown_timeout")
+@with_settings(*DATABASE, "operator", "shutdown_timeout")
 @with_filters
 def discard(
     settings: Settings,
@@ -128,7 +128,7 @@ def _refuse_nothing(what: str, filters: Filters, ids: list[str] | None, *, all_:
 async def _plan(settings: Settings, filters: Filters, ids: tuple[str, ...], which: ReplayRules) -> Plan:
     engine = compose.database(settings, name="outboxkit dead")
     try:
-        letters = DeadLetters(engine, rules=which)
+        letters = DeadLetters(engine, rules=which, by=settings.operator)
         selection = filters.selection(await letters.now(), ids)
         already = await _already(letters, selection, ids) if ids else ()
         return Plan(selection, await letters.survey(selection), await letters.who(), already, which)
@@ -170,7 +170,7 @@ def _run(settings: Settings, plan: Plan, what: str, total: int, rate: float | No
     async def work(stop: asyncio.Event) -> int:
         engine = compose.database(settings, name="outboxkit dead")
         try:
-            letters = DeadLetters(engine, rules=plan.rules, rate=rate)
+            letters = DeadLetters(engine, rules=plan.rules, rate=rate, by=settings.operator)
             resolve = letters.replay if what == "replay" else letters.discard
             await resolve(
                 plan.selection,

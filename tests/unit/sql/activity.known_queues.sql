@@ -1,0 +1,2 @@
+SELECT DISTINCT outboxkit_handler.queue
+FROM outboxkit_handler;
