@@ -41,7 +41,7 @@ Limit = Annotated[
 
 
 @with_settings(*DATABASE)
-def list_(settings: Settings, *, since: Since = None, limit: Limit = 50, as_json: AsJson = False) -> None:
+def list_actions(settings: Settings, *, since: Since = None, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List the actions of operators, the newest first: pauses, replays, discards, prunes by hand.
 
     An action without a result is still running, or was killed; its count is right.
@@ -62,7 +62,7 @@ def _group() -> None:
     """Without a callback, typer takes an app of one command for that command."""
 
 
-app.command("list", cls=Plain, short_help="List the actions of operators, the newest first.")(list_)
+app.command("list", cls=Plain, short_help="List the actions of operators, the newest first.")(list_actions)
 
 
 def _age(text: str | None) -> timedelta | None:

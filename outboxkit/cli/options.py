@@ -15,6 +15,9 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.settings import SECRETS, Settings, load, unknown_variables
 from outboxkit.settings import option as option_of
 
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Your name, if it is not that of the system's user.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 DATABASE = ("database_url",)

@@ -9,7 +9,7 @@ import typer
 from sqlalchemy import Connection
 
 from outboxkit import compose, pauses, schema, statements
-from outboxkit.cli.options import DATABASE, with_settings
+from outboxkit.cli.options import DATABASE, By, with_settings
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings, parse_duration
 
@@ -24,8 +24,8 @@ For = Annotated[
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for people who find the pause.")]
 
 
-@with_settings(*DATABASE, "destination", "operator")
-def pause(settings: Settings, what: What, *, why: Why, for_: For = None) -> None:
+@with_settings(*DATABASE, "destination")
+def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By = None) -> None:
     """Hold the relays of a destination, or the consumers of a queue. They see it within a second, and keep running.
 
     They finish what is in hand and begin nothing new. Started again, they are still paused. Nothing is lost, no attempt
@@ -37,7 +37,7 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None) -> None
 
     def begin(connection: Connection) -> tuple[pauses.Pause, list[str]]:
         known = connection.execute(statements.activity.known_queues()).scalars().all()
-        return pauses.pause_process(connection, *ours, why=why, by=settings.operator, lasts=lasts), list(known)
+        return pauses.pause_process(connection, *ours, why=why, by=by, lasts=lasts), list(known)
 
     begun, known = asyncio.run(_in_transaction(settings, "outboxkit pause", begin))
     typer.echo(str(begun))
@@ -46,8 +46,8 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None) -> None
         typer.echo(f"outboxkit: no consumer of {begun.what} was seen on this database, {names}", err=True)
 
 
-@with_settings(*DATABASE, "destination", "operator")
-def resume(settings: Settings, what: What) -> None:
+@with_settings(*DATABASE, "destination")
+def resume(settings: Settings, what: What, *, by: By = None) -> None:
     """Let the relays of a destination, or the consumers of a queue, go on after `outboxkit pause`.
 
     Example: outboxkit resume billing
@@ -55,7 +55,7 @@ def resume(settings: Settings, what: What) -> None:
     process, name = _what(what, settings)
 
     def end(connection: Connection) -> pauses.Pause | None:
-        return pauses.resume_process(connection, process, name, by=settings.operator)
+        return pauses.resume_process(connection, process, name, by=by)
 
     ended = asyncio.run(_in_transaction(settings, "outboxkit resume", end))
     if ended is None:

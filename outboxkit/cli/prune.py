@@ -9,7 +9,7 @@ from datetime import date
 import typer
 
 from outboxkit import audit, compose, schema
-from outboxkit.cli.options import DATABASE, with_settings
+from outboxkit.cli.options import DATABASE, By, with_settings
 from outboxkit.cli.wording import many
 from outboxkit.retention import Pruned, Show
 from outboxkit.settings import Settings
@@ -18,8 +18,8 @@ INCOMPLETE = 3
 """Exit code if a partition could not be made or dropped, and another try would not help."""
 
 
-@with_settings(*DATABASE, "inbox_retention", "published_retention", "dead_retention", "operator")
-def prune(settings: Settings) -> None:
+@with_settings(*DATABASE, "inbox_retention", "published_retention", "dead_retention")
+def prune(settings: Settings, *, by: By = None) -> None:
     """Delete rows older than their retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
     Safe to kill, to repeat and to run beside relays and consumers. Only one works at a time, a second one ends at once.
@@ -27,7 +27,7 @@ def prune(settings: Settings) -> None:
 
     Example: outboxkit prune --inbox-retention 30d --published-retention 7d --dead-retention 90d
     """
-    done = asyncio.run(_prune(settings))
+    done = asyncio.run(_prune(settings, by))
     if not done.alone:
         typer.echo("nothing done: another prune is running on this database")
         return
@@ -40,14 +40,14 @@ def prune(settings: Settings) -> None:
         sys.exit(INCOMPLETE)
 
 
-async def _prune(settings: Settings) -> Pruned:
+async def _prune(settings: Settings, by: str | None) -> Pruned:
     names = ("inbox_retention", "published_retention", "dead_retention")
     periods = {name: str(period) for name in names if (period := getattr(settings, name)) is not None}
     engine = compose.database(settings, name="outboxkit prune", pool_size=1)
     try:
         await schema.check_engine(engine)
         async with (
-            audit.recorded(engine, "prune", periods, by=settings.operator) as running,
+            audit.recorded(engine, "prune", periods, by=by) as running,
             compose.retention(settings, name="outboxkit prune") as worker,
         ):
             with _shown() as show:

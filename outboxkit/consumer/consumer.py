@@ -27,7 +27,8 @@ from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
-from outboxkit.pauses import CONSUMER, Pause, PauseWatch
+from outboxkit.pauses import CONSUMER, Pause
+from outboxkit.pauses.watch import PauseWatch
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.threads import Threads
 

@@ -17,7 +17,7 @@ from outboxkit.failures import first_line
 from outboxkit.limits import Limit
 from outboxkit.message import Message
 from outboxkit.outage import pause
-from outboxkit.pauses import Halt
+from outboxkit.pauses.watch import Halt
 
 LINGER_SECONDS = 0.02
 """The time for which the first message of a batch waits for others."""

@@ -16,7 +16,8 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause, utc_now
-from outboxkit.pauses import RELAY, Halt, PauseWatch
+from outboxkit.pauses import RELAY
+from outboxkit.pauses.watch import Halt, PauseWatch
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
 from outboxkit.relay.notifier import Notifier

@@ -9,7 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, pauses, tables
-from outboxkit.pauses import CONSUMER, RELAY, Pause, PauseWatch, pause_process, read_pauses, resume_process
+from outboxkit.pauses import CONSUMER, RELAY, Pause, pause_process, read_pauses, resume_process
+from outboxkit.pauses.watch import PauseWatch
 from tests.polling import eventually_async
 from tests.unit.shop import rows
 

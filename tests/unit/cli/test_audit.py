@@ -24,7 +24,7 @@ LETTER = {
 @pytest.fixture
 def at(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
-    monkeypatch.setenv("OUTBOXKIT_OPERATOR", "ada")
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
     return database_url
 
 

@@ -15,7 +15,7 @@ MOVE = ("--why", "the bank is being moved")
 @pytest.fixture
 def at(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
-    monkeypatch.setenv("OUTBOXKIT_OPERATOR", "ada")
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
     return database_url
 
 
@@ -32,7 +32,7 @@ def test_a_relay_is_paused_and_resumed(run: Run, at: str):
     assert ended.out.endswith("UTC by ada: the bank is being moved\n")
     (row,) = rows(at, tables.pause)
     assert (row["process"], row["name"], row["until"]) == ("relay", "default", None)
-    ended = run("resume", "relay", "--operator", "bob")
+    ended = run("resume", "relay", "--by", "bob")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("the relay of destination default goes on; it was paused since 2")
     assert rows(at, tables.pause) == []

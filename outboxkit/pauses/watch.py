@@ -1,123 +1,22 @@
-"""Pauses: an operator holds a relay or the consumers of a queue. Running processes see it within a second.
-
-A pause is a row of `outboxkit_pause`. Each relay and each consumer looks twice a second whether there is one for it: a
-primary key, and no statement of a batch.
-"""
+"""The pause of a process, as the process sees it: it looks twice a second, by a primary key, and in no batch."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Row, StaticPool
+from sqlalchemy import StaticPool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import audit, statements
-from outboxkit.errors import ConfigurationError
+from outboxkit import statements
 from outboxkit.failures import first_line, printable
-from outboxkit.message import is_storable_name
 from outboxkit.outage import jittered
+from outboxkit.pauses import Pause, pause_of, where
 
-RELAY, CONSUMER = "relay", "consumer"
-"""The processes that can be paused: the relays of a destination, and the consumers of a queue."""
 LOOK_SECONDS = 0.5
 """The time between two looks, about."""
 LEAVING_SECONDS = 1.0
 """The time that the last look gets to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A pause of a relay or a consumer.
-
-    Attributes:
-        process: `relay` or `consumer`.
-        name: the relay's destination, or the consumer's queue.
-        since: when it began, by the database's clock.
-        until: when it ends by itself; None: when an operator resumes it.
-        why: the operator's reason.
-        paused_by: the operator.
-    """
-
-    process: str
-    name: str
-    since: datetime
-    until: datetime | None
-    why: str
-    paused_by: str
-
-    def __str__(self) -> str:
-        """The pause in a line, for people."""
-        until = "" if self.until is None else f" until {_moment(self.until)}"
-        return printable(f"{self.what} is paused since {_moment(self.since)}{until} by {self.paused_by}: {self.why}")
-
-    @property
-    def ended(self) -> str:
-        """The pause in a line, once it is over."""
-        return printable(f"it was paused since {_moment(self.since)} by {self.paused_by}: {self.why}")
-
-    @property
-    def what(self) -> str:
-        """The name of what is paused, such as `queue billing`."""
-        return what_of(self.process, self.name)
-
-
-def what_of(process: str, name: str) -> str:
-    """The name of a relay or consumer as people say it."""
-    return f"the relay of destination {name}" if process == RELAY else f"queue {name}"
-
-
-def pause_process(
-    connection: Connection, process: str, name: str, *, why: str, by: str | None = None, lasts: timedelta | None = None
-) -> Pause:
-    """Pause the relays of a destination or the consumers of a queue, in the connection's transaction.
-
-    If they are paused already, the pause gets this end, reason and operator, and still began when it did.
-
-    Args:
-        connection: of the database that they work on.
-        process: `relay` or `consumer`.
-        name: the relay's destination, or the consumer's queue.
-        why: the reason, for people who find the pause.
-        by: the operator's name; None: the user of the system.
-        lasts: the time after which the pause ends by itself; None: it lasts until `resume_process`.
-
-    Raises:
-        ConfigurationError: there is no such process, the name cannot be one, or no reason is given.
-    """
-    if process not in (RELAY, CONSUMER):
-        raise ConfigurationError(f"{process!r} cannot be paused: {RELAY!r} and {CONSUMER!r} are accepted")
-    if not is_storable_name(name):
-        raise ConfigurationError(f"{what_of(process, name[:20])!r} cannot exist: a name of 1 to 255 bytes is accepted")
-    if not why.strip():
-        raise ConfigurationError("why is empty: a reason is needed, for those who find the pause")
-    operator, reason = audit.who(connection, by), audit.without_secrets(why.strip())
-    row = {"process": process, "name": name, "lasts": lasts, "why": reason, "paused_by": operator}
-    statement = statements.pauses.begin_pause(connection.dialect.name)
-    begun = _pause(connection.execute(statement, row).one())
-    asked = _where(process, name) | {"why": reason} | ({} if lasts is None else {"until": begun.until})
-    audit.record_action(connection, "pause", asked, by=operator, count=1, result=audit.DONE)
-    return begun
-
-
-def resume_process(connection: Connection, process: str, name: str, *, by: str | None = None) -> Pause | None:
-    """End a pause, in the connection's transaction; returns it, or None if there was none."""
-    statement = statements.pauses.end_pause(connection.dialect.name)
-    row = connection.execute(statement, {"process": process, "name": name}).one_or_none()
-    ended = _pause(row) if row is not None and row.was_active else None
-    count, result = (0, "was not paused") if ended is None else (1, audit.DONE)
-    operator = audit.who(connection, by)
-    audit.record_action(connection, "resume", _where(process, name), by=operator, count=count, result=result)
-    return ended
-
-
-def read_pauses(connection: Connection) -> tuple[Pause, ...]:
-    """All pauses of now."""
-    rows = connection.execute(statements.pauses.active_pauses(connection.dialect.name))
-    return tuple(_pause(row) for row in rows)
 
 
 class Halt(asyncio.Event):
@@ -163,7 +62,7 @@ class PauseWatch:
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = False
-        self._log = structlog.get_logger("outboxkit").bind(process=process, **_where(process, name))
+        self._log = structlog.get_logger("outboxkit").bind(process=process, **where(process, name))
 
     async def look(self) -> None:
         """Look whether there is a pause.
@@ -176,7 +75,7 @@ class PauseWatch:
         async with self._engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             row = (await connection.execute(self._statement, self._ours)).one_or_none()
-        self._saw(None if row is None else _pause(row))
+        self._saw(None if row is None else pause_of(row))
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -252,15 +151,3 @@ class PauseWatch:
             await self.look()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes soon
             self._log.debug("no look for a pause", error=first_line(error))
-
-
-def _pause(row: Row[Any]) -> Pause:
-    return Pause(row.process, row.name, row.since, row.until, row.why, row.paused_by)
-
-
-def _where(process: str, name: str) -> dict[str, str]:
-    return {"destination" if process == RELAY else "queue": name}
-
-
-def _moment(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
