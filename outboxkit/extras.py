@@ -7,8 +7,16 @@ _OF_WORKERS = (
     *("aio_pika", "aiormq", "aiosqlite", "alembic", "greenlet", "pamqp", "psycopg", "pydantic", "pydantic_settings"),
     *("rich", "structlog", "tenacity", "typer", "yarl"),
 )
-EXTRAS = {"fastapi": "fastapi", "flask": "flask", "httpx": "http", **dict.fromkeys(_OF_WORKERS, "worker")}
-"""The extra that brings each library."""
+_OF_METRICS = ("opentelemetry.exporter.prometheus", "opentelemetry.sdk", "prometheus_client")
+EXTRAS = {
+    "fastapi": "fastapi",
+    "flask": "flask",
+    "httpx": "http",
+    "opentelemetry": "otel",
+    **dict.fromkeys(_OF_METRICS, "metrics"),
+    **dict.fromkeys(_OF_WORKERS, "worker"),
+}
+"""The extra that brings each library. A part of one library may come with another extra."""
 
 
 @contextmanager
@@ -31,6 +39,8 @@ def how_to_install(error: ImportError) -> str | None:
     """The missing library of an extra, and the command that installs it; None if the error is another one."""
     if "no pq wrapper available" in str(error):
         return "psycopg found no libpq: pip install 'psycopg[binary]', or install your system's package, such as libpq5"
-    library = (error.name or "").partition(".")[0]
+    library = error.name or ""
+    while library not in EXTRAS and "." in library:
+        library = library.rpartition(".")[0]
     extra = EXTRAS.get(library) if isinstance(error, ModuleNotFoundError) else None
     return f"{library} is not installed: pip install 'outboxkit[{extra}]'" if extra is not None else None

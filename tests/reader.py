@@ -16,7 +16,7 @@ import psycopg
 from tests import python_shell
 from tests.pages import Block, Page, libpq
 
-SECONDS = 90
+SECONDS = 300
 DONE = "\x04"
 
 

@@ -205,6 +205,7 @@ DRIVERS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("rich", "typer"), "cli"),
     "alembic": ("autogenerate", "migrations"),
     "httpx": "brokers/http",
+    **dict.fromkeys(("opentelemetry", "prometheus_client"), "telemetry"),
     "psycopg": ("connections", "engines", "moments", "relay", "urls"),
     "tenacity": "outage",
 }

@@ -14,11 +14,13 @@ from sqlalchemy import Engine, create_engine, select, text
 
 from outboxkit import ids, tables
 from tests.acceptance.shop_driver import Client, Made, Shop, ledger, set_mood
-from tests.night import chance
-from tests.polling import eventually
+from tests.night import by_night, chance
+from tests.polling import DEADLINE_SECONDS, eventually
 from tests.servers.ports import free_row
 
 CLIENTS = 4
+PATIENCE = by_night(1200.0, else_=DEADLINE_SECONDS)
+"""A buyer's, in seconds: a storm of the night is long, and the shop is hardly ever there."""
 AMOUNTS = ("19.80", "0.01", "1234.5")
 
 
@@ -47,17 +49,21 @@ class Buyer:
     def insist(self, send: Callable[[str], httpx.Response], what: str) -> httpx.Response:
         key = what.replace(" ", "-")
 
-        def sent() -> httpx.Response | None:
+        def sent() -> httpx.Response | httpx.TransportError:
             try:
                 answer = send(key)
-            except httpx.TransportError:
-                return None
+            except httpx.TransportError as error:
+                return error
             assert answer.status_code < 500, answer.text
-            return None if answer.status_code == 409 else answer
+            return answer
 
-        found = eventually(sent, lambda answer: answer is not None)
-        assert found is not None
-        return found
+        answered = eventually(sent, self.is_told, seconds=PATIENCE)
+        assert isinstance(answered, httpx.Response)
+        return answered
+
+    @staticmethod
+    def is_told(answer: httpx.Response | httpx.TransportError) -> bool:
+        return isinstance(answer, httpx.Response) and answer.status_code != 409
 
 
 @contextmanager

@@ -22,6 +22,8 @@ SETS = {
     "outboxkit[flask]": "[flask]",
     "outboxkit[fastapi]": "[fastapi]",
     "outboxkit[zstd]": "[zstd]",
+    "outboxkit[otel]": "[otel]",
+    "outboxkit[metrics]": "[metrics]",
     "outboxkit[worker]": "[worker]",
     "outboxkit[all]": "[all]",
 }

@@ -1,0 +1,278 @@
+"""The catalogue of metrics: every one that outboxkit records, with its unit, attributes and meaning.
+
+docs/reference/metrics.md is made from it. Names with `messaging.` follow OpenTelemetry's conventions for messaging.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """The kind of a metric, as Prometheus calls it."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""The bounds of durations of one step."""
+AGES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 86_400.0)
+"""The bounds of ages of messages, which may be a day."""
+SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
+"""The bounds of numbers of messages."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """A metric.
+
+    Attributes:
+        name: as OpenTelemetry has it.
+        kind: a gauge is read when somebody collects, the others are recorded as things happen.
+        unit: in UCUM's notation: `s`, or what is counted in braces.
+        description: its meaning.
+        attributes: the names of its attributes; `ATTRIBUTES` has their values.
+        bounds: of a histogram's buckets.
+    """
+
+    name: str
+    kind: Kind
+    unit: str
+    description: str
+    attributes: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+
+    @property
+    def prometheus_name(self) -> str:
+        """The name in Prometheus' text format; a histogram has series of this name with a suffix."""
+        unit = {"s": "_seconds"}.get(self.unit, "")
+        return self.name.replace(".", "_") + unit + ("_total" if self.kind is Kind.COUNTER else "")
+
+
+def _counter(name: str, unit: str, description: str, *attributes: str) -> Metric:
+    return Metric(name, Kind.COUNTER, unit, description, attributes)
+
+
+def _gauge(name: str, unit: str, description: str, *attributes: str) -> Metric:
+    return Metric(name, Kind.GAUGE, unit, description, attributes)
+
+
+def _histogram(name: str, unit: str, description: str, *attributes: str, bounds: tuple[float, ...]) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, unit, description, attributes, bounds)
+
+
+SYSTEM, PLACE, OPERATION, ERROR = (
+    "messaging.system",
+    "messaging.destination.name",
+    "messaging.operation.name",
+    "error.type",
+)
+_CLIENT = (SYSTEM, PLACE, OPERATION, ERROR)
+
+SENT = _counter("messaging.client.sent.messages", "{message}", "Messages that the relay has sent.", *_CLIENT)
+OPERATION_DURATION = _histogram(
+    "messaging.client.operation.duration",
+    "s",
+    "Duration of publishing one batch, until the last confirm.",
+    *_CLIENT,
+    bounds=SECONDS,
+)
+RELAY_MESSAGES = _counter(
+    "outboxkit.relay.messages",
+    "{message}",
+    "Messages of the outbox that the relay has settled, each time that one was tried.",
+    "type",
+    "destination",
+    "outcome",
+)
+RELAY_DEAD = _counter("outboxkit.relay.dead", "{message}", "Messages of the outbox that became dead letters.", "reason")
+RELAY_BATCH_SIZE = _histogram(
+    "outboxkit.relay.batch.size", "{message}", "Messages that were published together.", bounds=SIZES
+)
+RELAY_STEP_DURATION = _histogram(
+    "outboxkit.relay.step.duration", "s", "Duration of one step of the relay for one batch.", "step", bounds=SECONDS
+)
+RELAY_LAG = _histogram(
+    "outboxkit.relay.lag",
+    "s",
+    "Time from the moment that a message was added, or due, until the broker's confirm; "
+    "of 16 messages of a batch at most.",
+    bounds=AGES,
+)
+RELAY_BLOCKED_TURNS = _counter(
+    "outboxkit.relay.blocked_turns",
+    "{turn}",
+    "Turns of the relay in which every due message had to wait for another relay, because of its key.",
+)
+RELAY_CONNECTED = _gauge(
+    "outboxkit.relay.connected", "1", "Whether the relay reaches this server: 1, or 0 in an outage.", "server"
+)
+RELAY_LAST_PROGRESS = _gauge(
+    "outboxkit.relay.last_progress", "s", "Unix time at which the relay last ended a turn, also one without messages."
+)
+FLOOR_GAP = _gauge(
+    "outboxkit.outbox.floor_gap",
+    "{position}",
+    "Positions between the relay's floor and the highest position that it has claimed. "
+    "It grows while a long transaction keeps the floor down.",
+)
+
+OUTBOX_MESSAGES = _gauge(
+    "outboxkit.outbox.messages",
+    "{message}",
+    "Messages in the outbox by state, counted up to 10000 of each.",
+    "destination",
+    "state",
+)
+OLDEST_AGE = _gauge(
+    "outboxkit.outbox.oldest_age",
+    "s",
+    "Age of the oldest message that could be published now. No series if none could.",
+    "destination",
+)
+PARKED_KEYS = _gauge(
+    "outboxkit.outbox.parked_keys",
+    "{key}",
+    "Keys whose later messages wait behind a dead letter, counted among 10000 such dead letters.",
+)
+DEAD_OPEN = _gauge(
+    "outboxkit.dead_letters.open",
+    "{message}",
+    "Dead letters that were neither replayed nor discarded, counted up to 10000.",
+    "side",
+    "reason",
+)
+OLDEST_TRANSACTION_AGE = _gauge(
+    "outboxkit.database.oldest_transaction_age",
+    "s",
+    "Age of the transaction that holds back vacuum and the floor for longest. PostgreSQL only.",
+)
+DEAD_ROWS = _gauge(
+    "outboxkit.database.dead_rows",
+    "{row}",
+    "Deleted rows of the outbox that vacuum has not removed yet. PostgreSQL only.",
+)
+RETENTION_LAST_RUN = _gauge(
+    "outboxkit.retention.last_run",
+    "s",
+    "Unix time of the beginning of the UTC day on which retention last ran, "
+    "by the inbox partitions that it has made ahead. PostgreSQL only.",
+)
+
+CONSUMED = _counter(
+    "messaging.client.consumed.messages",
+    "{message}",
+    "Messages that were delivered to the consumer.",
+    SYSTEM,
+    PLACE,
+    OPERATION,
+)
+PROCESS_DURATION = _histogram(
+    "messaging.process.duration",
+    "s",
+    "Duration of one transaction with handlers: of one message, or of a batch.",
+    SYSTEM,
+    PLACE,
+    OPERATION,
+    "handler",
+    ERROR,
+    bounds=SECONDS,
+)
+DELIVERIES = _counter(
+    "outboxkit.consumer.deliveries",
+    "{delivery}",
+    "Deliveries by outcome, once for each handler.",
+    "queue",
+    "type",
+    "handler",
+    "outcome",
+)
+IN_FLIGHT = _gauge("outboxkit.consumer.in_flight", "{delivery}", "Deliveries that handlers are working on.", "queue")
+RETRIES = _counter(
+    "outboxkit.consumer.retries",
+    "{delivery}",
+    "Deliveries that wait for another attempt, by the delay that they wait.",
+    "queue",
+    "step",
+)
+MESSAGE_AGE = _histogram(
+    "outboxkit.consumer.message_age",
+    "s",
+    "Age of a message when its handlers had committed; of 16 messages of a batch at most.",
+    "queue",
+    bounds=AGES,
+)
+RECONNECTS = _counter(
+    "outboxkit.consumer.reconnects", "{connection}", "Connections to the broker that a consumer has lost.", "queue"
+)
+ISOLATED = _counter(
+    "outboxkit.consumer.isolated",
+    "{delivery}",
+    "Deliveries that were handled alone, because the message came back after its consumer had ended.",
+    "queue",
+)
+CONSUMER_BATCH_SIZE = _histogram(
+    "outboxkit.consumer.batch.size", "{delivery}", "Deliveries that shared a transaction.", "queue", bounds=SIZES
+)
+
+RETENTION_ROWS = _counter("outboxkit.retention.rows", "{row}", "Rows that retention has deleted one by one.", "table")
+RETENTION_PARTITIONS = _counter(
+    "outboxkit.retention.partitions", "{partition}", "Days that retention has deleted as a whole.", "table"
+)
+HTTP_REQUESTS = _counter("outboxkit.http.requests", "{request}", "Requests with an idempotency key.", "outcome")
+LEASES_TAKEN_OVER = _counter(
+    "outboxkit.http.leases_taken_over",
+    "{lease}",
+    "Requests in steps that were taken over from a run whose lease had ended.",
+)
+EFFECTS = _counter("outboxkit.effects", "{effect}", "Calls of `effects.once`, by decision.", "decision")
+
+CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
+    "The relay": (
+        *(SENT, OPERATION_DURATION, RELAY_MESSAGES, RELAY_DEAD, RELAY_BATCH_SIZE, RELAY_STEP_DURATION, RELAY_LAG),
+        *(RELAY_BLOCKED_TURNS, RELAY_CONNECTED, RELAY_LAST_PROGRESS, FLOOR_GAP),
+    ),
+    "The tables": (
+        *(OUTBOX_MESSAGES, OLDEST_AGE, PARKED_KEYS, DEAD_OPEN, OLDEST_TRANSACTION_AGE, DEAD_ROWS),
+        RETENTION_LAST_RUN,
+    ),
+    "The consumer": (
+        *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, RETRIES, MESSAGE_AGE, RECONNECTS, ISOLATED),
+        CONSUMER_BATCH_SIZE,
+    ),
+    "Retention": (RETENTION_ROWS, RETENTION_PARTITIONS),
+    "The application": (HTTP_REQUESTS, LEASES_TAKEN_OVER, EFFECTS),
+}
+"""All metrics, by the process that has them. Those of the tables are in each process."""
+METRICS = tuple(metric for group in CATALOGUE.values() for metric in group)
+
+OTHER = "other"
+"""The value for names beyond the bound of an attribute, and for types that a consumer has no handler for."""
+MOST_NAMES = 100
+"""Message types that a relay tells apart; the next ones are `OTHER`."""
+
+ATTRIBUTES: Mapping[str, str] = {
+    "decision": "`made`, `remembered`, `skipped`, `repeated`, `busy`, or `failed` if the call raised an error",
+    "destination": "`default`, or the name of an outside system; of the tables, the first 20 by name",
+    ERROR: "for `sent`, why it was not confirmed: `unroutable`, `rejected`, `postponed`, `not sent` or `unknown`. "
+    "For a duration, the class of the error. Absent if there was none",
+    "handler": "a handler of this consumer; `several` for a batch of more than one. Empty if no handler is to blame",
+    PLACE: "the exchange for the relay, the queue for the consumer; the destination's name if there is no exchange",
+    OPERATION: "`publish` or `process`",
+    SYSTEM: "`rabbitmq`, or the scheme of the broker's URL: `http`, `memory`",
+    "outcome": "of a relay: `published`, `unroutable`, `rejected`, `postponed`, `discarded`, `dead`. Of a delivery: "
+    "`processed`, `duplicate`, `retried`, `dead`, `stale`. Of a request: `fresh`, `replayed`, `in progress`, "
+    "`mismatch`, `refused`",
+    "queue": "the consumer's queue",
+    "reason": "of a dead letter, as `outboxkit dead list` shows it",
+    "server": "`database` or `broker`",
+    "side": "`outbox` or `inbox`",
+    "state": "`ready`; `waiting` for a time, for a retry, or behind a message that does; `parked` behind a dead letter",
+    "step": "of a relay: `claim`, `publish`, `settle`. Of a retry: the delay, such as `30s`",
+    "table": "the table's name without `outboxkit_`",
+    "type": "the message type. A relay tells the first 100 apart, a consumer those that it has handlers for; "
+    "all others are `other`",
+}
+"""The values of each attribute, all of them bounded: never an id, a key or an address."""

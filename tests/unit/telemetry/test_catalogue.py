@@ -1,0 +1,34 @@
+"""The catalogue of metrics: names, units and attributes as the conventions want them, and its page."""
+
+import re
+
+import pytest
+
+from outboxkit.telemetry.catalogue import ATTRIBUTES, METRICS, Kind, Metric
+from tests.metrics_reference import PAGE, page
+
+UNITS = re.compile(r"s|1|\{[a-z]+\}")
+
+
+def test_the_reference_page_is_made_from_the_catalogue():
+    assert PAGE.read_text() == page(), "run `python -m tests.metrics_reference`"
+
+
+def test_names_are_unique():
+    assert (
+        len({metric.name for metric in METRICS}) == len({metric.prometheus_name for metric in METRICS}) == len(METRICS)
+    )
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_a_metric_is_whole(metric: Metric):
+    assert metric.name.startswith(("outboxkit.", "messaging."))
+    assert UNITS.fullmatch(metric.unit)
+    assert metric.description.endswith(".")
+    assert bool(metric.bounds) == (metric.kind is Kind.HISTOGRAM)
+    assert list(metric.bounds) == sorted(metric.bounds)
+    assert set(metric.attributes) <= ATTRIBUTES.keys()
+
+
+def test_every_attribute_belongs_to_a_metric():
+    assert {name for metric in METRICS for name in metric.attributes} == ATTRIBUTES.keys()

@@ -1,0 +1,165 @@
+"""The seam of metrics: nothing without a provider, everything with one, and never an error."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from outboxkit.telemetry import catalogue, metrics
+
+
+@pytest.fixture
+def reader() -> Iterator[InMemoryMetricReader]:
+    reader = InMemoryMetricReader()
+    metrics.use(MeterProvider([reader]))
+    yield reader
+    metrics.use(None)
+
+
+def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
+    collected = reader.get_metrics_data()
+    resources = collected.resource_metrics if collected is not None else ()
+    return {
+        each.name: list(each.data.data_points)
+        for resource in resources
+        for scope in resource.scope_metrics
+        for each in scope.metrics
+    }
+
+
+def test_a_counter_is_added_to(reader: InMemoryMetricReader):
+    metrics.measure(catalogue.RELAY_DEAD, 2, {"reason": "expired"})
+    metrics.measure(catalogue.RELAY_DEAD, 3, {"reason": "expired"})
+    (point,) = points(reader)["outboxkit.relay.dead"]
+    assert (point.value, dict(point.attributes)) == (5, {"reason": "expired"})
+
+
+def test_a_histogram_has_the_bounds_of_the_catalogue(reader: InMemoryMetricReader):
+    metrics.measure(catalogue.RELAY_LAG, 0.03)
+    (point,) = points(reader)["outboxkit.relay.lag"]
+    assert (point.count, point.sum, point.explicit_bounds) == (1, 0.03, catalogue.AGES)
+
+
+def test_a_gauge_is_read_while_it_is_observed(reader: InMemoryMetricReader):
+    with metrics.observed({catalogue.IN_FLIGHT: lambda: [(7, {"queue": "billing"})]}):
+        (point,) = points(reader)["outboxkit.consumer.in_flight"]
+        assert (point.value, dict(point.attributes)) == (7, {"queue": "billing"})
+    assert points(reader) == {}
+
+
+def test_a_gauge_that_cannot_be_read_is_left_out_alone(reader: InMemoryMetricReader):
+    def fail() -> list[metrics.Reading]:
+        raise ConnectionError
+
+    with metrics.observed({catalogue.DEAD_ROWS: fail}), metrics.observed({catalogue.DEAD_ROWS: lambda: [(1, {})]}):
+        assert [point.value for point in points(reader)["outboxkit.database.dead_rows"]] == [1]
+
+
+def test_a_provider_that_fails_stops_nobody():
+    class Failing:
+        def get_meter(self, _: str) -> Any:
+            return self
+
+        def create_observable_gauge(self, *_: Any) -> None:
+            pass
+
+        def create_counter(self, *_: Any) -> Any:
+            raise RuntimeError
+
+    metrics.use(Failing())
+    try:
+        metrics.measure(catalogue.RELAY_DEAD, 1)
+    finally:
+        metrics.use(None)
+
+
+def test_names_beyond_the_bound_are_other():
+    names = metrics.BoundedNames(["Known"], most=2)
+    assert [names(name) for name in ("a", "b", "c", "Known", "a")] == ["a", "b", "other", "Known", "a"]
+
+
+def run(program: str) -> str:
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_the_seam_imports_nothing_of_opentelemetry():
+    program = """
+import sys
+from outboxkit.telemetry import catalogue, metrics
+metrics.measure(catalogue.RELAY_DEAD, 1)
+print(metrics.is_on(), [name for name in sys.modules if name.startswith("opentelemetry")])
+"""
+    assert run(program) == "False []\n"
+
+
+def test_an_api_without_a_provider_is_not_on():
+    program = """
+import opentelemetry.metrics
+from outboxkit.telemetry import catalogue, metrics
+metrics.measure(catalogue.RELAY_DEAD, 1)
+print(metrics.is_on())
+"""
+    assert run(program) == "False\n"
+
+
+SCRAPE = """
+from opentelemetry import metrics as api
+from opentelemetry.sdk.metrics import MeterProvider
+from outboxkit.telemetry import catalogue, metrics, scrape
+if {own}:
+    api.set_meter_provider(MeterProvider())
+assert metrics.is_on() == {own}
+metrics.measure(catalogue.RELAY_DEAD, 1, {{"reason": "expired"}})
+scrape.prepare()
+metrics.measure(catalogue.RELAY_DEAD, 2, {{"reason": "expired"}})
+api.get_meter("shop").create_counter("shop.orders").add(3)
+scrape.text()
+print(*(line for line in scrape.text().decode().splitlines() if line.startswith(("outboxkit_", "shop_"))), sep="\\n")
+"""
+
+
+def test_a_scrape_without_a_provider_of_the_application():
+    assert run(SCRAPE.format(own=False)) == 'outboxkit_relay_dead_total{reason="expired"} 2.0\nshop_orders_total 3.0\n'
+
+
+def test_a_scrape_with_a_provider_of_the_application():
+    """What was recorded before its new reader came is not in the scrape."""
+    assert run(SCRAPE.format(own=True)) == 'outboxkit_relay_dead_total{reason="expired"} 2.0\nshop_orders_total 3.0\n'
+
+
+def test_a_scrape_needs_its_extra():
+    program = """
+import sys
+sys.modules["opentelemetry.exporter"] = None
+from outboxkit.telemetry import scrape
+try:
+    scrape.text()
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    assert "pip install 'outboxkit[metrics]'" in run(program)
+
+
+def test_a_provider_of_another_kind_is_refused():
+    program = """
+from opentelemetry import metrics as api
+from outboxkit.errors import ConfigurationError
+from outboxkit.telemetry import scrape
+
+class Own(api.MeterProvider):
+    def get_meter(self, *arguments, **options):
+        return api.NoOpMeter("none")
+
+api.set_meter_provider(Own())
+try:
+    scrape.prepare()
+except ConfigurationError as error:
+    print(error)
+"""
+    assert "MeterProvider is Own" in run(program)
