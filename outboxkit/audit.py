@@ -1,7 +1,7 @@
 """The audit trail: each action of an operator is a row of `outboxkit_audit`, with its operator, filter and result.
 
-An action that is one transaction writes its row in it. One that takes many writes its row before, counts in each of
-them, and ends the row behind the last one: the count is right even if it is killed.
+An action that is one transaction writes its row in it. One that takes many writes its row before the first, and counts
+in each of them. So the count is right even if it is killed.
 """
 
 import asyncio

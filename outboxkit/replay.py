@@ -148,8 +148,8 @@ class Replayer:
         if not self._range:
             await self.find()
         queue = getattr(self._publisher, "queue", None)
-        asked = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
-        async with audit.recorded(self._engine, "replay", asked, by=self._by) as running:
+        filter_ = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
+        async with audit.recorded(self._engine, "replay", filter_, by=self._by) as running:
             try:
                 await self._publish_pages(stop, done, progress)
             finally:

@@ -26,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="List the actions of operators: who did what, when, how many and with which result.",
+    help="List the actions of operators.",
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or settings.",
 )
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)

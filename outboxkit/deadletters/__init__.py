@@ -211,9 +211,9 @@ class DeadLetters:
         done: Resolved,
         progress: Callable[[Resolved], None],
     ) -> None:
-        upto, asked = (await self.survey(selection)).upto, audit.filter_of(selection)
+        upto, filter_ = (await self.survey(selection)).upto, audit.filter_of(selection)
         action = "dead replay" if as_ == "replayed" else "dead discard"
-        async with audit.recorded(self._engine, action, asked, by=self._by) as running:
+        async with audit.recorded(self._engine, action, filter_, by=self._by) as running:
             await self._resolve_pages(as_, selection, upto, stop, done, progress, running)
             refused = f", {done.refused.total()} refused" if done.refused else ""
             running.result = (audit.DONE if done.complete else audit.STOPPED) + refused

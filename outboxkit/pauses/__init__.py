@@ -87,8 +87,8 @@ def pause_process(
     row = {"process": process, "name": name, "lasts": lasts, "why": reason, "paused_by": operator}
     statement = statements.pauses.begin_pause(connection.dialect.name)
     begun = pause_of(connection.execute(statement, row).one())
-    asked = where(process, name) | {"why": reason} | ({} if lasts is None else {"until": begun.until})
-    audit.record_action(connection, "pause", asked, by=operator, count=1, result=audit.DONE)
+    filter_ = where(process, name) | {"why": reason} | ({} if lasts is None else {"until": begun.until})
+    audit.record_action(connection, "pause", filter_, by=operator, count=1, result=audit.DONE)
     return begun
 
 

@@ -99,14 +99,14 @@ def with_filters_and_operator(command: Callable[..., None]) -> Callable[..., Non
     return _with(FILTERS | {"by": By}, command)
 
 
-def _with(wanted: dict[str, Any], command: Callable[..., None]) -> Callable[..., None]:
+def _with(added: dict[str, Any], command: Callable[..., None]) -> Callable[..., None]:
     def with_options(settings: Settings, **arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name in wanted}
+        options = {name: arguments.pop(name) for name in added}
         command(settings, _filters(**options), **arguments)
 
     first, _, *own = inspect.signature(command).parameters.values()
     kind = inspect.Parameter.KEYWORD_ONLY
-    options = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in wanted.items()]
+    options = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in added.items()]
     with_options.__signature__ = inspect.Signature([first, *options, *own])  # type: ignore[attr-defined]
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     return with_options
