@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from outboxkit import compose, pauses, schema, statements
 from outboxkit.cli.options import DATABASE, By, with_settings
+from outboxkit.cli.wording import printable_name
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings, parse_duration
 
@@ -43,7 +44,8 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
     typer.echo(str(begun))
     if begun.process == pauses.CONSUMER and begun.name not in known:
         names = f"consumers of {', '.join(sorted(known))} are" if known else "no consumer is"
-        typer.echo(f"outboxkit: no consumer of {begun.what} was seen on this database, {names}", err=True)
+        note = f"no consumer of {begun.what} was seen on this database, {names}"
+        typer.echo(f"outboxkit: {printable_name(note)}", err=True)
 
 
 @with_settings(*DATABASE, "destination")
@@ -59,9 +61,9 @@ def resume(settings: Settings, what: What, *, by: By = None) -> None:
 
     ended = asyncio.run(_in_transaction(settings, "outboxkit resume", end))
     if ended is None:
-        typer.echo(f"{pauses.what_of(process, name)} was not paused")
+        typer.echo(f"{printable_name(pauses.what_of(process, name))} was not paused")
     else:
-        typer.echo(f"{ended.what} goes on; {ended.ended}")
+        typer.echo(f"{printable_name(ended.what)} goes on; it was paused {ended.terms}")
 
 
 def _what(what: str, settings: Settings) -> tuple[str, str]:

@@ -40,13 +40,13 @@ class Pause:
 
     def __str__(self) -> str:
         """The pause in a line, for people."""
-        until = "" if self.until is None else f" until {_moment(self.until)}"
-        return printable(f"{self.what} is paused since {_moment(self.since)}{until} by {self.paused_by}: {self.why}")
+        return f"{printable(self.what)} is paused {self.terms}"
 
     @property
-    def ended(self) -> str:
-        """The pause in a line, once it is over."""
-        return printable(f"it was paused since {_moment(self.since)} by {self.paused_by}: {self.why}")
+    def terms(self) -> str:
+        """When it began and ends, by whom it is, and why."""
+        until = "" if self.until is None else f" until {_moment(self.until)}"
+        return printable(f"since {_moment(self.since)}{until} by {self.paused_by}: {self.why}")
 
     @property
     def what(self) -> str:

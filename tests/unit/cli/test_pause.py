@@ -104,8 +104,8 @@ def test_status_shows_who_has_paused_what_and_why(run: Run, at: str, engine: Eng
     run("pause", "billing", "--for", "10m", *MOVE)
     lines = run("status").out.splitlines()
     (first,) = [number for number, line in enumerate(lines) if line.startswith("paused")]
-    assert lines[first].startswith("paused        queue billing is paused since 2")
-    assert "the relay of destination default is paused since 2" in "".join(lines)
+    assert lines[first].startswith("paused        queue billing since 2")
+    assert "the relay of destination default since 2" in "".join(lines)
     assert "by ada: the bank is being moved" in " ".join(line.strip() for line in lines)
     assert "`outboxkit resume relay`" in " ".join(line.strip() for line in lines)
     said = json.loads(run("status", "--json").out)["paused"]
