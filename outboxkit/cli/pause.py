@@ -37,7 +37,7 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
     ours, lasts = _what(what, settings), _lasts(for_)
 
     def begin(connection: Connection) -> tuple[pauses.Pause, list[str]]:
-        known = connection.execute(statements.activity.known_queues()).scalars().all()
+        known = connection.execute(statements.activity.of_all_queues()).scalars().all()
         return pauses.pause_process(connection, *ours, why=why, by=by, lasts=lasts), list(known)
 
     begun, known = asyncio.run(_in_transaction(settings, "outboxkit pause", begin))

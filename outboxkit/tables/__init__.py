@@ -162,6 +162,7 @@ handler = Table(
     Column("handler", String(255), primary_key=True),
     Column("queue", String(255), primary_key=True),
     Column("function", String(255), comment="module and name, for people who look"),
+    Column("types", Text, comment="of the messages that it handles, as a JSON array; null: not known"),
     Column("last_seen", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
 )
 """The handlers of each queue's consumer: the inbox knows handlers by their name alone."""

@@ -1,2 +1,0 @@
-SELECT DISTINCT outboxkit_handler.queue
-FROM outboxkit_handler;
