@@ -1,6 +1,7 @@
 """The pause of a process, as the process sees it: it looks twice a second, by a primary key, and in no batch."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -50,10 +51,13 @@ class PauseWatch:
 
     Attributes:
         current: the pause; None if there is none.
+        rested_at: the Unix time of the last look at which the process was resting, for metrics of its progress.
     """
 
     def __init__(self, engine: AsyncEngine, process: str, name: str) -> None:
         self.current: Pause | None = None
+        self.rested_at = 0.0
+        self._is_resting = False
         self._engine = engine
         self._ours = {"process": process, "name": name}
         self._statement = statements.pauses.current_pause(engine.dialect.name)
@@ -119,9 +123,11 @@ class PauseWatch:
         until = {} if pause.until is None else {"until": pause.until.isoformat(timespec="seconds")}
         self._log.info(f"{pause.process} paused", by=pause.paused_by, why=printable(pause.why), **until)
         both = [asyncio.ensure_future(event.wait()) for event in (stop, self._ended)]
+        self._is_resting = True
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._is_resting = False
             for one in both:
                 one.cancel()
         if self.current is None:
@@ -129,6 +135,8 @@ class PauseWatch:
 
     def _saw(self, pause: Pause | None) -> None:
         before, self.current = self.current, pause
+        if self._is_resting:
+            self.rested_at = time.time()
         if pause is not None and before is None:
             self._ended.clear()
             self._begun.set()

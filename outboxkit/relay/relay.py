@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
@@ -20,6 +21,7 @@ from outboxkit.pauses import RELAY
 from outboxkit.pauses.watch import Halt, PauseWatch
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
+from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.notifier import Notifier
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
@@ -27,6 +29,8 @@ from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.statements.dialects import has_one_writer
+from outboxkit.telemetry import catalogue, metrics
+from outboxkit.telemetry.tables import TableGauges
 
 BLOCKED_SECONDS = 0.002
 """The first delay of a relay that waits for another one, which holds every row it could publish. It doubles."""
@@ -98,7 +102,9 @@ class Relay:
             policy=self.policy,
             on_settled=self._settled,
             clock=self.clock,
+            measurements=RelayMeasurements(self.publisher, self.destination),
         )
+        self._last_progress = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until `stop` is set, then settle the batch in flight. Outages are waited out.
@@ -107,20 +113,40 @@ class Relay:
             SchemaError: the tables are missing or old.
         """
         outage = Outage("relay", passing=TRANSIENT)
-        await outage.ride_out(self._prepare, stop)
+        with metrics.observed(self._gauges(outage)):
+            await self._run(outage, stop)
+        await self.publisher.close()
+        self._log.info("relay stopped")
+
+    async def _run(self, outage: Outage, stop: asyncio.Event) -> None:
+        tables = TableGauges(self.engine)
+        for prepare in (self._prepare, tables.open):
+            await outage.ride_out(prepare, stop)
         self._say_started()
         await outage.ride_out(self._watch.look, stop)
         try:
-            async with self._watch.watching(), self._pipeline:
-                await self._loop(outage, stop)
+            with tables.observed():
+                async with self._watch.watching(), self._pipeline:
+                    await self._loop(outage, stop)
         except asyncio.CancelledError:
             self._log.warning("relay stopped at once; the batch in flight is rolled back and will be published again")
             raise
         finally:
             self._limited_log.flush(everything=True)
             await self._notifier.close()
-        await self.publisher.close()
-        self._log.info("relay stopped")
+
+    def _gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
+        """The gauges of a relay that runs. They are read in another thread, and also while the relay hangs."""
+        servers = ("broker", "database")
+        return {
+            catalogue.RELAY_CONNECTED: lambda: [(int(not outage.is_away(each)), {"server": each}) for each in servers],
+            catalogue.RELAY_LAST_PROGRESS: lambda: (
+                [(max(self._last_progress, self._watch.rested_at), {})]
+                if self._last_progress or self._watch.rested_at
+                else []
+            ),
+            catalogue.FLOOR_GAP: lambda: [(self._pipeline.floor_gap, {})],
+        }
 
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -141,8 +167,9 @@ class Relay:
         while not halt.is_set():
             self._limited_log.flush()
             turn = await self._take_turn(outage, halt)
-            self._errors = 0
+            self._errors, self._last_progress = 0, time.time()
             if turn is Turn.BLOCKED:
+                metrics.measure(catalogue.RELAY_BLOCKED_TURNS, 1)
                 await pause(halt, jittered(blocked_seconds))
                 blocked_seconds = min(blocked_seconds * 2, self.poll_interval.total_seconds())
             else:

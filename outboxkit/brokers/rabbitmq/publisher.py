@@ -56,7 +56,7 @@ class RabbitPublisher:
         check_source(cloudevents, source)
         self._cloudevents, self._source = cloudevents, source
         self._addresses = connection.Addresses(url, shuffle=shuffle)
-        self._exchange = exchange
+        self.exchange = exchange
         self._timeout = timeout.total_seconds()
         self._app_id = app_id
         self._connection: aio_pika.abc.AbstractConnection | None = None
@@ -151,7 +151,7 @@ class RabbitPublisher:
 
     async def _open_channel(self, amqp_connection: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
         return await open_confirm_channel(
-            amqp_connection, self._parser, exchange=self._exchange, app_id=self._app_id, timeout=self._timeout
+            amqp_connection, self._parser, exchange=self.exchange, app_id=self._app_id, timeout=self._timeout
         )
 
     async def _on_timeout(self) -> str:
