@@ -14,6 +14,7 @@ from outboxkit.environment import FILE, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import SECRETS, Settings, load, unknown_variables
 from outboxkit.settings import option as option_of
+from outboxkit.urls import ListenAddress
 
 By = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Your name, if it is not that of the system's user.")
@@ -22,6 +23,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document in
 
 DATABASE = ("database_url",)
 BROKER = ("broker_url", "exchange")
+ADMIN = ("admin_port",)
 PROCESS = ("shutdown_timeout", "log_level", "log_format")
 REPEATED = ("queue", "bind")
 """Options that may be given several times."""
@@ -119,7 +121,7 @@ def _accepted(kind: Any) -> str:
         return "SECRET" if inner is SecretStr else _accepted(inner)
     if get_origin(kind) is Literal:
         return choices if len(choices := "|".join(get_args(kind))) < LONGEST_CHOICES else "NAME"
-    named = {bool: "", int: "NUMBER", timedelta: "DURATION", SecretStr: "URL"}
+    named = {bool: "", ListenAddress: "PORT", int: "NUMBER", timedelta: "DURATION", SecretStr: "URL"}
     if get_origin(kind) is tuple:
         return "NAMES" if str in get_args(kind) else "DURATIONS"
     return named.get(kind, "NAME")

@@ -51,12 +51,12 @@ class PauseWatch:
 
     Attributes:
         current: the pause; None if there is none.
-        rested_at: the Unix time of the last look at which the process was resting, for metrics of its progress.
+        rested_at, looked_at: the last look at which the process was resting, in Unix time and by the monotonic clock.
     """
 
     def __init__(self, engine: AsyncEngine, process: str, name: str) -> None:
         self.current: Pause | None = None
-        self.rested_at = 0.0
+        self.rested_at = self.looked_at = 0.0
         self._is_resting = False
         self._engine = engine
         self._ours = {"process": process, "name": name}
@@ -136,7 +136,7 @@ class PauseWatch:
     def _saw(self, pause: Pause | None) -> None:
         before, self.current = self.current, pause
         if self._is_resting:
-            self.rested_at = time.time()
+            self.rested_at, self.looked_at = time.time(), time.monotonic()
         if pause is not None and before is None:
             self._ended.clear()
             self._begun.set()

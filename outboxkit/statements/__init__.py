@@ -7,6 +7,7 @@ on and the locks it takes; a test explains the plans on PostgreSQL.
 from outboxkit.statements import (
     activity,
     audit,
+    broker,
     claim,
     dead,
     dialects,
@@ -30,6 +31,7 @@ from outboxkit.statements import (
 __all__ = [
     "activity",
     "audit",
+    "broker",
     "claim",
     "dead",
     "dialects",
