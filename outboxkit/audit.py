@@ -67,7 +67,7 @@ def who(connection: Connection, by: str | None = None) -> str:
     return storable(f"{user} (database role {role})")[:NAME_LIMIT]
 
 
-def without_secrets(text: str) -> str:
+def redacted(text: str) -> str:
     """The text without users and passwords of URLs, as PostgreSQL can store it."""
     return storable(_SECRET.sub("://", text))
 
@@ -83,7 +83,7 @@ def record_action(
 ) -> int:
     """Write the row of an action, in the connection's transaction; returns its number."""
     row = {"action": action, "operator": storable(by)[:NAME_LIMIT], "filter": _json(filter_)}
-    values = row | {"counted": count, "outcome": None if result is None else without_secrets(result)}
+    values = row | {"counted": count, "outcome": None if result is None else redacted(result)}
     number: int = connection.execute(statements.audit.insert_action(connection.dialect.name), values).scalar_one()
     return number
 
@@ -142,12 +142,12 @@ async def recorded(
 
 async def _end(engine: AsyncEngine, running: RunningAction) -> None:
     async with engine.begin() as connection:
-        outcome = {"of": running.number, "outcome": without_secrets(running.result), "counted": running.uncounted}
+        outcome = {"of": running.number, "outcome": redacted(running.result), "counted": running.uncounted}
         await connection.execute(statements.audit.end_action(connection.dialect.name), outcome)
 
 
 def _json(filter_: Mapping[str, Any]) -> str:
-    return without_secrets(msgspec.json.encode({name: _short(value) for name, value in filter_.items()}).decode())
+    return redacted(msgspec.json.encode({name: _short(value) for name, value in filter_.items()}).decode())
 
 
 def _short(value: Any) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
-from outboxkit.consumer.reports import OnError, Reports, Watchdog
+from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
@@ -31,7 +31,7 @@ from outboxkit.health import Health
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
-from outboxkit.pauses import CONSUMER, Pause
+from outboxkit.pauses import CONSUMER
 from outboxkit.pauses.watch import PauseWatch
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.telemetry import metrics, tracing
@@ -42,21 +42,6 @@ AHEAD = 64
 """Deliveries that the broker pushes ahead, at least."""
 ORDERED_AHEAD = 500
 """The minimum prefetch of an ordered consumer: so many deliveries may wait behind keys whose first one failed."""
-
-
-@dataclass(slots=True)
-class Consumed:
-    """The totals of one `drain`.
-
-    Attributes:
-        outcomes: the outcomes, counted once for each delivery and handler.
-        postponed: the number of messages that wait for a later attempt.
-        paused: the pause that ended the drain, or kept it from beginning.
-    """
-
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    postponed: int = 0
-    paused: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)

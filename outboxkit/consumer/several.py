@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit.consumer.consumer import Consumed, Consumer
-from outboxkit.consumer.reports import OnError, Watchdog
+from outboxkit.consumer.consumer import Consumer
+from outboxkit.consumer.reports import Consumed, OnError, Watchdog
 from outboxkit.health import Health
 from outboxkit.inbox import Outcome
 

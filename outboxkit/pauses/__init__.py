@@ -83,7 +83,7 @@ def pause_process(
         raise ConfigurationError(f"{what_of(process, name[:20])!r} cannot exist: a name of 1 to 255 bytes is accepted")
     if not why.strip():
         raise ConfigurationError("why is empty: a reason is needed, for those who find the pause")
-    operator, reason = audit.who(connection, by), audit.without_secrets(why.strip())
+    operator, reason = audit.who(connection, by), audit.redacted(why.strip())
     row = {"process": process, "name": name, "lasts": lasts, "why": reason, "paused_by": operator}
     statement = statements.pauses.begin_pause(connection.dialect.name)
     begun = pause_of(connection.execute(statement, row).one())
