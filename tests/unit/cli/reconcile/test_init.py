@@ -70,7 +70,7 @@ def test_nothing_is_missing(reconcile: Any, database_url: str, consumer_url: str
 
 def test_every_fate_has_a_count(reconcile: Any, database_url: str, consumer_url: str):
     publish(database_url, "a", "crashed", "dead", "discarded", "gone", "malformed", "replayed", "replayed-now")
-    publish(database_url, "young", published_at=NOW)
+    publish(database_url, "young", published_at=datetime.now(UTC))
     handle(consumer_url, "a")
     write(consumer_url, tables.attempt, {"queue": "q", "message_id": "crashed", "starts": 1})
     write(consumer_url, tables.attempt, {"queue": "another", "message_id": "gone", "starts": 1})
@@ -83,7 +83,7 @@ def test_every_fate_has_a_count(reconcile: Any, database_url: str, consumer_url:
         LETTER | {"message_id": "gone", "handler": "Other"},
         LETTER | {"message_id": "gone", "handler": "H", "side": "outbox"},
         LETTER | resolved | {"message_id": "replayed"},
-        LETTER | resolved | {"message_id": "replayed-now", "resolved_at": NOW + HOUR},
+        LETTER | resolved | {"message_id": "replayed-now", "resolved_at": datetime.now(UTC) + HOUR},
         LETTER | resolved | {"message_id": "discarded", "resolution": "discarded", "handler": None},
     )
     ended = reconcile("--json")
