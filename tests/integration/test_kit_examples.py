@@ -26,7 +26,7 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("example", [("1_hello", "hello")], indirect=True)
-def test_hello(example: Any, pg_engine: Engine):  # noqa: ARG001 - its folder is on the path
+def test_hello(example: Any, pg_engine: Engine):
     hello = import_module("hello")
     hello.Base.metadata.create_all(pg_engine)
     assert_effects_once(hello.send_receipt, hello.OrderConfirmed(7, Decimal("19.90")), engine=pg_engine)
