@@ -51,7 +51,7 @@ async def relay(
     publisher = publisher or _publisher(settings)
     if engine is None:
         limit = settings.publish_timeout * (2 if is_slow(publisher) else 1)
-        engine = process.relay_engine(database_url(settings), publish_timeout=limit)
+        engine = process.relay_engine(database_url(settings), publish_timeout=limit, destination=settings.destination)
     try:
         yield Relay(
             engine,

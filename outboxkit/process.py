@@ -13,6 +13,7 @@ from outboxkit.brokers import Publisher, Subscriber
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
 from outboxkit.statements.dialects import DRIVERS
@@ -77,8 +78,23 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     return engine
 
 
-def relay_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
+RELAY = "outboxkit relay"
+_LONGEST_NAME = 63
+
+
+def relay_name(destination: str) -> str:
+    """The `application_name` of a relay's sessions: with its destination, unless that is the broker.
+
+    PostgreSQL keeps 63 characters of ASCII.
+    """
+    name = RELAY if destination == DEFAULT_DESTINATION else f"{RELAY} {destination}"
+    return name.encode("ascii", "replace").decode()[:_LONGEST_NAME]
+
+
+def relay_engine(url: str, *, publish_timeout: timedelta, destination: str = DEFAULT_DESTINATION) -> AsyncEngine:
     """The engine for a relay, which holds its batches by transactions and claims through indexes only.
+
+    Its sessions are named after the destination, by which `outboxkit doctor` can tell a destination without a relay.
 
     A claim is prepared once and planned for good, perhaps when the outbox was empty. A sequential scan is right then,
     and a disaster with a million rows, so that the relay's sessions do without.
@@ -86,7 +102,7 @@ def relay_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
     """
-    connections = engine(url, name="outboxkit relay", idle_in_transaction=publish_timeout * 3 + LEAVING)
+    connections = engine(url, name=relay_name(destination), idle_in_transaction=publish_timeout * 3 + LEAVING)
     if connections.dialect.name == "postgresql":
         _set(connections, enable_seqscan="off", enable_bitmapscan="off", lock_timeout=LOCK_TIMEOUT)
     return connections

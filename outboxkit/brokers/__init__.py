@@ -220,6 +220,15 @@ def address_of(broker: object) -> str:
     return str(getattr(broker, "address", type(broker).__name__))
 
 
+SYSTEMS = {"amqp": "rabbitmq", "amqps": "rabbitmq", "https": "http"}
+
+
+def system_of(broker: object) -> str:
+    """The messaging system of a publisher or subscriber, as telemetry calls it: `rabbitmq`, or its address' scheme."""
+    scheme, separator, _ = address_of(broker).partition("://")
+    return SYSTEMS.get(scheme, scheme) if separator else "none"
+
+
 def is_slow(publisher: Publisher) -> bool:
     """Whether the publisher has `slow = True`: a batch may take seconds, or it writes to the database itself.
 

@@ -1,64 +1,13 @@
 """Numbers, times, names and progress as people read them."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import typer
 
-COUNTED = 10_000
-"""Rows of a kind that are counted, and no more."""
+from outboxkit.wording import COUNTED, NOTHING, Count, many, number, printable_name, span, total
 
-
-@dataclass(frozen=True)
-class Count:
-    """The number of rows that were counted, and whether the counting ended before the rows did."""
-
-    value: int = 0
-    at_least: bool = False
-
-    def __add__(self, other: "Count") -> "Count":
-        return Count(self.value + other.value, self.at_least or other.at_least)
-
-
-NOTHING = Count()
-
-
-def total(counts: Iterable[Count]) -> Count:
-    """The sum, which is no more exact than each of them."""
-    return sum(counts, Count())
-
-
-def number(count: Count | int) -> str:
-    """`12 345`; or `more than 10 000`, and for a part of so many `at least 700`, if not all rows were counted."""
-    if isinstance(count, int):
-        return f"{count:,}".replace(",", " ")
-    if not count.at_least:
-        return number(count.value)
-    return f"more than {number(COUNTED)}" if count.value > COUNTED else f"at least {number(count.value)}"
-
-
-def many(count: Count | int, one: str, several: str | None = None) -> str:
-    """`1 key`, `2 keys`, `more than 10 000 keys`."""
-    value = count if isinstance(count, int) else count.value
-    return f"{number(count)} {one if value == 1 else several or one + 's'}"
-
-
-def span(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 10 s`, `2 h 3 min` or `5 d 2 h`."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for name, unit, smaller, part in (("d", 86_400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= unit:
-            return f"{whole // unit} {name} {whole % unit // part} {smaller}"
-    return f"{whole} s"
-
-
-def printable_name(name: str | None) -> str:
-    """A foreign name without characters that would move the cursor or colour the screen."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in name or "-")
-
+__all__ = ["COUNTED", "NOTHING", "Count", "many", "now_and_then", "number", "printable_name", "span", "total"]
 
 SAY_EVERY = 10_000
 """Messages between two lines."""

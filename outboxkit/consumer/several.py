@@ -30,9 +30,11 @@ class Consumers:
 
     def __init__(self, consumers: Sequence[Consumer], *, shutdown_timeout: timedelta | None = None) -> None:
         self._consumers = list(consumers)
+        tables = self._consumers[0].tables
         self._seconds = shutdown_timeout.total_seconds() if shutdown_timeout is not None else None
-        for consumer in self._consumers:  # they share an event loop, and one watches it
-            consumer.watchdog = None
+        for consumer in self._consumers:  # they share an event loop and a database, and one watches them
+            consumer.watchdog = consumer.tables = None
+        self._consumers[0].tables = tables
         self._consumers[0].watchdog = Watchdog([handler for each in self._consumers for handler in each.handlers])
 
     @property

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import Any
 
 from sqlalchemy import (
     Delete,
@@ -61,21 +62,23 @@ SEEN = timedelta(days=1)
 """The time for which other queues know a queue's handler after it was seen; a queue may have been renamed."""
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NOW = func.current_timestamp()
+_NOTED = ("function", "types")
 
 
 @cache
 def register_handlers(dialect: str) -> Insert:
     """Note that a queue's consumer has a handler, now.
 
-    Parameters: handler, queue, function; or a list of them. It must be in the order of the names, so that consumers
-    that write the same rows do not deadlock. Index: the primary key. Locks: the row.
+    Parameters: handler, queue, function, types; or a list of them. It must be in the order of the names, so that
+    consumers that write the same rows do not deadlock. Index: the primary key. Locks: the row.
     """
-    row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", "function")}
+    row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", *_NOTED)}
     upsert: Insert = (
         insert_into(dialect, handler)
         .values(row | {"last_seen": _NOW})
         .on_conflict_do_update(
-            index_elements=list(handler.primary_key), set_={"function": row["function"], "last_seen": _NOW}
+            index_elements=list(handler.primary_key),
+            set_={name: row[name] for name in _NOTED} | {"last_seen": _NOW},
         )
     )
     return upsert
@@ -113,6 +116,15 @@ def of_several_queues(seen_since: datetime) -> Select[str, str]:
     return select(*columns).where(seen, handler.c.handler.in_(several)).order_by(*columns)
 
 
+def of_all_queues() -> Select[Any]:
+    """The queues whose consumers have registered handlers, and when each was last seen.
+
+    Index: none, the table has a row for each queue and handler. Locks: none.
+    """
+    last = func.max(handler.c.last_seen).label("last_seen")
+    return select(handler.c.queue, last).group_by(handler.c.queue).order_by(handler.c.queue)
+
+
 def prune_handlers(before: datetime) -> Delete:
     """Forget handlers that no consumer was seen with since before this moment.
 
@@ -128,9 +140,10 @@ WHERE datname = current_database() AND application_name LIKE 'outboxkit %' AND p
 ORDER BY application_name, backend_start, pid
 """)
 
-_OLDEST_TRANSACTION = text("""
+_HOLDERS = """
 SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid, application_name AS name,
-    state, xact_start AS since, query_start, greatest(age(backend_xmin), age(backend_xid)) AS behind
+    state, xact_start AS since, query_start, greatest(age(backend_xmin), age(backend_xid)) AS behind,
+    CAST(usename AS text) AS role, host(client_addr) AS address
 FROM pg_stat_activity
 WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
     AND (datname = current_database() OR datname IS NULL)
@@ -138,16 +151,15 @@ WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
     AND pid <> pg_backend_pid()
     AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum)
 UNION ALL
-SELECT 'slot', active_pid, CAST(slot_name AS text), NULL, NULL, NULL, age(xmin)
+SELECT 'slot', active_pid, CAST(slot_name AS text), NULL, NULL, NULL, age(xmin), NULL, NULL
 FROM pg_replication_slots
 WHERE xmin IS NOT NULL
 UNION ALL
-SELECT 'prepared', NULL, gid, NULL, prepared, NULL, age(transaction)
+SELECT 'prepared', NULL, gid, NULL, prepared, NULL, age(transaction), CAST(owner AS text), NULL
 FROM pg_prepared_xacts
 WHERE database = current_database()
 ORDER BY behind DESC, since
-LIMIT 1
-""")
+"""
 
 _VACUUM = text("""
 SELECT n_dead_tup AS dead_rows, greatest(last_vacuum, last_autovacuum) AS last_vacuum
@@ -171,7 +183,15 @@ def oldest_transaction() -> TextClause:
     A session, a standby's feedback, a replication slot or a prepared transaction; vacuum itself does not count.
     Index: none, it reads catalogs. Locks: none.
     """
-    return _OLDEST_TRANSACTION
+    return text(f"{_HOLDERS}LIMIT 1")
+
+
+def oldest_transactions() -> TextClause:
+    """The ten holders of the oldest transaction ids, as `oldest_transaction` has the first. PostgreSQL only.
+
+    Index: none, it reads catalogs. Locks: none.
+    """
+    return text(f"{_HOLDERS}LIMIT 10")
 
 
 def vacuum() -> TextClause:

@@ -20,7 +20,7 @@ from sqlalchemy import (
     union,
 )
 
-from outboxkit.tables import PARKED, dead_letter, effect, idempotency, inbox, outbox, published
+from outboxkit.tables import PARKED, attempt, dead_letter, effect, idempotency, inbox, outbox, published
 
 _LIMIT = bindparam("limit", type_=Integer)
 _DESTINATION = bindparam("destination", type_=String)
@@ -65,6 +65,14 @@ def forbid_sorting() -> Select[Any]:
             for name, value in settings.items()
         )
     )
+
+
+def limit_reading() -> Select[Any]:
+    """Have the server end each statement of this transaction after two seconds. PostgreSQL only.
+
+    Index: none. Locks: none.
+    """
+    return select(func.set_config(*map(literal_column, ("'statement_timeout'", "'2s'", "true"))))
 
 
 def destinations() -> Select[str]:
@@ -148,6 +156,15 @@ def parked_keys() -> Select[Any]:
     )
 
 
+def count_parked_keys() -> Select[Any]:
+    """The number of keys with a parked dead letter, among the first `limit` of these.
+
+    Parameters: limit. Index: outboxkit_dead_letter_parked. Locks: none.
+    """
+    letters = _first(select(dead_letter.c.key).where(dead_letter.c.parked), dead_letter.c.key)
+    return select(func.count(letters.c.key.distinct()))
+
+
 def oldest_by_type() -> Select[Any]:
     """The `limit` rows with the lowest positions, by type; how many of them failed before.
 
@@ -169,6 +186,25 @@ def dead_open() -> Select[Any]:
     return select(*by, _ROWS).group_by(*by).order_by(*by)
 
 
+def failing() -> Select[Any]:
+    """Types whose messages wait for a retry: type, rows, the most attempts and one error, of the `limit` next due rows.
+
+    Of a destination. Parameters: destination, limit. Index: outboxkit_outbox_due, up to the parked rows. Locks: none.
+    """
+    columns = (outbox.c.type, outbox.c.attempts, outbox.c.last_error)
+    first = _first(_to_destination(*columns).where(outbox.c.due_at < _PARKED), outbox.c.due_at, outbox.c.position)
+    most = (func.max(first.c.attempts).label("attempts"), func.max(first.c.last_error).label("last_error"))
+    failed = select(first.c.type, _ROWS, *most).where(first.c.last_error.is_not(None))
+    return failed.group_by(first.c.type).order_by(first.c.type)
+
+
+def oldest_dead() -> Select[Any]:
+    """The open dead letter with the lowest id. Index: outboxkit_dead_letter_open. Locks: none."""
+    columns = (dead_letter.c.id, dead_letter.c.dead_at, dead_letter.c.type, dead_letter.c.error)
+    is_open = dead_letter.c.resolution.is_(None)
+    return select(*columns).where(is_open).order_by(dead_letter.c.id).limit(literal_column("1"))
+
+
 def dead_resolved() -> Select[int, int]:
     """The numbers of resolved dead letters and of all, among the `limit` with the lowest ids.
 
@@ -185,6 +221,14 @@ def handlers() -> Select[str]:
     partition. Locks: none.
     """
     return _each("handlers", inbox.c.handler)
+
+
+def queues_with_crashes() -> Select[str]:
+    """The queues of crash records, at most `most`.
+
+    However many rows there are, it reads one for each queue. Parameters: most. Index: the primary key. Locks: none.
+    """
+    return _each("queues", attempt.c.queue)
 
 
 def count_processed() -> Select[int]:

@@ -187,3 +187,17 @@ def test_the_libraries_below_say_nothing_of_an_outage():
     process.configure_log(level="debug", format="json")
     for library in ("aio_pika", "aiormq", "pamqp"):
         assert not logging.getLogger(library).isEnabledFor(logging.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("destination", "name"),
+    [
+        ("default", "outboxkit relay"),
+        ("payments", "outboxkit relay payments"),
+        ("café", "outboxkit relay caf?"),
+        ("x" * 100, "outboxkit relay " + "x" * 47),
+    ],
+)
+def test_sessions_of_a_relay_have_its_destination_in_their_name(destination: str, name: str) -> None:
+    """As PostgreSQL keeps it: 63 characters of ASCII."""
+    assert process.relay_name(destination) == name

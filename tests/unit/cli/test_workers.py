@@ -122,8 +122,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
             found.update(relay=self, patience=patience)
             return Drained()
 
-    def noted_engine(url: str, *, publish_timeout: timedelta) -> AsyncEngine:
-        found["publish_timeout"] = publish_timeout
+    def noted_engine(url: str, *, publish_timeout: timedelta, destination: str) -> AsyncEngine:
+        found.update(publish_timeout=publish_timeout, engine_of=destination)
         return process.engine(url, name="unit tests")
 
     monkeypatch.setattr(relay, "Relay", Noted)
@@ -138,6 +138,7 @@ def test_a_relay_of_an_http_destination(run: Run, database_url: str, started: St
     made = started["relay"]
     assert isinstance(made.publisher, HttpPublisher)
     assert (made.destination, made.batch_size, made.hold) == ("payments", 40, False)
+    assert started["engine_of"] == "payments"
     assert (started["publish_timeout"], started["patience"]) == (timedelta(seconds=6), timedelta(seconds=4))
 
 

@@ -1,0 +1,93 @@
+"""`outboxkit doctor`: is this installation safe?"""
+
+import asyncio
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+
+from outboxkit import compose, process
+from outboxkit.cli.options import BROKER, DATABASE, AsJson, with_settings
+from outboxkit.doctor.diagnosis import Diagnosis
+from outboxkit.doctor.examine import SIDES, Examined, Side, examine
+from outboxkit.doctor.installation import Installation
+from outboxkit.errors import ConfigurationError
+from outboxkit.inbox import Handler
+from outboxkit.settings import Settings
+from outboxkit.wording import many
+
+FAULTY, DOUBTFUL = 1, 3
+"""Exit codes if there is a problem, or else a warning."""
+LABEL = 7
+NARROWEST = 60
+
+Modules = Annotated[
+    list[str] | None, typer.Argument(metavar="MODULE", help="Modules with handlers, to compare queues with them.")
+]
+Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="database or broker: look at this alone.")]
+
+
+@with_settings(
+    *DATABASE,
+    *BROKER,
+    *("queue", "bind", "max_attempts", "retry_delays", "inbox_retention", "published_retention", "dead_retention"),
+)
+def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as_json: AsJson = False) -> None:
+    """Say whether this installation is safe: what is wrong, why it matters, and the cure. It changes nothing.
+
+    Exit 1 if there is a problem, 3 if there are only warnings. Give it the settings and modules of your consumers.
+
+    Example: outboxkit doctor shop.handlers --queue billing
+    """
+    if only not in (*SIDES, None):
+        raise ConfigurationError(f"--only is {only!r}: {' or '.join(SIDES)} is accepted")
+    handlers = compose.load_handlers(modules) if modules else []
+    report = asyncio.run(_examine(settings, handlers, [side for side in SIDES if only in (side, None)]))
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
+    else:
+        for line in _lines(report, width=shutil.get_terminal_size().columns):
+            typer.echo(line)
+    sys.exit(FAULTY if report.problems else DOUBTFUL if report.warnings else 0)
+
+
+async def _examine(settings: Settings, handlers: Sequence[Handler], sides: Sequence[Side]) -> Examined:
+    engine = process.engine(settings.database_url.get_secret_value(), name="outboxkit doctor")
+    try:
+        return await examine(Installation(settings, engine, tuple(handlers)), sides)
+    finally:
+        await engine.dispose()
+
+
+def _lines(report: Examined, *, width: int) -> Iterator[str]:
+    yield f"database  {report.database}"
+    yield f"broker    {report.broker}"
+    for finding in report.findings:
+        yield ""
+        yield from _of_finding(finding, max(width, NARROWEST))
+    yield ""
+    for label, names in (("passed", report.passed), ("left out", report.left_out)):
+        for side in SIDES:
+            ours = [name.removeprefix(f"{side}: ") for name in names if name.startswith(f"{side}: ")]
+            if ours:
+                yield from _folded(f"{label}, {side}: {', '.join(ours)}", "  ", max(width, NARROWEST))
+    notes = len(report.findings) - report.problems - report.warnings
+    counts = (many(report.problems, "problem"), many(report.warnings, "warning"), many(notes, "note"))
+    yield ", ".join(counts)
+
+
+def _of_finding(finding: Diagnosis, width: int) -> Iterator[str]:
+    yield f"{finding.severity.upper()} {finding.code} ({finding.side})"
+    for label, text in (("found", finding.what), ("why", finding.why), ("cure", finding.cure)):
+        if text:
+            yield from _folded(f"  {label.ljust(LABEL)}{text}", " " * (LABEL + 2), width)
+    for command in finding.commands:  # to paste: never folded
+        yield f"{' ' * (LABEL + 4)}{command}"
+
+
+def _folded(text: str, indent: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,52 @@
+"""The handlers that consumers have registered: names that two queues share, and consumers that have gone."""
+
+from collections.abc import AsyncGenerator
+from itertools import groupby
+from operator import itemgetter
+
+from outboxkit import partitions
+from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.doctor.installation import Installation
+from outboxkit.statements import activity
+from outboxkit.wording import printable_name, span
+
+_CONSUMER = "outboxkit consumer"
+
+
+async def check_names(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Names of handlers that the consumers of several queues have."""
+    async with installation.database() as connection:
+        now = await partitions.clock(connection)
+        rows = (await connection.execute(activity.of_several_queues(now - activity.SEEN))).all()
+    for handler, group in groupby(rows, key=itemgetter(0)):
+        queues = printable_name(" and ".join(queue for _, queue in group))
+        yield problem(
+            "handler-name-shared",
+            f"The queues {queues} have a handler {printable_name(handler)} each.",
+            why="In one database a handler's name is its identity. Of each message that both get only one runs, and "
+            "the other takes it for a duplicate.",
+            cure="Rename one of them, to a name that begins with its service, and deploy that consumer:",
+            commands=(f'@inbox_handler("billing.{printable_name(handler)}")',),
+        )
+
+
+async def check_consumers(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Queues whose consumers have not been seen lately, though they register every hour."""
+    async with installation.database() as connection:
+        now = await partitions.clock(connection)
+        rows = (await connection.execute(activity.of_all_queues())).all()
+        names = [row.name for row in (await connection.execute(activity.sessions())).all()]
+    connected = " ".join(name.removeprefix(_CONSUMER) for name in names if name.startswith(_CONSUMER))
+    for row in rows:
+        age = now - row.last_seen
+        if row.last_seen <= activity.NEVER or age < installation.thresholds.consumer or row.queue in connected:
+            continue
+        queue = printable_name(row.queue)
+        yield warning(
+            "consumer-gone",
+            f"No consumer of queue {queue} is connected, and the last one was seen {span(age.total_seconds())} ago.",
+            why="If the queue is bound still, its messages gather at the broker, and grow too old for the inbox.",
+            cure="Start its consumer. If the queue is given up, delete it at the broker; prune then forgets its "
+            "handlers:",
+            commands=(f"outboxkit consume MODULE... --queue {queue}",),
+        )

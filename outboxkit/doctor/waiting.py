@@ -1,0 +1,198 @@
+"""Messages that wait: without a relay, behind failures, behind dead letters; and calls with an unknown result."""
+
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from outboxkit import partitions, process
+from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.doctor.installation import Installation
+from outboxkit.failures import printable
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.statements import activity, status
+from outboxkit.wording import COUNTED, Count, many, printable_name, span
+
+LIMIT = {"limit": COUNTED + 1}
+MOST_DESTINATIONS = 100
+RELAY = "outboxkit relay"
+_TOP = 3
+_LONGEST_ERROR = 200
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """The messages of a destination that could go now: how many, and since when the oldest waits, in seconds."""
+
+    destination: str
+    ready: Count
+    oldest: float
+
+
+async def check_relays(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Whether each destination whose messages wait has a relay, and whether that gets on."""
+    async with installation.database() as connection:
+        now = await partitions.clock(connection)
+        backlogs = [each async for each in _backlogs(connection, now)]
+        names: list[str] | None = None
+        if installation.has_server:
+            sessions = (await connection.execute(activity.sessions())).all()
+            names = [row.name for row in sessions if row.name.startswith(RELAY)]
+    patience = installation.thresholds.waiting.total_seconds()
+    late = [backlog for backlog in backlogs if backlog.oldest >= patience]
+    for backlog in late:
+        yield _of_late(backlog, names)
+    if names == [] and not late:
+        yield note(
+            "relay-none",
+            "No relay is connected to this database; no message waits for one.",
+            cure="It is needed as soon as a message is added:",
+            commands=("outboxkit relay",),
+        )
+
+
+async def _backlogs(connection: AsyncConnection, now: datetime) -> AsyncGenerator[Backlog]:
+    parameters = LIMIT | {"most": MOST_DESTINATIONS}
+    for name in (await connection.execute(status.destinations(), parameters)).scalars().all():
+        rows, oldest = (await connection.execute(status.ready(), LIMIT | {"destination": name})).one()
+        if rows:
+            age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
+            yield Backlog(name, Count(rows, at_least=rows > COUNTED), age)
+
+
+def _of_late(backlog: Backlog, names: Sequence[str] | None) -> Diagnosis:
+    """The finding; without sessions to look at, on SQLite, nobody knows whether a relay runs."""
+    name = printable_name(backlog.destination)
+    ours = backlog.destination == DEFAULT_DESTINATION
+    option = "" if ours else f" --destination {name}"
+    to = "" if ours else f" to {name}"
+    waits = f"{many(backlog.ready, 'message')}{to} could go now, and the oldest waits for {span(backlog.oldest)}"
+    relays = [each for each in names or () if serves(each, backlog.destination)]
+    why = "What the application has committed reaches nobody else. Nothing is lost: a relay publishes it later."
+    if relays:
+        return problem(
+            "relay-stuck",
+            f"{waits}, though {many(len(relays), 'session')} of a relay for it is connected.",
+            why=why,
+            cure="Read the relay's log: it says which server is away, or what it refuses. The broker's findings of "
+            "doctor may name the cause. If the log stands still, restart the relay:",
+            commands=(f"outboxkit relay{option} --drain",),
+        )
+    nobody = "and no session of a relay for it is connected" if names is not None else "and a file tells of no relay"
+    return problem(
+        "relay-missing" if ours else "destination-without-relay",
+        f"{waits}, {nobody}.",
+        why=why,
+        cure="Start a relay, and let a supervisor keep it running. If one runs, it is connected to another database, "
+        "or a pooler hides its name:",
+        commands=(f"outboxkit relay{option}",),
+    )
+
+
+def serves(session: str, destination: str) -> bool:
+    """Whether a relay's session, by its name, is the one of this destination's relay."""
+    return session == process.relay_name(destination)
+
+
+async def check_failing(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Types whose messages wait for a retry, because publishing them failed."""
+    async with installation.database() as connection:
+        names = (await connection.execute(status.destinations(), LIMIT | {"most": MOST_DESTINATIONS})).scalars().all()
+        failing = {
+            name: (await connection.execute(status.failing(), LIMIT | {"destination": name})).all() for name in names
+        }
+    for name, row in ((name, row) for name, rows in failing.items() for row in rows):
+        kind, to = printable_name(row.type), printable_name(name)
+        yield warning(
+            "type-failing",
+            f"{many(Count(row.rows, at_least=row.rows > COUNTED), 'message')} of type {kind} to {to} cannot be "
+            f"published, after up to {many(row.attempts, 'attempt')}: "
+            f"{printable(row.last_error or '-', _LONGEST_ERROR)}",
+            why="After OUTBOXKIT_MAX_ATTEMPTS each becomes a dead letter, and later messages of its key wait behind "
+            "it.",
+            cure="Mend what the error names. If no queue wants the type, start its consumer once: that binds the "
+            "queue. They go at their next attempt by themselves.",
+            commands=("outboxkit status",),
+        )
+
+
+async def check_dead_letters(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Parked keys, and dead letters that nobody has decided on."""
+    async with installation.database() as connection:
+        now = await partitions.clock(connection)
+        open_ = (await connection.execute(status.dead_open(), LIMIT)).all()
+        oldest = (await connection.execute(status.oldest_dead())).one_or_none()
+        parked = [row async for row in _parked(connection)]
+    for finding in (*_of_parked(parked), *_of_open(open_, oldest, now, installation)):
+        yield finding
+
+
+async def _parked(connection: AsyncConnection) -> AsyncGenerator[tuple[str, Sequence[Any]]]:
+    names = (await connection.execute(status.destinations(), LIMIT | {"most": MOST_DESTINATIONS})).scalars().all()
+    for name in names:
+        for row in await connection.execute(status.parked_keys(), LIMIT | {"top": _TOP, "destination": name}):
+            yield name, row
+
+
+def _of_parked(parked: Sequence[tuple[str, Sequence[Any]]]) -> Iterator[Diagnosis]:
+    for name, row in parked:
+        key, to = printable_name(row[0]), "" if name == DEFAULT_DESTINATION else f" to {printable_name(name)}"
+        yield problem(
+            "key-parked",
+            f"The key {key}{to} is parked: {many(row[1], 'message')} {'waits' if row[1] == 1 else 'wait'} behind "
+            f"{many(row[2], 'dead letter')}.",
+            why="Messages of a key stay in order, so that the later ones wait until somebody decides on the dead one.",
+            cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
+            commands=(
+                f"outboxkit dead list --key {_shell(key)}",
+                f"outboxkit dead replay --key {_shell(key)}",
+                f"outboxkit dead discard --key {_shell(key)}",
+            ),
+        )
+
+
+def _shell(text: str) -> str:
+    return text if text.replace("-", "").replace("_", "").isalnum() else "'" + text.replace("'", "'\\''") + "'"
+
+
+def _of_open(
+    rows: Sequence[Row[Any]],
+    oldest: Row[Any] | None,
+    now: datetime,
+    installation: Installation,
+) -> Iterator[Diagnosis]:
+    if not rows or oldest is None:
+        return
+    age = now - oldest.dead_at
+    total = sum(row.rows for row in rows)
+    reasons = ", ".join(f"{row.rows} {row.side} {printable_name(row.reason)}" for row in rows)
+    error = printable(oldest.error or "-", _LONGEST_ERROR)
+    is_old = age >= installation.thresholds.dead_letter
+    yield warning(
+        "dead-letters-old" if is_old else "dead-letters-open",
+        f"{many(Count(total, at_least=total > COUNTED), 'dead letter')} {'is' if total == 1 else 'are'} open "
+        f"({reasons}), the oldest for {span(max(0.0, age.total_seconds()))}: {printable_name(oldest.type)}, {error}",
+        why="Each is an effect that did not happen. The longer it waits, the harder it is to make up for.",
+        cure="Look at the reasons, mend the cause, then replay or discard them:",
+        commands=("outboxkit dead list", f"outboxkit dead show {oldest.id}"),
+    )
+
+
+async def check_effects(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Calls of which nobody knows whether they happened."""
+    async with installation.database() as connection:
+        now = await partitions.clock(connection)
+        rows = (await connection.execute(status.unknown_effects(), LIMIT | {"now": now})).scalar_one()
+    if rows:
+        yield warning(
+            "effect-unknown",
+            f"{many(Count(rows, at_least=rows > COUNTED), 'call')} to other systems may have happened or not.",
+            why="The process ended between the call and its record. Nobody but the other system knows.",
+            cure="The next run decides as its on_unknown says. If none comes, ask the other system about these keys:",
+            commands=(
+                "SELECT key, started_at FROM outboxkit_effect WHERE state = 'started' AND locked_until < now();",
+            ),
+        )

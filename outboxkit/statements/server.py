@@ -1,0 +1,140 @@
+"""Statements about the server, this session and roles, for `outboxkit doctor`. None reads a table of outboxkit."""
+
+from sqlalchemy import ARRAY, Select, String, TextClause, bindparam, case, func, literal_column, select, text
+
+_WATCHED = (
+    *("autovacuum", "default_transaction_isolation", "fsync", "full_page_writes", "max_connections"),
+    *("max_prepared_transactions", "session_replication_role", "synchronous_commit", "track_counts", "TimeZone"),
+    "idle_in_transaction_session_timeout",
+)
+
+
+def bound_waits() -> Select[str, str]:
+    """Have this transaction give up a statement after four seconds, and a wait for a lock after two.
+
+    PostgreSQL only. Index: none. Locks: none.
+    """
+    limits = {"statement_timeout": "4s", "lock_timeout": "2s"}
+    return select(
+        *(
+            func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), literal_column("true"))
+            for name, value in limits.items()
+        )
+    )
+
+
+def facts() -> TextClause:
+    """Version, role, database, and whether the server only reads: one row. PostgreSQL only.
+
+    Index: none. Locks: none.
+    """
+    return text(
+        "SELECT CAST(current_setting('server_version_num') AS integer) AS version, "
+        "current_setting('server_version') AS version_name, clock_timestamp() AS now, "
+        "pg_is_in_recovery() AS is_standby, current_setting('transaction_read_only') = 'on' AS is_read_only, "
+        "CASE WHEN pg_is_in_recovery() THEN now() - pg_last_xact_replay_timestamp() END AS replay_lag, "
+        "CAST(current_user AS text) AS role, current_database() AS database, "
+        "host(inet_client_addr()) AS client, "
+        "coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS is_encrypted"
+    )
+
+
+def settings() -> TextClause:
+    """The server's settings that matter here: name, value in this session, and what set it.
+
+    PostgreSQL only. Index: none. Locks: none.
+    """
+    names = ", ".join(f"'{name}'" for name in _WATCHED)
+    return text(f"SELECT name, setting, source, reset_val FROM pg_settings WHERE name IN ({names})")  # noqa: S608 - ours
+
+
+def overrides() -> TextClause:
+    """Settings of roles, and of this database, each as `name=value`, with the role's and the database's name.
+
+    Null stands for all of them. PostgreSQL only. Index: none, the catalogue has few rows. Locks: none.
+    """
+    return text(
+        "SELECT pair, rolname AS role, datname AS database FROM pg_db_role_setting "
+        "CROSS JOIN LATERAL unnest(setconfig) AS pair LEFT JOIN pg_roles ON pg_roles.oid = setrole "
+        "LEFT JOIN pg_database ON pg_database.oid = setdatabase "
+        "WHERE setdatabase = 0 OR datname = current_database() ORDER BY pair, rolname, datname"
+    )
+
+
+def clients() -> TextClause:
+    """The number of clients that are connected to the server, and of those that may be: one row. PostgreSQL only.
+
+    Index: none. Locks: none.
+    """
+    return text(
+        "SELECT count(*) AS used, CAST(current_setting('max_connections') AS integer) "
+        "- CAST(current_setting('superuser_reserved_connections') AS integer) AS most "
+        "FROM pg_stat_activity WHERE backend_type = 'client backend'"
+    )
+
+
+def roles() -> TextClause:
+    """This role and those of outboxkit's sessions in this database, with what they run and what else they may do.
+
+    PostgreSQL only. Index: none, it reads pg_stat_activity and few rows of catalogs. Locks: none.
+    """
+    return text(
+        "WITH used AS (SELECT usename AS role, application_name AS name FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name LIKE 'outboxkit %' AND pid <> pg_backend_pid() "
+        "UNION SELECT current_user, '') "
+        "SELECT role, array_agg(DISTINCT name ORDER BY name) AS names, bool_or(rolsuper) AS is_superuser, "
+        "bool_or(rolcreaterole) AS may_make_roles, bool_or(rolbypassrls) AS passes_policies, "
+        "bool_or(pg_has_role(rolname, outbox.relowner, 'USAGE')) AS owns_outbox, "
+        "bool_or(has_schema_privilege(rolname, outbox.relnamespace, 'CREATE')) AS may_create, "
+        "bool_or(has_table_privilege(rolname, outbox.oid, 'TRUNCATE')) AS may_truncate "
+        "FROM used JOIN pg_roles ON rolname = role "
+        "LEFT JOIN pg_class AS outbox ON outbox.oid = to_regclass('outboxkit_outbox') GROUP BY role ORDER BY role"
+    )
+
+
+def may_everybody_create() -> TextClause:
+    """The schema of the tables, and whether every role may create tables in it: one row. PostgreSQL only.
+
+    Index: the catalogue's own. Locks: none.
+    """
+    return text(
+        "SELECT nspname AS schema, has_schema_privilege('public', pg_namespace.oid, 'CREATE') AS may_create "
+        "FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
+        "WHERE pg_class.oid = to_regclass('outboxkit_outbox')"
+    )
+
+
+def rights() -> Select[str, str, str, bool]:
+    """Whether a role has rights: a row for each table, privilege and column; no column stands for the whole table.
+
+    Parameters: role, tables, privileges, columns (lists of one length). PostgreSQL only. Index: the catalogue's own.
+    Locks: none.
+    """
+    names = ("tables", "privileges", "columns")
+    lists = (bindparam(name, type_=ARRAY(String)) for name in names)
+    needs = func.unnest(*lists).table_valued(*names).render_derived("needs")
+    role, table = bindparam("role", type_=String), func.to_regclass(needs.c.tables)
+    of_table = func.has_table_privilege(role, table, needs.c.privileges)
+    of_column = func.has_column_privilege(role, table, needs.c.columns, needs.c.privileges)
+    granted = case((needs.c.columns == literal_column("''"), of_table), else_=of_column)
+    return select(needs.c.tables, needs.c.privileges, needs.c.columns, func.coalesce(granted, literal_column("false")))
+
+
+def stick() -> Select[str, int]:
+    """Set a value for the rest of this session, and tell the server process's number. PostgreSQL only.
+
+    Parameters: value. Index: none. Locks: none.
+    """
+    value = func.set_config(
+        literal_column("'outboxkit.doctor'"), bindparam("value", type_=String), literal_column("false")
+    )
+    return select(value.label("value"), func.pg_backend_pid().label("pid"))
+
+
+def stuck() -> Select[str, int]:
+    """The value that `stick` has set in this session, and the server process's number. PostgreSQL only.
+
+    Index: none. Locks: none.
+    """
+    value = func.current_setting(literal_column("'outboxkit.doctor'"), literal_column("true"))
+    return select(value.label("value"), func.pg_backend_pid().label("pid"))

@@ -1,0 +1,1 @@
+SELECT current_setting('outboxkit.doctor', true) AS value, pg_backend_pid() AS pid;
