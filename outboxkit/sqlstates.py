@@ -25,6 +25,7 @@ LOCKED = (LOCK_NOT_AVAILABLE, DEADLOCK)
 NO_RIGHT = "42501"
 TAKEN = ("42P07", "42P17")
 """A table of that name is there, or its range is taken by a partition that another process has made."""
+NO_TABLE = "42P01"
 CHECK_VIOLATION = "23514"
 """Also of an insert that meets a partition being attached."""
 DATA_EXCEPTION = "22"
@@ -42,3 +43,8 @@ def sqlstate_of(error: BaseException) -> str | None:
     original = getattr(error, "orig", None)
     states = (getattr(original, name, None) for name in ATTRIBUTES)
     return next((str(state) for state in states if state is not None), None)
+
+
+def is_missing_table(error: BaseException) -> bool:
+    """Whether a statement has named a table that is not there. SQLite says so in words alone."""
+    return sqlstate_of(error) == NO_TABLE or "no such table" in str(getattr(error, "orig", ""))

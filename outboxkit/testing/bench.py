@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outboxkit import Message, ids
+from outboxkit import Message, ids, schema, urls
+from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.inbox import Handler
 from outboxkit.testing.database import Contents, TrialDatabase
 from outboxkit.testing.differences import Changes, State, changes
 from outboxkit.testing.messages import message_of
 from outboxkit.testing.outside import Recorder
-from outboxkit.testing.reading import read_state
+from outboxkit.testing.reading import SEQUENCES, read_state
 from outboxkit.testing.sending import Answers
 from outboxkit.testing.trial import Ending, Trial
 from outboxkit.testing.trials import Trials
@@ -28,6 +29,8 @@ class Bench:
         expected: the changes by one delivery.
         statements: the number of the handler's statements.
         reads: the numbers of those that only read.
+        has_sequences: whether sequences are compared. They go on after a rollback, too, so that their numbers mean
+            nothing if they are in rows.
     """
 
     trials: Trials
@@ -41,6 +44,7 @@ class Bench:
     expected: Changes = field(default_factory=dict)
     statements: int = 0
     reads: list[int] = field(default_factory=list)
+    has_sequences: bool = False
 
     def __post_init__(self) -> None:
         self._before: State = self.state()
@@ -78,7 +82,14 @@ class Bench:
 
     def changes(self) -> Changes:
         """The changes since the start."""
-        return changes(self._before, self.state(), self.ignore)
+        result = changes(self._before, self.state(), self.ignore)
+        if not self.has_sequences:
+            result.pop(SEQUENCES, None)
+        return result
+
+    def look_for_sequences(self) -> None:
+        """Compare sequences from now on, if nothing else has changed."""
+        self.has_sequences = changes(self._before, self.state(), self.ignore).keys() == {SEQUENCES}
 
 
 @contextmanager
@@ -94,10 +105,11 @@ def open_bench(
     """A bench on the engine's database, whose rows are put back in the end.
 
     Raises:
-        ConfigurationError: the engine cannot be used for this.
+        ConfigurationError: the engine cannot be used for this, or its database has no tables of outboxkit.
     """
     database = TrialDatabase(engine)
     try:
+        _check_tables(database)
         start = database.save()
         recorder = Recorder(handler.function, database.url, watch, answers)
         with recorder, Trials(database, recorder) as trials:
@@ -108,3 +120,17 @@ def open_bench(
                 bench.reset()
     finally:
         database.close()
+
+
+def _check_tables(database: TrialDatabase) -> None:
+    engine = database.sync_engine()
+    try:
+        with engine.connect() as connection:
+            schema.check(connection)
+    except SchemaError as error:
+        raise ConfigurationError(
+            f"the database of the test, {urls.shown(database.url)}, cannot be used: {error}. In a test, "
+            "outboxkit.metadata.create_all(engine) creates the tables, or the fixture outboxkit_database has them"
+        ) from error
+    finally:
+        engine.dispose()

@@ -9,12 +9,14 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from outboxkit import sqlstates
 from outboxkit.inbox import Handler, Outcome, handler_of
 from outboxkit.testing.bench import Bench, open_bench
 from outboxkit.testing.differences import Changes, difference, varying
 from outboxkit.testing.memory import VARIABLES
 from outboxkit.testing.outside import OUTSIDE
 from outboxkit.testing.races import meetings
+from outboxkit.testing.reading import SEQUENCES
 from outboxkit.testing.trial import Ending
 
 STATEMENTS = 12
@@ -95,10 +97,12 @@ def _once(bench: Bench) -> Iterator[Finding]:
     bench.reset()
     first = bench.deliver(bench.message())
     if first.error is not None:
+        hint = f"\n  to do: {_TABLES}" if sqlstates.is_missing_table(first.error) else ""
         raise AssertionError(
             f"handler {bench.handler.name!r} failed at its first delivery, so that nothing can be compared: "
-            f"{type(first.error).__name__}: {first.error}"
+            f"{type(first.error).__name__}: {first.error}{hint}"
         ) from first.error
+    bench.look_for_sequences()
     bench.expected, bench.statements, bench.reads = bench.changes(), first.statements, first.reads
     for each in first.left:
         yield Finding(f"it leaves {each} behind, which goes on after its transaction", cure=_AWAIT)
@@ -107,7 +111,8 @@ def _once(bench: Bench) -> Iterator[Finding]:
     if first.left:
         return
     bench.reset()
-    bench.database.advance(bench.start)
+    if not bench.has_sequences:
+        bench.database.advance(bench.start)
     bench.deliver(bench.message())
     second = bench.changes()
     varied = varying(bench.expected, second, extra_only=OUTSIDE)
@@ -138,7 +143,7 @@ def _lost(bench: Bench) -> Iterator[Finding]:
         tables = {
             name: each
             for name, each in bench.changes().items()
-            if name not in OUTSIDE and not name.startswith(VARIABLES)
+            if name not in (*OUTSIDE, SEQUENCES) and not name.startswith(VARIABLES)
         }
         if left := difference({}, tables, bench.varied):
             yield Finding(f"what stays after {title}", left, _SESSION)
@@ -216,6 +221,7 @@ _OUTSIDE_CURE = (
 )
 _LOCK = "let the statement compute (SET n = n + 1), or lock the row that is read (with_for_update, version_id_col)"
 _UPSERT = "between the look and the insert another transaction inserts: use INSERT ... ON CONFLICT"
+_TABLES = "create the tables of the models in the database of the test, such as by Base.metadata.create_all(engine)"
 _SWALLOWED = "let errors out of the handler, so that the message comes again"
 
 

@@ -9,13 +9,21 @@ from outboxkit.testing.database import TrialDatabase
 from outboxkit.testing.differences import State
 
 _OURS = {table.name for table in tables.metadata.tables.values()} - {tables.outbox.name}
+SEQUENCES = "sequences"
+"""The key of the state under which a server's sequences are."""
 _NOT_COMPARED = {"position", "message_id", "created_at", "attempts", "last_error", "held", "first_failed_at"}
 
 
 def read_state(database: TrialDatabase) -> State:
-    """The rows of all tables but outboxkit's own. The outbox is one of them: messages are effects, too."""
-    state: dict[str, list[Mapping[str, Any]]] = {}
-    for name, rows in database.read().rows.items():
+    """The rows of all tables but outboxkit's own, and the sequences. Messages in the outbox are effects, too."""
+    contents = database.read()
+    state: dict[str, list[Mapping[str, Any]]] = {
+        SEQUENCES: [
+            {"name": name, "last_value": value if called else None}
+            for name, (value, called) in contents.sequences.items()
+        ]
+    }
+    for name, rows in contents.rows.items():
         shown = database.shown(name)
         if shown.rpartition(".")[2] in _OURS:
             continue

@@ -1,17 +1,19 @@
 """`assert_effects_once`: wrong handlers are caught, and their right twins are not accused."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine
+from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
+from outboxkit import ConfigurationError, inbox_handler
 from outboxkit.testing import assert_effects_once
 from tests.databases import SqliteCopies
 from tests.integration import kit_handlers, kit_memory, kit_outside
-from tests.integration.kit_handlers import ORDERED, Account, Customer, Tables
+from tests.integration.kit_handlers import ORDERED, Account, Customer, Ordered, Tables
 from tests.integration.kit_world import mail, web
 
 MODULES = (kit_handlers, kit_memory, kit_outside)
@@ -66,3 +68,37 @@ def test_a_wrong_handler_is_caught(handler: Callable[..., Any], shop: Engine):
 @pytest.mark.parametrize(("database", "handler"), list(cases(RIGHT, by_day=3)))
 def test_a_right_handler_is_not_accused(handler: Callable[..., Any], shop: Engine):
     assert_effects_once(handler, ORDERED, engine=shop)
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+@pytest.mark.parametrize(
+    ("number", "is_right"),
+    [("nextval('tickets')", False), ("setval('tickets', (SELECT last_value + 1 FROM tickets))", False),
+     ("setval('tickets', 100)", True)],
+)  # fmt: skip
+def test_a_handler_that_only_changes_a_sequence_is_compared_too(shop: Engine, number: str, *, is_right: bool):
+    @inbox_handler("kit.Number")
+    def count(session: Session, event: Ordered) -> None:
+        session.execute(text(f"SELECT {number}"))
+
+    with shop.begin() as connection:
+        connection.execute(text("CREATE SEQUENCE tickets"))
+    try:
+        with nullcontext() if is_right else pytest.raises(AssertionError, match=r"name=.*tickets.*last_value="):
+            assert_effects_once(count, ORDERED, engine=shop)
+    finally:
+        with shop.begin() as connection:
+            connection.execute(text("DROP SEQUENCE tickets"))
+
+
+@pytest.mark.parametrize("database", ["postgresql", "sqlite"])
+def test_missing_tables_are_told_with_what_makes_them(engine: Engine, tmp_path: Path):
+    empty = create_engine(f"sqlite:///{tmp_path / 'empty.db'}")
+    with pytest.raises(
+        ConfigurationError, match=r"empty\.db, cannot be used: the outboxkit tables are missing"
+    ) as told:
+        assert_effects_once(kit_handlers.right_book, ORDERED, engine=empty)
+    assert "outboxkit.metadata.create_all(engine)" in str(told.value)
+    empty.dispose()
+    with pytest.raises(AssertionError, match=r"to do: create the tables of the models .*Base\.metadata\.create_all"):
+        assert_effects_once(kit_handlers.right_book, ORDERED, engine=engine)

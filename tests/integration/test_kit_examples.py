@@ -25,6 +25,13 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         del sys.modules[name]
 
 
+@pytest.mark.parametrize("example", [("1_hello", "hello")], indirect=True)
+def test_hello(example: Any, pg_engine: Engine):
+    hello = import_module("hello")
+    hello.Base.metadata.create_all(pg_engine)
+    assert_effects_once(hello.send_receipt, hello.OrderConfirmed(7, Decimal("19.90")), engine=pg_engine)
+
+
 @pytest.mark.parametrize("example", [("2_two_services", "billing")], indirect=True)
 def test_two_services(example: Any, pg_engine: Engine):
     handlers, events, models = example("handlers"), example("events"), example("models")

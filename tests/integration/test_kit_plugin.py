@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.plain_client import PlainClient
 from tests.processes.client import run_to_end
 
 SUITE = """
@@ -81,3 +82,67 @@ def test_the_plugin_imports_nothing_that_pytest_does_not():
     assert modules & {"sqlalchemy", "msgspec", "psycopg", "structlog", "httpx", "alembic", "asyncio", "uuid_utils"} <= {
         "asyncio"
     }
+
+
+SERVERS = """
+import asyncio
+from dataclasses import dataclass
+
+import pika
+import pytest
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from outboxkit import event, inbox_handler, outbox
+from outboxkit.testing import deliver_all, outbox_messages
+
+
+@event("Placed")
+@dataclass(frozen=True)
+class Placed:
+    number: int
+
+
+@inbox_handler("kit.Take")
+def take(session, event: Placed) -> None:
+    if event.number == 1:
+        outbox.add(session, Placed(2))
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_session(outboxkit_database, driver):
+    engine = create_engine(make_url(outboxkit_database).set(drivername=f"postgresql+{driver}"))
+    with Session(engine) as session:
+        outbox.add(session, Placed(1))
+        assert outbox_messages(session) == [Placed(1)]
+        assert len(deliver_all(session, take)) == 2
+        session.commit()
+    engine.dispose()
+
+
+def test_async_session(outboxkit_database):
+    async def add():
+        engine = create_async_engine(make_url(outboxkit_database).set(drivername="postgresql+asyncpg"))
+        async with AsyncSession(engine) as session:
+            outbox.add(session, Placed(1))
+            assert await session.run_sync(outbox_messages) == [Placed(1)]
+            assert len(await session.run_sync(deliver_all, take)) == 2
+            await session.commit()
+        await engine.dispose()
+
+    asyncio.run(add())
+
+
+def test_broker(outboxkit_broker):
+    with pika.BlockingConnection(pika.URLParameters(outboxkit_broker)) as connection:
+        connection.channel().queue_declare("", exclusive=True)
+"""
+
+
+def test_its_servers_serve_every_driver(tmp_path: Path, postgresql_url: str, broker: PlainClient):
+    (tmp_path / "test_suite.py").write_text(SERVERS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", str(tmp_path)]
+    urls = {"OUTBOXKIT_TEST_DATABASE_URL": postgresql_url, "OUTBOXKIT_TEST_BROKER_URL": broker.url}
+    done = run_to_end(command, urls, folder=tmp_path)
+    assert "4 passed" in done.stdout, done.stdout

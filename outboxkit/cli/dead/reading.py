@@ -20,9 +20,15 @@ from outboxkit.cli.options import DATABASE, AsJson, By, with_settings
 from outboxkit.cli.wording import number
 from outboxkit.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Selection
 from outboxkit.errors import ConfigurationError
+from outboxkit.failures import printable
 from outboxkit.settings import Settings, parse_duration
 
 SIDES = ("outbox", "inbox")
+REASONS = (
+    *("unroutable", "rejected", "expired"),
+    *("failed", "undecodable", "malformed", "no handler", "stale", "crash", "dropped", "newer version"),
+)
+"""The reasons of a relay, and those of a consumer."""
 LARGEST = 2**63 - 1
 Id = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
@@ -123,6 +129,9 @@ def _filters(
     side = columns["side"]
     if side is not None and side not in SIDES:
         raise ConfigurationError(f"--side is {side!r}: {' or '.join(SIDES)} is accepted")
+    reason = columns["reason"]
+    if reason is not None and reason not in REASONS:
+        raise ConfigurationError(f"--reason is {printable(repr(reason), 60)}: {', '.join(REASONS)} are accepted")
     same: dict[str, Any] = {name.rstrip("_"): value for name, value in columns.items()}
     return Filters(
         Selection(message_ids=tuple(id_ or ()), **same),

@@ -25,6 +25,7 @@ from outboxkit.message import DEFAULT_DESTINATION
 LABEL = 14
 NARROWEST = 60
 SHOWN_SESSIONS = 10
+SHOWN_TYPES = 20
 LONGEST_ERROR = 200
 
 
@@ -65,9 +66,12 @@ def _outbox(outbox: Outbox) -> Iterator[str]:
         yield f"  {_states(outbox)}"
     if outbox.next_due is not None:
         yield f"  next due: {outbox.next_due:%Y-%m-%d %H:%M:%S} UTC"
-    for kind, of_type in outbox.by_type.items():
+    most = sorted(outbox.by_type.items(), key=lambda each: (-each[1].pending.value, each[0]))[:SHOWN_TYPES]
+    for kind, of_type in sorted(most):
         failed = f", {number(of_type.failed_before)} failed before" if of_type.failed_before.value else ""
         yield f"  {printable_name(kind)}: {number(of_type.pending)}{failed}"
+    if len(outbox.by_type) > SHOWN_TYPES:
+        yield f"  and {len(outbox.by_type) - SHOWN_TYPES} more types"
     for name, there in outbox.by_destination.items():
         age = "" if there.oldest_age_seconds is None else f", the oldest for {span(there.oldest_age_seconds)}"
         yield f"to {printable_name(name)}: {_states(there)}{age}"

@@ -1,11 +1,13 @@
 """The filters of the commands about dead letters."""
 
+import re
 from datetime import timedelta
 
 import pytest
 
-from outboxkit.cli.dead.reading import Filters, is_number
+from outboxkit.cli.dead.reading import REASONS, Filters, is_number
 from outboxkit.deadletters import Selection
+from tests.pages import ROOT
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 
@@ -47,6 +49,7 @@ def test_nothing_is_said_without_filters():
         ("--side", "both", "outbox or inbox"),
         ("--older-than", "3", "a duration such as"),
         ("--newer-than", "yesterday", "a duration such as"),
+        ("--reason", "nonsense", "unroutable, rejected, expired, failed, undecodable"),
     ],
 )
 def test_a_bad_filter_is_one_line(run: Run, option: str, value: str, accepted: str):
@@ -55,3 +58,9 @@ def test_a_bad_filter_is_one_line(run: Run, option: str, value: str, accepted: s
     (line,) = ended.err.splitlines()
     assert line.startswith(f"outboxkit: {option} is {value!r}: ")
     assert accepted in line
+
+
+def test_the_reasons_are_those_of_the_reference():
+    page = (ROOT / "docs" / "reference" / "tables.md").read_text()
+    part = page.partition("| a relay's reason |")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE)) == set(REASONS)

@@ -81,6 +81,16 @@ def test_it_says_where_the_counting_ended():
     ]
 
 
+def test_the_most_frequent_types_are_shown_and_the_others_counted():
+    types = {f"Type{number:04}": OfType(Count(5_000 - number), Count()) for number in range(5_000)}
+    found = list(
+        show.lines(status(outbox=replace(outbox(), by_type=types | {"Rare": OfType(Count(1), Count())})), width=80)
+    )
+    shown = [line.strip() for line in found if line.strip().startswith(("Type", "Rare"))]
+    assert shown == [f"Type{number:04}: {5_000 - number:,}".replace(",", " ") for number in range(20)]
+    assert "                and 4981 more types" in found
+
+
 @pytest.mark.parametrize("width", [20, 60, 80])
 def test_lines_are_folded_to_the_width(width: int):
     found = status(sessions=Sessions((RELAY,), (SECRETIVE,), ()), vacuum=Vacuum(54_321, NOW, holder()))
