@@ -161,6 +161,7 @@ def _queues_of(subject: BrokerSubject, bound: Iterable[Bound] | None) -> list[st
         for queue in subject.queues
         for name in (queue.name, dead_queue(queue.name), *(retry_queue(queue.name, each) for each in subject.delays))
     ]
+    ours += [name for queue in subject.registered for name in (queue.name, dead_queue(queue.name))]
     sources = {subject.exchange}
     others = [each.destination for each in bound or () if each.source in sources and each.destination_type == "queue"]
     return list(dict.fromkeys([*ours, *sorted(others)]))[:MOST_QUEUES]

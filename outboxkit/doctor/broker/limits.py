@@ -31,7 +31,7 @@ def of_limits(look: Look) -> Iterator[Diagnosis]:
         for queue in look.subject.queues
         for delay in look.subject.delays
     }
-    dead = {dead_queue(queue.name) for queue in look.subject.queues}
+    dead = {dead_queue(queue.name) for queue in look.subject.known_queues}
     for report in look.reports.queues.values():
         if report is None:
             continue
@@ -135,7 +135,7 @@ def _leads_nowhere(report: QueueReport, look: Look) -> str | None:
 
 def _into_nowhere(report: QueueReport, place: str, look: Look) -> Diagnosis:
     consume = f"outboxkit consume MODULE --queue {shlex.quote(report.name)}"
-    is_ours = report.name in {queue.name for queue in look.subject.queues}
+    is_ours = report.name in {queue.name for queue in look.subject.known_queues}
     return problem(
         "dead-letter-nowhere",
         f"Messages that the broker drops from queue {report.name!r} go to {place}.",

@@ -38,6 +38,10 @@ def of_exchange(look: Look) -> Iterator[Diagnosis]:
 
 def of_queues(look: Look) -> Iterator[Diagnosis]:
     """Whether our queues are there, as consumers declare them."""
+    for queue in look.subject.registered:
+        depth = look.depths.get(queue.name)
+        if isinstance(depth, BrokerRefusal):
+            yield _absent(queue, depth, look)
     for queue in look.subject.queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, BrokerRefusal):
@@ -198,11 +202,11 @@ def _members(look: Look) -> Iterator[Diagnosis]:
 
 def of_consumers(look: Look) -> Iterator[Diagnosis]:
     """Whether somebody consumes the queues."""
-    for queue in look.subject.queues:
+    for queue in look.subject.known_queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, Depth) and not depth.consumers:
             yield _unconsumed(queue.name, depth.messages, is_ours=True)
-    ours = {queue.name for queue in look.subject.queues}
+    ours = {queue.name for queue in look.subject.known_queues}
     others = {each.destination for each in look.bound if each.destination_type == "queue"} - ours
     for report in (look.reports.queues if look.reports is not None else {}).values():
         if report is not None and report.name in others and report.messages_ready and not report.consumers:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.doctor.broker.look import Look
+from outboxkit.doctor.broker.subject import TableFacts
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 
 UNSEEN = (
@@ -63,12 +64,12 @@ def of_clock(look: Look) -> Iterator[Diagnosis]:
         )
 
 
-def of_sizes(look: Look) -> Iterator[Diagnosis]:
+def of_sizes(facts: TableFacts) -> Iterator[Diagnosis]:
     """Whether the broker takes the largest message that outboxkit accepts."""
-    if look.refused_size:
+    if facts.refused_size:
         yield problem(
             "message-too-large",
-            f"The broker refuses messages for their size: {look.refused_size}.",
+            f"The broker refuses messages for their size: {facts.refused_size}.",
             why=f"outbox.add accepts payloads up to {MAX_PAYLOAD_BYTES} bytes, or up to max_payload_bytes. What the "
             "broker refuses becomes a dead letter.",
             cure="Raise max_message_size in rabbitmq.conf, in bytes, and replay. Or send a reference to the content.",
