@@ -139,7 +139,11 @@ async def _over_api(subject: BrokerSubject, clock: Clock) -> Look:
             async with asyncio.timeout(subject.timeout):
                 return Look(subject, reports=await read_reports(api, subject), api=api.address)
         except (BrokerUnavailable, TimeoutError) as error:
-            look = Look(subject, silence=str(error) or f"{api.address} did not answer in time", api=api.address)
+            look = Look(
+                subject,
+                silence=str(error) or f"the management API at {api.address} gave no answer in time",
+                api=api.address,
+            )
     return look
 
 

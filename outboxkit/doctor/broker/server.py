@@ -83,7 +83,7 @@ def of_management(look: Look) -> Iterator[Diagnosis]:
     if look.reports is None:
         yield warning(
             "management-unread",
-            f"Not checked, because AMQP does not tell: {UNSEEN}. {look.silence}.",
+            f"{look.silence[:1].upper()}{look.silence[1:]}. AMQP does not tell, so these were not checked: {UNSEEN}.",
             why="These are the broker's ways to hold or drop messages in silence.",
             cure="Enable the plugin and let a user read it; name it in OUTBOXKIT_MANAGEMENT_URL if it is elsewhere: "
             "http://user:password@host:15672.",

@@ -88,7 +88,7 @@ def is_loopback(host: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the tables tell about the broker.
+    """Facts about the broker that the tables tell.
 
     Attributes:
         routes: routing keys of messages in the outbox, and how many messages have each.
