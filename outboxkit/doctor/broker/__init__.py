@@ -17,6 +17,7 @@ from outboxkit.doctor.broker.look import Look, look_at
 from outboxkit.doctor.broker.subject import BrokerSubject, TableFacts, expected_queues, with_facts
 from outboxkit.doctor.diagnosis import Diagnosis, note
 from outboxkit.doctor.installation import Check, Installation
+from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements import activity
 from outboxkit.statements import broker as statements
@@ -25,6 +26,8 @@ COUNTED = 10_000
 """Rows of the outbox, and dead letters, that are looked at."""
 TOO_LARGE = "larger than configured max size"
 """RabbitMQ's words about a message that is too large for it."""
+LONGEST = 4_000
+"""The longest line of a finding."""
 SHARE = 0.4
 """The share of a check's time that each part of the look may take: to connect, and then to ask."""
 _TABLES, _LOOK = "tables about the broker", "look at the broker"
@@ -121,8 +124,9 @@ def _check(
     async def find(installation: Installation) -> AsyncGenerator[Diagnosis]:
         look = installation.memory[_LOOK]
         assert isinstance(look, Look)  # noqa: S101 - it applies
-        for each in judge(look):
-            yield each
+        for each in judge(look):  # names in the broker are others' texts
+            what, commands = printable(each.what, LONGEST), tuple(printable(line, LONGEST) for line in each.commands)
+            yield replace(each, what=what, commands=commands)
 
     return Check(name, find, applies=applies)
 

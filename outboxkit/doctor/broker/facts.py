@@ -51,9 +51,17 @@ class QueueReport(msgspec.Struct, frozen=True):
     operator_policy: str | None = None
     effective_policy_definition: Any = None
     messages_ready: int = 0
+    messages_unacknowledged: int = 0
+    message_stats: Any = None
     consumers: int = 0
     members: tuple[str, ...] = ()
     online: tuple[str, ...] = ()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether messages wait, others are with consumers, and none was acked in the last seconds."""
+        rate = _mapping(_mapping(self.message_stats).get("ack_details")).get("rate", 0)
+        return bool(self.messages_ready and self.messages_unacknowledged and self.consumers and not rate)
 
     def effective(self, name: str) -> Any:
         """The value that holds of an argument and of its policies; of two numbers the smaller one. None: there is none.
