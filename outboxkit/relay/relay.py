@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
@@ -11,13 +12,15 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions, schema, statements, urls
-from outboxkit.brokers import Publisher, address_of, is_slow
+from outboxkit.brokers import Publisher, address_of, is_slow, trouble_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
+from outboxkit.health import Health
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause, utc_now
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
+from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.notifier import Notifier
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
@@ -25,6 +28,8 @@ from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.statements.dialects import has_one_writer
+from outboxkit.telemetry import catalogue, metrics
+from outboxkit.telemetry.tables import TableGauges
 
 BLOCKED_SECONDS = 0.002
 """The first delay of a relay that waits for another one, which holds every row it could publish. It doubles."""
@@ -87,6 +92,7 @@ class Relay:
         self._notifier = Notifier(
             self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self.clock
         )
+        self._outage, self._turned = Outage("relay", passing=TRANSIENT), 0.0
         self._done, self._limited_log = Drained(), LimitedLog("relay")
         self._pipeline = Pipeline(
             Claimer(self.engine, self.batch_size, destination=self.destination, hold=self.hold),
@@ -95,7 +101,9 @@ class Relay:
             policy=self.policy,
             on_settled=self._settled,
             clock=self.clock,
+            measurements=RelayMeasurements(self.publisher, self.destination),
         )
+        self._last_progress: float | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until `stop` is set, then settle the batch in flight. Outages are waited out.
@@ -103,24 +111,55 @@ class Relay:
         Raises:
             SchemaError: the tables are missing or old.
         """
-        outage = Outage("relay", passing=TRANSIENT)
-        await outage.ride_out(self._prepare, stop)
+        outage = self._outage
+        with metrics.observed(self._gauges(outage)):
+            await self._run(outage, stop)
+        await self.publisher.close()
+        self._log.info("relay stopped")
+
+    async def _run(self, outage: Outage, stop: asyncio.Event) -> None:
+        tables = TableGauges(self.engine)
+        for prepare in (self._prepare, tables.open):
+            await outage.ride_out(prepare, stop)
         self._say_started()
         try:
-            async with self._pipeline:
-                await self._loop(outage, stop)
+            with tables.observed():
+                async with self._pipeline:
+                    await self._loop(outage, stop)
         except asyncio.CancelledError:
             self._log.warning("relay stopped at once; the batch in flight is rolled back and will be published again")
             raise
         finally:
             self._limited_log.flush(everything=True)
+            self._turned = 0.0
             await self._notifier.close()
-        await self.publisher.close()
-        self._log.info("relay stopped")
+
+    def _gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
+        """The gauges of a relay that runs. They are read in another thread, and also while the relay hangs."""
+        servers = ("broker", "database")
+        return {
+            catalogue.RELAY_CONNECTED: lambda: [(int(not outage.is_away(each)), {"server": each}) for each in servers],
+            catalogue.RELAY_LAST_PROGRESS: lambda: (
+                [(self._last_progress, {})] if self._last_progress is not None else []
+            ),
+            catalogue.FLOOR_GAP: lambda: [(self._pipeline.floor_gap, {})],
+        }
+
+    def health(self) -> Health:
+        """The state of this relay while it runs, from any thread."""
+        now, since, turned = time.monotonic(), self._pipeline.publishing_since, self._turned
+        errors = self._outage.errors
+        return Health(
+            "relay",
+            publishing=None if since is None else now - since,
+            without_turn=now - turned if turned and not errors else None,
+            servers={"broker": errors.get("broker") or trouble_of(self.publisher)},
+        )
 
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:
         blocked_seconds, errors = BLOCKED_SECONDS, 0
         while not stop.is_set():
+            self._turned = time.monotonic()
             self._limited_log.flush()
             try:
                 turn = await self._take_turn(outage, stop)
@@ -131,8 +170,9 @@ class Relay:
                 self._report_unexpected(error)
                 await pause(stop, UNEXPECTED.after(errors).total_seconds())
                 continue
-            errors = 0
+            errors, self._last_progress = 0, time.time()
             if turn is Turn.BLOCKED:
+                metrics.measure(catalogue.RELAY_BLOCKED_TURNS, 1)
                 await pause(stop, jittered(blocked_seconds))
                 blocked_seconds = min(blocked_seconds * 2, self.poll_interval.total_seconds())
             else:
@@ -141,6 +181,7 @@ class Relay:
     async def _take_turn(self, outage: Outage, stop: asyncio.Event) -> Turn | None:
         """One turn, and the wait after a turn without rows."""
         turn = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), stop), stop)
+        self._turned = time.monotonic()  # again: the turn may have waited out an outage
         if turn is Turn.MOVED:
             await self._notifier.busy()
         elif turn is Turn.NOTHING:

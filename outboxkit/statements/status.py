@@ -67,6 +67,14 @@ def forbid_sorting() -> Select[Any]:
     )
 
 
+def limit_reading() -> Select[Any]:
+    """Have the server end each statement of this transaction after two seconds. PostgreSQL only.
+
+    Index: none. Locks: none.
+    """
+    return select(func.set_config(*map(literal_column, ("'statement_timeout'", "'2s'", "true"))))
+
+
 def destinations() -> Select[str]:
     """The destinations of rows in the outbox, and of up to `limit` parked dead letters; at most `most` of each kind.
 
@@ -148,6 +156,15 @@ def parked_keys() -> Select[Any]:
     )
 
 
+def count_parked_keys() -> Select[Any]:
+    """The number of keys with a parked dead letter, among the first `limit` of these.
+
+    Parameters: limit. Index: outboxkit_dead_letter_parked. Locks: none.
+    """
+    letters = _first(select(dead_letter.c.key).where(dead_letter.c.parked), dead_letter.c.key)
+    return select(func.count(letters.c.key.distinct()))
+
+
 def oldest_by_type() -> Select[Any]:
     """The `limit` rows with the lowest positions, by type; how many of them failed before.
 
@@ -179,13 +196,6 @@ def failing() -> Select[Any]:
     most = (func.max(first.c.attempts).label("attempts"), func.max(first.c.last_error).label("last_error"))
     failed = select(first.c.type, _ROWS, *most).where(first.c.last_error.is_not(None))
     return failed.group_by(first.c.type).order_by(first.c.type)
-
-
-def oldest_dead() -> Select[Any]:
-    """The open dead letter with the lowest id. Index: outboxkit_dead_letter_open. Locks: none."""
-    columns = (dead_letter.c.id, dead_letter.c.dead_at, dead_letter.c.type, dead_letter.c.error)
-    is_open = dead_letter.c.resolution.is_(None)
-    return select(*columns).where(is_open).order_by(dead_letter.c.id).limit(literal_column("1"))
 
 
 def dead_resolved() -> Select[int, int]:

@@ -19,9 +19,9 @@ MESSAGE = """
 """
 PLAIN = {"id": "m", "key": None, "destination": "default", "held": False, "due": None, "attempts": 0, "error": None}
 DEAD = """
-    INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, error, attempts, parked,
-                                       dead_at)
-    VALUES ('outbox', 'OrderConfirmed', %s, '', '{}', 'x', 'refused', 'the queue is full', 10, %s,
+    INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, error,
+                                       attempts, parked, position, dead_at)
+    VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'refused', 'the queue is full', 10, %s, 7,
             now() - interval '3 days')
 """
 HANDLER = "INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES (%s, %s, now() - interval '3 hours')"
@@ -80,8 +80,11 @@ def test_a_key_that_is_parked(postgresql_url: str) -> None:
     add(postgresql_url, key="order 7", held=True, due="9999-12-31 00:00+00")
     parked, dead = look(postgresql_url, waiting.check_dead_letters)
     assert (parked.code, parked.severity) == ("key-parked", "problem")
-    assert parked.what == "The key order 7 is parked: 1 message waits behind 1 dead letter."
-    assert parked.commands[0] == "outboxkit dead list --key 'order 7'"
+    assert parked.what == (
+        "The key order 7 is parked: 1 message waits behind 1 dead letter. The first is message m-7 (refused): "
+        "the queue is full."
+    )
+    assert parked.commands[1] == "outboxkit dead replay --key 'order 7'"
     assert dead.code == "dead-letters-old"
 
 

@@ -110,6 +110,11 @@ def test_rows_are_counted_up_to_the_limit(large: Engine) -> None:
     assert report.effects.unknown == Count(ROWS // 1000)
 
 
+def oldest_unplaced() -> Any:
+    return statements.overdue.oldest_unplaced("postgresql")
+
+
+oldest_unplaced.__doc__ = statements.overdue.oldest_unplaced.__doc__
 READS: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
@@ -119,6 +124,7 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.retried,
         statements.status.parked,
         statements.status.parked_keys,
+        statements.status.count_parked_keys,
         statements.status.oldest_by_type,
         statements.status.dead_open,
         statements.status.dead_resolved,
@@ -130,6 +136,12 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.unknown_effects,
         statements.broker.oldest_by_route,
         statements.broker.newest_error,
+        statements.status.failing,
+        statements.overdue.oldest_dead,
+        statements.overdue.first_dead_letter,
+        statements.overdue.oldest_effect,
+        statements.overdue.oldest_request,
+        oldest_unplaced,
     )
 }
 

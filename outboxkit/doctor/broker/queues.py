@@ -221,8 +221,8 @@ def _stalled(look: Look, ours: set[str]) -> Iterator[Diagnosis]:
         if report is not None and report.name in ours and report.is_stalled:
             yield warning(
                 "queue-stalled",
-                f"Consumers of queue {report.name!r} hold {many(report.messages_unacknowledged, 'message')} and have acked "
-                f"none in the last seconds, while {many(report.messages_ready, 'message waits', 'messages wait')}.",
+                f"Consumers of queue {report.name!r} hold {many(report.messages_unacknowledged, 'message')} and have "
+                f"acked none in the last seconds, while {many(report.messages_ready, 'message waits', 'messages wait')}.",
                 why="A handler may hang, or wait for a lock or for somebody who does not answer. Or each is slow.",
                 cure="Read the consumer's log, and give each handler a timeout. A consumer that is started again gets "
                 "the messages again.",
