@@ -222,7 +222,7 @@ def _stalled(look: Look, ours: set[str]) -> Iterator[Diagnosis]:
             yield warning(
                 "queue-stalled",
                 f"Consumers of queue {report.name!r} hold {many(report.messages_unacknowledged, 'message')} and have "
-                f"acked none in the last seconds, while {many(report.messages_ready, 'message waits', 'messages wait')}.",
+                f"acked none for seconds, while {many(report.messages_ready, 'message waits', 'messages wait')}.",
                 why="A handler may hang, or wait for a lock or for somebody who does not answer. Or each is slow.",
                 cure="Read the consumer's log, and give each handler a timeout. A consumer that is started again gets "
                 "the messages again.",
