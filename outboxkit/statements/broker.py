@@ -23,7 +23,7 @@ def oldest_by_route() -> Select[Any]:
     return select(first.c.key, func.count().label("rows")).where(*routed).group_by(first.c.key)
 
 
-def registered() -> Select[str, str | None]:
+def seen_queues() -> Select[str, str | None]:
     """The queues of consumers that were seen since a moment, with the types of each of their handlers as JSON.
 
     Parameters: seen_since. Index: none, the table has a row for each queue and handler. Locks: none.

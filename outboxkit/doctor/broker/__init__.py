@@ -54,7 +54,7 @@ def _read(opened: Connection, seen_since: datetime) -> TableFacts:
     routes = opened.execute(statements.oldest_by_route(), limit | {"destination": DEFAULT_DESTINATION}).all()
     error = opened.execute(statements.newest_error(), limit | {"text": TOO_LARGE}).scalar_one_or_none()
     types: dict[str, set[str]] = {}
-    for queue, names in opened.execute(statements.registered(), {"seen_since": seen_since}):
+    for queue, names in opened.execute(statements.seen_queues(), {"seen_since": seen_since}):
         types.setdefault(queue, set()).update(_names(names))
     return TableFacts(
         routes={row.key: row.rows for row in routes},
