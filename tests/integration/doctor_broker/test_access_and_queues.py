@@ -113,6 +113,7 @@ async def test_queues_that_are_missing(server: PrivateRabbitmq, client: PlainCli
     client.declare_exchange()
     findings, _ = await examined(settings_of(server, client))
     assert findings["queue-missing"].commands == (f"outboxkit consume MODULE --queue {client.queue}",)
+    assert not client.has_queue(), "it declares nothing"
     async with consuming(client):
         client.delete_queue(f"{client.queue}.retry.1h")
         findings, _ = await examined(settings_of(server, client))
