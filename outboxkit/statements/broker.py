@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Integer, Select, String, bindparam, func, literal_column, select
 
-from outboxkit.tables import dead_letter, outbox
+from outboxkit.tables import dead_letter, handler, outbox
 
 _LIMIT = bindparam("limit", type_=Integer)
 
@@ -21,6 +21,15 @@ def oldest_by_route() -> Select[Any]:
     is_ours = first.c.destination == bindparam("destination", type_=String)
     routed = (is_ours, first.c.queue.is_(None), ~first.c.discard_unroutable)
     return select(first.c.key, func.count().label("rows")).where(*routed).group_by(first.c.key)
+
+
+def seen_queues() -> Select[str, str | None]:
+    """The queues of consumers that were seen since a moment, with the types of each of their handlers as JSON.
+
+    Parameters: seen_since. Index: none, the table has a row for each queue and handler. Locks: none.
+    """
+    seen = handler.c.last_seen >= bindparam("seen_since", type_=handler.c.last_seen.type)
+    return select(handler.c.queue, handler.c.types).where(seen).order_by(handler.c.queue, handler.c.handler)
 
 
 def newest_error() -> Select[str]:

@@ -134,6 +134,8 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.oldest_published,
         statements.status.count_remembered,
         statements.status.unknown_effects,
+        statements.broker.oldest_by_route,
+        statements.broker.newest_error,
         statements.status.failing,
         statements.overdue.oldest_dead,
         statements.overdue.first_dead_letter,
@@ -189,7 +191,7 @@ def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:
 
 def explain(connection: Connection, statement: Any, destination: str = "default") -> dict[str, Any]:
     made = statement.compile(connection)
-    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1"}
+    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1", "text": "x"}
     values = made.params | LIMIT | given
     given = {name: values[name] for name in made.params}
     query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {made}"

@@ -151,7 +151,8 @@ async def inspect(url: str, *, timeout: float) -> AsyncIterator[Inspection | Bro
     try:
         opened = await connection.connect(url, name=NAME, timeout=timeout, tap=tap)
     except BrokerUnavailable as error:
-        reason = tap.reason or connection.describe(error.__cause__)
+        is_late = isinstance(error.__cause__, TimeoutError)
+        reason = tap.reason or ("no answer in time" if is_late else connection.describe(error.__cause__))
         refusal = BrokerRefusal(_obstacle(error.__cause__, tap.code, tap.reason), printable(reason))
     if opened is None:
         yield refusal

@@ -89,11 +89,12 @@ class Management:
         try:
             connection = self._connection()
             asking = asyncio.create_task(asyncio.to_thread(self._exchange, connection, target))
-            done, _ = await asyncio.wait((asking,), timeout=self._timeout)
-            if not done:
-                _interrupt(connection)
+            asking.add_done_callback(_retrieve)
+            try:
                 await asyncio.wait((asking,), timeout=self._timeout)
-                asking.add_done_callback(lambda task: task.cancelled() or task.exception())
+            finally:  # also if it was cancelled
+                _interrupt(connection)
+            if not asking.done():
                 raise TimeoutError("no answer in time")
             return asking.result()
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -145,6 +146,12 @@ def _ahead(date: str | None, sent: datetime, received: datetime) -> float | None
     if moment > received.timestamp():
         return moment - received.timestamp()
     return min(moment + 1 - sent.timestamp(), 0.0)
+
+
+def _retrieve(task: "asyncio.Task[ApiAnswer]") -> None:
+    """Mark the error of a question as seen, in case nobody waits for its answer any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _interrupt(connection: http.client.HTTPConnection) -> None:

@@ -3,31 +3,76 @@
 `look` reads, in seconds and without changing anything. `access`, `queues`, `routes`, `limits` and `server` judge.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
+from datetime import datetime
 
+import msgspec
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
-from outboxkit import process
+from outboxkit import partitions, process
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.doctor.broker import access, limits, queues, routes, server
 from outboxkit.doctor.broker.look import Look, look_at
-from outboxkit.doctor.broker.subject import BrokerSubject, expected_queues
+from outboxkit.doctor.broker.subject import BrokerSubject, TableFacts, expected_queues, with_facts
 from outboxkit.doctor.diagnosis import Diagnosis, note
 from outboxkit.doctor.installation import Check, Installation
-from outboxkit.errors import OutboxkitError
+from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.statements import activity
 from outboxkit.statements import broker as statements
 
 COUNTED = 10_000
 """Rows of the outbox, and dead letters, that are looked at."""
 TOO_LARGE = "larger than configured max size"
 """RabbitMQ's words about a message that is too large for it."""
+LONGEST = 4_000
+"""The longest line of a finding."""
 SHARE = 0.4
 """The share of a check's time that each part of the look may take: to connect, and then to ask."""
-_LOOK = "look at the broker"
+_TABLES, _LOOK = "tables about the broker", "look at the broker"
+
+
+async def check_messages(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Read what the tables tell about the broker, for the checks that follow, and judge what it has refused.
+
+    Raises:
+        sqlalchemy.exc.DBAPIError: the database is away, or has no tables.
+    """
+    if installation.engine is None or not _is_rabbitmq(installation):
+        return
+    async with installation.database() as opened:
+        now = await partitions.clock(opened)
+        facts = await opened.run_sync(_read, now - activity.SEEN)
+    installation.memory[_TABLES] = facts
+    for each in server.of_sizes(facts):
+        yield each
+
+
+def _read(opened: Connection, seen_since: datetime) -> TableFacts:
+    limit = {"limit": COUNTED}
+    routes = opened.execute(statements.oldest_by_route(), limit | {"destination": DEFAULT_DESTINATION}).all()
+    error = opened.execute(statements.newest_error(), limit | {"text": TOO_LARGE}).scalar_one_or_none()
+    types: dict[str, set[str]] = {}
+    for queue, names in opened.execute(statements.seen_queues(), {"seen_since": seen_since}):
+        types.setdefault(queue, set()).update(_names(names))
+    return TableFacts(
+        routes={row.key: row.rows for row in routes},
+        types={queue: tuple(sorted(names)) for queue, names in types.items()},
+        refused_size=error or "",
+    )
+
+
+def _names(text: str | None) -> list[str]:
+    """The names in a JSON array; none if it is another text."""
+    try:
+        return msgspec.json.decode(text or "[]", type=list[str])
+    except msgspec.DecodeError:
+        return []
+
+
+def _is_rabbitmq(installation: Installation) -> bool:
+    return installation.settings.broker_url.get_secret_value().startswith("amqp")
 
 
 async def check_nodes(installation: Installation) -> AsyncGenerator[Diagnosis]:
@@ -36,26 +81,17 @@ async def check_nodes(installation: Installation) -> AsyncGenerator[Diagnosis]:
     Raises:
         ConfigurationError: the handlers do not fit the queues of the settings.
     """
-    url = installation.settings.broker_url.get_secret_value()
-    if not url.startswith("amqp"):
+    if not _is_rabbitmq(installation):
+        url = installation.settings.broker_url.get_secret_value()
         kind = "an HTTP destination" if process.is_http(url) else "memory://, a broker inside one process"
         yield note("broker-of-another-kind", f"OUTBOXKIT_BROKER_URL is {kind}. These checks are for RabbitMQ.")
         return
-    look = installation.memory[_LOOK] = await _look(installation, _subject(installation))
+    facts = installation.memory.get(_TABLES)
+    facts = facts if isinstance(facts, TableFacts) else TableFacts()
+    look = await look_at(with_facts(_subject(installation), facts), clock=installation.clock)
+    look = installation.memory[_LOOK] = replace(look, skew=installation.thresholds.skew)
     for each in access.of_connection(look):
         yield each
-
-
-async def _look(installation: Installation, subject: BrokerSubject) -> Look:
-    """The look, with what the tables tell about the broker, if the database is not away: its own checks say that."""
-    look, tables = await asyncio.gather(look_at(subject, clock=installation.clock), _from_tables(installation))
-    routed, refused_size = tables
-    return replace(
-        look,
-        subject=replace(subject, routes=routed),
-        refused_size=refused_size,
-        skew=installation.thresholds.skew,
-    )
 
 
 def _subject(installation: Installation) -> BrokerSubject:
@@ -74,22 +110,6 @@ def _subject(installation: Installation) -> BrokerSubject:
     )
 
 
-async def _from_tables(installation: Installation) -> tuple[dict[str, int], str]:
-    """The routing keys of messages in the outbox with their numbers, and the broker's words about a too large one."""
-    try:
-        async with asyncio.timeout(installation.thresholds.check_seconds * SHARE), installation.database() as opened:
-            return await opened.run_sync(_read)
-    except (DBAPIError, OutboxkitError, OSError, RuntimeError):  # as it is without a database, or in time
-        return {}, ""
-
-
-def _read(opened: Connection) -> tuple[dict[str, int], str]:
-    limit = {"limit": COUNTED}
-    rows = opened.execute(statements.oldest_by_route(), limit | {"destination": DEFAULT_DESTINATION}).all()
-    error = opened.execute(statements.newest_error(), limit | {"text": TOO_LARGE}).scalar_one_or_none()
-    return {row.key: row.rows for row in rows}, error or ""
-
-
 def _check(
     name: str, judge: Callable[[Look], Iterator[Diagnosis]], *, needs_amqp: bool = False, needs_api: bool = False
 ) -> Check:
@@ -104,13 +124,15 @@ def _check(
     async def find(installation: Installation) -> AsyncGenerator[Diagnosis]:
         look = installation.memory[_LOOK]
         assert isinstance(look, Look)  # noqa: S101 - it applies
-        for each in judge(look):
-            yield each
+        for each in judge(look):  # names in the broker are others' texts
+            what, commands = printable(each.what, LONGEST), tuple(printable(line, LONGEST) for line in each.commands)
+            yield replace(each, what=what, commands=commands)
 
     return Check(name, find, applies=applies)
 
 
 CHECKS = (
+    Check("messages", check_messages),
     Check("connection", check_nodes),
     _check("encryption", access.of_encryption),
     _check("account", access.of_account),
@@ -123,8 +145,7 @@ CHECKS = (
     _check("routes", routes.of_routes, needs_api=True),
     _check("limits", limits.of_limits, needs_api=True),
     _check("timeouts", limits.of_timeouts),
-    _check("sizes", server.of_sizes),
     _check("consumers", queues.of_consumers, needs_amqp=True),
     _check("management", server.of_management),
 )
-"""The checks in the order of the report. The first one looks at the broker for all of them."""
+"""The checks in the order of the report. The first two look, at tables and broker, for all of them."""

@@ -51,9 +51,17 @@ class QueueReport(msgspec.Struct, frozen=True):
     operator_policy: str | None = None
     effective_policy_definition: Any = None
     messages_ready: int = 0
+    messages_unacknowledged: int = 0
+    message_stats: Any = None
     consumers: int = 0
     members: tuple[str, ...] = ()
     online: tuple[str, ...] = ()
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether messages wait, others are with consumers, and none was acked in the last seconds."""
+        rate = _mapping(_mapping(self.message_stats).get("ack_details")).get("rate", 0)
+        return bool(self.messages_ready and self.messages_unacknowledged and self.consumers and not rate)
 
     def effective(self, name: str) -> Any:
         """The value that holds of an argument and of its policies; of two numbers the smaller one. None: there is none.
@@ -161,6 +169,7 @@ def _queues_of(subject: BrokerSubject, bound: Iterable[Bound] | None) -> list[st
         for queue in subject.queues
         for name in (queue.name, dead_queue(queue.name), *(retry_queue(queue.name, each) for each in subject.delays))
     ]
+    ours += [name for queue in subject.registered for name in (queue.name, dead_queue(queue.name))]
     sources = {subject.exchange}
     others = [each.destination for each in bound or () if each.source in sources and each.destination_type == "queue"]
     return list(dict.fromkeys([*ours, *sorted(others)]))[:MOST_QUEUES]

@@ -31,7 +31,7 @@ def of_limits(look: Look) -> Iterator[Diagnosis]:
         for queue in look.subject.queues
         for delay in look.subject.delays
     }
-    dead = {dead_queue(queue.name) for queue in look.subject.queues}
+    dead = {dead_queue(queue.name) for queue in look.subject.known_queues}
     for report in look.reports.queues.values():
         if report is None:
             continue
@@ -71,7 +71,7 @@ def _ageing(report: QueueReport, look: Look, *, own: int | None, is_lost: bool) 
         return
     yield (problem if is_lost else warning)(
         "queue-ttl",
-        f"Messages that wait in queue {report.name!r} for {_span(ttl)} are {_become(is_lost)}{whose}.",
+        f"Messages that wait in queue {report.name!r} for {_span(ttl)} {_become(is_lost)}{whose}.",
         why="An outage of the consumer that is longer takes messages away that nobody has handled.",
         **_undo(report, "message-ttl", look),
     )
@@ -85,7 +85,7 @@ def _full(report: QueueReport, look: Look, *, is_lost: bool) -> Iterator[Diagnos
         unit = "bytes" if name == "max-length-bytes" else "messages"
         yield (problem if is_lost else warning)(
             "queue-length",
-            f"Above {limit} {unit}, the oldest messages of queue {report.name!r} are {_become(is_lost)}"
+            f"Above {limit} {unit}, the oldest messages of queue {report.name!r} {_become(is_lost)}"
             f"{_whose(report, name)}.",
             why="A consumer that is slow or away for a while loses its place, and messages that nobody has handled.",
             **_undo(report, name, look),
@@ -105,7 +105,7 @@ def _delivered_too_often(report: QueueReport, look: Look, *, is_lost: bool, is_d
     definition = shlex.quote(f'{{"delivery-limit": {ENOUGH_DELIVERIES}}}')
     yield (problem if is_lost else warning)(
         "delivery-limit",
-        f"A message that is delivered more than {limit} times from queue {report.name!r} is {_become(is_lost)}"
+        f"Messages that are delivered more than {limit} times from queue {report.name!r} {_become(is_lost)}"
         f"{_whose(report, 'delivery-limit')}.",
         why="Each consumer that ends with messages in hand counts as a delivery of all of them. outboxkit counts "
         f"crashes itself, and renews a message after {REQUEUE_FRESH_AFTER} deliveries.",
@@ -135,7 +135,7 @@ def _leads_nowhere(report: QueueReport, look: Look) -> str | None:
 
 def _into_nowhere(report: QueueReport, place: str, look: Look) -> Diagnosis:
     consume = f"outboxkit consume MODULE --queue {shlex.quote(report.name)}"
-    is_ours = report.name in {queue.name for queue in look.subject.queues}
+    is_ours = report.name in {queue.name for queue in look.subject.known_queues}
     return problem(
         "dead-letter-nowhere",
         f"Messages that the broker drops from queue {report.name!r} go to {place}.",
@@ -208,7 +208,8 @@ def _undo(report: QueueReport, name: str, look: Look) -> _Undo:
 
 
 def _become(is_lost: bool) -> str:  # noqa: FBT001 - of one module
-    return "deleted for good" if is_lost else "dead letters"
+    """The end of messages, in words."""
+    return "are deleted for good" if is_lost else "become dead letters"
 
 
 def _span(milliseconds: int) -> str:

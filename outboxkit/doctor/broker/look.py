@@ -44,7 +44,6 @@ class Look:
         reports: of the management API; None if it cannot be read.
         silence: why it cannot be read; empty if it can.
         api: its address.
-        refused_size: the broker's words about a message that was too large for it; empty if there is none.
         skew: how far the clocks of the broker and this machine may be apart.
     """
 
@@ -57,7 +56,6 @@ class Look:
     reports: ApiReports | None = None
     silence: str = ""
     api: str = ""
-    refused_size: str = ""
     skew: timedelta = timedelta(seconds=30)
 
     @property
@@ -122,6 +120,8 @@ async def _look_at_queues(
     differences: dict[str, BrokerRefusal],
 ) -> None:
     """Look for each queue, and compare it with the declaration of a consumer if it is there."""
+    for queue in subject.registered:
+        depths[queue.name] = await inspection.queue(queue.name)
     for queue in subject.queues:
         for name, arguments in declarations(queue.name, subject.delays, ordered=subject.ordered).items():
             depths[name] = await inspection.queue(name)
@@ -139,7 +139,11 @@ async def _over_api(subject: BrokerSubject, clock: Clock) -> Look:
             async with asyncio.timeout(subject.timeout):
                 return Look(subject, reports=await read_reports(api, subject), api=api.address)
         except (BrokerUnavailable, TimeoutError) as error:
-            look = Look(subject, silence=str(error) or f"{api.address} did not answer in time", api=api.address)
+            look = Look(
+                subject,
+                silence=str(error) or f"the management API at {api.address} gave no answer in time",
+                api=api.address,
+            )
     return look
 
 

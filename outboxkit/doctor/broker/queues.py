@@ -9,6 +9,7 @@ from outboxkit.doctor.broker.facts import QueueReport
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import ExpectedQueue
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.wording import many
 
 QUORUM, CLASSIC, STREAM = "quorum", "classic", "stream"
 
@@ -38,6 +39,10 @@ def of_exchange(look: Look) -> Iterator[Diagnosis]:
 
 def of_queues(look: Look) -> Iterator[Diagnosis]:
     """Whether our queues are there, as consumers declare them."""
+    for queue in look.subject.registered:
+        depth = look.depths.get(queue.name)
+        if isinstance(depth, BrokerRefusal):
+            yield _absent(queue, depth, look)
     for queue in look.subject.queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, BrokerRefusal):
@@ -198,20 +203,36 @@ def _members(look: Look) -> Iterator[Diagnosis]:
 
 def of_consumers(look: Look) -> Iterator[Diagnosis]:
     """Whether somebody consumes the queues."""
-    for queue in look.subject.queues:
+    for queue in look.subject.known_queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, Depth) and not depth.consumers:
             yield _unconsumed(queue.name, depth.messages, is_ours=True)
-    ours = {queue.name for queue in look.subject.queues}
+    ours = {queue.name for queue in look.subject.known_queues}
+    yield from _stalled(look, ours)
     others = {each.destination for each in look.bound if each.destination_type == "queue"} - ours
     for report in (look.reports.queues if look.reports is not None else {}).values():
         if report is not None and report.name in others and report.messages_ready and not report.consumers:
             yield _unconsumed(report.name, report.messages_ready, is_ours=False)
 
 
+def _stalled(look: Look, ours: set[str]) -> Iterator[Diagnosis]:
+    """The queues of ours whose consumers hold messages and ack none."""
+    for report in (look.reports.queues if look.reports is not None else {}).values():
+        if report is not None and report.name in ours and report.is_stalled:
+            yield warning(
+                "queue-stalled",
+                f"Consumers of queue {report.name!r} hold {many(report.messages_unacknowledged, 'message')} and have "
+                f"acked none for seconds, while {many(report.messages_ready, 'message waits', 'messages wait')}.",
+                why="A handler may hang, or wait for a lock or for somebody who does not answer. Or each is slow.",
+                cure="Read the consumer's log, and give each handler a timeout. A consumer that is started again gets "
+                "the messages again.",
+                commands=('@inbox_handler("NAME", timeout=30)',),
+            )
+
+
 def _unconsumed(name: str, messages: int, *, is_ours: bool) -> Diagnosis:
     make = problem if messages and is_ours else warning
-    waiting = f"and {messages} messages wait in it" if messages else "and it is empty"
+    waiting = f"and {many(messages, 'message waits', 'messages wait')} in it" if messages else "and it is empty"
     return make(
         "queue-unconsumed",
         f"Nobody consumes queue {name!r}, {waiting}.",

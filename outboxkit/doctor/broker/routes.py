@@ -46,7 +46,7 @@ def of_routes(look: Look) -> Iterator[Diagnosis]:
     if reports is None or reports.bindings is None or reports.exchanges is None or look.exchange is not None:
         return
     yield from _unwanted(look, reports)
-    for queue in look.subject.queues:
+    for queue in look.subject.known_queues:
         if reports.queues.get(queue.name) is None:
             continue
         bound = [each for each in reports.bindings if each.destination == queue.name and each.source]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.doctor.broker.look import Look
+from outboxkit.doctor.broker.subject import TableFacts
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 
 UNSEEN = (
@@ -63,12 +64,12 @@ def of_clock(look: Look) -> Iterator[Diagnosis]:
         )
 
 
-def of_sizes(look: Look) -> Iterator[Diagnosis]:
+def of_sizes(facts: TableFacts) -> Iterator[Diagnosis]:
     """Whether the broker takes the largest message that outboxkit accepts."""
-    if look.refused_size:
+    if facts.refused_size:
         yield problem(
             "message-too-large",
-            f"The broker refuses messages for their size: {look.refused_size}.",
+            f"The broker refuses messages for their size: {facts.refused_size}.",
             why=f"outbox.add accepts payloads up to {MAX_PAYLOAD_BYTES} bytes, or up to max_payload_bytes. What the "
             "broker refuses becomes a dead letter.",
             cure="Raise max_message_size in rabbitmq.conf, in bytes, and replay. Or send a reference to the content.",
@@ -82,7 +83,7 @@ def of_management(look: Look) -> Iterator[Diagnosis]:
     if look.reports is None:
         yield warning(
             "management-unread",
-            f"Not checked, because AMQP does not tell: {UNSEEN}. {look.silence}.",
+            f"{look.silence[:1].upper()}{look.silence[1:]}. AMQP does not tell, so these were not checked: {UNSEEN}.",
             why="These are the broker's ways to hold or drop messages in silence.",
             cure="Enable the plugin and let a user read it; name it in OUTBOXKIT_MANAGEMENT_URL if it is elsewhere: "
             "http://user:password@host:15672.",

@@ -1,7 +1,7 @@
 """Subject of the broker's examination: what the settings and the handlers expect of it. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from urllib.parse import unquote, urlsplit
 
@@ -43,6 +43,7 @@ class BrokerSubject:
         exchange: the exchange to which relays publish.
         vhost: the virtual host.
         queues: those that are consumed; empty if the settings name none.
+        registered: those whose consumers the tables know, if the settings name none. Their arguments are not known.
         is_declared: whether consumers declare them.
         ordered: whether each of them has a single active consumer.
         delays: the retry delays.
@@ -55,12 +56,18 @@ class BrokerSubject:
     exchange: str
     vhost: str
     queues: tuple[ExpectedQueue, ...] = ()
+    registered: tuple[ExpectedQueue, ...] = ()
     is_declared: bool = True
     ordered: bool = False
     delays: Sequence[timedelta] = ()
     routes: Mapping[str, int] = field(default_factory=dict)
     management: str | None = None
     timeout: float = 3.0
+
+    @property
+    def known_queues(self) -> tuple[ExpectedQueue, ...]:
+        """The queues of these settings, and those that the tables know."""
+        return (*self.queues, *self.registered)
 
     @property
     def user(self) -> tuple[str, str]:
@@ -77,6 +84,28 @@ def credentials(url: str) -> tuple[str, str]:
 def is_loopback(host: str | None) -> bool:
     """Whether nothing leaves the machine on the way to this host."""
     return host is None or host in _LOOPBACK or host.startswith("127.")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """Facts about the broker that the tables tell.
+
+    Attributes:
+        routes: routing keys of messages in the outbox, and how many messages have each.
+        types: queues of consumers that were seen lately, with the types of their handlers.
+        refused_size: the broker's words about a message that was too large for it; empty if there is none.
+    """
+
+    routes: Mapping[str, int] = field(default_factory=dict)
+    types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refused_size: str = ""
+
+
+def with_facts(subject: BrokerSubject, facts: TableFacts) -> BrokerSubject:
+    """The subject with what the tables tell: routes, types of handlers that nobody named, and queues likewise."""
+    queues = tuple(replace(queue, types=queue.types or facts.types.get(queue.name, ())) for queue in subject.queues)
+    registered = () if queues else tuple(ExpectedQueue(name=name, types=types) for name, types in facts.types.items())
+    return replace(subject, queues=queues, registered=registered, routes=facts.routes)
 
 
 def expected_queues(settings: Settings, handlers: Sequence[Handler]) -> tuple[ExpectedQueue, ...]:

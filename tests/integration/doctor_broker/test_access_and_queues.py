@@ -113,6 +113,7 @@ async def test_queues_that_are_missing(server: PrivateRabbitmq, client: PlainCli
     client.declare_exchange()
     findings, _ = await examined(settings_of(server, client))
     assert findings["queue-missing"].commands == (f"outboxkit consume MODULE --queue {client.queue}",)
+    assert not client.has_queue(), "it declares nothing"
     async with consuming(client):
         client.delete_queue(f"{client.queue}.retry.1h")
         findings, _ = await examined(settings_of(server, client))
@@ -150,6 +151,28 @@ async def test_a_queue_of_the_other_order(server: PrivateRabbitmq, client: Plain
         assert findings["queue-order"].severity is Severity.PROBLEM
         findings, _ = await examined(settings_of(server, client, ordered=True))
         assert "queue-order" not in findings
+
+
+async def test_a_queue_of_another_connection(server: PrivateRabbitmq, client: PlainClient):
+    client.declare_exchange()
+    client._channel().queue_declare(client.queue, exclusive=True)
+    findings, _ = await examined(settings_of(server, client))
+    assert "exclusive" in findings["queue-unusable"].what
+    client.disconnect()
+
+
+async def test_consumers_that_ack_nothing(server: PrivateRabbitmq, client: PlainClient):
+    client.bind(TYPE)
+    client.bind(TYPE, queue=client.own(f"{client.queue}\x1b[31m"), arguments={})
+    for _ in range(3):
+        client.publish(b"{}", topic=TYPE)
+    channel = client._channel()
+    channel.basic_qos(prefetch_count=1)
+    channel.basic_consume(client.queue, lambda *_: None)
+    findings = await found("queue-stalled", settings_of(server, client))
+    assert "hold 1 message and have acked none for seconds, while 2 messages wait" in (findings["queue-stalled"].what)
+    assert str(findings["queue-classic"].commands).isprintable()
+    assert r"\x1b[31m" in findings["queue-classic"].commands[0]
 
 
 async def test_queues_that_nobody_consumes(server: PrivateRabbitmq, client: PlainClient):

@@ -59,6 +59,28 @@ def arguments_of(client: PlainClient) -> dict[str, Any]:
     return dict(declarations(client.queue, DELAYS, ordered=False)[client.queue])
 
 
+async def test_queues_and_types_that_consumers_have_registered(
+    server: PrivateRabbitmq, client: PlainClient, sqlite_url: str
+):
+    settings = settings_of(server, client, database_url=sqlite_url, queue=None)
+    own = create_engine(sqlite_url)
+    row = {"handler": "Bill", "queue": client.queue, "types": f'["{TYPE}"]'}
+    with own.begin() as connection:
+        connection.execute(tables.handler.insert().values(row))
+        connection.execute(tables.handler.insert().values(handler="Other", queue=f"{client.queue}.gone", types="x"))
+    own.dispose()
+    engine = process.engine(sqlite_url, name="test")
+    async with consuming(client, "OrderConfirm"):
+        findings, _ = await examined(settings, engine=engine)
+        assert f"'{client.queue}.gone'" in findings["queue-missing"].what
+        assert repr(TYPE) in findings["handler-unbound"].what
+        assert "'OrderConfirm'" in findings["binding-unhandled"].what
+        assert not {"queue-order", "queue-arguments", "queue-beside-missing"} & set(findings)
+    findings, _ = await examined(settings, engine=engine)
+    assert client.queue in findings["queue-unconsumed"].what
+    await engine.dispose()
+
+
 async def test_types_in_the_outbox_that_no_queue_wants(server: PrivateRabbitmq, client: PlainClient, sqlite_url: str):
     settings = settings_of(server, client, database_url=sqlite_url)
     add(sqlite_url, (TYPE, None), ("Lost", None), ("Lost", None), ("Known", "nowhere.at.all"))

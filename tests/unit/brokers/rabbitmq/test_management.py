@@ -1,6 +1,7 @@
 """The management API's client, against servers that are slow, silent, large or not this API at all."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ import pytest
 from outboxkit.brokers.rabbitmq import management
 from outboxkit.brokers.rabbitmq.management import Management
 from outboxkit.errors import BrokerUnavailable
+from tests.polling import eventually_async
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DATE = b"Date: Sun, 01 Mar 2026 12:00:00 GMT\r\n"
@@ -73,6 +75,21 @@ async def test_servers_that_do_not_answer(parts: tuple[bytes, ...]):
         ) as raised:
             await api.get("whoami")
         assert "hunter2" not in str(raised.value)
+
+
+async def test_a_question_that_is_cancelled_leaves_nothing_behind():
+    told: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with answering(b"") as (api, requests):
+        asking = asyncio.create_task(api.get("whoami"))
+        await eventually_async(lambda: asyncio.sleep(0, requests))
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    await asyncio.get_running_loop().shutdown_default_executor()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert told == []
 
 
 async def test_an_answer_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch):
