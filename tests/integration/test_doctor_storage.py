@@ -49,12 +49,14 @@ def test_sessions_that_this_role_may_not_see(postgresql_url: str) -> None:
         assert "sessions-hidden" not in codes(url, activity.check_transactions)
 
 
-def test_a_table_that_is_locked(postgresql_url: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "mode"), [("outboxkit_outbox", "SHARE"), ("outboxkit_inbox_default", "ACCESS EXCLUSIVE")]
+)
+def test_a_table_that_is_locked(postgresql_url: str, table: str, mode: str) -> None:
     with psycopg.connect(libpq(postgresql_url), application_name="a migration") as altering:
-        altering.execute("LOCK TABLE outboxkit_outbox IN SHARE MODE")
-        about = f"Session {altering.info.backend_pid} (a migration), idle in transaction, has locked"
-        finding = one(postgresql_url, activity.check_locks, "table-locked", about=about)
-        assert "outboxkit_outbox (ShareLock)" in finding.what
+        altering.execute(f"LOCK TABLE {table} IN {mode} MODE")
+        about = f"Session {altering.info.backend_pid} (a migration), idle in transaction, has locked {table} ("
+        assert one(postgresql_url, activity.check_locks, "table-locked", about=about).severity == "problem"
     eventually(lambda: not codes(postgresql_url, activity.check_locks))
 
 
