@@ -7,7 +7,7 @@ import pytest
 
 from outboxkit.doctor import activity, storage
 from outboxkit.doctor.installation import Thresholds
-from tests.integration.doctoring import NOW, codes, connected, look, one, role
+from tests.integration.doctoring import NOW, codes, connected, examined, look, one, role
 from tests.pages import libpq
 from tests.polling import eventually
 
@@ -58,6 +58,15 @@ def test_a_table_that_is_locked(postgresql_url: str, table: str, mode: str) -> N
         about = f"Session {altering.info.backend_pid} (a migration), idle in transaction, has locked {table} ("
         assert one(postgresql_url, activity.check_locks, "table-locked", about=about).severity == "problem"
     eventually(lambda: not codes(postgresql_url, activity.check_locks))
+
+
+def test_a_check_that_a_lock_stops_says_so(postgresql_url: str) -> None:
+    with psycopg.connect(libpq(postgresql_url)) as altering:
+        altering.execute("LOCK TABLE outboxkit_effect IN ACCESS EXCLUSIVE MODE")
+        report = examined(postgresql_url)
+    (finding,) = [each for each in report.findings if each.code == "not-checked" and each.check == "effects"]
+    assert "LockNotAvailable" in finding.what
+    assert finding.cure.startswith("Another session has locked the table.")
 
 
 def test_a_slot_that_nobody_reads(postgresql_url: str) -> None:
