@@ -1,7 +1,7 @@
 """The examination: every check once, one after the other on each side, each within a bound of time."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -149,31 +149,33 @@ async def _run(check: Check, installation: Installation, result: _Side, side: st
             async for finding in each:
                 findings.append(finding)  # noqa: PERF401 - those before a failure count, too
     except TimeoutError:
-        findings.append(_unchecked(check, f"it had not ended after {limit:g} s"))
+        findings.append(
+            _unchecked(check, f"it had not ended after {limit:g} s", "The server is busy, or silent: look at it.")
+        )
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
-        findings.append(_unchecked(check, first_line(error), *_cures(error)))
+        findings.append(_unchecked(check, first_line(error), _cure(error)))
     result.findings += [replace(finding, side=side, check=check.name) for finding in findings]
     if all(finding.severity is Severity.NOTE for finding in findings):
         result.passed.append(f"{side}: {check.name}")
     return not any(finding.severity is Severity.PROBLEM for finding in findings)
 
 
-def _cures(error: BaseException) -> Iterator[str]:
+def _cure(error: BaseException) -> str:
     state = sqlstate_of(error)
     if state == NO_RIGHT:
-        yield (
+        return (
             "Run doctor as a role that may read outboxkit's tables, such as the operator's of "
             "docs/how-to/grant-least-privileges.md."
         )
-    elif state in LOCKED:
-        yield "Another session holds a lock on the table. The finding `table-locked` names it, if it was there for "
-        "long."
+    if state in LOCKED:
+        return "Another session has locked the table. The finding `table-locked` names it after ten seconds: end that."
+    return "Mend what the other findings name, and run doctor again."
 
 
-def _unchecked(check: Check, reason: str, cure: str = "") -> Diagnosis:
+def _unchecked(check: Check, reason: str, cure: str) -> Diagnosis:
     return warning(
         "not-checked",
         f"The check of {check.name} could not be done: {reason}.",
         why="Nobody knows whether this part of the installation is safe.",
-        cure=cure or "Mend what the other findings name, and run doctor again.",
+        cure=cure,
     )

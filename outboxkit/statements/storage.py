@@ -5,10 +5,10 @@ from sqlalchemy import TextClause, text
 _GROWING = ("outbox", "inbox", "dead_letter", "published", "idempotency", "effect", "attempt")
 _ROOTS = ", ".join(f"(to_regclass('outboxkit_{name}'))" for name in _GROWING)
 _OURS = (
-    f"SELECT coalesce(relid, root) AS oid FROM (VALUES {_ROOTS}) AS roots (root) "  # noqa: S608 - ours
-    "LEFT JOIN LATERAL pg_partition_tree(root) ON true"
+    f"SELECT root AS oid FROM (VALUES {_ROOTS}) AS roots (root) UNION ALL "  # noqa: S608 - our own names
+    f"SELECT inhrelid FROM pg_inherits JOIN (VALUES {_ROOTS}) AS roots (root) ON inhparent = root"
 )
-"""The tables that grow, with their partitions."""
+"""The tables that grow, with their partitions. pg_partition_tree would lock these."""
 
 
 def homes() -> TextClause:

@@ -6,7 +6,7 @@ import pytest
 
 from outboxkit.doctor import rights
 from outboxkit.doctor.diagnosis import Diagnosis
-from tests.integration.doctoring import codes, connected, look, one, role
+from tests.integration.doctoring import codes, connected, examined, look, one, role
 from tests.pages import blocks
 
 PAGE = "docs/how-to/grant-least-privileges.md"
@@ -97,3 +97,12 @@ def test_a_schema_in_which_everybody_creates(postgresql_url: str) -> None:
         finding = one(postgresql_url, rights.check_rights, "schema-open")
         owner.execute(finding.commands[0])
     assert "schema-open" not in codes(postgresql_url, rights.check_rights)
+
+
+def test_a_check_that_lacks_a_right_says_so(postgresql_url: str) -> None:
+    with role(postgresql_url) as (_, url):
+        report = examined(url)
+    (finding,) = [each for each in report.findings if each.code == "not-checked" and each.check == "tables"]
+    assert "permission denied for table outboxkit_schema_version" in finding.what
+    assert "grant-least-privileges" in finding.cure
+    assert "right-missing" in {each.code for each in report.findings}

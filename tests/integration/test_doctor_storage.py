@@ -7,7 +7,7 @@ import pytest
 
 from outboxkit.doctor import activity, storage
 from outboxkit.doctor.installation import Thresholds
-from tests.integration.doctoring import NOW, codes, connected, look, one, role
+from tests.integration.doctoring import NOW, codes, connected, examined, look, one, role
 from tests.pages import libpq
 from tests.polling import eventually
 
@@ -49,13 +49,24 @@ def test_sessions_that_this_role_may_not_see(postgresql_url: str) -> None:
         assert "sessions-hidden" not in codes(url, activity.check_transactions)
 
 
-def test_a_table_that_is_locked(postgresql_url: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "mode"), [("outboxkit_outbox", "SHARE"), ("outboxkit_inbox_default", "ACCESS EXCLUSIVE")]
+)
+def test_a_table_that_is_locked(postgresql_url: str, table: str, mode: str) -> None:
     with psycopg.connect(libpq(postgresql_url), application_name="a migration") as altering:
-        altering.execute("LOCK TABLE outboxkit_outbox IN SHARE MODE")
-        about = f"Session {altering.info.backend_pid} (a migration), idle in transaction, has locked"
-        finding = one(postgresql_url, activity.check_locks, "table-locked", about=about)
-        assert "outboxkit_outbox (ShareLock)" in finding.what
+        altering.execute(f"LOCK TABLE {table} IN {mode} MODE")
+        about = f"Session {altering.info.backend_pid} (a migration), idle in transaction, has locked {table} ("
+        assert one(postgresql_url, activity.check_locks, "table-locked", about=about).severity == "problem"
     eventually(lambda: not codes(postgresql_url, activity.check_locks))
+
+
+def test_a_check_that_a_lock_stops_says_so(postgresql_url: str) -> None:
+    with psycopg.connect(libpq(postgresql_url)) as altering:
+        altering.execute("LOCK TABLE outboxkit_effect IN ACCESS EXCLUSIVE MODE")
+        report = examined(postgresql_url)
+    (finding,) = [each for each in report.findings if each.code == "not-checked" and each.check == "effects"]
+    assert "LockNotAvailable" in finding.what
+    assert finding.cure.startswith("Another session has locked the table.")
 
 
 def test_a_slot_that_nobody_reads(postgresql_url: str) -> None:
