@@ -81,7 +81,7 @@ async def test_everything_of_a_message_comes_back(engine: Engine, async_engine: 
             payload=b'{"order_id":1}',
             key="order-1",
             topic="orders.eu",
-            headers={"tenant": "a"},
+            headers={"tenant": "a", "outboxkit-replayed": True},
             correlation_id="story",
             causation_id="cause",
             created_at=NOW - SECOND,
