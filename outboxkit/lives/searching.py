@@ -28,15 +28,17 @@ class _Way:
         table: the name of its rows.
         statement: reads a page.
         cursor: the parameters of the first page.
-        follow: the parameters of the page behind a row, and the words for what is there.
+        follow: the parameters of the page behind a row, and the words for what is there; None if that is known.
         take: puts a row into the archive.
+        share: of the time for the table.
     """
 
     table: str
     statement: Select[Any]
     cursor: dict[str, Any]
-    follow: Callable[[RowMapping], tuple[dict[str, Any], str]]
+    follow: Callable[[RowMapping], tuple[dict[str, Any], str] | None]
     take: Callable[[Archive, Clue, RowMapping], None]
+    share: float = 1.0
 
 
 def search(
@@ -56,8 +58,8 @@ def search(
         patience: the time for each table.
         monotonic: for tests.
     """
-    for way in _ways(connection.dialect.name, clue):
-        end, cursor = monotonic() + patience.total_seconds(), way.cursor
+    for way in _ways(connection.dialect.name, clue, archive):
+        end, cursor = monotonic() + patience.total_seconds() * way.share, way.cursor
         archive.cut.pop(way.table, None)
         while True:
             parameters = clue.parameters() | cursor | {"page": PAGE}
@@ -66,16 +68,33 @@ def search(
                 if row["is_match"]:
                     way.take(archive, clue, row)
                 last = row if row["number"] == PAGE else None
-            if last is None:
+            following = None if last is None else way.follow(last)
+            if following is None:
                 break
-            cursor, rest = way.follow(last)
+            cursor, rest = following
             if clue.is_full or monotonic() > end:
                 archive.cut[way.table] = rest
                 break
 
 
-def _ways(dialect: str, clue: Clue) -> Iterator[_Way]:
-    yield _Way("outbox", statements.outbox_page(dialect), {"after_position": -BEYOND}, _behind, take_waiting)
+def _ways(dialect: str, clue: Clue, archive: Archive) -> Iterator[_Way]:
+    """The ways through the tables. The outbox is read from both ends: the newest rows, and those that wait longest."""
+    lowest = BEYOND
+
+    def down(row: RowMapping) -> tuple[dict[str, Any], str]:
+        nonlocal lowest
+        lowest = row["position"]
+        return {"after_position": lowest}, f"messages of the outbox before position {lowest}"
+
+    def up(row: RowMapping) -> tuple[dict[str, Any], str] | None:
+        highest = row["position"]
+        rest = f"messages of the outbox between the positions {highest} and {lowest}"
+        return ({"after_position": highest}, rest) if highest < lowest - 1 else None
+
+    for newest_first, first, follow in ((True, BEYOND, down), (False, -BEYOND, up)):
+        page = statements.outbox_page(dialect, newest_first=newest_first)
+        if newest_first or "outbox" in archive.cut:
+            yield _Way("outbox", page, {"after_position": first}, follow, take_waiting, share=0.5)
     newest_first = clue.begun is None
     yield _Way(
         "published",
@@ -85,10 +104,6 @@ def _ways(dialect: str, clue: Clue) -> Iterator[_Way]:
         take_kept,
     )
     yield _Way("dead_letter", statements.dead_page(dialect), {"after_id": BEYOND}, _below, take_letter)
-
-
-def _behind(row: RowMapping) -> tuple[dict[str, Any], str]:
-    return {"after_position": row["position"]}, f"messages of the outbox behind position {row['position']}"
 
 
 def _below(row: RowMapping) -> tuple[dict[str, Any], str]:

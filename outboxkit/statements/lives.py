@@ -197,13 +197,15 @@ def row_locks() -> TextClause:
     return _LOCKS
 
 
-def outbox_page(dialect: str) -> Select[Any]:
-    """Rows of the outbox that match, among the next `page` ones above a position; and the last of a full page.
+def outbox_page(dialect: str, *, newest_first: bool) -> Select[Any]:
+    """Rows of the outbox that match, among the next `page` ones behind a position; and the last of a full page.
 
     Parameters: after_position, page, and those of the match: ids, stories, key. Index: the primary key. Locks: none.
     """
-    beyond = outbox.c.position > bindparam("after_position", type_=BigInteger)
-    return _page(dialect, outbox, (_OF_MESSAGE, _OF_OUTBOX), beyond, [outbox.c.position])
+    position, after = outbox.c.position, bindparam("after_position", type_=BigInteger)
+    if newest_first:
+        return _page(dialect, outbox, (_OF_MESSAGE, _OF_OUTBOX), position < after, [position.desc()])
+    return _page(dialect, outbox, (_OF_MESSAGE, _OF_OUTBOX), position > after, [position])
 
 
 def published_page(dialect: str, *, newest_first: bool) -> Select[Any]:

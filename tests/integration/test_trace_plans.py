@@ -59,7 +59,8 @@ READS: dict[str, tuple[Any, dict[str, Any]]] = {
     "parking": (lives.parking(), PLACE),
     "count_ahead": (lives.count_ahead(), PLACE | {"limit": PAGE}),
     "row_locks": (lives.row_locks(), {"positions": [1, 2, 3]}),
-    "outbox_page": (lives.outbox_page(PG), MATCH | {"after_position": 1000}),
+    "outbox_page": (lives.outbox_page(PG, newest_first=False), MATCH | {"after_position": 1000}),
+    "outbox_page, newest first": (lives.outbox_page(PG, newest_first=True), MATCH | {"after_position": 20_000}),
     "dead_page": (lives.dead_page(PG), MATCH | {"after_id": 20_000}),
 }
 for _newest_first, _at in ((True, LAST_MOMENT), (False, NOW - timedelta(hours=4))):

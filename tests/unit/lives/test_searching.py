@@ -60,10 +60,12 @@ def test_every_page_is_read_if_there_is_time(engine: Engine):
 def test_what_was_not_looked_at_is_said(engine: Engine):
     fill(engine)
     archive = looked(engine, Clue(message_id="m-9"), seconds=0.5, clock=map(float, count()))
-    assert archive.waiting == {}
+    assert [row.message.message_id for row in archive.waiting.values()] == ["m-9"], "from both ends"
+    assert [*looked(engine, Clue(message_id="m-0"), seconds=0.5, clock=map(float, count())).waiting] == [1]
+    assert [*looked(engine, Clue(message_id="m-4"), seconds=0.5, clock=map(float, count())).waiting] == []
     assert [row.message.message_id for row in archive.letters.values()] == ["m-9"], "the newest are read first"
     assert archive.cut == {
-        "outbox": "messages of the outbox behind position 3",
+        "outbox": "messages of the outbox between the positions 3 and 8",
         "published": "messages that were published before 2026-03-01 00:00:07 UTC",
         "dead_letter": "dead letters before number 8",
     }
@@ -91,3 +93,9 @@ def test_what_a_message_caused_is_found_on_the_way(engine: Engine):
     clue = Clue(message_id=names[1])
     assert sorted(row.position for row in looked(engine, clue).kept.values()) == [1, 5, 8]
     assert clue.ids == {names[1], names[5], names[8]}
+
+
+def test_two_ends_of_the_outbox_that_meet_leave_nothing_out(engine: Engine):
+    fill(engine, rows=6)
+    archive = looked(engine, Clue(key="k"), seconds=0.5, clock=map(float, count()))
+    assert (len(archive.waiting), archive.cut.get("outbox")) == (6, None)

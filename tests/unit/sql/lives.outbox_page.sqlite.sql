@@ -17,10 +17,10 @@ FROM (SELECT outboxkit_outbox.message_id AS message_id, outboxkit_outbox.type AS
     outboxkit_outbox.first_failed_at END AS first_failed_at, CASE WHEN (outboxkit_outbox.expires_at
     < :param_7) THEN :param_7 WHEN (outboxkit_outbox.expires_at > :param_8) THEN :param_8 ELSE
     outboxkit_outbox.expires_at END AS expires_at, row_number() OVER (ORDER BY
-    outboxkit_outbox.position) AS number
+    outboxkit_outbox.position DESC) AS number
     FROM outboxkit_outbox
-    WHERE outboxkit_outbox.position > :after_position
-    ORDER BY outboxkit_outbox.position
+    WHERE outboxkit_outbox.position < :after_position
+    ORDER BY outboxkit_outbox.position DESC
     LIMIT :page OFFSET :param_9) AS page
 WHERE page.message_id IN (:ids, …) OR page.causation_id IN (:ids, …) OR page.correlation_id IN
     (:stories, …) OR page."key" = :key OR page.number = :page;
