@@ -168,10 +168,11 @@ class Delivery(Protocol):
         """
 
     async def requeue_fresh(self, after: timedelta | None = None) -> None:
-        """Put a copy at the end of the queue, as the same attempt, and ack this one. The copy has 0 redeliveries.
+        """Put a copy at the end of the queue, as the same attempt, and ack this one.
 
-        It is for a message that is redelivered so often, without a fault of its own, that the broker would drop it. Or
-        for one whose handler has reached its limits.
+        Without `after` the copy has 0 redeliveries. That is for a message that is redelivered so often, without a fault
+        of its own, that the broker would drop it. With `after` it has those of this one, which may have killed a
+        process: that is for a message whose handler has reached its limits.
 
         Args:
             after: the copy arrives later, after the retry delay nearest to this one; None: at once.
@@ -226,6 +227,15 @@ def trouble_of(broker: object) -> str | None:
     """
     trouble: str | None = getattr(broker, "trouble", None)
     return trouble
+
+
+SYSTEMS = {"amqp": "rabbitmq", "amqps": "rabbitmq", "https": "http"}
+
+
+def system_of(broker: object) -> str:
+    """The messaging system of a publisher or subscriber, as telemetry calls it: `rabbitmq`, or its address' scheme."""
+    scheme, separator, _ = address_of(broker).partition("://")
+    return SYSTEMS.get(scheme, scheme) if separator else "none"
 
 
 def is_slow(publisher: Publisher) -> bool:

@@ -67,6 +67,14 @@ def forbid_sorting() -> Select[Any]:
     )
 
 
+def limit_reading() -> Select[Any]:
+    """Have the server end each statement of this transaction after two seconds. PostgreSQL only.
+
+    Index: none. Locks: none.
+    """
+    return select(func.set_config(*map(literal_column, ("'statement_timeout'", "'2s'", "true"))))
+
+
 def destinations() -> Select[str]:
     """The destinations of rows in the outbox, and of up to `limit` parked dead letters; at most `most` of each kind.
 
@@ -146,6 +154,15 @@ def parked_keys() -> Select[Any]:
         .order_by(waiting_rows.desc(), dead.c.key)
         .limit(bindparam("top", type_=Integer))
     )
+
+
+def count_parked_keys() -> Select[Any]:
+    """The number of keys with a parked dead letter, among the first `limit` of these.
+
+    Parameters: limit. Index: outboxkit_dead_letter_parked. Locks: none.
+    """
+    letters = _first(select(dead_letter.c.key).where(dead_letter.c.parked), dead_letter.c.key)
+    return select(func.count(letters.c.key.distinct()))
 
 
 def oldest_by_type() -> Select[Any]:

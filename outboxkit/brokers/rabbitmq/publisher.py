@@ -56,7 +56,7 @@ class RabbitPublisher:
         check_source(cloudevents, source)
         self._cloudevents, self._source = cloudevents, source
         self._addresses = connection.Addresses(url, shuffle=shuffle)
-        self._exchange = exchange
+        self.exchange = exchange
         self._timeout = timeout.total_seconds()
         self._app_id = app_id
         self._connection: aio_pika.abc.AbstractConnection | None = None
@@ -160,7 +160,7 @@ class RabbitPublisher:
 
     async def _open_channel(self, amqp_connection: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
         return await open_confirm_channel(
-            amqp_connection, self._parser, exchange=self._exchange, app_id=self._app_id, timeout=self._timeout
+            amqp_connection, self._parser, exchange=self.exchange, app_id=self._app_id, timeout=self._timeout
         )
 
     async def _on_timeout(self) -> str:
@@ -199,7 +199,7 @@ class QueuePublisher:
     def __init__(
         self, url: str, queue: str, *, timeout: timedelta = timedelta(seconds=10), app_id: str = "outboxkit"
     ) -> None:
-        self._queue = queue
+        self.queue = queue
         self._publisher = RabbitPublisher(url, exchange=DEFAULT_EXCHANGE, timeout=timeout, app_id=app_id)
 
     async def connect(self) -> None:
@@ -208,7 +208,7 @@ class QueuePublisher:
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms. Every message is unroutable if there is no such queue."""
-        return await self._publisher.publish([addressed(message, self._queue) for message in batch])
+        return await self._publisher.publish([addressed(message, self.queue) for message in batch])
 
     async def close(self) -> None:
         """Disconnect. A later `connect` opens a new connection."""
