@@ -10,6 +10,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -33,10 +34,17 @@ class Prometheus:
     """A Prometheus of our own."""
 
     def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}/api/v1"
+        self._port = port
+
+    def is_ready(self) -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{self._port}/-/ready", timeout=60) as answer:
+                return answer.status == 200
+        except HTTPError:  # it reads its storage
+            return False
 
     def ask(self, path: str, **parameters: str) -> Any:
-        with urlopen(f"{self._url}/{path}?{urlencode(parameters)}", timeout=60) as answer:
+        with urlopen(f"http://127.0.0.1:{self._port}/api/v1/{path}?{urlencode(parameters)}", timeout=60) as answer:
             found = json.load(answer)
         assert found["status"] == "success", found
         return found["data"]
@@ -66,7 +74,9 @@ def prometheus(targets: list[str], folder: Path) -> Iterator[Prometheus]:
     try:
         found = eventually(lambda: LISTENS.search(log.read_text()))
         assert found is not None
-        yield Prometheus(int(found[1]))
+        server = Prometheus(int(found[1]))
+        eventually(server.is_ready)
+        yield server
     finally:
         process.terminate()
         process.wait(60)
