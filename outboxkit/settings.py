@@ -85,6 +85,9 @@ class Settings(BaseSettings):
         SecretStr("amqp://guest:guest@localhost:5672/"),
         description="amqp:// or amqps://; a relay's also https://",
     )
+    management_url: SecretStr | None = Field(
+        None, description="RabbitMQ's management API, for doctor: http://user:password@host:15672"
+    )
     exchange: str = Field(
         "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
     )
@@ -139,6 +142,13 @@ class Settings(BaseSettings):
     @classmethod
     def _check_broker_url(cls, value: SecretStr) -> SecretStr:
         urls.check_broker(value.get_secret_value())
+        return value
+
+    @field_validator("management_url")
+    @classmethod
+    def _check_management_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            urls.check_management(value.get_secret_value())
         return value
 
     @field_validator("http_authorization")

@@ -82,6 +82,17 @@ def check_broker(text: str) -> None:
         raise ValueError(f"amqp://user:password@host:5672/vhost is accepted; {ESCAPED}")
 
 
+def check_management(url: str) -> None:
+    """Validate the URL of RabbitMQ's management API.
+
+    Raises:
+        ValueError: it cannot be used; the text has no part that may be secret.
+    """
+    if not url.lower().startswith(tuple(f"{scheme}://" for scheme in _HTTP)):
+        raise ValueError("http://user:password@host:15672 or https://… is accepted")
+    _check_http(url)
+
+
 def _check_http(url: str) -> None:
     accepted = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
     if not _VISIBLE.fullmatch(url) or _ANOTHER_URL.search(url):

@@ -220,15 +220,6 @@ def address_of(broker: object) -> str:
     return str(getattr(broker, "address", type(broker).__name__))
 
 
-def trouble_of(broker: object) -> str | None:
-    """The reason for which a publisher or subscriber cannot be used now: its `trouble`. None: it can, or says nothing.
-
-    It may be called from another thread.
-    """
-    trouble: str | None = getattr(broker, "trouble", None)
-    return trouble
-
-
 SYSTEMS = {"amqp": "rabbitmq", "amqps": "rabbitmq", "https": "http"}
 
 
@@ -236,6 +227,15 @@ def system_of(broker: object) -> str:
     """The messaging system of a publisher or subscriber, as telemetry calls it: `rabbitmq`, or its address' scheme."""
     scheme, separator, _ = address_of(broker).partition("://")
     return SYSTEMS.get(scheme, scheme) if separator else "none"
+
+
+def trouble_of(broker: object) -> str | None:
+    """The reason for which a publisher or subscriber cannot be used now: its `trouble`. None: it can, or says nothing.
+
+    It may be called from another thread.
+    """
+    trouble: str | None = getattr(broker, "trouble", None)
+    return trouble
 
 
 def is_slow(publisher: Publisher) -> bool:

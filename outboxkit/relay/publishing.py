@@ -28,8 +28,8 @@ class Publishing:
 
     def __init__(self, publisher: Publisher, *, destination: str = DEFAULT_DESTINATION) -> None:
         self._publisher = publisher
-        self.since: float | None = None
         self._place = tracing.Place(system_of(publisher), getattr(publisher, "exchange", None) or destination)
+        self.since: float | None = None
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
