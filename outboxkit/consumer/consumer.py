@@ -85,7 +85,7 @@ class Consumer:
 
     Args:
         engine: for the handlers' sessions; its pool should hold one connection more than `concurrency.transactions`.
-        subscriber: the queue.
+        subscriber: the queue; a `ReadingSubscriber` if it has messages in foreign envelopes.
         handlers: the handlers to run; several may handle one type.
         queue: the queue's name, for dead letters and the log.
         concurrency: the limits on what runs at the same time.
