@@ -16,6 +16,7 @@ from tests.benchmarks.place import Case, Place, speed
 from tests.benchmarks.rounds import Figures, Line, Measure
 
 COUNTS = {"per message": 4_000, "per message, metrics": 4_000, "batch": 40_000, "batch, metrics": 40_000}
+WITHOUT = ("relay", "batch", "per message")
 ROWS = 1_000_000
 SCRAPES = 11
 DEAD = """
@@ -83,7 +84,14 @@ CASES = (
         "metrics",
         "relay and consumers whose metrics are collected, and without",
         metrics,
-        (*map(_ratio, ("relay", "batch", "per message")),),
+        (
+            *map(_ratio, WITHOUT),
+            *(
+                Line(f"client CPU a message, {each}{how}", (f"{each}{how}", "cpu"), unit="us")
+                for each in WITHOUT
+                for how in ("", ", metrics")
+            ),
+        ),
     ),
     Case(
         "scrape",
