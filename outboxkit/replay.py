@@ -12,12 +12,13 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import envelope, partitions, schema, statements
-from outboxkit.brokers import Publisher, Receipt, Verdict, reserved
+from outboxkit.brokers import Publisher, Receipt, Verdict, reserved, system_of
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message, changed
 from outboxkit.outage import Outage, Sleep, pause
 from outboxkit.statements.dialects import is_server
+from outboxkit.telemetry import tracing
 
 PAGE = 500
 """The number of messages that are read and published at once."""
@@ -202,7 +203,10 @@ class Replayer:
     async def _publish(self, messages: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a page. An outage repeats the whole page, so that each key stays in order."""
         await self._publisher.connect()
-        receipts = await self._publisher.publish(messages)
+        place = tracing.Place(system_of(self._publisher), getattr(self._publisher, "queue", None))
+        with tracing.sending(messages, place) as span:
+            receipts = await self._publisher.publish(messages)
+            span.counts((receipt.verdict for receipt in receipts), fine=(Verdict.CONFIRMED,))
         for receipt in receipts:
             if receipt.verdict is Verdict.UNKNOWN:
                 raise BrokerUnavailable(receipt.reason or "the broker did not answer")
@@ -224,4 +228,4 @@ def _confirmed(receipts: Sequence[Receipt]) -> int:
 def _message(row: Row[Any], handlers: tuple[str, ...]) -> Message:
     message = envelope.from_row(row[2:])
     own = reserved.without(message.headers)  # a replayed dead letter is addressed to one queue
-    return changed(message, queue=None, headers=own | DeliveryHeaders(handlers=handlers).headers())
+    return changed(message, queue=None, headers=own | DeliveryHeaders(handlers=handlers, replayed=True).headers())

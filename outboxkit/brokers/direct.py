@@ -23,6 +23,7 @@ from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
+from outboxkit.telemetry import tracing
 from outboxkit.threads import Threads
 from outboxkit.window import CLOCK_SKEW
 
@@ -142,7 +143,7 @@ class DirectPublisher:
         sent = replace(message, headers=reserved.without(message.headers), queue=None)
         failures: list[Receipt] = []
         for handler in handlers:
-            failure = await self._failure(handler, sent, delivery_headers.accepted_at)
+            failure = await self._failure(handler, sent, delivery_headers)
             if failure is not None and failure.verdict is Verdict.UNKNOWN:
                 return failure
             failures += [failure] if failure is not None else []
@@ -168,39 +169,42 @@ class DirectPublisher:
             return Receipt(Verdict.REJECTED, reason, final=True)
         return None
 
-    async def _failure(self, handler: Handler, message: Message, accepted_at: datetime | None) -> Receipt | None:
+    async def _failure(
+        self, handler: Handler, message: Message, delivery_headers: reserved.DeliveryHeaders
+    ) -> Receipt | None:
         """Run one handler. Returns its failure as a receipt; None if it has committed, now or before."""
         task = asyncio.current_task()
-        try:  # in a task of its own, because a handler may cancel its current task
-            await asyncio.create_task(self._run(handler, message, accepted_at))
-        except asyncio.CancelledError as error:
-            if task is not None and task.cancelling():
-                raise
-            cause: BaseException = error
-        except _Escaped as error:
-            cause = error.__cause__ or error
-        except Exception as error:  # noqa: BLE001 - any error of a handler is a failure of its message
-            cause = error
-        else:
-            return None
+        with tracing.processing(message, handler.name, replayed=delivery_headers.replayed) as span:
+            try:  # in a task of its own, because a handler may cancel its current task
+                span.ends_as(await asyncio.create_task(self._run(handler, message, delivery_headers.accepted_at)))
+            except asyncio.CancelledError as error:
+                if task is not None and task.cancelling():
+                    raise
+                cause: BaseException = error
+            except _Escaped as error:
+                cause = error.__cause__ or error
+            except Exception as error:  # noqa: BLE001 - any error of a handler is a failure of its message
+                cause = error
+            else:
+                return None
+            span.fails(cause)
         if what_is_away(cause) == "database":
             return Receipt(Verdict.UNKNOWN, first_line(cause))
         return self._logged_failure(handler, message, cause)
 
-    async def _run(self, handler: Handler, message: Message, accepted_at: datetime | None) -> None:
-        def contained(session: Session) -> None:
+    async def _run(self, handler: Handler, message: Message, accepted_at: datetime | None) -> Outcome:
+        def contained(session: Session) -> Outcome:
             try:
-                inbox.run_once(session, message, handler, accepted_at=accepted_at)
+                return inbox.run_once(session, message, handler, accepted_at=accepted_at)
             except (Exception, asyncio.CancelledError):
                 raise
             except BaseException as error:  # tasks, greenlets and threads do not pass all of them on unchanged
                 raise _Escaped from error
 
         if handler.in_thread:
-            await self._threads.run(contained)
-            return
+            return await self._threads.run(contained)
         async with self._sessions() as session, session.begin():
-            await session.run_sync(contained)
+            return await session.run_sync(contained)
 
     def _logged_failure(self, handler: Handler, message: Message, error: BaseException) -> Receipt:
         """Log the error that a handler raised, and return its receipt."""

@@ -10,7 +10,7 @@ from outboxkit.message import is_storable_name
 
 ATTEMPT, FIRST_FAILED = f"{OWN}attempt", f"{OWN}first-failed-at"
 HANDLERS, ACCEPTED = f"{OWN}handlers", f"{OWN}accepted-at"
-ABSENT = f"{OWN}absent"
+ABSENT, REPLAYED = f"{OWN}absent", f"{OWN}replayed"
 REDELIVERIES = f"{OWN}redeliveries"
 
 MOST_ATTEMPTS = 1_000_000
@@ -20,7 +20,7 @@ MOST_HANDLERS = 1_000
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 """The latest time that is read. A later one cannot be represented in every time zone."""
 
-_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT, REDELIVERIES))
+_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT, REPLAYED, REDELIVERIES))
 _ABSENT = ("message_id", "type")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -39,6 +39,7 @@ class DeliveryHeaders:
             `message_id`, `type` or both. They hold stand-ins, because a replay goes through the outbox.
         redeliveries: on a copy that waited for a handler's limits, the redeliveries of its original: it may have killed
             a process.
+        replayed: whether an operator had it delivered again.
     """
 
     attempt: int = 1
@@ -47,6 +48,7 @@ class DeliveryHeaders:
     accepted_at: datetime | None = None
     absent: tuple[str, ...] = ()
     redeliveries: int = 0
+    replayed: bool = False
 
     def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "DeliveryHeaders":
         """The headers of the next attempt, for these handlers; if none are given, for the same ones."""
@@ -73,6 +75,8 @@ class DeliveryHeaders:
             headers[ABSENT] = list(self.absent)
         if self.redeliveries:
             headers[REDELIVERIES] = self.redeliveries
+        if self.replayed:
+            headers[REPLAYED] = True
         return headers
 
 
@@ -90,6 +94,7 @@ def read_delivery_headers(headers: Mapping[str, Any]) -> DeliveryHeaders:
         accepted_at=_moment(headers.get(ACCEPTED)),
         absent=tuple(name for name in _ABSENT if name in _names(headers.get(ABSENT))),
         redeliveries=_count(headers.get(REDELIVERIES), 0),
+        replayed=headers.get(REPLAYED) is True,
     )
 
 

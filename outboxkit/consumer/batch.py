@@ -1,22 +1,25 @@
 """Many deliveries in one transaction. A batch that fails is bisected, and the failed delivery is handled alone."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import cast
 
 import structlog
+from sqlalchemy.orm import Session
 from structlog.typing import FilteringBoundLogger
 
 from outboxkit import inbox
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.failures import first_line
-from outboxkit.inbox import BatchEntryFailed, Entry
+from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
 from outboxkit.inbox.failure import Decision
+from outboxkit.inbox.run_batch import DONE
 from outboxkit.message import Message
+from outboxkit.telemetry import tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class BatchRunner:
         work = measurements.timed(partial(inbox.run_batch, entries=[entry for _, entry in entries]), names)
         try:
             in_thread = self.runner.routing.in_thread(arrivals[0])
-            outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)
+            outcomes = await self._traced(work, arrivals, stop, in_thread=in_thread)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises; the failed entry fails again alone
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
             if isinstance(error, BatchEntryFailed) and not piece.searched:
@@ -121,6 +124,24 @@ class BatchRunner:
         for arrival in arrivals:
             await arrival.delivery.ack()
         return []
+
+    async def _traced(
+        self,
+        work: Callable[[Session], list[Outcome]],
+        arrivals: Sequence[Arrival],
+        stop: asyncio.Event,
+        *,
+        in_thread: bool,
+    ) -> list[Outcome] | None:
+        messages = [cast("Message", arrival.delivery.message) for arrival in arrivals]
+        with tracing.processing_batch(messages, at=self.runner.place) as span:
+            try:
+                outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)
+            except BatchEntryFailed as error:
+                span.fails(error.__cause__ or error)
+                raise
+            span.counts(outcomes or (), fine=DONE)
+        return outcomes
 
 
 def _around(arrivals: Sequence[Arrival], index: int, *, searched: bool) -> list[_Piece]:

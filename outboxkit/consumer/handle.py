@@ -26,6 +26,8 @@ from outboxkit.inbox.failure import NEWER_VERSION, Decision, decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock
 from outboxkit.retry import delay_for
+from outboxkit.telemetry import tracing
+from outboxkit.telemetry.spans import WorkSpan
 
 REQUEUE_FRESH_AFTER = 10
 """A message that came back so often is requeued as a new one: RabbitMQ 4 drops it at the 20th return."""
@@ -44,6 +46,7 @@ class HandlerRunner:
         now: the database's time.
         outcomes: the outcomes of all deliveries, counted once for each handler.
         measurements: records them.
+        place: the place that the deliveries come from, for traces.
     """
 
     routing: Routing
@@ -54,6 +57,7 @@ class HandlerRunner:
     now: Clock
     outcomes: Counter[Outcome]
     measurements: ConsumerMeasurements
+    place: tracing.Place = tracing.HERE
     _log: FilteringBoundLogger = field(
         init=False, default_factory=lambda: structlog.get_logger("outboxkit").bind(process="consumer")
     )
@@ -108,13 +112,17 @@ class HandlerRunner:
         delivery, limit = arrival.delivery, self.policy.max_attempts
         failed: dict[str | None, Decision] = {}
         for handler in handlers:
-            try:
-                work = self.measurements.timed(self._work(delivery, handler, attempt), (handler.name,))
-                outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
-                cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
-                failed[handler.name] = decide(cause, handler, attempt=attempt, max_attempts=limit)
-                continue
+            with self._span(delivery, handler, attempt) as span:
+                try:
+                    work = self.measurements.timed(self._work(delivery, handler, attempt), (handler.name,))
+                    outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
+                except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
+                    cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
+                    failed[handler.name] = decision = decide(cause, handler, attempt=attempt, max_attempts=limit)
+                    span.fails(cause, decision.outcome)
+                    continue
+                if outcome is not None:
+                    span.ends_as(outcome)
             if outcome is None:
                 await delivery.requeue()
                 return
@@ -124,6 +132,10 @@ class HandlerRunner:
         if elsewhere := self.routing.elsewhere(arrival):
             failed[None] = self.routing.no_handler(arrival, elsewhere, attempt)
         await self._conclude(arrival, failed, record, attempt, stop)
+
+    def _span(self, delivery: Delivery, handler: Handler, attempt: int) -> WorkSpan:
+        message, replayed = cast("Message", delivery.message), delivery.delivery_headers.replayed
+        return tracing.processing(message, handler.name, attempt=attempt, replayed=replayed, at=self.place)
 
     def _work(self, delivery: Delivery, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
         return partial(

@@ -27,7 +27,9 @@ def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
     try:
         headers = decode_headers(letter.headers)
         handlers = read_delivery_headers(headers).handlers if letter.handler is None else (letter.handler,)
-        extra = DeliveryHeaders(handlers=handlers, accepted_at=accepted_at, absent=_absent(letter)).headers()
+        extra = DeliveryHeaders(
+            handlers=handlers, accepted_at=accepted_at, absent=_absent(letter), replayed=True
+        ).headers()
         return msgspec.json.encode(carried(headers) | extra)
     except RecursionError as error:
         raise ValueError(str(error)) from error

@@ -15,8 +15,11 @@ from outboxkit.inbox.call import call, opened
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome
 from outboxkit.message import Message
+from outboxkit.telemetry import tracing
 
 Key = tuple[str, str]
+DONE = (Outcome.PROCESSED, Outcome.DUPLICATE)
+"""The outcomes of the entries of a batch that commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,17 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
                 f"failure: write @inbox_handler({entry.handler.name!r}, batch=True), or use run_once"
             )
     session, connection = opened(session, "run_batch", "entries")
+    with tracing.processing_batch([entry.message for entry in entries]) as span:
+        try:
+            outcomes = _run(session, connection, entries)
+        except BatchEntryFailed as error:
+            span.fails(error.__cause__ or error)
+            raise
+        span.counts(outcomes, fine=DONE)
+    return outcomes
+
+
+def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> list[Outcome]:
     new = _record(connection, entries)
     outcomes: list[Outcome] = []
     durations: list[dict[str, object]] = []

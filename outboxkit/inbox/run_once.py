@@ -5,12 +5,14 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements, upcasts, window
 from outboxkit.inbox.call import call, opened
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.message import Message
+from outboxkit.telemetry import tracing
 
 
 class Outcome(StrEnum):
@@ -61,9 +63,23 @@ def run_once(
     """
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
     session, connection = opened(session, "run_once", "message, handler")
-    event = upcasts.event_of(spec.event_type, message)
+    with tracing.processing(message, spec.name, attempt=attempt) as span:
+        outcome = _run(session, connection, spec, message, attempt, accepted_at)
+        span.ends_as(outcome)
+    return outcome
+
+
+def _run(
+    session: Session,
+    connection: Connection,
+    handler: Handler,
+    message: Message,
+    attempt: int,
+    accepted_at: datetime | None,
+) -> Outcome:
+    event = upcasts.event_of(handler.event_type, message)
     row = {
-        "handler": spec.name,
+        "handler": handler.name,
         "message_id": message.id,
         "type": message.type,
         "attempts": attempt,
@@ -71,8 +87,8 @@ def run_once(
     }
     if connection.execute(statements.inbox.record_processed(connection.dialect.name), row).first() is None:
         return Outcome.DUPLICATE
-    milliseconds = call(spec, session, connection, event, message, attempt=attempt, flush=True)
+    milliseconds = call(handler, session, connection, event, message, attempt=attempt, flush=True)
     if milliseconds is not None:
-        duration = {"at_handler": spec.name, "at_message_id": message.id, "milliseconds": milliseconds}
+        duration = {"at_handler": handler.name, "at_message_id": message.id, "milliseconds": milliseconds}
         connection.execute(statements.inbox.record_duration(), duration)
     return Outcome.PROCESSED

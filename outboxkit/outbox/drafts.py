@@ -11,6 +11,7 @@ from outboxkit.envelope import Sending, to_row
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.events import Declaration, declaration_of_instance
 from outboxkit.message import NAME_LIMIT, Message, being_handled, check_moment, is_storable_name
+from outboxkit.telemetry import tracing
 
 
 class Options(TypedDict, total=False):
@@ -111,10 +112,14 @@ class Drafts:
             message = self._encode(event, declaration)
         if declaration.strict_order and message.key is None:
             raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")
+        is_traced = "traceparent" in message.headers
         if (cause := being_handled()) is not None:
             message = message.caused_by(cause)
+        sending = self._sending(declaration)
+        if not is_traced:
+            message = tracing.created(message, sending.destination)
         strict_key = message.key if declaration.strict_order else None
-        return Draft(message, to_row(message) + self._sending(declaration), self._dedup, strict_key)
+        return Draft(message, to_row(message) + sending, self._dedup, strict_key)
 
     def _encode(self, event: object, declaration: Declaration) -> Message:
         if self._dedup and self._id is None:

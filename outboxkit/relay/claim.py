@@ -114,7 +114,7 @@ class Claimer:
     ) -> None:
         self._engine = engine
         self._dialect = engine.dialect.name
-        self._destination = destination
+        self.destination = self._destination = destination
         self._hold = hold
         self._size = size
         self._limit = min(size, FIRST_ROWS)

@@ -58,7 +58,7 @@ class Pipeline:
         measurements: RelayMeasurements,
     ) -> None:
         self._claimer = claimer
-        self._publishing = Publishing(publisher)
+        self._publishing = Publishing(publisher, destination=claimer.destination)
         self._writer = writer
         self._policy = policy
         self._on_settled = on_settled
@@ -78,6 +78,11 @@ class Pipeline:
     def sweep(self) -> None:
         """Have the next claim look below the floor."""
         self._claimer.sweep()
+
+    @property
+    def publishing_since(self) -> float | None:
+        """When the current call of the publisher began, by `time.monotonic`; None: there is none."""
+        return self._publishing.since
 
     @property
     def floor(self) -> int:

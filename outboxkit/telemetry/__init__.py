@@ -1,1 +1,1 @@
-"""Telemetry: the metrics of every process, recorded through OpenTelemetry's API if the application has it set up."""
+"""Telemetry: metrics and traces of every process, through OpenTelemetry's API if the application has it set up."""

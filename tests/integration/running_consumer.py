@@ -50,7 +50,12 @@ Start = Callable[..., AbstractAsyncContextManager[Running]]
 
 
 def starter(
-    engine: AsyncEngine, broker: PlainClient, delays: Sequence[timedelta] = DELAYS, *, in_loop: bool = False
+    engine: AsyncEngine,
+    broker: PlainClient,
+    delays: Sequence[timedelta] = DELAYS,
+    *,
+    in_loop: bool = False,
+    thread_engine: Engine | None = None,
 ) -> Start:
     """A function that starts a consumer of some handlers; it is stopped at the end of its block.
 
@@ -63,6 +68,7 @@ def starter(
         handlers = [each if each.is_async else replace(each, in_loop=in_loop) for each in handlers]
         subscriber = subscriber_of(broker, {type_ for handler in handlers for type_ in handler.message_types}, delays)
         running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **options))
+        running.consumer.thread_engine = thread_engine
         task = asyncio.create_task(running.consumer.run(running.stop))
         await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers()))
         try:

@@ -15,6 +15,7 @@ from outboxkit.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, S
 from tests.integration.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.polling import eventually_async
 
+REPLAYED = {reserved.REPLAYED: True}
 OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
 
 
@@ -46,7 +47,7 @@ async def test_a_message_goes_back_as_it_came_to_its_queue_and_handler_alone(eng
         None,
     )
     assert (row.expires_at, row.dedup, row.discard_unroutable, row.last_error) == (None, False, False, None)
-    assert (row.queue, headers_of(row)) == ("billing", {"tenant": "a", reserved.HANDLERS: ["SendReceipt"]})
+    assert (row.queue, headers_of(row)) == ("billing", {"tenant": "a", reserved.HANDLERS: ["SendReceipt"], **REPLAYED})
     assert letter.resolution == "replayed"
     assert letter.resolved_by == await DeadLetters(async_engine).who()
 
@@ -55,7 +56,7 @@ async def test_one_that_no_handler_gave_up_is_for_all_of_them(engine: Engine, as
     fill(engine, [buried(handler=None, reason="no handler")])
     await replay(async_engine)
     (row,) = outbox_rows(engine).values()
-    assert (row.queue, headers_of(row)) == ("billing", {})
+    assert (row.queue, headers_of(row)) == ("billing", REPLAYED)
 
 
 async def test_one_that_found_none_of_its_handlers_is_for_these_alone(engine: Engine, async_engine: AsyncEngine):
@@ -63,7 +64,7 @@ async def test_one_that_found_none_of_its_handlers_is_for_these_alone(engine: En
     fill(engine, [buried(handler=None, reason="no handler", headers=names)])
     await replay(async_engine)
     (row,) = outbox_rows(engine).values()
-    assert headers_of(row) == {"tenant": "a", reserved.HANDLERS: ["Mailer", "Biller"]}
+    assert headers_of(row) == {"tenant": "a", reserved.HANDLERS: ["Mailer", "Biller"], **REPLAYED}
 
 
 async def test_both_sides_go_at_once_each_in_its_way(engine: Engine, async_engine: AsyncEngine):

@@ -19,6 +19,7 @@ from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.envelopes.cloudevents import ContentMode, check_source, in_structured_mode
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.message import Message
+from outboxkit.telemetry import tracing
 
 KEEPALIVE_SECONDS = 30.0
 """The time after which an idle connection is closed."""
@@ -154,7 +155,8 @@ class HttpPublisher:
         except Exception as error:  # noqa: BLE001 - the message cannot be written as a request
             return self._unsendable(error)
         try:
-            return self._outcome_of(await call.outcome())
+            with tracing.carrying(message):  # an instrumented httpx continues it
+                return self._outcome_of(await call.outcome())
         except httpx.LocalProtocolError as error:
             return self._unsendable(error)
 

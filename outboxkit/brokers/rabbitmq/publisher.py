@@ -72,6 +72,15 @@ class RabbitPublisher:
         """The broker's URLs without user and password."""
         return urls.shown(",".join(self._addresses.urls))
 
+    @property
+    def trouble(self) -> str | None:
+        """The reason for which nothing can be published now; None: it is connected. Any thread may read it."""
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            return "not connected"
+        blocked_by = channel.tracker.blocked_by
+        return None if blocked_by is None else _blocked(blocked_by)
+
     async def connect(self) -> None:
         """Open the connection and declare the exchange, if that is not done yet.
 
@@ -190,7 +199,7 @@ class QueuePublisher:
     def __init__(
         self, url: str, queue: str, *, timeout: timedelta = timedelta(seconds=10), app_id: str = "outboxkit"
     ) -> None:
-        self._queue = queue
+        self.queue = queue
         self._publisher = RabbitPublisher(url, exchange=DEFAULT_EXCHANGE, timeout=timeout, app_id=app_id)
 
     async def connect(self) -> None:
@@ -199,7 +208,7 @@ class QueuePublisher:
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms. Every message is unroutable if there is no such queue."""
-        return await self._publisher.publish([addressed(message, self._queue) for message in batch])
+        return await self._publisher.publish([addressed(message, self.queue) for message in batch])
 
     async def close(self) -> None:
         """Disconnect. A later `connect` opens a new connection."""

@@ -24,14 +24,22 @@ MARKS = st.builds(
     st.none() | MOMENTS,
     st.sampled_from([(), ("type",), ("message_id",), ("message_id", "type")]),
     st.integers(0, reserved.MOST_ATTEMPTS),
+    st.booleans(),
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.datetimes(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
-RESERVED = [reserved.ATTEMPT, reserved.FIRST_FAILED, reserved.HANDLERS, reserved.ACCEPTED, reserved.ABSENT]
-RESERVED.append(reserved.REDELIVERIES)
+RESERVED = [
+    reserved.ATTEMPT,
+    reserved.FIRST_FAILED,
+    reserved.HANDLERS,
+    reserved.ACCEPTED,
+    reserved.ABSENT,
+    reserved.REPLAYED,
+    reserved.REDELIVERIES,
+]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
 

@@ -33,7 +33,7 @@ def written(kept: dict[str, object]) -> dict[str, Any]:
         **dict.fromkeys(("id", "type", "key", "topic", "correlation_id", "causation_id", "content_type"), LONGEST),
         payload=b"",
         queue="q" * 255,
-        headers=kept | {reserved.HANDLERS: ["h" * 255], reserved.ACCEPTED: 2**53},
+        headers=kept | {reserved.HANDLERS: ["h" * 255], reserved.ACCEPTED: 2**53, reserved.REPLAYED: True},
         created_at=NOW,
         content_encoding=LONGEST,
     )
@@ -95,11 +95,13 @@ def test_the_handler_that_gave_it_up_is_named_beside_them():
     found = refusal.of_replay(letter(b'{"tenant":"a"}', handler="SendReceipt"), accepted_at=NOW)
     kept = decode_headers(found)
     assert reserved.without(kept) == {"tenant": "a"}
-    assert reserved.read_delivery_headers(kept) == reserved.DeliveryHeaders(handlers=("SendReceipt",), accepted_at=NOW)
+    assert reserved.read_delivery_headers(kept) == reserved.DeliveryHeaders(
+        handlers=("SendReceipt",), accepted_at=NOW, replayed=True
+    )
 
 
 def test_no_handler_named_is_all_of_them():
-    assert decode_headers(refusal.of_replay(letter(b"{}"), accepted_at=None)) == {}
+    assert decode_headers(refusal.of_replay(letter(b"{}"), accepted_at=None)) == {reserved.REPLAYED: True}
 
 
 @pytest.mark.parametrize("stored", [b"{", b"[]", b"\xff", b'{"a":1e999}', b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"])

@@ -1,0 +1,235 @@
+"""Spans along the way of a message: created, sent, processed. Nothing else uses OpenTelemetry's API for traces.
+
+Nothing is done unless the application has set up an SDK. The context travels in the W3C headers of the message,
+whatever propagator the application has, without baggage. Names and attributes follow the conventions for messaging:
+https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from outboxkit.message import TRACE_HEADERS, Message, changed
+from outboxkit.telemetry.spans import HAS_API, NO_SPAN, SCOPE, WorkSpan, application_tracer
+
+if HAS_API:
+    from opentelemetry import context as contexts
+    from opentelemetry import trace
+    from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, TraceFlags
+    from opentelemetry.trace.span import TraceState
+
+    _OPEN, _ATTEMPTS = contexts.create_key("outboxkit-open"), contexts.create_key("outboxkit-attempts")
+
+MOST_LINKS = 128
+"""The maximum number of links of a span, which is also the SDK's own."""
+MOST_STATE = 512
+"""A longer `tracestate` is left out; W3C asks for no more to be passed on."""
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,200})?")
+_LENGTH, _UNSAMPLED = 55, frozenset("02468ace")
+"""The length of a `traceparent`, and the last digits of one that is not sampled."""
+_BATCH = "batch"
+
+
+class Place(NamedTuple):
+    """The place where messages are sent to or come from: the messaging system, and a name in it, such as a queue."""
+
+    system: str = SCOPE
+    name: str | None = None
+
+
+HERE = Place()
+"""The place of a message that a program of its own gives to the inbox."""
+
+
+def created(message: Message, destination: str) -> Message:
+    """The message with the context of a span of its own, if it is added in a trace.
+
+    A current span that does not record is continued by no other: its context is passed on, unless the message has one.
+    """
+    if not HAS_API or (current := trace.get_current_span()) is trace.INVALID_SPAN:
+        return message
+    try:
+        context = current.get_span_context()
+        if current.is_recording():
+            if (tracer := application_tracer()) is not None:
+                more = {"outboxkit.destination": destination, "outboxkit.causation_id": message.causation_id}
+                attributes = _attributes("create", Place(name=message.routing_key), more) | _of_message(message)
+                name = f"create {message.type}"
+                span = tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=attributes)
+                context = span.get_span_context()
+                span.end()
+        elif "traceparent" in message.headers:
+            return message
+        return _with_context(message, context) if context.is_valid else message
+    except Exception:  # noqa: BLE001 - of a tracing library
+        return message
+
+
+def sending(messages: Sequence[Message], to: Place, attempts: Iterable[tuple[str, int]] = ()) -> WorkSpan:
+    """The span of publishing a batch, with links to the contexts of its messages.
+
+    There is none if all of them say that they are not sampled.
+
+    Args:
+        messages: the batch.
+        to: the place that it is published to.
+        attempts: the ids of messages that were tried before, and the number of this attempt.
+    """
+    tracer = application_tracer()
+    if tracer is None or not messages:
+        return NO_SPAN
+    try:
+        links, is_sampled = _links(messages)
+        if not is_sampled:
+            return NO_SPAN
+        attributes = _attributes("send", to, {"messaging.batch.message_count": len(messages)})
+        span = tracer.start_span(_named("send", to), kind=SpanKind.CLIENT, attributes=attributes, links=links)
+        return WorkSpan(span, contexts.set_value(_ATTEMPTS, dict(attempts), trace.set_span_in_context(span)))
+    except Exception:  # noqa: BLE001 - of a tracing library
+        return NO_SPAN
+
+
+def carrying(message: Message) -> WorkSpan:
+    """No span, but the message's own context as the current one, for a request that is this message's alone."""
+    if application_tracer() is None or (origin := _context_of(message.headers)) is None:
+        return NO_SPAN
+    span = NonRecordingSpan(origin)
+    return WorkSpan(span, trace.set_span_in_context(span))
+
+
+def processing(
+    message: Message, handler: str, *, attempt: int = 1, replayed: bool = False, at: Place = HERE
+) -> WorkSpan:
+    """The span of handling one message, a child of the message's context; no second one for the same work.
+
+    A retry and a replay begin a trace of their own, with a link to that context. If another span of the message's trace
+    is current, such as that of a request which has brought it, the span is its child. One of another trace is linked.
+    """
+    tracer = application_tracer()
+    if tracer is None:
+        return NO_SPAN
+    try:
+        around = contexts.get_current()
+        work = (handler, message.id)
+        if contexts.get_value(_OPEN, around) == work:
+            return NO_SPAN
+        attempt = _attempt_of(message, attempt, around)
+        parent, links = _relation(message, around, again=attempt > 1 or replayed)
+        more: dict[str, Any] = {"outboxkit.handler": handler, "outboxkit.attempt": attempt}
+        attributes = _attributes("process", at, more) | _of_message(message)
+        if replayed:
+            attributes["outboxkit.replayed"] = True
+        kind = SpanKind.CONSUMER
+        span = tracer.start_span(_named("process", at), parent, kind=kind, attributes=attributes, links=links)
+        return WorkSpan(span, contexts.set_value(_OPEN, work, trace.set_span_in_context(span, around)))
+    except Exception:  # noqa: BLE001 - of a tracing library
+        return NO_SPAN
+
+
+def processing_batch(messages: Sequence[Message], *, at: Place = HERE) -> WorkSpan:
+    """The span of handling many messages in one transaction, with links to their contexts; no second one inside it.
+
+    There is none if all of them say that they are not sampled: what their handlers do is not sampled either then.
+    """
+    tracer = application_tracer()
+    if tracer is None or not messages:
+        return NO_SPAN
+    try:
+        around = contexts.get_current()
+        if contexts.get_value(_OPEN, around) == _BATCH:
+            return NO_SPAN
+        links, is_sampled = _links(messages)
+        if is_sampled:
+            attributes = _attributes("process", at, {"messaging.batch.message_count": len(messages)})
+            kind = SpanKind.CONSUMER
+            span = tracer.start_span(_named("process", at), kind=kind, attributes=attributes, links=links)
+        else:
+            span = NonRecordingSpan(_context_of(messages[0].headers) or trace.INVALID_SPAN_CONTEXT)
+        return WorkSpan(span, contexts.set_value(_OPEN, _BATCH, trace.set_span_in_context(span, around)))
+    except Exception:  # noqa: BLE001 - of a tracing library
+        return NO_SPAN
+
+
+def _relation(
+    message: Message, around: "contexts.Context", *, again: bool
+) -> "tuple[contexts.Context, list[trace.Link]]":
+    """The parent of a message's span, as a context, and its links. What is not sampled is always the parent."""
+    origin, ambient = _context_of(message.headers), trace.get_current_span(around).get_span_context()
+    if origin is None or ambient.trace_id == origin.trace_id:
+        return around, []
+    links = [Link(ambient)] if ambient.is_valid else []
+    if again and origin.trace_flags.sampled:
+        return trace.set_span_in_context(trace.INVALID_SPAN, around), [Link(origin), *links]
+    return trace.set_span_in_context(NonRecordingSpan(origin), around), links
+
+
+def _attempt_of(message: Message, attempt: int, around: "contexts.Context") -> int:
+    """The number of the attempt: the relay knows it if it hands messages to handlers itself."""
+    attempts = contexts.get_value(_ATTEMPTS, around)
+    return max(attempt, attempts.get(message.id, 1)) if isinstance(attempts, Mapping) else attempt
+
+
+def _links(messages: Iterable[Message]) -> "tuple[list[trace.Link], bool]":
+    """Links to the contexts that are sampled, and whether a span may be: if not, every message says no."""
+    links, is_sampled = list[Link](), False
+    for message in messages:
+        text = message.headers.get("traceparent")
+        if isinstance(text, str) and len(text) == _LENGTH and text[-1] in _UNSAMPLED:
+            continue  # most of them, if few are sampled
+        origin = _context_of(message.headers, with_state=False)
+        if origin is None:
+            is_sampled = True
+        elif origin.trace_flags.sampled:
+            is_sampled = True
+            links.append(Link(origin))
+            if len(links) == MOST_LINKS:
+                break
+    return links, is_sampled
+
+
+def _context_of(headers: Mapping[str, object], *, with_state: bool = True) -> "SpanContext | None":
+    """The trace context in a message's headers (W3C Trace Context, section 3.2); None if there is no valid one."""
+    text = headers.get("traceparent")
+    match = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[1] == "ff" or (match[1] == "00" and match[5]):
+        return None
+    state = headers.get("tracestate") if with_state else None
+    is_short = isinstance(state, str) and 0 < len(state) <= MOST_STATE
+    context = SpanContext(
+        int(match[2], 16),
+        int(match[3], 16),
+        is_remote=True,
+        trace_flags=TraceFlags(int(match[4], 16)),
+        trace_state=TraceState.from_header([str(state)]) if is_short else None,
+    )
+    return context if context.is_valid else None
+
+
+def _with_context(message: Message, context: "SpanContext") -> Message:
+    headers = {name: value for name, value in message.headers.items() if name not in TRACE_HEADERS}
+    headers["traceparent"] = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    if context.trace_state:
+        headers["tracestate"] = context.trace_state.to_header()
+    return changed(message, headers=headers)
+
+
+def _named(operation: str, place: Place) -> str:
+    return operation if place.name is None else f"{operation} {place.name}"
+
+
+def _attributes(operation: str, place: Place, more: Mapping[str, Any]) -> dict[str, Any]:
+    attributes = {
+        "messaging.system": place.system,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": place.name,
+        **more,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _of_message(message: Message) -> dict[str, Any]:
+    attributes = {"messaging.message.id": message.id, "outboxkit.type": message.type}
+    if message.correlation_id is not None:
+        attributes["messaging.message.conversation_id"] = message.correlation_id
+    return attributes
