@@ -4,6 +4,7 @@ The statements of `status` read a bounded part of a table, however many rows it 
 also walk over what vacuum has not removed there yet.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -56,23 +57,15 @@ def forbid_sorting() -> Select[Any]:
     Without statistics it would expect so of a table that was filled a moment ago, and read and sort all of it. And do
     not wait for longer than five seconds while a table is being altered. PostgreSQL only. Index: none. Locks: none.
     """
-    settings = dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off") | {
-        "lock_timeout": "5s"
-    }
-    return select(
-        *(
-            func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), literal_column("true"))
-            for name, value in settings.items()
-        )
-    )
+    return _set_locally(_READING)
 
 
 def limit_reading() -> Select[Any]:
-    """Have the server end each statement of this transaction after two seconds. PostgreSQL only.
+    """`forbid_sorting`, and have the server end each statement of this transaction after two seconds. PostgreSQL only.
 
     Index: none. Locks: none.
     """
-    return select(func.set_config(*map(literal_column, ("'statement_timeout'", "'2s'", "true"))))
+    return _set_locally(_READING | {"statement_timeout": "2s"})
 
 
 def destinations() -> Select[str]:
@@ -162,7 +155,7 @@ def count_parked_keys() -> Select[Any]:
     Parameters: limit. Index: outboxkit_dead_letter_parked. Locks: none.
     """
     letters = _first(select(dead_letter.c.key).where(dead_letter.c.parked), dead_letter.c.key)
-    return select(func.count(letters.c.key.distinct()))
+    return select(func.count()).select_from(select(letters.c.key).distinct().subquery("keys"))
 
 
 def oldest_by_type() -> Select[Any]:
@@ -259,6 +252,18 @@ def unknown_effects() -> Select[Any]:
 def oldest_published() -> Select[Any]:
     """When the oldest message that is kept was published. Index: the primary key, of each partition. Locks: none."""
     return select(func.min(published.c.published_at))
+
+
+_READING = dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_sort", "jit"), "off") | {"lock_timeout": "5s"}
+
+
+def _set_locally(settings: Mapping[str, str]) -> Select[Any]:
+    return select(
+        *(
+            func.set_config(literal_column(f"'{name}'"), literal_column(f"'{value}'"), literal_column("true"))
+            for name, value in settings.items()
+        )
+    )
 
 
 def _first(query: Select[Any], *order: Any) -> Subquery:

@@ -88,7 +88,6 @@ class TableReader:
             with self._engine.connect() as connection:
                 if is_server(connection.dialect.name):
                     connection.execution_options(**SNAPSHOT)
-                    connection.execute(status.forbid_sorting())
                     connection.execute(status.limit_reading())
                 readings |= part(connection, self._now())
         except DBAPIError as error:
@@ -100,7 +99,7 @@ Part = Callable[[Connection, datetime], Readings]
 
 
 def _outbox(connection: Connection, now: datetime) -> Readings:
-    names = connection.execute(status.destinations(), LIMIT | {"most": MOST_DESTINATIONS}).scalars().all()
+    names = connection.execute(status.destinations(), {"limit": 1, "most": MOST_DESTINATIONS}).scalars().all()
     counts, ages = list[Reading](), list[Reading]()
     for name in names[:MOST_DESTINATIONS]:
         ours = LIMIT | {"destination": name}

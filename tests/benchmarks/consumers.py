@@ -27,6 +27,7 @@ INBOXES = {
     "hand-written": "benchmark_inbox",
     **dict.fromkeys(("per message", "batch", "per message, --drain", "batch, --drain"), "outboxkit_inbox"),
     **dict.fromkeys(("per message, middleware", "batch, middleware"), "outboxkit_inbox"),
+    **dict.fromkeys(("per message, metrics", "batch, metrics"), "outboxkit_inbox"),
     **dict.fromkeys(("per message, thread", "per message, def in the loop", "batch, thread"), "outboxkit_inbox"),
 }
 """Where the consumers that have a database remember what they have handled."""

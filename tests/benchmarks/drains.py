@@ -16,6 +16,7 @@ from outboxkit.brokers import Subscriber
 from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit.telemetry import scrape
 from tests.benchmarks import hand_written, receipts
 from tests.benchmarks.raw_publisher import EXCHANGE, TYPE
 from tests.statements_sent import StatementsSent
@@ -119,8 +120,12 @@ async def received(orders: Orders) -> AsyncIterator[Drain]:
 
 
 @asynccontextmanager
-async def ours(orders: Orders, *, handler: Handler, until_empty: bool = False) -> AsyncIterator[Drain]:
+async def ours(
+    orders: Orders, *, handler: Handler, until_empty: bool = False, metrics: bool = False
+) -> AsyncIterator[Drain]:
     """outboxkit's consumer, as `outboxkit consume` builds it, or `outboxkit consume --drain`."""
+    if metrics:
+        scrape.prepare()
     engine = process.engine(orders.database_url, name="outboxkit consumer", pool_size=CONCURRENCY.transactions + 1)
     sent = StatementsSent(engine) if orders.trace else None
     subscriber = _subscriber(orders, prefetch=CONCURRENCY.prefetch([handler]))
@@ -164,6 +169,8 @@ DRAINS: Mapping[str, Callable[[Orders], AbstractAsyncContextManager[Drain]]] = {
     "batch, thread": partial(ours, handler=handler_of(receipts.many_in_thread)),
     "per message, middleware": partial(ours, handler=handler_of(receipts.one_wrapped)),
     "batch, middleware": partial(ours, handler=handler_of(receipts.many_wrapped)),
+    "per message, metrics": partial(ours, handler=handler_of(receipts.one), metrics=True),
+    "batch, metrics": partial(ours, handler=handler_of(receipts.many), metrics=True),
     "per message, --drain": partial(ours, handler=handler_of(receipts.one), until_empty=True),
     "batch, --drain": partial(ours, handler=handler_of(receipts.many), until_empty=True),
 }

@@ -23,6 +23,7 @@ from outboxkit import process
 from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.message import Message
 from outboxkit.relay import Relay
+from outboxkit.telemetry import scrape
 from tests.statements_sent import StatementsSent
 
 STATM = Path("/proc/self/statm")
@@ -42,6 +43,7 @@ class Orders:
     ids: bool = False
     trace: bool = False
     warm_up: float = 0.0
+    metrics: bool = False
 
 
 @dataclass
@@ -139,6 +141,8 @@ def say(what: object) -> None:
 async def main() -> None:
     orders = Orders(**json.loads(sys.stdin.readline()))
     report = Report()
+    if orders.metrics:
+        scrape.prepare()
     engine = process.relay_engine(orders.database_url, publish_timeout=timedelta(seconds=10))
     sent = StatementsSent(engine) if orders.trace else None
     if not orders.listen:

@@ -16,6 +16,8 @@ from sqlalchemy.orm.exc import StaleDataError
 from outboxkit import problems
 from outboxkit.errors import ConfigurationError, TransactionRequired
 from outboxkit.integrations.flask import Idempotent, add_problem_handlers
+from outboxkit.telemetry import catalogue
+from tests.measured import measuring
 from tests.unit.integrations.flask_door import KEY, Door, View, twice
 
 
@@ -188,3 +190,12 @@ def test_a_session_may_come_from_a_function(entrance: Door, engine: Engine):
 
 def test_the_view_keeps_its_name(entrance: Door):
     assert entrance.idempotent()(a_file).__name__ == "a_file"
+
+
+def test_requests_are_measured_by_outcome(entrance: Door):
+    client = entrance.view(lambda: "done")
+    with measuring() as measured:
+        for headers, body in ((KEY, b"{}"), (KEY, b"{}"), (KEY, b"[]"), ({}, b"{}")):
+            client.post("/do", headers=headers, data=body, content_type="application/json")
+        found = measured.of(catalogue.HTTP_REQUESTS, "outcome")
+    assert found == {"fresh": 1, "replayed": 1, "mismatch": 1, "refused": 1}

@@ -11,6 +11,8 @@ from outboxkit import problems
 from outboxkit.errors import ConfigurationError
 from outboxkit.integrations import protocol
 from outboxkit.integrations.asgi import IdempotencyMiddleware
+from outboxkit.telemetry import catalogue
+from tests.measured import measuring
 from tests.unit.integrations.asgi.conftest import Served, respond
 
 
@@ -210,3 +212,11 @@ async def _call(app: Any, receive: Any = None) -> None:
     headers = [(b"idempotency-key", b"k")]
     scope = {"type": "http", "method": "POST", "path": "/orders", "query_string": b"a=1", "headers": headers}
     await app(scope, receive or body, send)
+
+
+async def test_requests_are_measured_by_outcome(served: Served):
+    with measuring() as measured:
+        for key, content in (("k", b"{}"), ("k", b"{}"), ("k", b"[]"), (None, b"{}")):
+            await served.post(content, key=key)
+        found = measured.of(catalogue.HTTP_REQUESTS, "outcome")
+    assert found == {"fresh": 1, "replayed": 1, "mismatch": 1, "refused": 1}

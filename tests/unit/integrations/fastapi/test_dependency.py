@@ -14,6 +14,8 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.integrations import protocol
 from outboxkit.integrations.fastapi import Idempotent
 from outboxkit.tables import idempotency
+from outboxkit.telemetry import catalogue
+from tests.measured import measuring
 from tests.unit.integrations.fastapi.conftest import Shop
 
 
@@ -185,3 +187,12 @@ async def test_the_ledger_is_asked_in_the_words_of_the_route(shop: Shop):
         row = connection.execute(select(idempotency)).one()
     assert (row.scope, row.principal, row.key, row.state) == ("PATCH /orders/{number}", "ada", "k", "done")
     assert row.expires_at - row.created_at == timedelta(hours=1)
+
+
+async def test_requests_are_measured_by_outcome(shop: Shop):
+    shop.serve()
+    with measuring() as measured:
+        for key, item in (("k", "pen"), ("k", "pen"), ("k", "ink"), (None, "pen")):
+            await shop.post(item, key=key)
+        found = measured.of(catalogue.HTTP_REQUESTS, "outcome")
+    assert found == {"fresh": 1, "replayed": 1, "mismatch": 1, "refused": 1}
