@@ -137,17 +137,12 @@ async def consumer(
             assigned = queues.assign(wired, list(limits))
             consumers = [
                 Consumer(
-                    engine,
-                    source,
-                    assigned[name],
-                    queue=name,
-                    concurrency=limits[name],
-                    policy=policy,
-                    patience=patience,
+                    engine, each, assigned[name], queue=name, concurrency=limits[name], policy=policy, patience=patience
                 )
-                for name, source in subscribers.items()
+                for name, each in subscribers.items()
             ]
-            yield consumers[0] if len(consumers) == 1 else Consumers(consumers)
+            several = Consumers(consumers, shutdown_timeout=settings.shutdown_timeout)
+            yield several if len(consumers) > 1 else consumers[0]
     finally:
         for each in subscribers.values():
             await each.close()

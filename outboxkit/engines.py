@@ -1,10 +1,11 @@
 """Engines: what all of outboxkit's own have in common, and a synchronous engine beside an asynchronous one."""
 
+from collections.abc import Mapping
 from functools import partial
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Engine, QueuePool, create_engine, event
+from sqlalchemy import Engine, NullPool, QueuePool, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from outboxkit import urls
@@ -42,6 +43,23 @@ def part_with_altered(engine: Engine) -> None:
             record.invalidate(soft=True)
 
 
+READER = {"application_name": "outboxkit metrics", "connect_timeout": 3, "tcp_user_timeout": 3000}
+"""Parameters of connections that read gauges: nobody waits for them for long. The last one is in milliseconds."""
+
+
+async def reader_beside(engine: AsyncEngine) -> Engine:
+    """A synchronous engine that reads the database of an asynchronous one, with one connection, and waits for nobody.
+
+    Raises:
+        ConfigurationError, sqlalchemy.exc.DBAPIError: as of `beside`.
+    """
+    if has_one_writer(engine.dialect.name):
+        target = engine.url.set(drivername="sqlite", database=_file_of(engine))
+        return create_engine(target, poolclass=NullPool, connect_args={"timeout": 1}, hide_parameters=True)
+    options: dict[str, Any] = {"pool_size": 1, "max_overflow": 0, "hide_parameters": True}
+    return await _on_server(engine, options, READER)
+
+
 async def beside(engine: AsyncEngine, *, pool_size: int) -> Engine:
     """A synchronous engine on the database of an asynchronous one, which connects as that one does.
 
@@ -68,17 +86,23 @@ async def beside(engine: AsyncEngine, *, pool_size: int) -> Engine:
     return twin
 
 
-def _on_sqlite(engine: AsyncEngine, options: dict[str, Any]) -> Engine:
+def _file_of(engine: AsyncEngine) -> str:
     name = engine.url.database or ""
     if not name or ":memory:" in name or "memory" in (name.partition("mode=")[2], engine.url.query.get("mode")):
         raise ConfigurationError(_CURE.format(f"{urls.shown(engine.url)}, whose tables are in one connection"))
-    target = engine.url.set(drivername="sqlite")
+    return name
+
+
+def _on_sqlite(engine: AsyncEngine, options: dict[str, Any]) -> Engine:
+    target = engine.url.set(drivername="sqlite", database=_file_of(engine))
     twin = create_engine(target, connect_args={"timeout": SQLITE_BUSY_SECONDS}, **options)
     settle_sqlite(twin)
     return twin
 
 
-async def _on_server(engine: AsyncEngine, options: dict[str, Any]) -> Engine:
+async def _on_server(
+    engine: AsyncEngine, options: dict[str, Any], changes: Mapping[str, Any] = MappingProxyType({})
+) -> Engine:
     async with engine.connect() as connection:
         driver: Any = (await connection.get_raw_connection()).driver_connection
     if engine.dialect.driver != "psycopg":
@@ -92,6 +116,7 @@ async def _on_server(engine: AsyncEngine, options: dict[str, Any]) -> Engine:
     parameters |= {name: of_url[name] for name in ("host", "port") if name in of_url}
     if driver.info.password:
         parameters["password"] = driver.info.password
+    parameters |= changes
     zone = driver.info.parameter_status("TimeZone")
     adapters = SimpleNamespace(adapters=AdaptersMap(driver.adapters), connection=None)
     connect = partial(Connection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)

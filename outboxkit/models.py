@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -13,6 +13,26 @@ from outboxkit.events import is_called_outside, is_pydantic
 
 _PLAIN = (str, int, float, list, tuple, dict)
 """Types that JSON has a form of its own for."""
+
+
+class ExactNumber(float):
+    """A float of a JSON document without a class: its text, which may have more digits, is what is written again."""
+
+    __slots__ = ("text",)
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """The number that this JSON text is."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
+        return (self.text,)
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def first_difference(original: Any, decoded: Any, path: str = "") -> str | None:
@@ -100,12 +120,12 @@ def plain(event: Any) -> Any:
     return (
         pydantic_models.plain_pydantic(event)
         if is_pydantic(type(event))
-        else msgspec.to_builtins(event, enc_hook=_dump)
+        else msgspec.to_builtins(event, enc_hook=_dump_plain)
     )
 
 
 def read(cls: Any, payload: bytes) -> Any:
-    """The event in these bytes; errors of the class pass unchanged."""
+    """The event in these bytes; errors of the class pass unchanged. Decoded to `Any`, floats are `ExactNumber`s."""
     return pydantic_models.read_pydantic(cls, payload) if is_pydantic(cls) else _decoder(cls).decode(payload)
 
 
@@ -229,9 +249,15 @@ def _types_within(cls: Any) -> list[Any]:
 
 
 def _dump(value: Any) -> Any:
+    if isinstance(value, ExactNumber):
+        return msgspec.Raw(value.text.encode())
     if is_pydantic(type(value)):
         return pydantic_models.plain_pydantic(value, mode="json")
     raise NotImplementedError(f"values of type {type(value).__qualname__} have no JSON form")
+
+
+def _dump_plain(value: Any) -> Any:
+    return value.text if isinstance(value, ExactNumber) else _dump(value)
 
 
 def _load(cls: type, value: Any) -> Any:
@@ -245,4 +271,4 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_dump)
 
 @cache
 def _decoder(cls: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(cls, dec_hook=_load)
+    return msgspec.json.Decoder(cls, dec_hook=_load, float_hook=ExactNumber if cls is Any else None)

@@ -134,6 +134,10 @@ class Outage:
         self._monotonic = monotonic
         self._away: dict[str, tuple[float, int]] = {}
 
+    def is_away(self, server: str) -> bool:
+        """Whether this one, `broker` or `database`, could not be reached when it was last needed."""
+        return server in self._away
+
     async def ride_out(self, step: Callable[[], Awaitable[T]], stop: asyncio.Event) -> T | None:
         """The step's result, after any outage; None if `stop` was set during one.
 

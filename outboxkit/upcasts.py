@@ -35,8 +35,8 @@ def upcast(name: str, version: int) -> Callable[[F], F]:
 
     A document is the payload as plain JSON: a dict of str, int, float, bool, None, lists and dicts. It is a list for a
     class that is written as one. The function may change and return it. Values that an event's class may have, such as
-    a Decimal, are accepted in it. A payload of version 1 goes through the upcasts of 1, 2, … up to the version of its
-    class.
+    a Decimal, are accepted in it. A float that stays in it keeps all its digits, and `Decimal(str(number))` has them
+    too. A payload of version 1 goes through the upcasts of 1, 2, … up to the version of its class.
 
     The function is returned unchanged and registered nowhere. It belongs into the module of its event's class, or is
     imported there. It should depend on the document alone: a handler may be run again.

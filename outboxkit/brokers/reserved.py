@@ -11,6 +11,7 @@ from outboxkit.message import is_storable_name
 ATTEMPT, FIRST_FAILED = f"{OWN}attempt", f"{OWN}first-failed-at"
 HANDLERS, ACCEPTED = f"{OWN}handlers", f"{OWN}accepted-at"
 ABSENT, REPLAYED = f"{OWN}absent", f"{OWN}replayed"
+REDELIVERIES = f"{OWN}redeliveries"
 
 MOST_ATTEMPTS = 1_000_000
 """The most that is read from a header: the number must fit into a column, with those that are still to come."""
@@ -19,7 +20,7 @@ MOST_HANDLERS = 1_000
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 """The latest time that is read. A later one cannot be represented in every time zone."""
 
-_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT, REPLAYED))
+_NAMES = frozenset((ATTEMPT, FIRST_FAILED, HANDLERS, ACCEPTED, ABSENT, REPLAYED, REDELIVERIES))
 _ABSENT = ("message_id", "type")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -36,6 +37,8 @@ class DeliveryHeaders:
         accepted_at: when an operator accepted it although it is stale.
         absent: on a replay of a dead letter that was not a message, the properties that its publisher did not send:
             `message_id`, `type` or both. They hold stand-ins, because a replay goes through the outbox.
+        redeliveries: on a copy that waited for a handler's limits, the redeliveries of its original: it may have killed
+            a process.
         replayed: whether an operator had it delivered again.
     """
 
@@ -44,6 +47,7 @@ class DeliveryHeaders:
     handlers: tuple[str, ...] = ()
     accepted_at: datetime | None = None
     absent: tuple[str, ...] = ()
+    redeliveries: int = 0
     replayed: bool = False
 
     def next_attempt(self, *, now: datetime, handlers: tuple[str, ...] = ()) -> "DeliveryHeaders":
@@ -53,6 +57,7 @@ class DeliveryHeaders:
             attempt=self.attempt + 1,
             first_failed_at=self.first_failed_at or now,
             handlers=handlers or self.handlers,
+            redeliveries=0,
         )
 
     def headers(self) -> dict[str, Any]:
@@ -68,6 +73,8 @@ class DeliveryHeaders:
             headers[ACCEPTED] = _milliseconds(self.accepted_at)
         if self.absent:
             headers[ABSENT] = list(self.absent)
+        if self.redeliveries:
+            headers[REDELIVERIES] = self.redeliveries
         if self.replayed:
             headers[REPLAYED] = True
         return headers
@@ -81,11 +88,12 @@ def read_delivery_headers(headers: Mapping[str, Any]) -> DeliveryHeaders:
     if _NAMES.isdisjoint(headers):
         return FRESH
     return DeliveryHeaders(
-        attempt=_attempt(headers.get(ATTEMPT)),
+        attempt=_count(headers.get(ATTEMPT), 1),
         first_failed_at=_moment(headers.get(FIRST_FAILED)),
         handlers=_names(headers.get(HANDLERS)),
         accepted_at=_moment(headers.get(ACCEPTED)),
         absent=tuple(name for name in _ABSENT if name in _names(headers.get(ABSENT))),
+        redeliveries=_count(headers.get(REDELIVERIES), 0),
         replayed=headers.get(REPLAYED) is True,
     )
 
@@ -99,8 +107,8 @@ def _milliseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MILLISECOND
 
 
-def _attempt(value: object) -> int:
-    return min(max(value, 1), MOST_ATTEMPTS) if type(value) is int else 1
+def _count(value: object, least: int) -> int:
+    return min(max(value, least), MOST_ATTEMPTS) if type(value) is int else least
 
 
 def _names(value: object) -> tuple[str, ...]:

@@ -100,7 +100,9 @@ class BatchRunner:
         self, arrivals: Sequence[Arrival], entries: Sequence[tuple[int, Entry]], piece: _Piece, stop: asyncio.Event
     ) -> list[_Piece]:
         """Run all entries in one transaction. Returns the pieces to run instead if it failed."""
-        work = partial(inbox.run_batch, entries=[entry for _, entry in entries])
+        measurements = self.runner.measurements
+        names = {entry.handler.name for _, entry in entries}
+        work = measurements.timed(partial(inbox.run_batch, entries=[entry for _, entry in entries]), names)
         try:
             in_thread = self.runner.routing.in_thread(arrivals[0])
             outcomes = await self._traced(work, arrivals, stop, in_thread=in_thread)
@@ -115,6 +117,10 @@ class BatchRunner:
                 await arrival.delivery.requeue()
             return []
         self.runner.outcomes.update(outcomes)
+        handled = [
+            (entry.message, entry.handler.name, each) for (_, entry), each in zip(entries, outcomes, strict=True)
+        ]
+        measurements.handled(handled, now=self.runner.now, batch=len(arrivals))
         for arrival in arrivals:
             await arrival.delivery.ack()
         return []

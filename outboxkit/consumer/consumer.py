@@ -3,8 +3,10 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import structlog
 from sqlalchemy import Engine
@@ -18,6 +20,7 @@ from outboxkit.consumer.database_clock import DatabaseClock
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import OnError, Reports, Watchdog
@@ -28,7 +31,8 @@ from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.sqlstates import TRANSIENT
-from outboxkit.telemetry import tracing
+from outboxkit.telemetry import metrics, tracing
+from outboxkit.telemetry.tables import TableGauges
 from outboxkit.threads import Threads
 
 AHEAD = 64
@@ -81,7 +85,7 @@ class Consumer:
 
     Args:
         engine: for the handlers' sessions; its pool should hold one connection more than `concurrency.transactions`.
-        subscriber: the queue.
+        subscriber: the queue; a `ReadingSubscriber` if it has messages in foreign envelopes.
         handlers: the handlers to run; several may handle one type.
         queue: the queue's name, for dead letters and the log.
         concurrency: the limits on what runs at the same time.
@@ -93,6 +97,7 @@ class Consumer:
         outcomes: the outcomes of all deliveries, counted once for each handler.
         handlers: the handlers.
         watchdog: reports what blocks the event loop. One of several consumers in a process has it.
+        tables: the gauges of the tables. One of several consumers in a process has them.
 
     Raises:
         ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or a message could be tried again
@@ -133,14 +138,16 @@ class Consumer:
         self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")
         self._uses_threads = any(handler.in_thread for handler in handlers)
         transactions = Transactions(engine, outage, cancellations, self._threads)
+        self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=queue)
+        self.tables: TableGauges | None = TableGauges(engine)
+        shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
         self._runner = runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
-            records=Records(engine=engine, queue=queue, outage=outage, outcomes=self.outcomes, reports=reports),
-            reports=reports,
+            records=Records(engine=engine, queue=queue, outage=outage, **shared),
             policy=policy,
             now=database_clock.now,
-            outcomes=self.outcomes,
+            **shared,
             place=tracing.Place(system_of(subscriber), queue),
         )
         self._containment = Containment(
@@ -206,11 +213,15 @@ class Consumer:
         if self._uses_threads:
             await self._outage.ride_out(self._threads.open, stop)
         await self._outage.ride_out(self._registration.begin, stop)
+        if self.tables is not None:
+            await self._outage.ride_out(self.tables.open, stop)
         background = [asyncio.create_task(run) for run in (self._database_clock.run(), self._registration.run())]
         if self.watchdog is not None:
             background.append(asyncio.create_task(self.watchdog.run()))
+        tables = self.tables.observed() if self.tables is not None else nullcontext()
         try:
-            return await self._reconnecting(stop, wait=wait)
+            with metrics.observed(self._measurements.gauges()), tables:
+                return await self._reconnecting(stop, wait=wait)
         except asyncio.CancelledError:
             self._say_stopped()
             raise
@@ -243,6 +254,7 @@ class Consumer:
                 await dispatcher.run(stop)
             except Exception as error:  # noqa: BLE001 - `_check_lost` decides
                 self._check_lost(error, wait=wait)
+                self._measurements.lost()
                 losses = losses + 1 if self.outcomes.total() == handled else 0
                 await self._subscriber.close()  # the broker delivers again all that was not acked
                 await pause(stop, min(0.1 * 2 ** min(losses, 9), 5))

@@ -62,7 +62,7 @@ class Dispatcher:
         self._wait = wait
         self._queues = KeyQueues()
         self._news = asyncio.Event()
-        self._running = Running(containment.cancellations, self._news.set)
+        self._running = Running(containment.cancellations, self._news.set, containment.handling.measurements)
         self._stuck: set[Arrival] = set()
         self._waking: set[Limit] = set()
         self._isolated = self._in_batch = False

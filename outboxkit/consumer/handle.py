@@ -16,6 +16,7 @@ from outboxkit.brokers import Delivery
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
+from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Routing
@@ -44,6 +45,7 @@ class HandlerRunner:
         policy: when a message is given up.
         now: the database's time.
         outcomes: the outcomes of all deliveries, counted once for each handler.
+        measurements: records them.
         place: the place that the deliveries come from, for traces.
     """
 
@@ -54,6 +56,7 @@ class HandlerRunner:
     policy: ConsumerPolicy
     now: Clock
     outcomes: Counter[Outcome]
+    measurements: ConsumerMeasurements
     place: tracing.Place = tracing.HERE
     _log: FilteringBoundLogger = field(
         init=False, default_factory=lambda: structlog.get_logger("outboxkit").bind(process="consumer")
@@ -71,6 +74,7 @@ class HandlerRunner:
             await (delivery.requeue_fresh() if is_cleared else delivery.requeue())
             return
         if arrival.mode is Mode.ISOLATED:
+            self.measurements.isolated()
             started = await self.records.start(_id(delivery), stop)
             if started is None:
                 await delivery.requeue()
@@ -110,7 +114,7 @@ class HandlerRunner:
         for handler in handlers:
             with self._span(delivery, handler, attempt) as span:
                 try:
-                    work = self._work(delivery, handler, attempt)
+                    work = self.measurements.timed(self._work(delivery, handler, attempt), (handler.name,))
                     outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
                 except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
                     cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
@@ -123,6 +127,7 @@ class HandlerRunner:
                 await delivery.requeue()
                 return
             self.outcomes[outcome] += 1
+            self.measurements.handled([(delivery.message, handler.name, outcome)], now=self.now)
             self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(delivery))
         if elsewhere := self.routing.elsewhere(arrival):
             failed[None] = self.routing.no_handler(arrival, elsewhere, attempt)
@@ -173,6 +178,8 @@ class HandlerRunner:
             arrival.failures, arrival.first_failed_at = updated.failures, updated.first_failed_at
             arrival.handlers = names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(retried)
+        self.measurements.failed(delivery.message, retried)
+        self.measurements.retried(delay)
         after = f"{delay.total_seconds():g}s"
         self.reports.failed(_retried_event(retried), delivery.message, retried, attempt=attempt, after=after)
 

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import statements
 from outboxkit.consumer import decisions
 from outboxkit.consumer.key_queues import Arrival
+from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.inbox import Outcome
 from outboxkit.outage import Outage, what_is_away
@@ -58,6 +59,7 @@ class Records:
         outage: waits while the database is away.
         outcomes: dead letters are counted in it.
         reports: hears of dead letters.
+        measurements: records them.
     """
 
     engine: AsyncEngine
@@ -65,6 +67,7 @@ class Records:
     outage: Outage
     outcomes: Counter[Outcome]
     reports: Reports
+    measurements: ConsumerMeasurements
 
     async def start(self, message_id: str, stop: asyncio.Event) -> CrashRecord | None:
         """Record that a handler of the message is about to be called."""
@@ -123,6 +126,7 @@ class Records:
         if written is None:
             return False
         self.outcomes.update(decision.outcome for decision in failed.values())
+        self.measurements.failed(delivery.message, failed)
         self.reports.failed("message set aside as a dead letter", delivery.message, failed, attempt=attempts)
         return True
 

@@ -4,6 +4,7 @@ The inbox knows a handler by its name alone, so two queues must not share a hand
 """
 
 import asyncio
+import json
 from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
@@ -43,7 +44,8 @@ class Registration:
     ) -> None:
         self._engine = engine
         self._queue = queue
-        self._functions = {each.name: _path(each) for each in sorted(handlers, key=lambda handler: handler.name)}
+        self._rows = [_row(each, storable(queue)) for each in sorted(handlers, key=lambda handler: handler.name)]
+        self._names = [row["handler"] for row in self._rows]
         self._sleep = sleep
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
@@ -78,22 +80,21 @@ class Registration:
     async def _release_others(self) -> None:
         """Delete this queue's records of handlers that it no longer has, so that another queue may record them."""
         async with self._engine.begin() as connection:
-            await connection.execute(
-                statements.retire_handlers(list(self._functions)), {"of_queue": storable(self._queue)}
-            )
+            await connection.execute(statements.retire_handlers(self._names), {"of_queue": storable(self._queue)})
 
     async def _record(self) -> list[tuple[str, str]]:
-        rows = [
-            {"handler": name, "queue": storable(self._queue), "function": path}
-            for name, path in self._functions.items()
-        ]
-        if not rows:
+        if not self._rows:
             return []
         async with self._engine.begin() as connection:
-            await connection.execute(statements.register_handlers(connection.dialect.name), rows)
+            await connection.execute(statements.register_handlers(connection.dialect.name), self._rows)
             since = await partitions.clock(connection) - statements.SEEN
-            statement = statements.of_other_queues(list(self._functions), since)
+            statement = statements.of_other_queues(self._names, since)
             return [(queue, name) for queue, name in await connection.execute(statement, {"queue": self._queue})]
+
+
+def _row(handler: Handler, queue: str) -> dict[str, str]:
+    types = storable(json.dumps(handler.message_types, ensure_ascii=False))
+    return {"handler": handler.name, "queue": queue, "function": _path(handler), "types": types}
 
 
 def _path(handler: Handler) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from outboxkit.consumer.key_queues import Arrival
+from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.transactions import Cancellations
 from outboxkit.errors import BrokerUnavailable
 
@@ -15,14 +16,17 @@ class Running:
     Args:
         cancellations: tells a task that the consumer has cancelled from every other one.
         on_end: called when a task has ended.
+        measurements: records deliveries that are handled.
 
     Attributes:
         handling: the number of tasks that run handlers.
         errors: the errors of tasks that have ended.
     """
 
-    def __init__(self, cancellations: Cancellations, on_end: Callable[[], None]) -> None:
-        self._cancellations, self._on_end = cancellations, on_end
+    def __init__(
+        self, cancellations: Cancellations, on_end: Callable[[], None], measurements: ConsumerMeasurements
+    ) -> None:
+        self._cancellations, self._on_end, self._measurements = cancellations, on_end, measurements
         self._tasks: dict[asyncio.Task[None], Sequence[Arrival]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._is_ending = False
@@ -43,10 +47,12 @@ class Running:
 
         def ended(_: asyncio.Task[None]) -> None:
             self.handling -= 1
+            self._measurements.ended(len(arrivals))
             for limit in limits:
                 limit.end()
 
         self.handling += 1
+        self._measurements.started(len(arrivals))
         self.start(work, arrivals).add_done_callback(ended)
 
     def start(self, work: Coroutine[Any, Any, None], arrivals: Sequence[Arrival] = ()) -> asyncio.Task[None]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import TypeVar
 
 from outboxkit.consumer.consumer import Consumed, Consumer
@@ -23,12 +24,17 @@ class Consumers:
 
     Args:
         consumers: each of another queue, on one engine.
+        shutdown_timeout: the time that the others have to finish what is in flight after an error; then it is rolled
+            back and given back. None means for ever.
     """
 
-    def __init__(self, consumers: Sequence[Consumer]) -> None:
+    def __init__(self, consumers: Sequence[Consumer], *, shutdown_timeout: timedelta | None = None) -> None:
         self._consumers = list(consumers)
-        for consumer in self._consumers:  # they share an event loop, and one watches it
-            consumer.watchdog = None
+        tables = self._consumers[0].tables
+        self._seconds = shutdown_timeout.total_seconds() if shutdown_timeout is not None else None
+        for consumer in self._consumers:  # they share an event loop and a database, and one watches them
+            consumer.watchdog = consumer.tables = None
+        self._consumers[0].tables = tables
         self._consumers[0].watchdog = Watchdog([handler for each in self._consumers for handler in each.handlers])
 
     @property
@@ -68,12 +74,13 @@ class Consumers:
         self, work: Callable[[Consumer, asyncio.Event], Awaitable[T]], stop: asyncio.Event
     ) -> Sequence[T]:
         """Run this for each consumer in a task of its own. The first error stops the others, and is raised."""
-        ending, failed = asyncio.Event(), list[asyncio.Task[T]]()
+        ending, failure, failed = asyncio.Event(), asyncio.Event(), list[asyncio.Task[T]]()
 
         def ended(task: asyncio.Task[T]) -> None:
             if task.cancelled() or task.exception() is not None:
                 failed.append(task)
                 ending.set()
+                failure.set()
 
         async def one(consumer: Consumer) -> T:
             return await work(consumer, ending)
@@ -82,17 +89,23 @@ class Consumers:
             await stop.wait()
             ending.set()
 
+        async def limit() -> None:
+            await failure.wait()
+            _, pending = await asyncio.wait(tasks, timeout=self._seconds)
+            await _cancel(list(pending))
+
         tasks = [asyncio.create_task(one(each)) for each in self._consumers]
         for task in tasks:
             task.add_done_callback(ended)
-        forwarding = asyncio.create_task(forward())
+        helpers = [asyncio.create_task(forward()), asyncio.create_task(limit())]
         try:
             await asyncio.wait(tasks)
         except asyncio.CancelledError:
             await _cancel(tasks)
             raise
         finally:
-            forwarding.cancel()
+            for helper in helpers:
+                helper.cancel()
         for task in failed:
             task.result()
         return [task.result() for task in tasks]

@@ -16,8 +16,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import codec
 from outboxkit.effects.record import Begun, Effect, EffectRun, Errors, OnUnknown, begin_effect, give_up, new_run, record
-from outboxkit.errors import ConfigurationError, EncodeError
+from outboxkit.errors import ConfigurationError, EncodeError, InProgressElsewhere, Retry
 from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
+from outboxkit.telemetry import catalogue, metrics
 
 TIDY_SECONDS = 5
 """A run that failed or was cancelled may take so long to record it; else its lease runs out."""
@@ -108,20 +109,27 @@ def once(
 
 def _plan(run: EffectRun) -> Plan:
     """The steps of a run, one after the other; the result of each comes back. The same for both colours."""
-    begun: Begun = yield Write(partial(begin_effect, run=run))
+    try:
+        begun: Begun = yield Write(partial(begin_effect, run=run))
+    except (InProgressElsewhere, Retry):
+        _count("busy")
+        raise
     _report(run, begun)
     if begun.effect is not None:
+        _count(begun.effect.outcome)
         return begun.effect
     try:
         result = yield CALL
     except GeneratorExit:  # nothing can be done any more
         raise
     except BaseException as error:
+        _count("failed")
         with suppress(SQLAlchemyError, TimeoutError):
             yield Write(partial(give_up, run=run, begun=begun, error=error), seconds=TIDY_SECONDS)
         raise
     payload, problem = _written(run, result)
     yield Write(partial(record, run=run, begun=begun, payload=payload))
+    _count("made" if begun.unknown_since is None else "repeated")
     return _ended(begun, payload, problem)
 
 
@@ -187,6 +195,10 @@ def _ended(begun: Begun, payload: bytes, problem: EncodeError | None) -> Effect:
     if problem is not None:
         raise problem
     return Effect("made" if begun.unknown_since is None else "repeated", msgspec.json.decode(payload))
+
+
+def _count(decision: str) -> None:
+    metrics.measure(catalogue.EFFECTS, 1, {"decision": decision})
 
 
 def _report(run: EffectRun, begun: Begun) -> None:

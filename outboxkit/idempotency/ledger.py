@@ -23,6 +23,7 @@ from outboxkit.idempotency.answer import (
 from outboxkit.idempotency.request import KeyRequest, check_span, row_of
 from outboxkit.statements import idempotency as statements
 from outboxkit.statements.dialects import is_server
+from outboxkit.telemetry import catalogue, metrics
 
 
 def write_fenced(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> None:
@@ -188,6 +189,8 @@ def _attempt(connection: Connection, request: KeyRequest) -> Outcome | None:
         taking = statements.take_key(dialect)
     taken = connection.execute(taking, parameters).first()
     if taken is not None:
+        if taken.taken_over:
+            metrics.measure(catalogue.LEASES_TAKEN_OVER, 1)
         steps = decode_steps(taken.steps)
         return Fresh(
             request.scope,

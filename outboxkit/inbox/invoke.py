@@ -117,7 +117,10 @@ def _invoke_wired(
         run_around(handler.middleware, context, partial(_invoke_provided, handler, context))
         return
     async_context = Context(twin, event, message, handler.name, attempt, handler.resources)
-    handle = partial(_invoke_provided_async, handler, async_context)
+    if handler.providers:
+        handle = partial(_invoke_provided_async, handler, async_context)
+    else:
+        handle = partial(_invoke_async, handler, twin, event, message)
     run_async_around(handler.middleware, session, async_context, handle)
 
 
@@ -139,9 +142,6 @@ def _invoke_provided(handler: Handler, context: Context[Session]) -> None:
 
 
 async def _invoke_provided_async(handler: Handler, context: Context[AsyncSession]) -> None:
-    if not handler.providers:
-        await _invoke_async(handler, context.session, context.event, context.message)
-        return
     async with provided_async(handler.providers, context) as values:
         await _invoke_async(handler, context.session, context.event, context.message, **values)
 

@@ -3,9 +3,11 @@
 import importlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from outboxkit.envelopes import READERS, Reader
 from outboxkit.errors import ConfigurationError
@@ -36,23 +38,37 @@ def load_readers(names: Sequence[str]) -> list[Reader]:
     """The readers of these names: built-in ones, or `MODULE:NAME` for one of your own.
 
     Raises:
-        ConfigurationError: there is no such reader, or it cannot be called.
+        ConfigurationError: there is no such reader, or it cannot be called; the text suggests a similar name.
     """
-    readers: list[Reader] = []
-    for name in names:
-        module, _, attribute = name.partition(":")
-        if name in READERS:
-            readers.append(READERS[name]())
-            continue
-        reader = getattr(load_module(module), attribute, None) if module and attribute else None
-        if not callable(reader) or isinstance(reader, type):
-            known = ", ".join(READERS)
+    return [READERS[name]() if name in READERS else _own_reader(name) for name in names]
+
+
+def _own_reader(name: str) -> Reader:
+    module_name, _, attribute = name.partition(":")
+    reader, hint = None, "" if attribute else _similar(name, READERS)
+    if module_name and attribute:
+        module = load_module(module_name)
+        if not hasattr(module, attribute):
+            similar = _similar(attribute, [each for each, value in vars(module).items() if callable(value)])
             raise ConfigurationError(
-                f"OUTBOXKIT_READERS names {name!r}, which is not a reader: {known} are accepted, or MODULE:NAME. "
-                "That is a function, or an object that can be called, which takes an Envelope"
+                f"OUTBOXKIT_READERS names {name!r}, and module {module_name!r} has no {attribute!r}{similar}"
             )
-        readers.append(reader)
-    return readers
+        reader = getattr(module, attribute)
+        if isinstance(reader, type):
+            hint = f"; it is a class: name an object of it, such as `{attribute.lower()} = {attribute}()` in the module"
+    if not callable(reader) or isinstance(reader, type):
+        known = ", ".join(READERS)
+        raise ConfigurationError(
+            f"OUTBOXKIT_READERS names {name!r}, which is not a reader: {known} are accepted, or MODULE:NAME. "
+            f"That is a function, or an object that can be called, which takes an Envelope{hint}"
+        )
+    return cast("Reader", reader)
+
+
+def _similar(name: str, names: Iterable[str]) -> str:
+    """A question about the name that was probably meant; empty if none is similar."""
+    nearest = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def _location(error: Exception) -> str:

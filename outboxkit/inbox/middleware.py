@@ -137,11 +137,13 @@ def run_async_around(
     Raises:
         ConfigurationError: a middleware has not called or not awaited `call`, or called it twice.
     """
-    outermost = next((number for number, layer in enumerate(layers) if layer.is_async), len(layers))
+    outermost = 0
+    while outermost < len(layers) and not layers[outermost].is_async:
+        outermost += 1
     call = handle
     for layer in reversed(layers[outermost:]):
         if layer.is_async:
-            call = partial(_pass_async, layer, _AsyncCall(layer, call), context)
+            call = _AsyncCall(layer, call, context).pass_on
         else:
             rest = _Call(layer, partial(_wait_for, call))
             call = partial(greenlet_spawn, _pass, layer, rest, _plain(context, session))
@@ -224,10 +226,12 @@ class _Call:
 class _AsyncCall(_Call):
     """The `call` of an `async def` middleware."""
 
-    __slots__ = ("_coroutine", "_over")
+    __slots__ = ("_context", "_coroutine", "_over")
 
-    def __init__(self, layer: Layer, rest: Callable[[], Any]) -> None:
-        super().__init__(layer, rest)
+    def __init__(self, layer: Layer, rest: AsyncCall, context: Context[AsyncSession]) -> None:
+        self._layer, self._rest, self._context = layer, rest, context  # super() would cost as much as the rest of this
+        self.state = _NEW
+        self.error = None
         self._coroutine: Coroutine[Any, Any, None] | None = None
         self._over: asyncio.Event | None = None
 
@@ -249,11 +253,29 @@ class _AsyncCall(_Call):
             if self._over is not None:
                 self._over.set()
 
-    async def wait(self) -> None:
-        """Wait for the call's end, if the middleware has left it behind in a task: it uses the transaction."""
-        if self.state == _BEGUN:
-            self._over = asyncio.Event()
-            await self._over.wait()
+    async def pass_on(self) -> None:
+        """Run the middleware, and the rest through it.
+
+        Raises:
+            ConfigurationError: it has not called or not awaited `call`, or called it twice.
+        """
+        try:
+            try:
+                await self._layer.function(self, self._context)
+            except Exception:
+                if self.state == _BEGUN:
+                    await self._wait()
+                raise
+            if self.state == _BEGUN:
+                await self._wait()
+            self.check()
+        finally:
+            self.error = None  # as in `_pass`
+
+    async def _wait(self) -> None:
+        """Wait for the call's end: the middleware has left it behind in a task, which uses the transaction."""
+        self._over = asyncio.Event()
+        await self._over.wait()
 
     def missing(self) -> str:
         """The call that was left out, for the error's text."""
@@ -269,16 +291,3 @@ def _pass(layer: Layer, call: _Call, context: Context[Session]) -> None:
         call.check()
     finally:
         call.error = None  # an error and its frames must not keep each other alive
-
-
-async def _pass_async(layer: Layer, call: _AsyncCall, context: Context[AsyncSession]) -> None:
-    try:
-        try:
-            await layer.function(call, context)
-        except Exception:
-            await call.wait()
-            raise
-        await call.wait()
-        call.check()
-    finally:
-        call.error = None

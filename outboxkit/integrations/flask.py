@@ -82,6 +82,8 @@ class Idempotent:
                 None if request.method in SAFE else protocol.keyed_request(_incoming(self._rules), self._rules)
             )
             outcome = self._begin_or_wait(session, request_key, principal) if request_key else None
+            if outcome is not None:
+                protocol.count(outcome)
             if outcome is not None and not isinstance(outcome, Fresh):
                 session.rollback()
                 return _replayed(protocol.answered(outcome))
@@ -218,11 +220,11 @@ def _body(limit: int) -> bytes:
     own = request.max_content_length
     most = limit if own is None else min(own, limit)
     if (request.content_length or 0) > most:
-        raise problems.body_too_large(most)
+        raise protocol.refused(problems.body_too_large(most))
     request.max_content_length = most + 1  # of a body without a length Werkzeug drops what is beyond this, silently
     body = request.get_data()
     if len(body) > most:
-        raise problems.body_too_large(most)
+        raise protocol.refused(problems.body_too_large(most))
     expected = request.content_length
     if len(body) < expected if expected is not None else not body and (request.form or request.files):
         raise ConfigurationError(

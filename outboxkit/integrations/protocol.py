@@ -13,7 +13,8 @@ from typing import NamedTuple, TypedDict
 
 from outboxkit import problems
 from outboxkit.errors import ConfigurationError
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Response, fingerprint, parse_key
+from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay, Response, fingerprint, parse_key
+from outboxkit.telemetry import catalogue, metrics
 
 
 class Places:
@@ -161,6 +162,12 @@ class RequestKey(NamedTuple):
     fingerprint: bytes
 
 
+def refused(problem: problems.Problem) -> problems.Problem:
+    """The same problem, the answer to a request that is refused for its key or its body; it is recorded."""
+    metrics.measure(catalogue.HTTP_REQUESTS, 1, {"outcome": "refused"})
+    return problem
+
+
 def keyed_request(incoming: IncomingRequest, rules: Rules) -> RequestKey | None:
     """The ledger's key for a request; None: it has no idempotency key, and needs none.
 
@@ -169,9 +176,12 @@ def keyed_request(incoming: IncomingRequest, rules: Rules) -> RequestKey | None:
     """
     if not incoming.keys and not rules.required:
         return None
-    key = parse_key(incoming.keys)
+    try:
+        key = parse_key(incoming.keys)
+    except problems.Problem as problem:
+        raise refused(problem) from None
     if len(incoming.body) > rules.max_body:
-        raise problems.body_too_large(rules.max_body)
+        raise refused(problems.body_too_large(rules.max_body))
     digest = fingerprint(
         method=incoming.method,
         template=incoming.template,
@@ -198,6 +208,14 @@ def is_longer(announced: str | None, limit: int) -> bool:
     """Whether a header Content-Length announces more than so many bytes. One that is not a number does not count."""
     digits = (announced or "").strip().lstrip("0")
     return digits.isascii() and digits.isdecimal() and (len(digits) > len(str(limit)) or int(digits) > limit)
+
+
+_OUTCOMES: Mapping[type, str] = {Fresh: "fresh", Replay: "replayed", InProgress: "in progress", Mismatch: "mismatch"}
+
+
+def count(outcome: Outcome) -> None:
+    """Record the outcome of a request. Call it once for each request."""
+    metrics.measure(catalogue.HTTP_REQUESTS, 1, {"outcome": _OUTCOMES[type(outcome)]})
 
 
 def answered(outcome: Replay | InProgress | Mismatch) -> Response:

@@ -99,6 +99,7 @@ def _create_inbox(op: Any) -> None:
         sa.Column("handler", sa.String(255), primary_key=True),
         sa.Column("queue", sa.String(255), primary_key=True),
         sa.Column("function", sa.String(255), comment="module and name, for people who look"),
+        sa.Column("types", sa.Text, comment="of the messages that it handles, as a JSON array; null: not known"),
         sa.Column("last_seen", _TIME, nullable=False, server_default=_NOW),
     )
 

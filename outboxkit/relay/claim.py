@@ -34,6 +34,11 @@ class Floor:
         self._mark: tuple[int, frozenset[str]] | None = None
         self._cleared: int | None = None
 
+    @property
+    def gap(self) -> int:
+        """The number of positions between the floor and the highest one that was seen."""
+        return max(0, self._highest - self.value)
+
     def saw(self, positions: Iterable[int]) -> None:
         """Note ready rows that were claimed."""
         self._highest = max(self._highest, max(positions, default=0))

@@ -1,6 +1,7 @@
 """The relay's pipeline: while one batch is published, the previous one is settled and the next one claimed."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -15,6 +16,7 @@ from outboxkit.errors import BrokerUnavailable
 from outboxkit.outage import Clock
 from outboxkit.relay.claim import ClaimedBatch, Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement, add_plan, settle
+from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.order import drop_behind
 from outboxkit.relay.publishing import Publishing
 from outboxkit.relay.settle import SettlementWriter
@@ -40,6 +42,7 @@ class Pipeline:
         writer: writes settlements.
         policy: the rules for messages that cannot be published.
         on_settled: called with each settlement that was committed.
+        measurements: records steps and outcomes.
         clock: for tests.
     """
 
@@ -52,6 +55,7 @@ class Pipeline:
         policy: RelayPolicy,
         on_settled: Callable[[Settlement], None],
         clock: Clock,
+        measurements: RelayMeasurements,
     ) -> None:
         self._claimer = claimer
         self._publishing = Publishing(publisher, destination=claimer.destination)
@@ -59,6 +63,7 @@ class Pipeline:
         self._policy = policy
         self._on_settled = on_settled
         self._clock = clock
+        self._measurements = measurements
         self._next: ClaimedBatch | None = None
         self._answered: tuple[ClaimedBatch, Settlement] | None = None
 
@@ -78,6 +83,11 @@ class Pipeline:
     def floor(self) -> int:
         """The position at or below which no row is ready."""
         return self._claimer.floor.value
+
+    @property
+    def floor_gap(self) -> int:
+        """The number of positions between the floor and the highest position that was claimed."""
+        return self._claimer.floor.gap
 
     async def turn(self, as_of: datetime, stop: asyncio.Event) -> Turn:
         """Publish one batch of rows that are due at `as_of`. Its settlement may be committed by the next turn only.
@@ -145,8 +155,11 @@ class Pipeline:
 
     async def _publish(self, batch: ClaimedBatch) -> Settlement:
         rows = batch.plan.send
-        receipts = await self._publishing.receipts(rows)
-        settlement = settle(rows, receipts, now=self._clock(), policy=self._policy)
+        with self._measurements.publishing(rows):
+            receipts = await self._publishing.receipts(rows)
+        now = self._clock()
+        settlement = settle(rows, receipts, now=now, policy=self._policy)
+        self._measurements.answered(rows, settlement, now=now)
         add_plan(batch.plan, settlement)
         return settlement
 
@@ -162,7 +175,11 @@ class Pipeline:
 
     async def _claim(self, as_of: datetime, published: ClaimedBatch | None = None) -> ClaimedBatch:
         own_rows = [*published.plan.send, *published.plan.expired] if published else []
-        return await self._claimer.claim(as_of, now=self._clock(), own_rows=own_rows)
+        started = time.perf_counter()
+        batch = await self._claimer.claim(as_of, now=self._clock(), own_rows=own_rows)
+        if batch.rows:
+            self._measurements.claimed(time.perf_counter() - started)
+        return batch
 
     async def _settle_answered(self) -> None:
         answered, self._answered = self._answered, None
@@ -170,8 +187,10 @@ class Pipeline:
             await self._commit(*answered)
 
     async def _commit(self, batch: ClaimedBatch, settlement: Settlement) -> None:
+        started = time.perf_counter()
         await self._writer.commit(batch, settlement, now=self._clock())
         self._on_settled(settlement)
+        self._measurements.settled(batch.plan.send, settlement, time.perf_counter() - started)
 
     async def _give_back(self) -> None:
         """Settle the answered batch if possible, and unlock the one that is only claimed."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +19,7 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause, utc_now
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
+from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.notifier import Notifier
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
@@ -25,6 +27,8 @@ from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.statements.dialects import has_one_writer
+from outboxkit.telemetry import catalogue, metrics
+from outboxkit.telemetry.tables import TableGauges
 
 BLOCKED_SECONDS = 0.002
 """The first delay of a relay that waits for another one, which holds every row it could publish. It doubles."""
@@ -95,7 +99,9 @@ class Relay:
             policy=self.policy,
             on_settled=self._settled,
             clock=self.clock,
+            measurements=RelayMeasurements(self.publisher, self.destination),
         )
+        self._last_progress: float | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until `stop` is set, then settle the batch in flight. Outages are waited out.
@@ -104,19 +110,37 @@ class Relay:
             SchemaError: the tables are missing or old.
         """
         outage = Outage("relay", passing=TRANSIENT)
-        await outage.ride_out(self._prepare, stop)
+        with metrics.observed(self._gauges(outage)):
+            await self._run(outage, stop)
+        await self.publisher.close()
+        self._log.info("relay stopped")
+
+    async def _run(self, outage: Outage, stop: asyncio.Event) -> None:
+        tables = TableGauges(self.engine)
+        for prepare in (self._prepare, tables.open):
+            await outage.ride_out(prepare, stop)
         self._say_started()
         try:
-            async with self._pipeline:
-                await self._loop(outage, stop)
+            with tables.observed():
+                async with self._pipeline:
+                    await self._loop(outage, stop)
         except asyncio.CancelledError:
             self._log.warning("relay stopped at once; the batch in flight is rolled back and will be published again")
             raise
         finally:
             self._limited_log.flush(everything=True)
             await self._notifier.close()
-        await self.publisher.close()
-        self._log.info("relay stopped")
+
+    def _gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
+        """The gauges of a relay that runs. They are read in another thread, and also while the relay hangs."""
+        servers = ("broker", "database")
+        return {
+            catalogue.RELAY_CONNECTED: lambda: [(int(not outage.is_away(each)), {"server": each}) for each in servers],
+            catalogue.RELAY_LAST_PROGRESS: lambda: (
+                [(self._last_progress, {})] if self._last_progress is not None else []
+            ),
+            catalogue.FLOOR_GAP: lambda: [(self._pipeline.floor_gap, {})],
+        }
 
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:
         blocked_seconds, errors = BLOCKED_SECONDS, 0
@@ -131,8 +155,9 @@ class Relay:
                 self._report_unexpected(error)
                 await pause(stop, UNEXPECTED.after(errors).total_seconds())
                 continue
-            errors = 0
+            errors, self._last_progress = 0, time.time()
             if turn is Turn.BLOCKED:
+                metrics.measure(catalogue.RELAY_BLOCKED_TURNS, 1)
                 await pause(stop, jittered(blocked_seconds))
                 blocked_seconds = min(blocked_seconds * 2, self.poll_interval.total_seconds())
             else:

@@ -5,7 +5,7 @@ an older version stays as it was, since messages of it may still arrive.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +15,9 @@ from urllib.parse import quote, unquote
 from outboxkit import upcasts
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of, is_event
-from outboxkit.failures import text_of
+from outboxkit.failures import printable, text_of
 from outboxkit.schemas.compare import Difference, differences
+from outboxkit.schemas.examples import failed_upcast
 from outboxkit.schemas.json_schema import Schema, json_schema
 
 __all__ = ["Difference", "Folder", "Schema", "SchemaChange", "differences", "events_in", "find_changes", "json_schema"]
@@ -134,6 +135,8 @@ def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
         upcasts.chain_of(cls)
     except ConfigurationError as error:
         yield SchemaChange(name, str(error), "without it no consumer of the event starts")
+    else:
+        yield from _try_upcasts(cls, committed)
     if version < latest:
         yield SchemaChange(
             name, f"has version {version}, and version {latest} is exported", f"write version={latest} or higher"
@@ -147,8 +150,21 @@ def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
             more = ", or give the field a default" if text.endswith(("required field", "is required")) else ""
             softly = "" if text.endswith("optional field") else "deploy consumers first: an old one may not read it"
             yield SchemaChange(name, f"{path} {text}".strip(), cure + more if breaking else softly, breaking)
-        if not folder.file(name, version).exists():
-            yield SchemaChange(name, f"was {', '.join(map(repr, declaration.aliases))}", breaking=False)
+    if committed and not folder.versions(name):
+        yield SchemaChange(name, f"was {', '.join(map(repr, declaration.aliases))}", breaking=False)
+
+
+def _try_upcasts(cls: type, committed: Mapping[int, Schema]) -> Iterator[SchemaChange]:
+    """Run the upcasts on documents of each older version; a fault that several versions meet is reported once."""
+    declaration, errors = declaration_of(cls), set[str]()
+    for version in sorted(number for number in committed if number < declaration.version):
+        failure = failed_upcast(cls, version, committed[version])
+        if failure is None or failure[0] in errors:
+            continue
+        errors.add(failure[0])
+        document = printable(json.dumps(failure[1]), 300)
+        cure = f"correct the upcasts; a document made from the schema of version {version} is {document}"
+        yield SchemaChange(declaration.name, f"cannot read messages of version {version}: {failure[0]}", cure)
 
 
 def _versions(folder: Path) -> Iterator[int]:

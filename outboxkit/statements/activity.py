@@ -62,21 +62,23 @@ SEEN = timedelta(days=1)
 """The time for which other queues know a queue's handler after it was seen; a queue may have been renamed."""
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NOW = func.current_timestamp()
+_NOTED = ("function", "types")
 
 
 @cache
 def register_handlers(dialect: str) -> Insert:
     """Note that a queue's consumer has a handler, now.
 
-    Parameters: handler, queue, function; or a list of them. It must be in the order of the names, so that consumers
-    that write the same rows do not deadlock. Index: the primary key. Locks: the row.
+    Parameters: handler, queue, function, types; or a list of them. It must be in the order of the names, so that
+    consumers that write the same rows do not deadlock. Index: the primary key. Locks: the row.
     """
-    row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", "function")}
+    row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", *_NOTED)}
     upsert: Insert = (
         insert_into(dialect, handler)
         .values(row | {"last_seen": _NOW})
         .on_conflict_do_update(
-            index_elements=list(handler.primary_key), set_={"function": row["function"], "last_seen": _NOW}
+            index_elements=list(handler.primary_key),
+            set_={name: row[name] for name in _NOTED} | {"last_seen": _NOW},
         )
     )
     return upsert

@@ -20,7 +20,7 @@ from sqlalchemy import (
     union,
 )
 
-from outboxkit.tables import PARKED, dead_letter, effect, idempotency, inbox, outbox, published
+from outboxkit.tables import PARKED, attempt, dead_letter, effect, idempotency, inbox, outbox, published
 
 _LIMIT = bindparam("limit", type_=Integer)
 _DESTINATION = bindparam("destination", type_=String)
@@ -65,6 +65,14 @@ def forbid_sorting() -> Select[Any]:
             for name, value in settings.items()
         )
     )
+
+
+def limit_reading() -> Select[Any]:
+    """Have the server end each statement of this transaction after two seconds. PostgreSQL only.
+
+    Index: none. Locks: none.
+    """
+    return select(func.set_config(*map(literal_column, ("'statement_timeout'", "'2s'", "true"))))
 
 
 def destinations() -> Select[str]:
@@ -148,6 +156,15 @@ def parked_keys() -> Select[Any]:
     )
 
 
+def count_parked_keys() -> Select[Any]:
+    """The number of keys with a parked dead letter, among the first `limit` of these.
+
+    Parameters: limit. Index: outboxkit_dead_letter_parked. Locks: none.
+    """
+    letters = _first(select(dead_letter.c.key).where(dead_letter.c.parked), dead_letter.c.key)
+    return select(func.count(letters.c.key.distinct()))
+
+
 def oldest_by_type() -> Select[Any]:
     """The `limit` rows with the lowest positions, by type; how many of them failed before.
 
@@ -204,6 +221,14 @@ def handlers() -> Select[str]:
     partition. Locks: none.
     """
     return _each("handlers", inbox.c.handler)
+
+
+def queues_with_crashes() -> Select[str]:
+    """The queues of crash records, at most `most`.
+
+    However many rows there are, it reads one for each queue. Parameters: most. Index: the primary key. Locks: none.
+    """
+    return _each("queues", attempt.c.queue)
 
 
 def count_processed() -> Select[int]:

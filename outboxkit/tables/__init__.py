@@ -42,7 +42,6 @@ SCHEMA_VERSION = 1
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
 """The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
 
-
 FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 """The range of moments that Python can read in every time zone; PostgreSQL also has a year 20000, and infinity."""
 
@@ -182,6 +181,7 @@ handler = Table(
     Column("handler", String(255), primary_key=True),
     Column("queue", String(255), primary_key=True),
     Column("function", String(255), comment="module and name, for people who look"),
+    Column("types", Text, comment="of the messages that it handles, as a JSON array; null: not known"),
     Column("last_seen", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
 )
 """The handlers of each queue's consumer: the inbox knows handlers by their name alone."""

@@ -154,11 +154,11 @@ DEAD_ROWS = _gauge(
     "{row}",
     "Deleted rows of the outbox that vacuum has not removed yet. PostgreSQL only.",
 )
-RETENTION_LAST_RUN = _gauge(
-    "outboxkit.retention.last_run",
+INBOX_OLDEST_DAY = _gauge(
+    "outboxkit.inbox.oldest_day",
     "s",
-    "Unix time of the beginning of the UTC day on which retention last ran, "
-    "by the inbox partitions that it has made ahead. PostgreSQL only.",
+    "Unix time at which the oldest day began that the inbox has a partition for. "
+    "Retention drops it when its time is over. PostgreSQL only.",
 )
 
 CONSUMED = _counter(
@@ -221,6 +221,9 @@ RETENTION_ROWS = _counter("outboxkit.retention.rows", "{row}", "Rows that retent
 RETENTION_PARTITIONS = _counter(
     "outboxkit.retention.partitions", "{partition}", "Days that retention has deleted as a whole.", "table"
 )
+RETENTION_LAST_RUN = _gauge(
+    "outboxkit.retention.last_run", "s", "Unix time at which this process last ended a round of retention."
+)
 HTTP_REQUESTS = _counter("outboxkit.http.requests", "{request}", "Requests with an idempotency key.", "outcome")
 LEASES_TAKEN_OVER = _counter(
     "outboxkit.http.leases_taken_over",
@@ -236,13 +239,13 @@ CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
     ),
     "The tables": (
         *(OUTBOX_MESSAGES, OLDEST_AGE, PARKED_KEYS, DEAD_OPEN, OLDEST_TRANSACTION_AGE, DEAD_ROWS),
-        RETENTION_LAST_RUN,
+        INBOX_OLDEST_DAY,
     ),
     "The consumer": (
         *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, RETRIES, MESSAGE_AGE, RECONNECTS, ISOLATED),
         CONSUMER_BATCH_SIZE,
     ),
-    "Retention": (RETENTION_ROWS, RETENTION_PARTITIONS),
+    "Retention": (RETENTION_ROWS, RETENTION_PARTITIONS, RETENTION_LAST_RUN),
     "The application": (HTTP_REQUESTS, LEASES_TAKEN_OVER, EFFECTS),
 }
 """All metrics, by the process that has them. Those of the tables are in each process."""
@@ -256,12 +259,12 @@ MOST_NAMES = 100
 ATTRIBUTES: Mapping[str, str] = {
     "decision": "`made`, `remembered`, `skipped`, `repeated`, `busy`, or `failed` if the call raised an error",
     "destination": "`default`, or the name of an outside system; of the tables, the first 20 by name",
-    ERROR: "for `sent`, why it was not confirmed: `unroutable`, `rejected`, `postponed`, `not sent` or `unknown`. "
+    ERROR: "of a sent message, why it was not confirmed: `unroutable`, `rejected`, `postponed` or `unknown`. "
     "For a duration, the class of the error. Absent if there was none",
     "handler": "a handler of this consumer; `several` for a batch of more than one. Empty if no handler is to blame",
     PLACE: "the exchange for the relay, the queue for the consumer; the destination's name if there is no exchange",
     OPERATION: "`publish` or `process`",
-    SYSTEM: "`rabbitmq`, or the scheme of the broker's URL: `http`, `memory`",
+    SYSTEM: "`rabbitmq`; or the scheme of the address, such as `http` or `memory`; `none` if there is no address",
     "outcome": "of a relay: `published`, `unroutable`, `rejected`, `postponed`, `discarded`, `dead`. Of a delivery: "
     "`processed`, `duplicate`, `retried`, `dead`, `stale`. Of a request: `fresh`, `replayed`, `in progress`, "
     "`mismatch`, `refused`",

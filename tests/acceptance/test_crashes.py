@@ -7,6 +7,7 @@ from outboxkit import codec
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.settling import settling_waits
 from tests.acceptance.shop import OrderConfirmed, send
+from tests.acceptance.stock import Parcel, Stock
 from tests.polling import eventually
 
 
@@ -57,3 +58,21 @@ def test_a_consumer_killed_after_its_commit_and_before_its_ack_gets_a_duplicate(
     consumed = deployment.outboxkit("consume", "tests.acceptance.shop", "--drain")
     assert (consumed.returncode, consumed.stdout) == (0, "duplicate 1\n")
     assert deployment.effects() == {7: 1}
+
+
+def test_one_killed_after_a_threads_commit_and_before_its_ack_gets_a_duplicate(deployment: Deployment):
+    stock = Stock(deployment)
+    stock.declare()
+    with deployment.broker_behind_proxy() as (proxy, through):
+        consumer = stock.consume(OUTBOXKIT_BROKER_URL=through)
+        eventually(lambda: deployment.broker.consumers() == 1)
+        proxy.hold_client()
+        stock.arrive([Parcel(1)])
+        eventually(lambda: stock.booked() == {1: 1})
+        eventually(lambda: proxy.held_bytes > 0)
+        consumer.kill()
+        proxy.cut()
+    eventually(lambda: deployment.broker.depth() == 1)
+    assert stock.drain() == "duplicate 1\n"
+    assert (stock.booked(), stock.told()) == ({1: 1}, {1: 1})
+    stock.assert_nothing_is_left()

@@ -15,9 +15,11 @@ from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, outbox, tables
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Settlement
+from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.pipeline import Pipeline
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
@@ -155,7 +157,13 @@ def pipeline(
     """Of a relay whose clock stands at `NOW`."""
     batches, settling = Claimer(engine, batch_size), SettlementWriter(engine.dialect.name, keep=False)
     return Pipeline(
-        batches, publisher, settling, policy=policy or RelayPolicy(), on_settled=on_settled, clock=lambda: NOW
+        batches,
+        publisher,
+        settling,
+        policy=policy or RelayPolicy(),
+        on_settled=on_settled,
+        clock=lambda: NOW,
+        measurements=RelayMeasurements(publisher, DEFAULT_DESTINATION),
     )
 
 

@@ -56,6 +56,8 @@ async def test_the_second_queue_is_told_of_the_first(async_engine: AsyncEngine, 
         found = status.read_status(connection, utc_now())
         functions = connection.execute(text("SELECT function FROM outboxkit_handler ORDER BY queue, handler")).scalars()
         assert [path.rpartition(".")[2] for path in functions] == ["bill", "ship", "other"]
+        types = connection.execute(text("SELECT types FROM outboxkit_handler")).scalars().all()
+        assert types == ['["Ordered"]'] * 3
     assert "error: Handle is a handler of queues billing, shipping" in "\n".join(show.lines(found, width=120))
     assert found.advice == (
         "queues billing and shipping have a handler Handle each, and of a message only one of them runs: rename one",

@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outboxkit import ConfigurationError, compose, inbox, inbox_handler, settings
+from outboxkit.cli import status
 from outboxkit.consumer import Consumers
 from outboxkit.inbox import Handler
 from tests.delays import DELAYS_TEXT
@@ -102,6 +103,24 @@ async def test_no_queue_waits_for_another_one_and_each_has_its_concurrency(two: 
         assert dict(consumers.outcomes) == {"processed": COUNT + 2}
     async with two.consumers(work, work) as consumers:
         assert dict((await consumers.drain(asyncio.Event())).outcomes) == {"processed": COUNT - 2}
+
+
+async def test_status_knows_both_queues_of_a_process(two: Two):
+    await two.declare()
+    two.publish()
+    async with two.consumers(work, work) as consumers:
+        running = asyncio.create_task(consumers.run(two.stop))
+        await eventually_async(
+            lambda: asyncio.sleep(0, consumers.outcomes["processed"]), lambda count: count == 2 * COUNT
+        )
+        report = await status.read_url(two.database_url)
+        two.stop.set()
+        await running
+    assert {name: count.value for name, count in report.inbox.by_handler.items()} == {"First": COUNT, "Second": COUNT}
+    assert report.inbox.shared_names == ()
+    assert report.sessions is not None
+    name = f"outboxkit consumer {two.first}, {two.second}"[:63]
+    assert {session.name for session in report.sessions.consumers} == {name}
 
 
 async def test_a_process_that_may_wait_no_longer_gives_back_what_runs_in_all_queues(two: Two, pg_engine: Engine):

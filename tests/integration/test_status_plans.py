@@ -119,6 +119,7 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.retried,
         statements.status.parked,
         statements.status.parked_keys,
+        statements.status.count_parked_keys,
         statements.status.oldest_by_type,
         statements.status.dead_open,
         statements.status.dead_resolved,

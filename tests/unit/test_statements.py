@@ -63,6 +63,7 @@ FUNCTIONS = {
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EXAMPLES: dict[str, Any] = {
     "limit": 31337,
+    "newest_first": True,
     "now": MOMENT,
     "before": MOMENT,
     "day": MOMENT.date(),

@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 from struct import Struct
+from typing import NamedTuple
 
 import aio_pika
 import structlog
@@ -17,7 +18,6 @@ from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable
 
 _HEADER = Struct(">BHIHHQH")
-_Answer = asyncio.Future[str | None]
 
 NACKED = "nacked by the broker"
 RECONNECT_SECONDS = 1.0
@@ -141,6 +141,13 @@ class RetryPublisher:
             return channel
 
 
+class _Answer(NamedTuple):
+    """The broker's answer to a copy: None once it is confirmed, else why it was refused."""
+
+    message_id: str
+    future: "asyncio.Future[str | None]"
+
+
 class _CopyChannel:
     """One channel in confirm mode, on a connection of its own, and its unanswered copies."""
 
@@ -167,7 +174,7 @@ class _CopyChannel:
         """Close the connection once all copies are answered, or after `timeout` seconds."""
         try:
             if self._answers:
-                await asyncio.wait(self._answers.values(), timeout=timeout)
+                await asyncio.wait([answer.future for answer in self._answers.values()], timeout=timeout)
         finally:
             await self.close()
 
@@ -193,18 +200,17 @@ class _CopyChannel:
         id_ = delivery.properties.message_id or ""
         while self.lost is None and (id_ in self._answers_by_id or not self._unblocked.is_set()):
             await self._unblocked.wait()
-            if id_ in self._answers_by_id:
-                await self._wait_for(self._answers_by_id[id_], timeout)
+            if (earlier := self._answers_by_id.get(id_)) is not None:
+                await self._wait_for(earlier.future, timeout)
         if self.lost is not None or self._writer is None:
             return self.lost or "not connected"
         frames = self._frames(delivery, queue, delivery_headers, topic)
-        answer: _Answer = asyncio.get_running_loop().create_future()
+        answer = _Answer(id_, asyncio.get_running_loop().create_future())
         self._last_tag += 1  # without an await before the write: the broker counts as well
         self._answers[self._last_tag] = self._answers_by_id[id_] = answer
-        answer.add_done_callback(lambda _: self._answers_by_id.pop(id_, None))
         self._writer.write(frames)
-        await self._wait_for(answer, timeout)
-        return answer.result()
+        await self._wait_for(answer.future, timeout)
+        return answer.future.result()
 
     def ack(self, tag: int, *, multiple: bool) -> None:
         self._answer(tag, None, multiple=multiple)
@@ -213,9 +219,8 @@ class _CopyChannel:
         self._answer(tag, NACKED, multiple=multiple)
 
     def returned(self, message_id: str, reason: str) -> None:
-        answer = self._answers_by_id.get(message_id)
-        if answer is not None and not answer.done():
-            answer.set_result(reason)
+        if (answer := self._answers_by_id.get(message_id)) is not None:
+            self._tell(answer, reason)
 
     def closed(self, code: int, text: str, *, connection_too: bool) -> None:  # noqa: ARG002 - both end all copies
         self.lose(f"{code} {text}")
@@ -235,7 +240,7 @@ class _CopyChannel:
         self._unblocked.set()
         self._answer(self._last_tag, reason, multiple=True)
 
-    async def _wait_for(self, answer: _Answer, timeout: float) -> None:
+    async def _wait_for(self, answer: asyncio.Future[str | None], timeout: float) -> None:
         """Wait for an answer. The limit does not run while publishers are blocked, and starts anew after a block."""
         clock = asyncio.get_running_loop().time
         start = clock()
@@ -247,9 +252,13 @@ class _CopyChannel:
 
     def _answer(self, tag: int, refusal: str | None, *, multiple: bool) -> None:
         for each in [known for known in self._answers if known <= (tag or self._last_tag)] if multiple else [tag]:
-            answer = self._answers.pop(each, None)
-            if answer is not None and not answer.done():
-                answer.set_result(refusal)
+            if (answer := self._answers.pop(each, None)) is not None and not answer.future.done():
+                self._tell(answer, refusal)
+
+    def _tell(self, answer: _Answer, refusal: str | None) -> None:
+        """Answer a copy, and let the next one with its id go at once: in a callback that would be too late."""
+        answer.future.set_result(refusal)
+        del self._answers_by_id[answer.message_id]
 
     def _frames(self, delivery: RawDelivery, queue: str, delivery_headers: DeliveryHeaders, topic: str) -> bytes:
         publish = commands.Basic.Publish(exchange="", routing_key=queue, mandatory=True)

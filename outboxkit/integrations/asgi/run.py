@@ -50,7 +50,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
         Problem: 413, it has more than `limit` bytes.
     """
     if protocol.is_longer(next(iter(header_lines(scope, "content-length")), None), limit):
-        raise problems.body_too_large(limit)
+        raise protocol.refused(problems.body_too_large(limit))
     body = bytearray()
     while True:
         message = await receive()
@@ -58,7 +58,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
             return None
         body += message.get("body", b"")
         if len(body) > limit:
-            raise problems.body_too_large(limit)
+            raise protocol.refused(problems.body_too_large(limit))
         if not message.get("more_body", False):
             return bytes(body)
 
@@ -203,6 +203,7 @@ class Run:
                 await app({**scope, "outboxkit.steps": without}, replayed(self._body, receive), send)
             return
         outcome = await self._begin()
+        protocol.count(outcome)
         if isinstance(outcome, Fresh):
             await self._run(app, scope, send, outcome)
         else:

@@ -155,6 +155,7 @@ class Idempotent:
             with self._places.taken(principal or request_key) as may_wait:
                 if may_wait:
                     outcome = await at_once(session, idempotency.begin, **question, wait=self.rules.wait)
+        protocol.count(outcome)
         if isinstance(outcome, Fresh):
             state.work = Work(session, self.rules, question, outcome)
             return

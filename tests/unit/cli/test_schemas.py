@@ -10,7 +10,7 @@ from tests.unit.schemas.releases import release
 
 ORDER = "@event('OrderPlaced'{})\n@dataclass\nclass OrderPlaced:\n    number: {}\n"
 HANDLER = "@inbox_handler('Book')\ndef book(session, event: OrderPlaced): ...\n"
-UPCAST = "@upcast('OrderPlaced', 1)\ndef change(document):\n    return document\n"
+UPCAST = "@upcast('OrderPlaced', 1)\ndef change(document):\n    return {'number': str(document['number'])}\n"
 CURE = (
     "raise the version, @event('OrderPlaced', version=2), and write @upcast('OrderPlaced', 1) for messages of version 1"
 )

@@ -12,6 +12,7 @@ from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.consumer import Decision
 from outboxkit.consumer.key_queues import Arrival, Mode
+from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Reports
 from outboxkit.outage import Outage
@@ -21,7 +22,15 @@ FAILED = Decision(Outcome.DEAD, "failed", "ValueError: boom")
 
 
 def records(engine: AsyncEngine, queue: str = "billing") -> Records:
-    return Records(engine=engine, queue=queue, outage=Outage("test"), outcomes=Counter(), reports=Reports(queue=queue))
+    subscriber = MemorySubscriber(MemoryBroker(), queue, [])
+    return Records(
+        engine=engine,
+        queue=queue,
+        outage=Outage("test"),
+        outcomes=Counter(),
+        reports=Reports(queue=queue),
+        measurements=ConsumerMeasurements(subscriber, [], queue=queue),
+    )
 
 
 REFUSE_KEYS = """CREATE TRIGGER refuse_keys BEFORE INSERT ON outboxkit_dead_letter WHEN NEW.key IS NOT NULL

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -91,7 +92,7 @@ class Pair:
             message = Message(id=id_, type="OrderConfirmed", payload=b'{"order_id":1,"total":"5"}', created_at=NOW)
             self.subscribers[queue].queue.put(message)
 
-    def consumers(self, **functions: Callable[..., Any]) -> Consumers:
+    def consumers(self, timeout: timedelta | None = None, **functions: Callable[..., Any]) -> Consumers:
         return Consumers(
             [
                 Consumer(
@@ -103,7 +104,8 @@ class Pair:
                     clock=lambda: NOW,
                 )
                 for queue, function in functions.items()
-            ]
+            ],
+            shutdown_timeout=timeout,
         )
 
 
@@ -131,6 +133,54 @@ async def test_the_first_error_stops_the_others(pair: Pair, monkeypatch: pytest.
         await asyncio.wait_for(consumers.run(pair.stop), 10)
     with pytest.raises(ConfigurationError, match="another kind"):
         await asyncio.wait_for(consumers.drain(pair.stop), 10)
+
+
+async def test_what_does_not_end_in_time_after_an_error_is_given_back(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    started, gate = asyncio.Event(), asyncio.Event()
+
+    async def hangs(session: Any, event: OrderConfirmed) -> None:
+        started.set()
+        await gate.wait()
+
+    async def refused() -> None:
+        pair.put("billing", "1")  # not before: its transaction is SQLite's only writer
+        await started.wait()
+        raise ConfigurationError("another kind of queue")
+
+    monkeypatch.setattr(pair.subscribers["mails"], "connect", refused)
+    consumers = pair.consumers(timedelta(milliseconds=1), billing=hangs, mails=work)
+    with structlog.testing.capture_logs() as logged, pytest.raises(ConfigurationError, match="another kind"):
+        await asyncio.wait_for(consumers.run(pair.stop), 60)
+    assert [line["message_id"] for line in logged if line["event"].startswith("gave up waiting, rolled back")] == ["1"]
+    await pair.subscribers["billing"].close()
+    assert [each.message.id for each in pair.subscribers["billing"].queue.ready] == ["1"]
+
+
+async def test_after_an_error_the_others_finish_what_runs(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    started, gate, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def waits(session: Any, event: OrderConfirmed) -> None:
+        started.set()
+        await gate.wait()
+
+    async def refused() -> None:
+        pair.put("billing", "1")  # not before: its transaction is SQLite's only writer
+        await started.wait()
+        raise ConfigurationError("another kind of queue")
+
+    async def stop_receiving() -> None:
+        stopping.set()
+
+    monkeypatch.setattr(pair.subscribers["mails"], "connect", refused)
+    monkeypatch.setattr(pair.subscribers["billing"], "stop_receiving", stop_receiving)
+    consumers = pair.consumers(timedelta(minutes=5), billing=waits, mails=work)
+    running = asyncio.create_task(consumers.run(pair.stop))
+    await stopping.wait()
+    assert not running.done()
+    gate.set()
+    with pytest.raises(ConfigurationError, match="another kind"):
+        await running
+    assert dict(consumers.outcomes) == {"processed": 1}
 
 
 async def test_one_hook_hears_of_failures_of_all_queues(pair: Pair):
@@ -166,6 +216,7 @@ async def test_settings_become_a_consumer_for_each_queue(database_url: str):
         found = {each._log._context["queue"]: each for each in made._consumers}
         assert {name: each._concurrency.transactions for name, each in found.items()} == {"billing": 5, "mails": 2}
         shares = {each._subscriber.max_unacked_bytes for each in found.values()}  # type: ignore[attr-defined]
+        assert made._seconds == chosen.shutdown_timeout.total_seconds()
         assert shares == {32 * 1024 * 1024}
         assert found["mails"].handlers == [handlers[1]]
     own = MemorySubscriber(MemoryBroker(), "billing", [])

@@ -2,7 +2,10 @@
 
 import asyncio
 import itertools
+import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from sqlalchemy.orm import Session
 from outboxkit import ConfigurationError, Outcome, Reject, inbox, inbox_handler
 from outboxkit.failures import traceback_of
 from outboxkit.inbox import AsyncCall, Call, Context, Wiring
+from outboxkit.inbox.invoke import invoke
 from tests.unit.inbox.middlewares import ASYNC, KINDS, PLAIN, book_of, deliver, done, told
 from tests.unit.shop import OrderConfirmed, count, effects, message
 
@@ -138,3 +142,45 @@ async def test_the_traceback_begins_in_the_handler(async_engine: AsyncEngine, ki
     _, *lines = traceback_of(raised.value).splitlines()
     assert "in book" in lines[0]
     assert len(lines) == 3
+
+
+@pytest.mark.parametrize("kind", [PLAIN, ASYNC])
+async def test_one_adds_few_calls_to_a_message(async_engine: AsyncEngine, kind: str):
+    def pass_on(call: Call, context: Context[Any]) -> None:
+        call()
+
+    async def pass_on_async(call: AsyncCall, context: Context[Any]) -> None:
+        await call()
+
+    middleware = pass_on if kind == PLAIN else pass_on_async
+    bare, wrapped = inbox.handler_of(idle_of(kind)), inbox.handler_of(idle_of(kind, middleware))
+    async with AsyncSession(async_engine) as session:
+        await session.run_sync(calls_of, bare)  # what is made once
+        more = await session.run_sync(calls_of, wrapped) - await session.run_sync(calls_of, bare)
+    assert 0 < more <= 10
+
+
+def idle_of(kind: str, *middleware: Any) -> Callable[..., Any]:
+    if kind == PLAIN:
+
+        @inbox_handler("Idle", middleware=middleware)
+        def idle(session: Session, event: OrderConfirmed) -> None: ...
+
+        return idle
+
+    @inbox_handler("Idle", middleware=middleware)
+    async def idle_async(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+    return idle_async
+
+
+def calls_of(session: Session, handler: inbox.Handler) -> int:
+    """The number of calls of Python functions that a message costs."""
+    event, calls = OrderConfirmed(7, Decimal(1)), list[str]()
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, what, _: calls.append(frame.f_code.co_name) if what == "call" else None)
+    try:
+        invoke(handler, session, event, message(), 1)
+    finally:
+        sys.setprofile(before)
+    return len(calls)

@@ -61,6 +61,7 @@ CREATE TABLE outboxkit_handler (
     handler VARCHAR(255) NOT NULL,
     queue VARCHAR(255) NOT NULL,
     function VARCHAR(255),
+    types TEXT,
     last_seen DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL,
     PRIMARY KEY (handler, queue)
 );

@@ -17,6 +17,7 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Drained, Relay, RelayPolicy
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import Settlement
+from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.pipeline import Pipeline
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.retry import Backoff
@@ -108,6 +109,7 @@ class Bench:
             policy=self.policy,
             on_settled=self.settled.append,
             clock=self.clock,
+            measurements=RelayMeasurements(self.publisher, self.destination),
         )
 
     async def drain(self, batch_size: int = 3) -> Drained:

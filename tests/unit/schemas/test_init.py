@@ -10,7 +10,7 @@ from outboxkit.events import declaration_of
 from outboxkit.schemas import Folder, SchemaChange, events_in, find_changes, json_schema
 from tests.unit.schemas.releases import event_with, release
 
-UPCAST = "@upcast('Shipped', 1)\ndef change(document):\n    return document\n"
+UPCAST = "@upcast('Shipped', 1)\ndef change(document):\n    return {'number': str(document['number'])}\n"
 RAISE = "raise the version, @event('Shipped', version=2), and write @upcast('Shipped', 1) for messages of version 1"
 OR_DEFAULT = ", or give the field a default"
 FIRST = "deploy consumers first: an old one may not read it"
@@ -61,6 +61,24 @@ def test_a_new_version_needs_its_upcast(folder: Folder):
     assert not told.breaking
     export(folder, new)
     assert list(find_changes([new], folder)) == []
+
+
+def test_upcasts_are_tried_with_documents_of_every_older_version(folder: Folder):
+    export(folder, event_with("number: int"), event_with("number: str", options=", version=2", before=UPCAST))
+    wrong = "@upcast('Shipped', 2)\ndef forget(document):\n    document['number'] = 1\n"
+    finding, new = find_changes([event_with("number: int", options=", version=3", before=UPCAST + wrong)], folder)
+    assert finding.breaking
+    assert finding.text.startswith("cannot read messages of version 1: the upcast release_")
+    assert finding.text.endswith("forget returned None; it must return the document of version 3")
+    assert finding.cure == 'correct the upcasts; a document made from the schema of version 1 is {"number": 1}'
+    assert new.text == "version 3 is new"
+
+
+def test_a_rename_is_told_beside_a_new_version(folder: Folder):
+    export(folder, event_with("number: int"))
+    renamed = f"{UPCAST}@event('Sent', version=2, aliases=('Shipped',))\n@dataclass\nclass Sent:\n    number: str\n"
+    findings = [(each.event, each.text, each.breaking) for each in find_changes([release(renamed).Sent], folder)]
+    assert findings == [("Sent", "version 2 is new", False), ("Sent", "was 'Shipped'", False)]
 
 
 def test_an_exported_version_is_not_taken_back(folder: Folder):

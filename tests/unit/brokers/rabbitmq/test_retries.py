@@ -110,6 +110,24 @@ async def test_an_answer_to_a_copy_that_nobody_waits_for_is_nobody_elses():
     assert await waiting is None
 
 
+async def test_in_the_turn_of_the_answer_the_next_copy_with_that_id_leaves():
+    made, written = copy_channel()
+    first = put(made, arrived("1"))
+    await asyncio.sleep(0)
+    written.take()
+
+    async def next_one() -> str | None:
+        made.ack(1, multiple=False)
+        return await made.put(arrived("1"), "billing.retry.1s", DeliveryHeaders(), "orders.eu", timeout=5)
+
+    second = asyncio.create_task(next_one())
+    await asyncio.sleep(0)
+    assert len(written.take()) == 3
+    made.returned("1", "NO_ROUTE")
+    made.ack(2, multiple=False)
+    assert (await first, await second) == (None, "NO_ROUTE")
+
+
 async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
     copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
     copies._channel, written = copy_channel()

@@ -1,0 +1,126 @@
+"""A consumer's measurements: what is recorded of its deliveries, once for a batch, if anybody collects."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from time import perf_counter
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from outboxkit import window
+from outboxkit.brokers import Malformed, Subscriber, system_of
+from outboxkit.consumer.reports import Failed
+from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
+from outboxkit.message import Message
+from outboxkit.outage import Clock
+from outboxkit.telemetry import catalogue, metrics
+
+T = TypeVar("T")
+Handled = tuple[Message | Malformed, str, Outcome]
+"""A message, the name of a handler, and its outcome there."""
+
+SAMPLE = 16
+"""The maximum number of messages of a batch whose age is recorded."""
+MOST_ERRORS = 50
+"""Classes of errors that are told apart."""
+SEVERAL = "several"
+
+
+class ConsumerMeasurements:
+    """Records the deliveries of one queue.
+
+    Args:
+        subscriber: of the queue.
+        handlers: whose types are told apart; every other type is `other`.
+        queue: its name.
+
+    Attributes:
+        in_flight: the number of deliveries that handlers are working on.
+    """
+
+    def __init__(self, subscriber: Subscriber, handlers: Sequence[Handler], *, queue: str) -> None:
+        self.in_flight = 0
+        self._queue = {"queue": queue}
+        self._types = metrics.BoundedNames((type_ for each in handlers for type_ in each.message_types), most=0)
+        self._errors = metrics.BoundedNames(most=MOST_ERRORS)
+        self._process = {
+            catalogue.SYSTEM: system_of(subscriber),
+            catalogue.PLACE: queue,
+            catalogue.OPERATION: "process",
+        }
+
+    def gauges(self) -> dict[catalogue.Metric, metrics.Read]:
+        """The gauges of a consumer that runs."""
+        return {catalogue.IN_FLIGHT: lambda: [(self.in_flight, self._queue)]}
+
+    def started(self, deliveries: int) -> None:
+        """Record deliveries that are about to be handled together."""
+        self.in_flight += deliveries
+        metrics.measure(catalogue.CONSUMED, deliveries, self._process)
+
+    def ended(self, deliveries: int) -> None:
+        """Note that these are in flight no more."""
+        self.in_flight -= deliveries
+
+    def isolated(self) -> None:
+        """Record a delivery that is handled alone, because it has come back."""
+        metrics.measure(catalogue.ISOLATED, 1, self._queue)
+
+    def lost(self) -> None:
+        """Record a lost connection."""
+        metrics.measure(catalogue.RECONNECTS, 1, self._queue)
+
+    def timed(self, work: Callable[[Session], T], handlers: Collection[str]) -> Callable[[Session], T]:
+        """The same work, whose duration is recorded each time that it runs, in whatever thread."""
+        if not metrics.is_on():
+            return work
+        names = set(handlers)
+        attributes = self._process | {"handler": names.pop() if len(names) == 1 else SEVERAL}
+
+        def run(session: Session) -> T:
+            started, error = perf_counter(), {}
+            try:
+                return work(session)
+            except BaseException as raised:
+                error = {catalogue.ERROR: self._errors(_class_of(raised))}
+                raise
+            finally:
+                metrics.measure(catalogue.PROCESS_DURATION, perf_counter() - started, attributes | error)
+
+        return run
+
+    def handled(self, handled: Sequence[Handled], *, now: Clock, batch: int = 0) -> None:
+        """Record outcomes that were committed together; `batch` is the number of deliveries if they shared a batch."""
+        if not metrics.is_on():
+            return
+        counts = Counter((message.type or "", name, outcome) for message, name, outcome in handled)
+        for (type_, name, outcome), count in counts.items():
+            self._count(type_, name, outcome, count)
+        if batch:
+            metrics.measure(catalogue.CONSUMER_BATCH_SIZE, batch, self._queue)
+        moment = now()
+        for message, _, outcome in handled[:: -(-len(handled) // SAMPLE)]:
+            if outcome is Outcome.PROCESSED and isinstance(message, Message):
+                since = window.message_time(message.id, message.created_at)
+                if since is not None:
+                    metrics.measure(catalogue.MESSAGE_AGE, max(0.0, (moment - since).total_seconds()), self._queue)
+
+    def failed(self, message: Message | Malformed, failed: Failed) -> None:
+        """Record retries and dead letters of one message, once for each handler."""
+        if metrics.is_on():
+            for name, decision in failed.items():
+                self._count(message.type or "", name or "", decision.outcome, 1)
+
+    def retried(self, delay: timedelta) -> None:
+        """Record a delivery that waits for another attempt."""
+        metrics.measure(catalogue.RETRIES, 1, self._queue | {"step": f"{delay.total_seconds():g}s"})
+
+    def _count(self, type_: str, handler: str, outcome: Outcome, count: int) -> None:
+        attributes = {"type": self._types(type_), "handler": handler, "outcome": str(outcome)}
+        metrics.measure(catalogue.DELIVERIES, count, self._queue | attributes)
+
+
+def _class_of(error: BaseException) -> str:
+    """The name of the error's class: of a batch the handler's own."""
+    return type(error.__cause__ if isinstance(error, BatchEntryFailed) else error).__name__

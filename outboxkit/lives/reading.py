@@ -1,0 +1,124 @@
+"""Reading a database for the life of a message: what indexes lead to, a bounded search, and what each row waits for."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+from sqlalchemy import Connection, RowMapping
+
+from outboxkit import schema
+from outboxkit.lives.clue import MOST, Clue
+from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
+from outboxkit.lives.rows import take_crashes, take_handled, take_letter, take_waiting
+from outboxkit.lives.searching import search
+from outboxkit.statements import activity, status
+from outboxkit.statements import lives as statements
+from outboxkit.statements.dialects import is_server
+
+MOST_NAMES = 200
+"""Handlers and queues whose rows are looked for."""
+MOST_EXPLAINED = 50
+"""Rows of the outbox of which it is found out what they wait for."""
+COUNTED_AHEAD = 10_000
+_LIMIT = {"limit": MOST}
+
+
+def find_messages(connection: Connection, clue: Clue, archive: Archive, *, patience: timedelta) -> None:
+    """Find the messages of a clue, in the connection's transaction; the clue learns their ids.
+
+    Raises:
+        SchemaError: the tables are missing or old.
+    """
+    schema.check(connection)
+    dialect = connection.dialect.name
+    if is_server(dialect):
+        connection.execute(status.forbid_sorting())
+    if clue.key is not None:
+        of_key = _LIMIT | {"key": clue.key}
+        for statement in (statements.ready_of_key(), statements.held_of_key()):
+            for row in connection.execute(statement, of_key).mappings():
+                take_waiting(archive, clue, row)
+        for row in connection.execute(statements.parked_of_key(), of_key).mappings():
+            take_letter(archive, clue, row)
+    else:
+        by_ids = _LIMIT | {"ids": sorted(clue.ids)}
+        for statement in (statements.delayed(dialect), statements.deduplicated(dialect)):
+            for row in connection.execute(statement, by_ids).mappings():
+                take_waiting(archive, clue, row)
+        for row in connection.execute(statements.dead(dialect), by_ids).mappings():
+            take_letter(archive, clue, row)
+    archive.oldest_kept = connection.execute(status.oldest_published()).scalar_one()
+    search(connection, clue, archive, patience=patience)
+
+
+def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
+    """Find what became of the messages that the clue has led to, and what those in the outbox wait for."""
+    dialect = connection.dialect.name
+    if is_server(dialect):
+        connection.execute(status.forbid_sorting())
+    most = {"most": MOST_NAMES + 1}
+    handlers = connection.execute(status.handlers(), most).scalars().all()
+    queues = connection.execute(status.queues_with_crashes(), most).scalars().all()
+    if len(handlers) > MOST_NAMES:
+        archive.cut["inbox"] = f"the inbox's rows of handlers behind {handlers[MOST_NAMES - 1]}"
+    by_ids = {"limit": 10 * MOST, "ids": sorted(clue.ids)}
+    for row in connection.execute(statements.handled(dialect), by_ids | {"handlers": list(handlers)}).mappings():
+        take_handled(archive, row)
+    for row in connection.execute(statements.crashes(dialect), by_ids | {"queues": list(queues)}).mappings():
+        take_crashes(archive, row)
+    for row in connection.execute(statements.dead(dialect), by_ids).mappings():
+        take_letter(archive, clue, row)
+    rows = connection.execute(statements.registered(), {"limit": 10 * MOST_NAMES}).mappings()
+    archive.handlers = tuple(_registered(row) for row in rows)
+    _explain(connection, clue, archive)
+
+
+def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:
+    """Find what rows of the outbox wait for, that of the given message first."""
+    rows = sorted(archive.waiting.values(), key=lambda row: (row.message.message_id != clue.message_id, row.position))
+    locks, relays = dict[int, Lock](), None
+    if is_server(connection.dialect.name) and rows:
+        positions = {"positions": [row.position for row in rows[:MOST_EXPLAINED]]}
+        for lock in connection.execute(statements.row_locks(), positions).mappings():
+            locks[lock["position"]] = Lock(lock["pid"], lock["name"], lock["since"])
+        names = [session["name"] for session in connection.execute(activity.sessions()).mappings()]
+        relays = sum(name.startswith("outboxkit relay") for name in names)
+    for row in rows[:MOST_EXPLAINED]:
+        around = _around(connection, row)
+        archive.waiting[row.position] = replace(
+            row, around=replace(around, lock=locks.get(row.position), relays=relays)
+        )
+
+
+def _around(connection: Connection, row: Waiting) -> Surroundings:
+    place = {"destination": row.message.destination, "position": row.position}
+    ahead = connection.execute(statements.count_ahead(), place | {"limit": COUNTED_AHEAD + 1}).scalar_one()
+    if row.message.key is None:
+        return Surroundings(ahead=ahead)
+    parameters = place | {"key": row.message.key}
+    ready = connection.execute(statements.first_ready_before(), parameters).mappings().one_or_none()
+    held = connection.execute(statements.first_held_before(), parameters).mappings().one_or_none()
+    letter = connection.execute(statements.parking(), parameters).mappings().one_or_none()
+    parking = None
+    if letter is not None:
+        parking = Neighbour(letter["message_id"], error=letter["error"], number=letter["id"], reason=letter["reason"])
+    return Surroundings(ready=_neighbour(ready), held=_neighbour(held), parking=parking, ahead=ahead)
+
+
+def _neighbour(row: RowMapping | None) -> Neighbour | None:
+    if row is None:
+        return None
+    return Neighbour(row["message_id"], row["position"], row["due_at"], row["attempts"], row["last_error"])
+
+
+def _registered(row: RowMapping) -> Registered:
+    return Registered(row["handler"], row["queue"], types_of(row["types"]), row["last_seen"])
+
+
+def types_of(text: str | None) -> tuple[str, ...] | None:
+    """The types in a row of `outboxkit_handler`; None if they are not known."""
+    try:
+        types = json.loads(text or "null")
+    except ValueError:
+        return None
+    return tuple(each for each in types if isinstance(each, str)) if isinstance(types, list) else None

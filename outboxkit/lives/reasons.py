@@ -1,0 +1,179 @@
+"""The reason for which a message is where it is, as a sentence, and what repairs it. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from outboxkit.failures import printable
+from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Letter, Lock, Neighbour, Registered, Waiting
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.statements.activity import NEVER
+from outboxkit.tables import PARKED
+
+NAMES = 120
+COUNTED = 10_000
+OUR_RELAY = "outboxkit relay"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A sentence about the state of a message.
+
+    Attributes:
+        kind: `locked`, `parked`, `behind`, `retry`, `delayed`, `ready`, `no relay`, `dead`, `started`, `not handled`,
+            `handled`, `discarded`, `replayed` or `published`.
+        text: the sentence.
+        database: the database whose tables say so.
+        cure: commands, or what to do; empty if nothing is to be done.
+    """
+
+    kind: str
+    text: str
+    database: str
+    cure: tuple[str, ...] = ()
+
+
+def legible(text: str | None) -> str:
+    """A name from the tables in one line, cut off if it is long."""
+    return printable(text or "-", NAMES)
+
+
+def written(moment: datetime | None) -> str:
+    """A moment in UTC, to the second."""
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def why_it_waits(row: Waiting, now: datetime) -> Explanation:
+    """The one thing that a row of the outbox waits for."""
+    around = row.around
+    if around.lock is not None:
+        return _locked(row, around.lock)
+    if around.parking is not None:
+        return _parked(row, around.parking)
+    if around.held is not None:
+        return _behind(row, around.held)
+    if row.due_at is not None:
+        return _until(row, row.due_at, now)
+    return _ready(row) if around.ready is None else _behind(row, around.ready)
+
+
+def _until(row: Waiting, due_at: datetime, now: datetime) -> Explanation:
+    if due_at >= PARKED:
+        text = f"its key {legible(row.message.key)} is parked, and no open dead letter parks it any more"
+        return Explanation("parked", text, row.database)
+    if row.held and row.last_error is not None:
+        text = f"attempt {row.attempts} failed, and the next one is due at {written(due_at)}: {legible(row.last_error)}"
+        if due_at > now or row.around.relays != 0:
+            return Explanation("retry", text, row.database)
+        return Explanation("no relay", f"no relay is connected to this database; {text}", row.database, (_relay(row),))
+    if due_at > now:
+        why = "it waited behind a message of its key, and is" if row.held else "it is delayed by its deliver_at, and"
+        return Explanation("delayed", f"{why} due at {written(due_at)}", row.database)
+    return _ready(row)
+
+
+def _locked(row: Waiting, lock: Lock) -> Explanation:
+    since = f", since {written(lock.since)}" if lock.since is not None else ""
+    if (lock.name or "").startswith(OUR_RELAY):
+        return Explanation("locked", f"a relay has it in hand: session {lock.pid}{since}", row.database)
+    text = f"session {lock.pid} ({legible(lock.name)}) has locked its row{since}, and relays skip it until that ends"
+    return Explanation(
+        "locked", text, row.database, (f"end that transaction, or SELECT pg_terminate_backend({lock.pid})",)
+    )
+
+
+def _parked(row: Waiting, parking: Neighbour) -> Explanation:
+    because = f": {legible(parking.error)}" if parking.error else ""
+    text = (
+        f"its key {legible(row.message.key)} is parked by dead letter {parking.number}, message "
+        f"{legible(parking.message_id)}, {legible(parking.reason)}{because}"
+    )
+    cure = (f"outboxkit dead replay {parking.number}", f"outboxkit dead discard {parking.number}")
+    return Explanation("parked", text, row.database, cure)
+
+
+def _behind(row: Waiting, first: Neighbour) -> Explanation:
+    text = f"it is behind message {legible(first.message_id)} of its key {legible(row.message.key)}"
+    if first.due_at is not None and first.due_at >= PARKED:
+        text += ", which is parked"
+    elif first.due_at is not None:
+        text += f", whose next attempt is due at {written(first.due_at)}"
+    if first.error is not None:
+        text += f" after attempt {first.attempts}: {legible(first.error)}"
+    return Explanation("behind", text, row.database, (f"outboxkit trace {legible(first.message_id)}",))
+
+
+def _ready(row: Waiting) -> Explanation:
+    destination = row.message.destination or DEFAULT_DESTINATION
+    many = f"more than {COUNTED}" if row.around.ahead > COUNTED else str(row.around.ahead)
+    ahead = f"{many} messages to {legible(destination)} are before it" if row.around.ahead else "it is the next one"
+    if row.around.relays == 0:
+        text = f"no relay is connected to this database; {ahead}"
+        return Explanation("no relay", text, row.database, (_relay(row),))
+    return Explanation("ready", f"it waits for the relay of {legible(destination)}; {ahead}", row.database)
+
+
+def _relay(row: Waiting) -> str:
+    destination = row.message.destination or DEFAULT_DESTINATION
+    option = "" if destination == DEFAULT_DESTINATION else f" --destination {legible(destination)}"
+    return f"outboxkit relay{option}"
+
+
+def of_letter(letter: Letter) -> Explanation:
+    """The reason of a dead letter: open, replayed or discarded."""
+    by = f" of handler {legible(letter.handler)}" if letter.handler else ""
+    because = f": {legible(letter.error)}" if letter.error else ""
+    text = f"dead letter {letter.number} of the {letter.side}{by}, {legible(letter.reason)}{because}"
+    if letter.resolution is None:
+        parks = f"; it parks the key {legible(letter.message.key)}" if letter.parked else ""
+        cure = (f"outboxkit dead replay {letter.number}", f"outboxkit dead discard {letter.number}")
+        return Explanation("dead", text + parks, letter.database, cure)
+    done = f"dead letter {letter.number} was {letter.resolution} by {legible(letter.resolved_by)}"
+    return Explanation(letter.resolution, f"{done} at {written(letter.resolved_at)}", letter.database)
+
+
+def of_crashes(record: Crashes) -> Explanation:
+    """The reason of a crash record."""
+    if record.starts:
+        times = "once" if record.starts == 1 else f"{record.starts} times"
+        text = f"the consumer of queue {legible(record.queue)} started it {times} without an end: it runs now, or its "
+        return Explanation("started", f"{text}process ended", record.database)
+    text = f"the consumer of queue {legible(record.queue)} keeps an order, and tries it again after {record.failures} "
+    return Explanation("started", f"{text}failures", record.database)
+
+
+def of_handled(row: InboxEntry) -> Explanation:
+    """The reason of a row of the inbox."""
+    return Explanation("handled", f"{legible(row.handler)} handled it at {written(row.processed_at)}", row.database)
+
+
+def expected(message: Identity, archive: Archive) -> list[Registered]:
+    """The registered handlers that take a message of this type from the broker, as far as their types are known."""
+    if message.destination not in (None, DEFAULT_DESTINATION):
+        return []
+    return [
+        each
+        for each in archive.handlers
+        if each.types is not None
+        and message.type in each.types
+        and each.last_seen > NEVER
+        and message.queue in (None, each.queue)
+    ]
+
+
+def not_handled(
+    message: Identity, archive: Archive, handled: Sequence[InboxEntry], letters: Sequence[Letter]
+) -> Iterator[Explanation]:
+    """A reason for each handler that takes messages of this type and has neither handled nor given up this one."""
+    done = {row.handler for row in handled} | {letter.handler for letter in letters if letter.side == "inbox"}
+    if None in done:
+        return
+    for each in expected(message, archive):
+        if each.handler not in done:
+            queue = legible(each.queue)
+            text = (
+                f"{legible(each.handler)} of queue {queue} takes this type and has not handled it. It is in the queue, "
+                "or waits there for its next attempt, or the queue was not bound"
+            )
+            cure = (f"look at the length of {queue} and of its .retry queues, and whether its consumer runs",)
+            yield Explanation("not handled", text, archive.database, cure)

@@ -1,0 +1,174 @@
+"""The lives of messages, assembled from the entries of all databases, with the messages that each has caused. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+
+from outboxkit import ids
+from outboxkit.lives import reasons
+from outboxkit.lives.clue import Clue
+from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Kept, Letter, Waiting
+from outboxkit.lives.reasons import Explanation
+from outboxkit.lives.timeline import Entry, Event, timeline_of
+
+ORDER = ("waiting", "dead", "started", "not handled", "published", "handled", "discarded", "replayed")
+"""The states, the one that matters most first."""
+_IN_OUTBOX = ("locked", "parked", "behind", "retry", "delayed", "ready", "no relay")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The entries of one message in one database."""
+
+    archive: Archive
+    waiting: Sequence[Waiting]
+    kept: Sequence[Kept]
+    letters: Sequence[Letter]
+    handled: Sequence[InboxEntry]
+    crashes: Sequence[Crashes]
+
+    def entries(self) -> list[Entry]:
+        """All of them."""
+        return [*self.waiting, *self.kept, *self.letters, *self.handled, *self.crashes]
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The life of one message.
+
+    Attributes:
+        message: what is known of it.
+        state: the one that matters most: `waiting`, `dead`, `started`, `not handled`, `published`, `handled`,
+            `discarded` or `replayed`.
+        reasons: a sentence for each thing that is to be known of its state, with its cure.
+        timeline: what happened, in the order of time.
+        unknown: what the tables do not tell, and the setting that would have kept it.
+        caused: the ids of the messages that its handlers added.
+    """
+
+    message: Identity
+    state: str
+    reasons: tuple[Explanation, ...]
+    timeline: tuple[Event, ...]
+    unknown: tuple[str, ...]
+    caused: tuple[str, ...]
+
+
+def lives(archives: Sequence[Archive]) -> dict[str, Life]:
+    """The lives of all messages that were found, by their ids; the oldest first."""
+    known = {id_ for archive in archives for id_ in _ids(archive)}
+    ordered = sorted((_life(id_, archives) for id_ in known), key=_age)
+    return {life.message.message_id or "": life for life in ordered}
+
+
+def selected(clue: Clue, all_: dict[str, Life]) -> list[Life]:
+    """The lives that were asked for: of the id, of the key, or the first ones of the story."""
+    if clue.message_id is not None:
+        return [life for id_, life in all_.items() if id_ == clue.message_id]
+    if clue.key is not None:
+        return [life for life in all_.values() if life.message.key == clue.key]
+    inside = {id_ for life in all_.values() for id_ in life.caused}
+    return [life for id_, life in all_.items() if id_ not in inside]
+
+
+def _age(life: Life) -> tuple[str, str]:
+    first = next((event.at for event in life.timeline if event.at is not None), None)
+    return (first.isoformat() if first else "9999", life.message.message_id or "")
+
+
+def _ids(archive: Archive) -> Iterator[str]:
+    yield from (message.message_id for message in archive.identities() if message.message_id is not None)
+    yield from (id_ for _, id_ in (*archive.handled, *archive.crashes))
+
+
+def _life(id_: str, archives: Sequence[Archive]) -> Life:
+    parts = [part for archive in archives if (part := _part(id_, archive)).entries()]
+    message = _merged(id_, parts)
+    why = [reason for archive in archives for reason in _reasons(message, _part(id_, archive))]
+    states = {"waiting" if reason.kind in _IN_OUTBOX else reason.kind for reason in why}
+    if not states or states <= {"replayed"}:
+        states.add("published")
+    children = {
+        child.message_id or ""
+        for archive in archives
+        for child in archive.identities()
+        if child.causation_id == id_ and child.message_id != id_
+    }
+    entries = [entry for part in parts for entry in part.entries()]
+    return Life(
+        message=message,
+        state=min(states, key=ORDER.index),
+        reasons=tuple(why),
+        timeline=tuple(timeline_of(message, entries)),
+        unknown=tuple(_unknown(id_, message, parts, archives)),
+        caused=tuple(sorted(children)),
+    )
+
+
+def _part(id_: str, archive: Archive) -> Found:
+    return Found(
+        archive,
+        [row for row in archive.waiting.values() if row.message.message_id == id_],
+        [row for row in archive.kept.values() if row.message.message_id == id_],
+        [row for row in archive.letters.values() if row.message.message_id == id_],
+        [row for (_, of), row in archive.handled.items() if of == id_],
+        [row for (_, of), row in archive.crashes.items() if of == id_],
+    )
+
+
+def _merged(id_: str, parts: Sequence[Found]) -> Identity:
+    """The first value of each property: of the producer's rows, then of dead letters."""
+    rows = [row.message for part in parts for row in part.waiting]
+    rows += [row.message for part in parts for row in part.kept]
+    rows += [row.message for part in parts for row in part.letters]
+    types = [row.type for part in parts for row in part.handled]
+    values = {
+        each.name: next((value for row in rows if (value := getattr(row, each.name)) is not None), None)
+        for each in fields(Identity)
+    }
+    if any(row.queue is None for row in rows):
+        values["queue"] = None  # a copy of it was for one queue, and the message itself for all
+    return Identity(**values | {"message_id": id_, "type": values["type"] or next(iter(types), None)})
+
+
+def _reasons(message: Identity, part: Found) -> Iterator[Explanation]:
+    yield from (reasons.why_it_waits(row, part.archive.now) for row in part.waiting)
+    yield from (reasons.of_letter(row) for row in part.letters if row.resolution is None)
+    yield from (reasons.of_crashes(row) for row in part.crashes)
+    if not part.waiting:
+        yield from reasons.not_handled(message, part.archive, part.handled, part.letters)
+    discarded = {row.handler for row in part.letters if row.resolution == "discarded"}
+    yield from (reasons.of_handled(row) for row in part.handled if row.handler not in discarded)
+    yield from (reasons.of_letter(row) for row in part.letters if row.resolution is not None)
+
+
+def _unknown(id_: str, message: Identity, parts: Sequence[Found], archives: Sequence[Archive]) -> Iterator[str]:
+    """The things that the tables do not tell of this message."""
+    born = ids.time_of(id_) or message.created_at
+    is_in_outbox = any(part.waiting for part in parts)
+    if not is_in_outbox and not any(part.kept for part in parts):
+        yield from _not_kept(born, archives)
+    if not is_in_outbox and not any(part.handled or part.letters for part in parts):
+        consuming = any(archive.handlers for archive in archives)
+        elsewhere = "no consumer works on these databases; add the consumer's with --also"
+        forgotten = "its inbox row may be older than OUTBOXKIT_INBOX_RETENTION"
+        yield f"whether a handler has processed it: {forgotten if consuming else elsewhere}"
+    for row in (row for part in parts for row in part.handled):
+        if row.attempts > 1:
+            yield f"the errors of the attempts of {reasons.legible(row.handler)} before the last: its log has them"
+
+
+def _not_kept(born: datetime | None, archives: Sequence[Archive]) -> Iterator[str]:
+    oldest = min((archive.oldest_kept for archive in archives if archive.oldest_kept is not None), default=None)
+    if oldest is None:
+        yield (
+            "when it was published, and whether it was: no published message is kept. OUTBOXKIT_PUBLISHED_RETENTION at "
+            "the relay keeps them"
+        )
+    elif born is not None and born < oldest:
+        yield (
+            f"when it was published: kept messages begin at {reasons.written(oldest)}. A longer "
+            "OUTBOXKIT_PUBLISHED_RETENTION keeps more"
+        )
+    elif not any("published" in archive.cut for archive in archives):
+        yield "when it was published: it is not among the kept messages, and not in the outbox of these databases"

@@ -1,0 +1,186 @@
+"""The gauges of the tables: read from the database when somebody collects, and kept for a few seconds.
+
+They need no event loop, so that they go on while a worker hangs. They run in a thread of their own, which nobody waits
+for if the database does not answer.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import UTC, datetime
+from functools import partial
+from threading import Lock, Thread
+
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import engines
+from outboxkit.errors import ConfigurationError
+from outboxkit.sqlstates import sqlstate_of
+from outboxkit.statements import activity, partitions, status
+from outboxkit.statements.dialects import SNAPSHOT, is_server
+from outboxkit.telemetry import catalogue, metrics
+from outboxkit.telemetry.catalogue import Metric
+from outboxkit.telemetry.metrics import NONE, Reading
+
+Readings = dict[Metric, list[Reading]]
+
+KEPT_SECONDS = 5.0
+"""Readings are that old at most."""
+PATIENCE_SECONDS = 3.0
+"""The time for which a collection waits for the database, before it does without."""
+COUNTED = 10_000
+"""Rows of a kind that are counted, and no more."""
+MOST_DESTINATIONS = 20
+LIMIT = {"limit": COUNTED}
+GAUGES = catalogue.CATALOGUE["The tables"]
+
+
+class TableReader:
+    """Reads the gauges of a database, at most one time every few seconds, however many collect.
+
+    Args:
+        engine: for one connection at a time.
+        now: the wall clock, for tests.
+        monotonic: a monotonic clock in seconds, for tests.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine = engine
+        self._now, self._monotonic = now, monotonic
+        self._lock = Lock()
+        self._due = float("-inf")
+        self._readings: Readings = {}
+        self._reading: Thread | None = None
+        self._given_up: Thread | None = None
+
+    def read(self, metric: Metric) -> Iterable[Reading]:
+        """The readings of one gauge. None if the database does not answer, or if this role may not read the table."""
+        with self._lock:
+            if self._reading is None or (self._monotonic() >= self._due and not self._reading.is_alive()):
+                self._readings = {}
+                self._reading = Thread(target=self._refresh, name="outboxkit gauges", daemon=True)
+                self._reading.start()
+            if self._reading is not self._given_up or not self._reading.is_alive():
+                self._reading.join(PATIENCE_SECONDS)
+            self._given_up = self._reading if self._reading.is_alive() else None
+            return () if self._given_up else self._readings.get(metric, ())
+
+    def _refresh(self) -> None:
+        readings: Readings = {}
+        try:
+            for part in PARTS if is_server(self._engine.dialect.name) else PARTS_OF_EACH:
+                if not self._add(readings, part):
+                    break
+        finally:
+            self._readings, self._due = readings, self._monotonic() + KEPT_SECONDS
+
+    def _add(self, readings: Readings, part: "Part") -> bool:
+        """Add one part's readings, if its tables may be read. False: the database is away."""
+        try:
+            with self._engine.connect() as connection:
+                if is_server(connection.dialect.name):
+                    connection.execution_options(**SNAPSHOT)
+                    connection.execute(status.forbid_sorting())
+                    connection.execute(status.limit_reading())
+                readings |= part(connection, self._now())
+        except DBAPIError as error:
+            return sqlstate_of(error) is not None and not error.connection_invalidated
+        return True
+
+
+Part = Callable[[Connection, datetime], Readings]
+
+
+def _outbox(connection: Connection, now: datetime) -> Readings:
+    names = connection.execute(status.destinations(), LIMIT | {"most": MOST_DESTINATIONS}).scalars().all()
+    counts, ages = list[Reading](), list[Reading]()
+    for name in names[:MOST_DESTINATIONS]:
+        ours = LIMIT | {"destination": name}
+        ready, oldest_ready = connection.execute(status.ready(), ours).one()
+        later = connection.execute(status.waiting(), ours).all()
+        parked = connection.execute(status.parked(), ours).scalar_one()
+        states = {"ready": ready, "waiting": sum(row[1] for row in later), "parked": parked}
+        counts += [(count, {"destination": name, "state": state}) for state, count in states.items()]
+        since = [
+            moment for moment in (oldest_ready, *(row[2] for row in later)) if moment is not None and moment <= now
+        ]
+        if since:
+            ages.append(((now - min(since)).total_seconds(), {"destination": name}))
+    return {catalogue.OUTBOX_MESSAGES: counts, catalogue.OLDEST_AGE: ages}
+
+
+def _dead_letters(connection: Connection, _: datetime) -> Readings:
+    rows = connection.execute(status.dead_open(), LIMIT).all()
+    return {catalogue.DEAD_OPEN: [(row.rows, {"side": row.side, "reason": row.reason}) for row in rows]}
+
+
+def _parked_keys(connection: Connection, _: datetime) -> Readings:
+    return {catalogue.PARKED_KEYS: [(connection.execute(status.count_parked_keys(), LIMIT).scalar_one(), NONE)]}
+
+
+def _database(connection: Connection, now: datetime) -> Readings:
+    oldest = connection.execute(activity.oldest_transaction()).first()
+    since = oldest.since if oldest is not None else None
+    vacuum = connection.execute(activity.vacuum()).first()
+    return {
+        catalogue.OLDEST_TRANSACTION_AGE: [((now - since).total_seconds(), NONE)] if since is not None else [],
+        catalogue.DEAD_ROWS: [(vacuum.dead_rows, NONE)] if vacuum is not None else [],
+    }
+
+
+def _inbox(connection: Connection, _: datetime) -> Readings:
+    names = [row[3] for row in connection.execute(partitions.attached(partitions.INBOX))]
+    days = [day for name in names if name is not None and (day := partitions.INBOX.day_of(name)) is not None]
+    oldest = [datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp() for day in sorted(days)[:1]]
+    return {catalogue.INBOX_OLDEST_DAY: [(second, NONE) for second in oldest]}
+
+
+PARTS_OF_EACH: tuple[Part, ...] = (_outbox, _dead_letters, _parked_keys)
+PARTS: tuple[Part, ...] = (*PARTS_OF_EACH, _database, _inbox)
+"""The parts that are read one after the other. A role that may not read one has the others."""
+
+
+class TableGauges:
+    """The gauges of the tables in a process that works on them.
+
+    Args:
+        engine: of the process; the gauges have a connection of their own, made as this one's are.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._reader: Engine | None = None
+
+    async def open(self) -> None:
+        """Make ready to read, if anybody collects. A database in memory has no gauges.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database is away.
+        """
+        if metrics.is_on():
+            try:
+                self._reader = await engines.reader_beside(self._engine)
+            except ConfigurationError:
+                return
+
+    def observed(self) -> AbstractContextManager[None]:
+        """Have the gauges read while the block runs."""
+        return nullcontext() if self._reader is None else _observed(self._reader)
+
+
+@contextmanager
+def _observed(engine: Engine) -> Iterator[None]:
+    reader = TableReader(engine)
+    try:
+        with metrics.observed({metric: partial(reader.read, metric) for metric in GAUGES}):
+            yield
+    finally:
+        engine.dispose()

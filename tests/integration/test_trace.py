@@ -1,0 +1,133 @@
+"""What `outboxkit trace` reads in a database: the reason for which each row waits, and what became of a message."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, create_engine, insert
+
+from outboxkit import process, tables
+from outboxkit.lives import Archive, Clue, follow, lives
+from outboxkit.lives.reasons import Explanation
+from outboxkit.outage import utc_now
+from outboxkit.statements.dialects import is_server
+from tests.databases import SqliteCopies
+from tests.pages import libpq
+
+NOW = utc_now()
+HOUR = timedelta(hours=1)
+ROW = {"type": "OrderConfirmed", "payload": b"{}", "headers": b"{}", "content_type": "x", "key": "k"}
+LETTER = ROW | {"side": "outbox", "reason": "rejected", "error": "too large", "attempts": 10}
+RETRY = {"held": True, "due_at": NOW + HOUR, "attempts": 2, "last_error": "NO_ROUTE", "first_failed_at": NOW}
+
+
+def add(engine: Engine, *rows: dict[str, Any], table: Any = tables.outbox, base: dict[str, Any] = ROW) -> None:
+    with engine.begin() as connection:
+        for row in rows:
+            connection.execute(insert(table), base | row)
+
+
+def look(url: str, clue: Clue, *also: str) -> list[Archive]:
+    async def run() -> list[Archive]:
+        engines = [process.engine(each, name="outboxkit trace") for each in (url, *also)]
+        try:
+            return await follow(engines, clue, patience=timedelta(minutes=1))
+        finally:
+            for engine in engines:
+                await engine.dispose()
+
+    return asyncio.run(run())
+
+
+def explained(url: str, id_: str) -> Explanation:
+    (reason,) = lives(look(url, Clue(message_id=id_)))[id_].reasons
+    return reason
+
+
+def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
+    """Of two destinations, whose rows of one key do not wait for each other."""
+    add(
+        engine,
+        {"position": 1, "message_id": "retried"} | RETRY,
+        {"position": 2, "message_id": "behind"},
+        {"position": 3, "message_id": "elsewhere", "destination": "payments"},
+        {"position": 4, "message_id": "delayed", "key": None, "due_at": NOW + HOUR},
+        {"position": 5, "message_id": "parked", "key": "p", "held": True, "due_at": tables.PARKED},
+        {"position": 6, "message_id": "ready", "key": "r"},
+        {"position": 7, "message_id": "second", "key": "r"},
+        {"position": 8, "message_id": "unique", "key": "u", "dedup": True},
+    )
+    add(
+        engine, {"message_id": "dead", "key": "p", "position": 0, "parked": True}, table=tables.dead_letter, base=LETTER
+    )
+    waits = "no relay" if is_server(engine.dialect.name) else "ready"
+    kinds = {"retried": "retry", "behind": "behind", "elsewhere": waits, "delayed": "delayed"}
+    kinds |= {"parked": "parked", "ready": waits, "second": "behind", "unique": waits, "dead": "dead"}
+    for id_, kind in kinds.items():
+        assert explained(database_url, id_).kind == kind, id_
+    assert "behind message retried of its key k" in explained(database_url, "behind").text
+    assert "after attempt 2: NO_ROUTE" in explained(database_url, "behind").text
+    assert "parked by dead letter 1, message dead, rejected: too large" in explained(database_url, "parked").text
+    assert explained(database_url, "elsewhere").cure[:1] in ((), ("outboxkit relay --destination payments",))
+    assert "; 3 messages to default are before it" in explained(database_url, "unique").text
+    found = lives(look(database_url, Clue(key="k")))
+    assert list(found) == ["retried", "behind", "elsewhere"]
+
+
+def test_what_became_of_a_message(engine: Engine, database_url: str):
+    handled = {"handler": "H", "message_id": "m", "type": "OrderConfirmed", "attempts": 2, "duration_ms": 150}
+    add(engine, {"message_id": "m", "position": 1, "published_at": NOW}, table=tables.published)
+    add(engine, handled, table=tables.inbox, base={})
+    add(engine, {"queue": "q", "message_id": "m", "starts": 2}, table=tables.attempt, base={})
+    known = {"function": "shop.f", "types": '["OrderConfirmed"]'}
+    for name in ("H", "G"):
+        add(engine, known | {"handler": name, "queue": "q"}, table=tables.handler, base={})
+    dead = {"message_id": "m", "side": "inbox", "queue": "q", "handler": "F", "resolution": "replayed"}
+    add(engine, dead | {"resolved_by": "ann", "resolved_at": NOW}, table=tables.dead_letter, base=LETTER)
+    (archive,) = look(database_url, Clue(message_id="m"))
+    life = lives([archive])["m"]
+    assert [reason.kind for reason in life.reasons] == ["started", "not handled", "handled", "replayed"]
+    assert "G of queue q" in life.reasons[1].text
+    assert {event.what for event in life.timeline} == {"published", "handled", "started", "dead", "replayed"}
+    assert archive.cut == {}
+
+
+def test_a_second_database_names_the_story(
+    engine: Engine, database_url: str, migrated_sqlite: SqliteCopies, tmp_path: Path
+):
+    """The first one is asked again for what the second one knows: its correlation id."""
+    add(engine, {"message_id": "grandchild", "causation_id": "child", "correlation_id": "s"})
+    other = migrated_sqlite.copy(tmp_path / "other.db")
+    there = create_engine(other)
+    add(there, {"message_id": "m", "correlation_id": "s"})
+    add(there, {"message_id": "child", "causation_id": "m", "correlation_id": "s"})
+    there.dispose()
+    known = lives(look(database_url, Clue(message_id="m"), other))
+    assert (known["m"].caused, known["child"].caused) == (("child",), ("grandchild",))
+
+
+@pytest.mark.parametrize(
+    ("name", "text_"),
+    [("outboxkit relay", "a relay has it in hand: session"), ("psql", "(psql) has locked its row")],
+)
+def test_a_row_that_is_locked_names_the_session(pg_engine: Engine, postgresql_url: str, name: str, text_: str):
+    add(pg_engine, {"position": 1, "message_id": "m"}, {"position": 2, "message_id": "other"})
+    holder = psycopg.connect(libpq(postgresql_url), application_name=name)
+    holder.execute("SELECT position FROM outboxkit_outbox WHERE position = 1 FOR UPDATE")
+    try:
+        reason = explained(postgresql_url, "m")
+        assert reason.kind == "locked"
+        assert text_ in reason.text
+        assert str(holder.info.backend_pid) in reason.text
+        assert explained(postgresql_url, "other").kind == "behind"
+    finally:
+        holder.close()
+
+
+def test_it_reads_only(pg_engine: Engine, postgresql_url: str):
+    add(pg_engine, {"position": 1, "message_id": "m"})
+    url = f"{postgresql_url}{'&' if '?' in postgresql_url else '?'}options=-cdefault_transaction_read_only%3Don"
+    assert explained(url, "m").kind == "no relay"

@@ -1,0 +1,122 @@
+"""The reason for which a message is where it is."""
+
+from typing import Any
+
+import pytest
+
+from outboxkit.lives import reasons
+from outboxkit.lives.entries import Crashes, Lock, Neighbour, Surroundings
+from outboxkit.statements.activity import NEVER
+from outboxkit.tables import PARKED
+from tests.unit.lives.entries import NOW, SECOND, archive, handled, identity, letter, registered, waiting
+
+RETRY = {"held": True, "due_at": NOW + SECOND, "attempts": 2, "last_error": "unroutable: NO_ROUTE"}
+EARLIER = Neighbour("m-0", 5)
+FAILED = Neighbour("m-0", 5, NOW + SECOND, 2, "unroutable: NO_ROUTE")
+PARKING = Neighbour("m-0", error="too large", number=3, reason="rejected")
+
+
+@pytest.mark.parametrize(
+    ("row", "around", "kind", "text", "cure"),
+    [
+        ({}, Surroundings(), "ready", "it waits for the relay of default; it is the next one", ""),
+        (
+            {},
+            Surroundings(ahead=5),
+            "ready",
+            "it waits for the relay of default; 5 messages to default are before it",
+            "",
+        ),
+        ({}, Surroundings(relays=0), "no relay", "no relay is connected to this database; it is the next one", "relay"),
+        ({}, Surroundings(ready=EARLIER), "behind", "it is behind message m-0 of its key order-1", "trace m-0"),
+        (
+            {},
+            Surroundings(held=FAILED, ready=EARLIER),
+            "behind",
+            "whose next attempt is due at 2026-03-01 12:00:01 UTC after attempt 2: unroutable: NO_ROUTE",
+            "trace m-0",
+        ),
+        (
+            RETRY,
+            Surroundings(),
+            "retry",
+            "attempt 2 failed, and the next one is due at 2026-03-01 12:00:01 UTC: unroutable: NO_ROUTE",
+            "",
+        ),
+        (RETRY | {"due_at": NOW - SECOND}, Surroundings(relays=0), "no relay", "no relay is connected", "relay"),
+        (
+            {"held": True, "due_at": PARKED},
+            Surroundings(parking=PARKING),
+            "parked",
+            "its key order-1 is parked by dead letter 3, message m-0, rejected: too large",
+            "dead replay 3",
+        ),
+        ({"held": True, "due_at": PARKED}, Surroundings(), "parked", "no open dead letter parks it any more", ""),
+        ({}, Surroundings(parking=PARKING), "parked", "is parked by dead letter 3", "dead replay 3"),
+        (
+            {"due_at": NOW + SECOND},
+            Surroundings(),
+            "delayed",
+            "it is delayed by its deliver_at, and due at 2026-03-01 12:00:01 UTC",
+            "",
+        ),
+        ({"due_at": NOW - SECOND}, Surroundings(), "ready", "it waits for the relay", ""),
+        (
+            {},
+            Surroundings(lock=Lock(7, "outboxkit relay", NOW), parking=PARKING),
+            "locked",
+            "a relay has it in hand: session 7, since 2026-03-01 12:00:00 UTC",
+            "",
+        ),
+        ({}, Surroundings(lock=Lock(7, "psql", None)), "locked", "session 7 (psql) has locked", "end that transaction"),
+    ],
+)
+def test_a_row_waits_for_one_thing(row: dict[str, Any], around: Surroundings, kind: str, text: str, cure: str):
+    reason = reasons.why_it_waits(waiting(**row, around=around), NOW)
+    assert reason.kind == kind
+    assert text in reason.text
+    assert cure in "".join(reason.cure)
+    assert bool(cure) is bool(reason.cure)
+
+
+def test_the_relay_of_a_destination_is_named():
+    row = waiting(message=identity(destination="payments"), around=Surroundings(relays=0))
+    assert reasons.why_it_waits(row, NOW).cure == ("outboxkit relay --destination payments",)
+
+
+def test_names_cannot_move_the_cursor():
+    row = waiting(message=identity(key="a\x1b[2J"), around=Surroundings(ready=Neighbour("m\n", 1)))
+    assert reasons.why_it_waits(row, NOW).text == r"it is behind message m\n of its key a\x1b[2J"
+
+
+def test_a_dead_letter_says_what_repairs_it():
+    reason = reasons.of_letter(letter(parked=True))
+    assert reason.text == "dead letter 3 of the inbox of handler H, failed: ValueError: no; it parks the key order-1"
+    assert reason.cure == ("outboxkit dead replay 3", "outboxkit dead discard 3")
+    done = reasons.of_letter(letter(resolution="replayed", resolved_by="ann", resolved_at=NOW))
+    assert (done.kind, done.cure) == ("replayed", ())
+    assert done.text == "dead letter 3 was replayed by ann at 2026-03-01 12:00:00 UTC"
+
+
+def test_a_crash_record_is_a_start_or_a_failure():
+    record = Crashes("db", "m", "q", 2, 0, None, NOW)
+    assert "started it 2 times without an end" in reasons.of_crashes(record).text
+    assert "after 3 failures" in reasons.of_crashes(Crashes("db", "m", "q", 0, 3, NOW, NOW)).text
+
+
+def test_handlers_that_have_not_handled_it_are_known_by_their_types():
+    there = archive(
+        handlers=(
+            registered("H"),
+            registered("G", "other"),
+            registered("Retired", last_seen=NEVER),
+            registered("Unknown", types=None),
+            registered("Else", types=("OrderCancelled",)),
+        )
+    )
+    (reason,) = reasons.not_handled(identity(), there, [handled()], [])
+    assert reason.text.startswith("G of queue other takes this type and has not handled it.")
+    assert [each.handler for each in reasons.expected(identity(queue="q"), there)] == ["H"]
+    assert reasons.expected(identity(destination="payments"), there) == []
+    assert list(reasons.not_handled(identity(), there, [], [letter(handler=None)])) == []
+    assert list(reasons.not_handled(identity(), there, [handled()], [letter(handler="G")])) == []

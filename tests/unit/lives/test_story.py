@@ -1,0 +1,96 @@
+"""Lives, assembled from what several databases say."""
+
+from outboxkit import ids
+from outboxkit.lives import Clue, lives, selected
+from outboxkit.lives.entries import Crashes
+from outboxkit.lives.story import ORDER
+from tests.unit.lives.entries import NOW, SECOND, archive, handled, identity, kept, letter, registered, waiting
+
+HERE, THERE = "postgresql://shop", "postgresql://billing"
+
+
+def test_one_timeline_of_two_databases():
+    id_ = ids.new(at=NOW)
+    row = letter(
+        id_, first_failed_at=NOW + 2 * SECOND, resolution="replayed", resolved_by="ann", resolved_at=NOW + 9 * SECOND
+    )
+    here = archive(kept(id_, causation_id="m-0", trace_id="4bf9"), database=HERE)
+    there = archive(handled(id_, attempts=3, duration_ms=120, processed_at=NOW + 10 * SECOND), row, database=THERE)
+    life = lives([here, there])[id_]
+    assert [(event.what, event.text) for event in life.timeline] == [
+        ("added", "added, by the producer's clock, caused by m-0, in trace 4bf9"),
+        ("published", "published to the broker"),
+        ("refused", "failed for the first time"),
+        ("dead", "dead letter 3 of the inbox in queue q, handler H, failed after 10 attempts: ValueError: no"),
+        ("replayed", "dead letter 3 replayed by ann"),
+        ("handled", "handled by H, attempt 3, in 120 ms"),
+    ]
+    assert life.state == "handled"
+    assert life.unknown == ("the errors of the attempts of H before the last: its log has them",)
+
+
+def test_the_state_is_what_matters_most():
+    states = {
+        "waiting": archive(waiting(), handled()),
+        "dead": archive(kept(), letter(), handled(handler="G")),
+        "started": archive(kept(), Crashes("db", "m", "q", 1, 0, None, NOW)),
+        "not handled": archive(kept(), handlers=(registered(),)),
+        "published": archive(kept()),
+        "handled": archive(kept(), handled()),
+        "discarded": archive(handled(), letter(resolution="discarded", resolved_by="ann", resolved_at=NOW)),
+    }
+    for state, there in states.items():
+        assert lives([there])["m"].state == state
+    sent_back = archive(letter(resolution="replayed", resolved_by="ann", resolved_at=NOW))
+    assert lives([sent_back])["m"].state == "published"
+    assert {*states, "replayed"} == set(ORDER)
+
+
+def test_causes_are_a_tree_that_knows_both_databases():
+    here = archive(kept("a"), kept("b", 8, causation_id="a"))
+    there = archive(kept("c", 9, causation_id="b"), kept("d", 10, causation_id="b"), kept("e", 11, causation_id="e"))
+    known = lives([here, there])
+    assert {id_: life.caused for id_, life in known.items()} == {
+        "a": ("b",),
+        "b": ("c", "d"),
+        "c": (),
+        "d": (),
+        "e": (),
+    }
+    assert [life.message.message_id for life in selected(Clue(correlation_id="s"), known)] == ["a", "e"]
+    assert [life.message.message_id for life in selected(Clue(message_id="b"), known)] == ["b"]
+    assert len(selected(Clue(key="order-1"), known)) == 5
+    assert selected(Clue(key="order-2"), known) == []
+
+
+def test_a_message_that_only_the_inbox_knows():
+    life = lives([archive(handled(), handlers=(registered(),))])["m"]
+    assert (life.message.type, life.message.key, life.state) == ("OrderConfirmed", None, "handled")
+    (unknown,) = life.unknown
+    assert "OUTBOXKIT_PUBLISHED_RETENTION" in unknown
+
+
+def test_what_cannot_be_known_names_the_setting():
+    old = ids.new(at=NOW - 100 * SECOND)
+    (published, processed) = lives([archive(Crashes("db", old, "q", 1, 0, None, NOW), oldest_kept=NOW)])[old].unknown
+    assert "A longer OUTBOXKIT_PUBLISHED_RETENTION keeps more" in published
+    assert "add the consumer's with --also" in processed
+    new = ids.new(at=NOW + SECOND)
+    there = archive(Crashes("db", new, "q", 1, 0, None, NOW), oldest_kept=NOW, handlers=(registered(),))
+    published, processed = lives([there])[new].unknown
+    assert "not among the kept messages" in published
+    assert "OUTBOXKIT_INBOX_RETENTION" in processed
+    there.cut["published"] = "the rest"
+    assert len(lives([there])[new].unknown) == 1
+
+
+def test_a_copy_for_one_queue_does_not_hide_the_message_for_all():
+    there = archive(kept(), kept(position=8, queue="q"), handlers=(registered("G", "other"),))
+    assert lives([there])["m"].message.queue is None
+    assert lives([there])["m"].state == "not handled"
+
+
+def test_a_delayed_message_does_not_know_when_it_was_added():
+    delayed = waiting(message=identity(created_at=NOW + SECOND), due_at=NOW + SECOND)
+    (event,) = lives([archive(delayed)])["m"].timeline
+    assert (event.at, event.text) == (None, "added at a time that is not kept: it has a deliver_at")

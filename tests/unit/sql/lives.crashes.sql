@@ -1,0 +1,6 @@
+SELECT outboxkit_attempt.queue, outboxkit_attempt.message_id, outboxkit_attempt.starts,
+    outboxkit_attempt.failures, outboxkit_attempt.first_failed_at, outboxkit_attempt.touched_at
+FROM outboxkit_attempt
+WHERE outboxkit_attempt.queue = ANY (:queues::VARCHAR(255)[]) AND outboxkit_attempt.message_id = ANY
+    (:ids::VARCHAR(255)[])
+LIMIT :limit;

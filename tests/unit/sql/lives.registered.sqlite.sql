@@ -1,0 +1,5 @@
+SELECT outboxkit_handler.handler, outboxkit_handler.queue, outboxkit_handler.types,
+    outboxkit_handler.last_seen
+FROM outboxkit_handler
+ORDER BY outboxkit_handler.handler, outboxkit_handler.queue
+LIMIT :limit OFFSET :param_1;

@@ -1,0 +1,6 @@
+SELECT count(DISTINCT first."key") AS count_1
+FROM (SELECT outboxkit_dead_letter."key" AS "key"
+    FROM outboxkit_dead_letter
+    WHERE outboxkit_dead_letter.parked = 1
+    ORDER BY outboxkit_dead_letter."key"
+    LIMIT :limit OFFSET :param_1) AS first;

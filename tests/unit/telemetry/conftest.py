@@ -1,0 +1,13 @@
+"""Metrics that are collected while a test runs."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.measured import Measured, measuring
+
+
+@pytest.fixture
+def measured() -> Iterator[Measured]:
+    with measuring() as found:
+        yield found

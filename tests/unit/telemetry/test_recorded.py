@@ -1,0 +1,222 @@
+"""What relay, consumer, retention, requests and effects record, on SQLite and the broker inside the process."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session, sessionmaker
+
+from outboxkit import BrokerUnavailable, effects, idempotency, inbox_handler, problems
+from outboxkit.brokers import Receipt, Verdict
+from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Response
+from outboxkit.integrations import protocol
+from outboxkit.retention import Periods, Retention
+from outboxkit.telemetry import catalogue
+from tests.measured import Measured
+from tests.polling import eventually, eventually_async
+from tests.unit.consumer.conftest import Bench as Consuming
+from tests.unit.relay.conftest import Bench as Relaying
+from tests.unit.shop import NOW, OrderConfirmed, message
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def relaying(engine: Engine, async_engine: AsyncEngine, database_url: str) -> Relaying:
+    return Relaying(engine, async_engine, database_url)
+
+
+@pytest.fixture
+async def consuming(async_engine: AsyncEngine) -> Consuming:
+    return Consuming(async_engine)
+
+
+async def test_a_relay_records_the_fate_of_each_message(relaying: Relaying, measured: Measured):
+    answers = {"b": Verdict.REJECTED, "c": Verdict.POSTPONED, "d": Receipt(Verdict.REJECTED, "no", final=True)}
+    relaying.publisher.answer = lambda sent: answers.get(sent.id)
+    relaying.add("a", "b", "c", "d", "e")
+    relaying.add("f", type="Unwanted")
+    relaying.add("g", columns={"expires_at": NOW - HOUR})
+    relaying.add("h", type="Dull", columns={"discard_unroutable": True})
+    await relaying.drain(batch_size=100)
+    assert measured.of(catalogue.RELAY_MESSAGES, "type", "outcome") == {
+        ("OrderConfirmed", "published"): 2,
+        ("OrderConfirmed", "rejected"): 1,
+        ("OrderConfirmed", "postponed"): 1,
+        ("OrderConfirmed", "dead"): 2,
+        ("Unwanted", "unroutable"): 1,
+        ("Dull", "discarded"): 1,
+    }
+    assert measured.of(catalogue.RELAY_MESSAGES, "destination") == {"default": 8}
+    assert measured.of(catalogue.RELAY_DEAD, "reason") == {"rejected": 1, "expired": 1}
+    assert measured.of(catalogue.SENT, catalogue.ERROR) == {"": 2, "rejected": 2, "postponed": 1, "unroutable": 2}
+    assert measured.of(catalogue.SENT, catalogue.SYSTEM) == {"memory": 7}
+    assert measured.of(catalogue.RELAY_LAG) == {"": 2}
+    assert measured.of(catalogue.RELAY_BATCH_SIZE) == {"": 1}
+    assert measured.of(catalogue.RELAY_STEP_DURATION, "step") == {"claim": 1, "publish": 1, "settle": 1}
+
+
+async def test_the_lag_of_a_large_batch_is_that_of_a_sample(relaying: Relaying, measured: Measured):
+    relaying.add(*map(str, range(100)))
+    await relaying.drain(batch_size=100)
+    assert measured.of(catalogue.RELAY_MESSAGES, "outcome") == {"published": 100}
+    assert 10 <= measured.of(catalogue.RELAY_LAG)[""] <= 16
+
+
+async def test_a_publish_that_fails_is_recorded_with_its_error(relaying: Relaying, measured: Measured):
+    def lose(_: Any) -> None:
+        raise BrokerUnavailable("gone")
+
+    relaying.add("a")
+    relaying.publisher.answer = lose
+    running = asyncio.create_task(relaying.relay().run(relaying.stop))
+
+    async def errors() -> dict[Any, float]:
+        return measured.of(catalogue.OPERATION_DURATION, catalogue.ERROR)
+
+    await eventually_async(errors, lambda found: found.get("BrokerUnavailable", 0) > 0)
+    assert measured.of(catalogue.RELAY_CONNECTED, "server") == {"broker": 0, "database": 1}
+    relaying.publisher.answer = lambda sent: None
+
+    async def connected() -> dict[Any, float]:
+        return measured.of(catalogue.RELAY_CONNECTED, "server")
+
+    await eventually_async(connected, lambda found: found == {"broker": 1, "database": 1})
+    assert measured.of(catalogue.RELAY_LAST_PROGRESS)[""] > 0
+    assert measured.of(catalogue.FLOOR_GAP) == {"": 1}, "only a server has a floor that rises"
+    relaying.stop.set()
+    await running
+    assert measured.of(catalogue.RELAY_CONNECTED) == {}
+
+
+def order(number: int) -> Any:
+    return message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number)
+
+
+async def test_a_consumer_records_outcomes_by_handler(consuming: Consuming, measured: Measured):
+    @inbox_handler("Picky")
+    async def picky(session: AsyncSession, event: OrderConfirmed) -> None:
+        if event.order_id == 2:
+            raise ValueError("boom")
+
+    consuming.put(order(1), order(1), order(2), message(id="x", type="Foreign"))
+    await consuming.drain(picky, max_attempts=2)
+    assert measured.of(catalogue.DELIVERIES, "type", "handler", "outcome") == {
+        ("OrderConfirmed", "Picky", "processed"): 1,
+        ("OrderConfirmed", "Picky", "duplicate"): 1,
+        ("OrderConfirmed", "Picky", "retried"): 1,
+        ("OrderConfirmed", "Picky", "dead"): 1,
+        ("other", "", "retried"): 1,
+        ("other", "", "dead"): 1,
+    }
+    assert measured.of(catalogue.PROCESS_DURATION, "handler", catalogue.ERROR) == {
+        ("Picky", ""): 2,
+        ("Picky", "ValueError"): 2,
+    }
+    assert measured.of(catalogue.CONSUMED, catalogue.PLACE) == {"billing": 6}
+    assert measured.of(catalogue.RETRIES, "step") == {"1e-06s": 2}
+    assert measured.of(catalogue.MESSAGE_AGE, "queue") == {"billing": 1}
+
+
+async def test_a_batch_is_recorded_once(consuming: Consuming, measured: Measured):
+    @inbox_handler("Batched", batch=True)
+    async def batched(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+    consuming.put(*map(order, range(40)))
+    await consuming.drain(batched)
+    assert measured.of(catalogue.DELIVERIES, "handler", "outcome") == {("Batched", "processed"): 40}
+    batches = measured.of(catalogue.CONSUMER_BATCH_SIZE, "queue")["billing"]
+    assert measured.of(catalogue.PROCESS_DURATION, "handler") == {"Batched": batches}
+    assert measured.of(catalogue.MESSAGE_AGE)[""] <= 16 * batches
+
+
+async def test_deliveries_in_flight_are_a_gauge(consuming: Consuming, measured: Measured):
+    seen: list[dict[Any, float]] = []
+
+    @inbox_handler("Looks")
+    async def looks(session: AsyncSession, event: OrderConfirmed) -> None:
+        seen.append(measured.of(catalogue.IN_FLIGHT, "queue"))
+
+    consuming.put(order(1))
+    await consuming.drain(looks)
+    assert seen == [{"billing": 1}]
+    assert measured.of(catalogue.IN_FLIGHT) == {}, "it runs no more"
+
+
+async def test_a_message_that_comes_back_and_a_lost_connection(consuming: Consuming, measured: Measured):
+    @inbox_handler("Works")
+    async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+    original, failures = consuming.subscriber.receive, [BrokerUnavailable("gone")]
+
+    async def receive(*, wait: bool = True) -> Any:
+        if failures and wait:
+            raise failures.pop()
+        return await original(wait=wait)
+
+    consuming.subscriber.receive = receive
+    consuming.put(order(1))
+    consuming.subscriber.queue.requeue(consuming.subscriber.queue.ready.pop())
+    await consuming.drain(works)
+    assert measured.of(catalogue.ISOLATED, "queue") == {"billing": 1}
+    assert measured.of(catalogue.RECONNECTS, "queue") == {"billing": 1}
+
+
+async def test_retention_records_rows_and_its_last_round(async_engine: AsyncEngine, measured: Measured):
+    retention, stop = Retention(async_engine, Periods(inbox=HOUR)), asyncio.Event()
+    running = asyncio.create_task(retention.run(stop, interval=HOUR))
+
+    async def last_run() -> dict[Any, float]:
+        return measured.of(catalogue.RETENTION_LAST_RUN)
+
+    await eventually_async(last_run)
+    stop.set()
+    await running
+    names = {"inbox", "attempt", "dead_letter", "idempotency", "effect", "published"}
+    assert measured.of(catalogue.RETENTION_ROWS, "table").keys() == names
+    assert measured.of(catalogue.RETENTION_PARTITIONS, "table") == {"inbox": 0, "published": 0}
+
+
+def test_requests_are_recorded_by_outcome(measured: Measured):
+    fresh = Fresh("s", None, "k", "t", NOW, None, {}, b"")
+    for outcome in (fresh, Replay(Response(200, (), b""), NOW), InProgress(), Mismatch(), Mismatch()):
+        protocol.count(outcome)
+    with pytest.raises(problems.Problem):
+        protocol.keyed_request(protocol.IncomingRequest("POST", "/", {}, (), (), None, b""), protocol.Rules())
+    expected = {"fresh": 1, "replayed": 1, "in progress": 1, "mismatch": 2, "refused": 1}
+    assert measured.of(catalogue.HTTP_REQUESTS, "outcome") == expected
+
+
+def test_a_lease_that_is_taken_over_is_recorded(engine: Engine, measured: Measured):
+    question = {"scope": "s", "principal": None, "key": "k", "fingerprint": b"f" * 32}
+
+    def begin(session: Session) -> Any:
+        return idempotency.begin(session, lease=timedelta(milliseconds=1), **question)
+
+    with Session(engine) as session:
+        assert isinstance(begin(session), Fresh)
+        session.commit()
+        assert measured.of(catalogue.LEASES_TAKEN_OVER) == {}
+
+        def again() -> Any:
+            outcome = begin(session)
+            session.commit()
+            return outcome
+
+        eventually(again, lambda outcome: isinstance(outcome, Fresh))
+    assert measured.of(catalogue.LEASES_TAKEN_OVER) == {"": 1}
+
+
+def test_effects_are_recorded_by_decision(engine: Engine, measured: Measured):
+    def fail() -> None:
+        raise ValueError
+
+    sessions = sessionmaker(engine)
+    for key in ("a", "a", "b"):
+        effects.once(sessions, key, lambda: 1, on_unknown="skip")
+    with pytest.raises(ValueError):
+        effects.once(sessions, "c", fail, on_unknown="skip")
+    assert measured.of(catalogue.EFFECTS, "decision") == {"made": 2, "remembered": 1, "failed": 1}
