@@ -46,7 +46,7 @@ def test_a_context_that_is_none_begins_a_trace(spans: Spans, session: Session, h
     inbox.run_once(session, sent, work)
     with tracing.sending([sent], Place()), tracing.carrying(sent):
         pass
-    assert (parent_of(spans.one("process")), links_of(spans.one("send"))) == (None, [])
+    assert (parent_of(spans.one("process")), links_of(spans.one("publish"))) == (None, [])
 
 
 def test_a_later_version_is_read_as_far_as_it_is_known(spans: Spans, session: Session):
