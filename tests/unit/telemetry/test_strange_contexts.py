@@ -17,6 +17,9 @@ from tests.spans import REMOTE, Spans, links_of, parent_of, recording
 from tests.unit.shop import OrderConfirmed, message
 
 
+LONG = ",".join(f"vendor{number}={'x' * 30}" for number in range(20))
+
+
 @pytest.fixture
 def spans() -> Iterator[Spans]:
     with recording() as made:
@@ -54,7 +57,7 @@ def test_a_later_version_is_read_as_far_as_it_is_known(spans: Spans, session: Se
     assert parent_of(spans.one("process")) == REMOTE
 
 
-@pytest.mark.parametrize("state", [b"\xff", 5, "x" * 1_000_000, "", "=", ",,,"])
+@pytest.mark.parametrize("state", [b"\xff", 5, "x" * 1_000_000, "", "=", ",,,", LONG])
 def test_a_trace_state_that_is_none_is_left_out(spans: Spans, session: Session, state: object):
     inbox.run_once(session, message(headers={"traceparent": REMOTE, "tracestate": state}), work)
     found = spans.one("process").context
