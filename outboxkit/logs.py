@@ -25,9 +25,7 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
     """
     import structlog  # noqa: PLC0415 - slow to import, and `migrate` and `status` log nothing
 
-    for library, quiet in {**dict.fromkeys(SILENCED, logging.CRITICAL), "asyncio": logging.ERROR}.items():
-        if logging.getLogger(library).level == logging.NOTSET:  # asyncio below: each failed write to a closed peer
-            logging.getLogger(library).setLevel(quiet)
+    silence()
     if structlog.is_configured() and not _is_ours():
         return
     as_text = format == "console" or (format == "auto" and sys.stderr.isatty())
@@ -50,6 +48,13 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
         ),  # one write for each line: processes may share the stream
     )
     logging.lastResort = _Foreign(max(number, logging.INFO))
+
+
+def silence() -> None:
+    """Have the libraries log nothing, unless the application has set their levels."""
+    for library, quiet in {**dict.fromkeys(SILENCED, logging.CRITICAL), "asyncio": logging.ERROR}.items():
+        if logging.getLogger(library).level == logging.NOTSET:  # asyncio below: each failed write to a closed peer
+            logging.getLogger(library).setLevel(quiet)
 
 
 def show_records() -> None:

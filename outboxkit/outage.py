@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -133,6 +133,7 @@ class Outage:
         self._sleep = sleep
         self._monotonic = monotonic
         self._away: dict[str, tuple[float, int]] = {}
+        self._errors: dict[str, str] = {}
 
     def is_away(self, server: str) -> bool:
         """Whether this one, `broker` or `database`, could not be reached when it was last needed."""
@@ -175,12 +176,19 @@ class Outage:
         for away in self._away:
             self._log.info(f"{away} is back, work goes on")
         self._away.clear()
+        self._errors.clear()
+
+    @property
+    def errors(self) -> Mapping[str, str]:
+        """The latest error of each peer that is away, as far as known. It may be read from another thread."""
+        return dict(self._errors)
 
     def begins(self, error: BaseException | None) -> None:
         """Note an error that shows an outage, and log it unless it was logged lately."""
         away, now = self._what(error), self._monotonic()
         if away is None:
             return
+        self._errors[away] = first_line(error)
         if away not in self._away:
             self._away[away] = now, 0
             self._log.warning(f"{away} is away, waiting", error=first_line(error))

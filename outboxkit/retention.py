@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.dml import ReturningDelete
 
 from outboxkit import partitions, schema, statements, urls, window
+from outboxkit.health import Health
 from outboxkit.outage import Clock, Outage, Sleep, pause
 from outboxkit.statements.dialects import is_server
 from outboxkit.telemetry import catalogue, metrics
@@ -126,6 +127,15 @@ class Retention:
         self._clock = clock
         self._sleep = sleep
         self._log = structlog.get_logger("outboxkit").bind(process="retention")
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine of its own connections."""
+        return self._engine
+
+    def health(self) -> Health:
+        """The state of this retention, which needs nothing but the database."""
+        return Health("retention")
 
     async def prune(self, show: Show = lambda _: None) -> Pruned:
         """Delete rows that are old enough, and on PostgreSQL create the partitions of the days ahead.

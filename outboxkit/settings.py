@@ -3,6 +3,7 @@
 import re
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
@@ -66,6 +67,7 @@ def _lowered(text: object) -> object:
     return text.lower() if isinstance(text, str) else text
 
 
+ListensOn = Annotated[urls.ListenAddress, NoDecode, BeforeValidator(urls.parse_address)]
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
 Queues = Annotated[tuple[ConsumedQueue, ...], NoDecode, BeforeValidator(parse_queues), Field(min_length=1)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parse_names)]
@@ -82,6 +84,9 @@ class Settings(BaseSettings):
     broker_url: SecretStr = Field(
         SecretStr("amqp://guest:guest@localhost:5672/"),
         description="amqp:// or amqps://; a relay's also https://",
+    )
+    management_url: SecretStr | None = Field(
+        None, description="RabbitMQ's management API, for doctor: http://user:password@host:15672"
     )
     exchange: str = Field(
         "outboxkit", min_length=1, max_length=255, description="the topic exchange, declared if missing"
@@ -120,6 +125,7 @@ class Settings(BaseSettings):
     inbox_retention: Duration = Field(timedelta(days=14), description="how long the inbox remembers")
     dead_retention: Duration | None = Field(None, description="how long dead letters are kept")
     retry_delays: Delays = Field(DEFAULT_DELAYS, description="before each next attempt, such as 1s,10s,1m")
+    admin_port: ListensOn | None = Field(None, description="PORT or HOST:PORT with metrics and health, off without it")
     shutdown_timeout: Duration = Field(timedelta(seconds=25), description="how long a stop may take")
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = Field(
         "info", description="debug, info, warning or error"
@@ -136,6 +142,13 @@ class Settings(BaseSettings):
     @classmethod
     def _check_broker_url(cls, value: SecretStr) -> SecretStr:
         urls.check_broker(value.get_secret_value())
+        return value
+
+    @field_validator("management_url")
+    @classmethod
+    def _check_management_url(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            urls.check_management(value.get_secret_value())
         return value
 
     @field_validator("http_authorization")
@@ -174,6 +187,23 @@ SECRETS = frozenset(
     if SecretStr in (field.annotation, *get_args(field.annotation))
 )
 """Settings whose values are never shown, and may stand in a file that `OUTBOXKIT_…_FILE` names."""
+
+
+def without_secrets(settings: Settings) -> dict[str, object]:
+    """The settings as texts and numbers that may be shown: of a URL its address, of a secret only that it is set."""
+    return {name: _shown(name, value) for name, value in settings}
+
+
+def _shown(name: str, value: object) -> object:
+    if isinstance(value, SecretStr):
+        return urls.shown(value.get_secret_value()) if name in ("database_url", "broker_url") else "set"
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g}s"
+    if isinstance(value, urls.ListenAddress):
+        return str(value)
+    if isinstance(value, ConsumedQueue | Binding):
+        return asdict(value)
+    return [_shown(name, each) for each in value] if isinstance(value, tuple) else value
 
 
 def load(options: Mapping[str, Any] | None = None) -> Settings:

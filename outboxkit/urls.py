@@ -1,6 +1,7 @@
-"""URLs of databases and brokers: which are accepted, and which parts may be printed."""
+"""URLs of databases and brokers, and addresses to listen on: which are accepted, and which parts may be printed."""
 
 import re
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sqlalchemy import URL, make_url
@@ -81,6 +82,17 @@ def check_broker(text: str) -> None:
         raise ValueError(f"amqp://user:password@host:5672/vhost is accepted; {ESCAPED}")
 
 
+def check_management(url: str) -> None:
+    """Validate the URL of RabbitMQ's management API.
+
+    Raises:
+        ValueError: it cannot be used; the text has no part that may be secret.
+    """
+    if not url.lower().startswith(tuple(f"{scheme}://" for scheme in _HTTP)):
+        raise ValueError("http://user:password@host:15672 or https://… is accepted")
+    _check_http(url)
+
+
 def _check_http(url: str) -> None:
     accepted = "https://host/path or http://… is accepted, one URL with a host and without a fragment"
     if not _VISIBLE.fullmatch(url) or _ANOTHER_URL.search(url):
@@ -94,6 +106,41 @@ def _check_http(url: str) -> None:
         is_usable = False
     if not is_usable:
         raise ValueError(accepted)
+
+
+_ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):)?(?P<port>[0-9]{1,5})")
+LOOPBACK = "127.0.0.1"
+"""The host of an address without one: nobody outside this machine reaches it."""
+
+
+class ListenAddress(NamedTuple):
+    """An address to listen on; port 0 is any free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return _address(self.host, self.port)
+
+
+def parse_address(value: object) -> object:
+    """A `ListenAddress` from `PORT` or `HOST:PORT`; one is returned as it is. Without a host it is `LOOPBACK`.
+
+    Raises:
+        ValueError: it reads otherwise.
+    """
+    if isinstance(value, ListenAddress):
+        return value
+    text = str(value).strip()
+    if text.startswith("tcp://"):
+        raise ValueError(
+            "PORT or HOST:PORT is accepted. Kubernetes sets this variable for a Service named outboxkit-admin: give "
+            "the Service another name, or the pod enableServiceLinks: false"
+        )
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError("a port from 0 to 65535 is accepted, or HOST:PORT such as 0.0.0.0:9464 or [::]:9464")
+    return ListenAddress((match["host"] or LOOPBACK).strip("[]"), int(match["port"]))
 
 
 def shown(url: str | URL) -> str:

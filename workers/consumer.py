@@ -3,13 +3,13 @@
 import asyncio
 import sys
 
-from outboxkit import compose
+from outboxkit import admin, compose
 
 
 async def consume(settings: "compose.Settings", stop: asyncio.Event) -> int:
     """Handle deliveries until `stop` is set. A copy may import its modules and call `inbox.handlers_in` with them."""
     handlers, wiring = compose.load_handlers(sys.argv[1:]), compose.load_wiring(sys.argv[1:])
-    async with compose.consumer(settings, handlers, wiring=wiring) as worker:
+    async with compose.consumer(settings, handlers, wiring=wiring) as worker, admin.serving(settings, worker):
         await worker.run(stop)
     return 0
 

@@ -3,12 +3,12 @@
 import asyncio
 import sys
 
-from outboxkit import compose
+from outboxkit import admin, compose
 
 
 async def relay(settings: "compose.Settings", stop: asyncio.Event) -> int:
     """Publish until `stop` is set. A copy may pass an engine or a publisher of its own to `compose.relay`."""
-    async with compose.relay(settings) as worker:
+    async with compose.relay(settings) as worker, admin.serving(settings, worker):
         await worker.run(stop)
     return 0
 

@@ -4,14 +4,14 @@ import asyncio
 import sys
 from datetime import timedelta
 
-from outboxkit import compose
+from outboxkit import admin, compose
 
 INTERVAL = timedelta(hours=1)
 
 
 async def retain(settings: "compose.Settings", stop: asyncio.Event) -> int:
     """Prune now and after each `INTERVAL`, until `stop` is set."""
-    async with compose.retention(settings) as worker:
+    async with compose.retention(settings) as worker, admin.serving(settings, worker):
         await worker.run(stop, interval=INTERVAL)
     return 0
 

@@ -229,6 +229,15 @@ def system_of(broker: object) -> str:
     return SYSTEMS.get(scheme, scheme) if separator else "none"
 
 
+def trouble_of(broker: object) -> str | None:
+    """The reason for which a publisher or subscriber cannot be used now: its `trouble`. None: it can, or says nothing.
+
+    It may be called from another thread.
+    """
+    trouble: str | None = getattr(broker, "trouble", None)
+    return trouble
+
+
 def is_slow(publisher: Publisher) -> bool:
     """Whether the publisher has `slow = True`: a batch may take seconds, or it writes to the database itself.
 

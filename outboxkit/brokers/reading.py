@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from outboxkit.brokers import Delivery, Malformed, Subscriber, address_of
+from outboxkit.brokers import Delivery, Malformed, Subscriber, address_of, trouble_of
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.envelopes import Envelope, Reader
 from outboxkit.envelopes.envelope import read_with
@@ -71,6 +71,11 @@ class ReadingSubscriber:
     def exchange(self) -> str | None:
         """The exchange of the broker's subscriber, if it has one."""
         return getattr(self._subscriber, "exchange", None)
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason for which the broker's subscriber cannot be used now."""
+        return trouble_of(self._subscriber)
 
     async def connect(self) -> None:
         """Declare the queue and its bindings, and make the subscriber ready."""

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from outboxkit import compose, process
+from outboxkit import compose, logs, process
 from outboxkit.cli.options import BROKER, DATABASE, AsJson, with_settings
 from outboxkit.doctor.diagnosis import Diagnosis
 from outboxkit.doctor.examine import SIDES, Examined, Side, examine
@@ -34,7 +34,18 @@ Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="databa
 @with_settings(
     *DATABASE,
     *BROKER,
-    *("queue", "bind", "max_attempts", "retry_delays", "inbox_retention", "published_retention", "dead_retention"),
+    *(
+        "management_url",
+        "queue",
+        "bind",
+        "declare",
+        "ordered",
+        "max_attempts",
+        "retry_delays",
+        "inbox_retention",
+        "published_retention",
+        "dead_retention",
+    ),
 )
 def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as_json: AsJson = False) -> None:
     """Say whether this installation is safe: what is wrong, why it matters, and the cure. It changes nothing.
@@ -45,6 +56,7 @@ def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as
     """
     if only not in (*SIDES, None):
         raise ConfigurationError(f"--only is {only!r}: {' or '.join(SIDES)} is accepted")
+    logs.silence()
     handlers = compose.load_handlers(modules) if modules else []
     report = asyncio.run(_examine(settings, handlers, [side for side in SIDES if only in (side, None)]))
     if as_json:

@@ -14,11 +14,13 @@ from outboxkit.environment import FILE, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import SECRETS, Settings, load, unknown_variables
 from outboxkit.settings import option as option_of
+from outboxkit.urls import ListenAddress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 DATABASE = ("database_url",)
 BROKER = ("broker_url", "exchange")
+ADMIN = ("admin_port",)
 PROCESS = ("shutdown_timeout", "log_level", "log_format")
 REPEATED = ("queue", "bind")
 """Options that may be given several times."""
@@ -116,7 +118,7 @@ def _accepted(kind: Any) -> str:
         return "SECRET" if inner is SecretStr else _accepted(inner)
     if get_origin(kind) is Literal:
         return choices if len(choices := "|".join(get_args(kind))) < LONGEST_CHOICES else "NAME"
-    named = {bool: "", int: "NUMBER", timedelta: "DURATION", SecretStr: "URL"}
+    named = {bool: "", ListenAddress: "PORT", int: "NUMBER", timedelta: "DURATION", SecretStr: "URL"}
     if get_origin(kind) is tuple:
         return "NAMES" if str in get_args(kind) else "DURATIONS"
     return named.get(kind, "NAME")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import compose, process, queues
-from outboxkit.cli.options import BROKER, DATABASE, PROCESS, with_settings
+from outboxkit import admin, compose, process, queues
+from outboxkit.cli.options import ADMIN, BROKER, DATABASE, PROCESS, with_settings
 from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
 from outboxkit.settings import Settings
@@ -25,6 +25,7 @@ Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.
     *("destination", "cloudevents", "cloudevents_source", "http_authorization", "http_secret"),
     *("batch_size", "concurrency", "publish_timeout", "poll_interval"),
     *("max_attempts", "dead_key", "published_retention", "drain_patience"),
+    *ADMIN,
     *PROCESS,
 )
 def relay(settings: Settings, *, drain: Drain = False) -> None:
@@ -39,7 +40,8 @@ def relay(settings: Settings, *, drain: Drain = False) -> None:
 async def _relay(settings: Settings, stop: asyncio.Event, *, drain: bool) -> int:
     async with compose.relay(settings) as worker:
         if not drain:
-            await worker.run(stop)
+            async with admin.serving(settings, worker):
+                await worker.run(stop)
             return 0
         done = await worker.drain(stop, patience=settings.drain_patience)
     typer.echo(_summary(done), err=not done.is_complete)
@@ -67,6 +69,7 @@ def _summary(done: Drained) -> str:
     *("queue", "bind", "declare", *DATABASE, *BROKER),
     *("readers", "concurrency", "consume_batch_size", "ordered"),
     *("max_attempts", "retry_delays", "inbox_retention", "drain_patience"),
+    *ADMIN,
     *PROCESS,
 )
 def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> None:
@@ -87,7 +90,8 @@ async def _consume(
 ) -> int:
     async with compose.consumer(settings, handlers, wiring=wiring, drain=drain) as worker:
         if not drain:
-            await worker.run(stop)
+            async with admin.serving(settings, worker):
+                await worker.run(stop)
             return 0
         done = await worker.drain(stop)
     counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or "nothing to do"

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, urls
-from outboxkit.brokers import Subscriber, address_of, system_of
+from outboxkit.brokers import Subscriber, address_of, system_of, trouble_of
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.containment import Containment
 from outboxkit.consumer.database_clock import DatabaseClock
@@ -27,6 +27,7 @@ from outboxkit.consumer.reports import OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
+from outboxkit.health import Health
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
@@ -154,6 +155,16 @@ class Consumer:
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
         )
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine of the handlers' sessions."""
+        return self._engine
+
+    def health(self) -> Health:
+        """The state of this consumer while it runs, from any thread."""
+        trouble = trouble_of(self._subscriber)
+        return Health("consumer", servers={"broker": trouble and self._outage.errors.get("broker", trouble)})
 
     @property
     def thread_engine(self) -> Engine | None:

@@ -6,8 +6,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
+from sqlalchemy.ext.asyncio import AsyncEngine
+
 from outboxkit.consumer.consumer import Consumed, Consumer
 from outboxkit.consumer.reports import OnError, Watchdog
+from outboxkit.health import Health
 from outboxkit.inbox import Outcome
 
 T = TypeVar("T")
@@ -36,6 +39,16 @@ class Consumers:
             consumer.watchdog = consumer.tables = None
         self._consumers[0].tables = tables
         self._consumers[0].watchdog = Watchdog([handler for each in self._consumers for handler in each.handlers])
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """The engine that they share."""
+        return self._consumers[0].engine
+
+    def health(self) -> Health:
+        """The state of all of them, from any thread: the first that is in trouble decides."""
+        states = [each.health() for each in self._consumers]
+        return next((state for state in states if any(state.servers.values())), states[0])
 
     @property
     def outcomes(self) -> Counter[Outcome]:

@@ -22,7 +22,6 @@ LAST_FIXES = {
 }
 """For each major version of PostgreSQL a minor one that has known data-loss bugs fixed, and the day after which no
 more fixes come (postgresql.org/support/versioning)."""
-_FEW_CONNECTIONS = 0.9
 _COMMITS = ("on", "remote_apply", "remote_write", "local")
 """Values of `synchronous_commit` with which a commit is on this server's disk."""
 
@@ -34,7 +33,7 @@ async def check_version(installation: Installation) -> AsyncGenerator[Diagnosis]
         for finding in (*_of_version(facts.version, facts.version_name, facts.now.date()), *_of_reading(facts)):
             yield finding
         clients = (await connection.execute(statements.server.clients())).one()
-        if clients.used >= clients.most * _FEW_CONNECTIONS:
+        if clients.used >= clients.most * installation.thresholds.connections:
             yield warning(
                 "connections-few",
                 f"{number(clients.used)} of {number(clients.most)} connections of the server are used.",

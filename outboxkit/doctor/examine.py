@@ -7,7 +7,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from outboxkit import urls
-from outboxkit.doctor import activity, durability, forgetting, handlers, reach, rights, sessions, storage, waiting
+from outboxkit.doctor import (
+    activity,
+    broker,
+    durability,
+    forgetting,
+    handlers,
+    reach,
+    rights,
+    sessions,
+    storage,
+    waiting,
+)
 from outboxkit.doctor.diagnosis import Diagnosis, Severity, note, warning
 from outboxkit.doctor.installation import Check, Installation
 from outboxkit.failures import first_line
@@ -41,7 +52,7 @@ DATABASE: tuple[Check, ...] = (
     Check("slots", activity.check_slots, needs_server=True),
 )
 """The checks of the database's side, in the order of the report. The first findings explain most of the others."""
-BROKER: tuple[Check, ...] = ()
+BROKER: tuple[Check, ...] = broker.CHECKS
 """The checks of the broker's side."""
 
 
@@ -122,7 +133,10 @@ def _of_a_file() -> Diagnosis:
 async def _examine_broker(installation: Installation) -> _Side:
     result = _Side()
     for check in BROKER:
-        await _run(check, installation, result, "broker")
+        if check.applies(installation):
+            await _run(check, installation, result, "broker")
+        else:
+            result.left_out.append(f"broker: {check.name}")
     return result
 
 

@@ -29,6 +29,7 @@ class Thresholds:
         forgotten: how much longer than its retention a row may stay, until a pruner is missed.
         skew: how far the clocks of this machine and the database may be apart; ten times as far is a problem.
         dead_rows: dead rows of a table that vacuum may leave.
+        connections: the share of the server's connections that may be used.
         transaction_ids: the age of the oldest transaction id; a server stops at about two thousand million.
         wal_bytes: how much write-ahead log an unused replication slot may keep.
         check_seconds: how long a check may take.
@@ -43,6 +44,7 @@ class Thresholds:
     forgotten: timedelta = timedelta(days=2)
     skew: timedelta = timedelta(seconds=30)
     dead_rows: int = 100_000
+    connections: float = 0.9
     transaction_ids: int = 1_000_000_000
     wal_bytes: int = 1 << 30
     check_seconds: float = 5.0
@@ -58,6 +60,7 @@ class Installation:
         handlers: those of the modules that were named; none if none were.
         thresholds: from which value on something is worth a finding.
         clock: this machine's.
+        memory: what one check has read for those after it.
     """
 
     settings: Settings
@@ -65,6 +68,7 @@ class Installation:
     handlers: tuple[Handler, ...] = ()
     thresholds: Thresholds = field(default_factory=Thresholds)
     clock: Clock = utc_now
+    memory: dict[str, object] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def has_server(self) -> bool:
@@ -101,6 +105,7 @@ class Check:
         needs_database: whether it asks the database at all, so that it is left out if that is away.
         needs_tables: whether it reads outboxkit's tables, so that it is left out if they are missing.
         needs_server: whether it asks what only a database server has, so that it is left out on a file.
+        applies: whether it can find anything after what earlier ones have found; it is left out if not.
     """
 
     name: str
@@ -108,3 +113,4 @@ class Check:
     needs_database: bool = True
     needs_tables: bool = False
     needs_server: bool = False
+    applies: Callable[[Installation], bool] = field(default=lambda _: True)

@@ -17,7 +17,7 @@ from outboxkit.wording import printable_name
 _SECRET = "OUTBOXKIT_DATABASE_URL or the file that OUTBOXKIT_DATABASE_URL_FILE names"  # noqa: S105 - only names
 _REFUSALS = (
     (
-        r"password authentication failed|no password supplied|role \S+ does not exist|is not permitted to log in",
+        r"authentication failed|no password supplied|role .+ does not exist|is not permitted to log in",
         "database-password",
         (
             f"Correct the user and the password in {_SECRET}. An @ in a password is written %40. If the password was "
@@ -33,7 +33,7 @@ _REFUSALS = (
         ),
     ),
     (
-        r"database \S+ does not exist",
+        r"database .+ does not exist",
         "database-missing",
         f"Correct the database's name in {_SECRET}, or create the database.",
     ),

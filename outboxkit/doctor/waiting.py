@@ -13,13 +13,14 @@ from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.statements import activity, status
+from outboxkit.statements import activity, lives, overdue, status
 from outboxkit.wording import COUNTED, Count, many, printable_name, span
 
 LIMIT = {"limit": COUNTED + 1}
 MOST_DESTINATIONS = 100
 RELAY = "outboxkit relay"
-_TOP = 3
+_TOP, _MOST_TYPES = 3, 5
+_LAST = 2**63 - 1
 _LONGEST_ERROR = 200
 
 
@@ -104,7 +105,8 @@ async def check_failing(installation: Installation) -> AsyncGenerator[Diagnosis]
         failing = {
             name: (await connection.execute(status.failing(), LIMIT | {"destination": name})).all() for name in names
         }
-    for name, row in ((name, row) for name, rows in failing.items() for row in rows):
+    rows = [(name, row) for name, rows in failing.items() for row in rows]
+    for name, row in sorted(rows, key=lambda pair: -pair[1].rows)[:_MOST_TYPES]:
         kind, to = printable_name(row.type), printable_name(name)
         yield warning(
             "type-failing",
@@ -124,30 +126,50 @@ async def check_dead_letters(installation: Installation) -> AsyncGenerator[Diagn
     async with installation.database() as connection:
         now = await partitions.clock(connection)
         open_ = (await connection.execute(status.dead_open(), LIMIT)).all()
-        oldest = (await connection.execute(status.oldest_dead())).one_or_none()
+        oldest = (await connection.execute(overdue.oldest_dead())).one_or_none()
         parked = [row async for row in _parked(connection)]
     for finding in (*_of_parked(parked), *_of_open(open_, oldest, now, installation)):
         yield finding
 
 
-async def _parked(connection: AsyncConnection) -> AsyncGenerator[tuple[str, Sequence[Any]]]:
+@dataclass(frozen=True)
+class ParkedBehind:
+    """A parked key, the numbers of its waiting messages and dead letters, and the oldest of these."""
+
+    destination: str
+    key: str
+    waiting: int
+    dead: int
+    keys: int
+    letter: Row[Any]
+
+
+async def _parked(connection: AsyncConnection) -> AsyncGenerator[ParkedBehind]:
+    """Of each destination the keys with the most waiting messages."""
     names = (await connection.execute(status.destinations(), LIMIT | {"most": MOST_DESTINATIONS})).scalars().all()
     for name in names:
-        for row in await connection.execute(status.parked_keys(), LIMIT | {"top": _TOP, "destination": name}):
-            yield name, row
+        top = (await connection.execute(status.parked_keys(), LIMIT | {"top": _TOP, "destination": name})).all()
+        for key, waiting, dead, keys, _ in top:
+            of_key = {"key": key, "destination": name, "position": _LAST}
+            letter = (await connection.execute(lives.parking(), of_key)).one_or_none()
+            if letter is not None:
+                yield ParkedBehind(name, key, waiting, dead, keys, letter)
 
 
-def _of_parked(parked: Sequence[tuple[str, Sequence[Any]]]) -> Iterator[Diagnosis]:
-    for name, row in parked:
-        key, to = printable_name(row[0]), "" if name == DEFAULT_DESTINATION else f" to {printable_name(name)}"
+def _of_parked(parked: Sequence[ParkedBehind]) -> Iterator[Diagnosis]:
+    for each in parked:
+        key, letter = printable_name(each.key), each.letter
+        to = "" if each.destination == DEFAULT_DESTINATION else f" to {printable_name(each.destination)}"
+        others = f" {many(each.keys, 'key')}{to} are parked in all." if each.keys > _TOP else ""
         yield problem(
             "key-parked",
-            f"The key {key}{to} is parked: {many(row[1], 'message')} {'waits' if row[1] == 1 else 'wait'} behind "
-            f"{many(row[2], 'dead letter')}.",
+            f"The key {key}{to} is parked: {many(each.waiting, 'message')} {'waits' if each.waiting == 1 else 'wait'} "
+            f"behind {many(each.dead, 'dead letter')}. The first is message {printable_name(letter.message_id)} "
+            f"({letter.reason}): {printable(letter.error or '-', _LONGEST_ERROR)}.{others}",
             why="Messages of a key stay in order, so that the later ones wait until somebody decides on the dead one.",
             cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
             commands=(
-                f"outboxkit dead list --key {_shell(key)}",
+                f"outboxkit dead show {letter.id}",
                 f"outboxkit dead replay --key {_shell(key)}",
                 f"outboxkit dead discard --key {_shell(key)}",
             ),

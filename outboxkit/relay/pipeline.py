@@ -80,6 +80,11 @@ class Pipeline:
         self._claimer.sweep()
 
     @property
+    def publishing_since(self) -> float | None:
+        """When the current call of the publisher began, by `time.monotonic`; None: there is none."""
+        return self._publishing.since
+
+    @property
     def floor(self) -> int:
         """The position at or below which no row is ready."""
         return self._claimer.floor.value

@@ -1,6 +1,7 @@
 """Publishing the rows of a batch: a message that cannot be published stops no other one."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 
 import structlog
@@ -20,11 +21,15 @@ class Publishing:
     Args:
         publisher: the broker's or the destination's.
         destination: whose messages they are, for traces.
+
+    Attributes:
+        since: when the current call of the publisher began, by `time.monotonic`; None: there is none.
     """
 
     def __init__(self, publisher: Publisher, *, destination: str = DEFAULT_DESTINATION) -> None:
         self._publisher = publisher
         self._place = tracing.Place(system_of(publisher), getattr(publisher, "exchange", None) or destination)
+        self.since: float | None = None
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
@@ -33,10 +38,13 @@ class Publishing:
         Raises:
             BrokerUnavailable: the broker cannot be reached now.
         """
+        self.since = time.monotonic()
         try:
             await self._publisher.connect()
         except asyncio.CancelledError as error:
             raise _as_outage(error) from error
+        finally:
+            self.since = None
 
     async def receipts(self, rows: Sequence[ClaimedRow]) -> list[Receipt]:
         """A receipt for each row. Unreadable rows are rejected, and later ones of their keys are not sent.
@@ -75,7 +83,11 @@ class Publishing:
         return receipts
 
     async def _ask(self, messages: Sequence[Message]) -> list[Receipt]:
-        answers = list(await self._publisher.publish(messages)) if messages else []
+        self.since = time.monotonic()
+        try:
+            answers = list(await self._publisher.publish(messages)) if messages else []
+        finally:
+            self.since = None
         if len(answers) != len(messages):
             raise RuntimeError(f"{len(answers)} receipts for {len(messages)} messages")
         return answers

@@ -12,9 +12,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions, schema, statements, urls
-from outboxkit.brokers import Publisher, address_of, is_slow
+from outboxkit.brokers import Publisher, address_of, is_slow, trouble_of
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
+from outboxkit.health import Health
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause, utc_now
 from outboxkit.relay.claim import Claimer
@@ -91,6 +92,7 @@ class Relay:
         self._notifier = Notifier(
             self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self.clock
         )
+        self._outage, self._turned = Outage("relay", passing=TRANSIENT), 0.0
         self._done, self._limited_log = Drained(), LimitedLog("relay")
         self._pipeline = Pipeline(
             Claimer(self.engine, self.batch_size, destination=self.destination, hold=self.hold),
@@ -109,7 +111,7 @@ class Relay:
         Raises:
             SchemaError: the tables are missing or old.
         """
-        outage = Outage("relay", passing=TRANSIENT)
+        outage = self._outage
         with metrics.observed(self._gauges(outage)):
             await self._run(outage, stop)
         await self.publisher.close()
@@ -129,6 +131,7 @@ class Relay:
             raise
         finally:
             self._limited_log.flush(everything=True)
+            self._turned = 0.0
             await self._notifier.close()
 
     def _gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
@@ -142,9 +145,21 @@ class Relay:
             catalogue.FLOOR_GAP: lambda: [(self._pipeline.floor_gap, {})],
         }
 
+    def health(self) -> Health:
+        """The state of this relay while it runs, from any thread."""
+        now, since, turned = time.monotonic(), self._pipeline.publishing_since, self._turned
+        errors = self._outage.errors
+        return Health(
+            "relay",
+            publishing=None if since is None else now - since,
+            without_turn=now - turned if turned and not errors else None,
+            servers={"broker": errors.get("broker") or trouble_of(self.publisher)},
+        )
+
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:
         blocked_seconds, errors = BLOCKED_SECONDS, 0
         while not stop.is_set():
+            self._turned = time.monotonic()
             self._limited_log.flush()
             try:
                 turn = await self._take_turn(outage, stop)
@@ -166,6 +181,7 @@ class Relay:
     async def _take_turn(self, outage: Outage, stop: asyncio.Event) -> Turn | None:
         """One turn, and the wait after a turn without rows."""
         turn = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), stop), stop)
+        self._turned = time.monotonic()  # again: the turn may have waited out an outage
         if turn is Turn.MOVED:
             await self._notifier.busy()
         elif turn is Turn.NOTHING:

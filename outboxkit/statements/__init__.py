@@ -6,6 +6,7 @@ on and the locks it takes; a test explains the plans on PostgreSQL.
 
 from outboxkit.statements import (
     activity,
+    broker,
     claim,
     dead,
     dialects,
@@ -27,6 +28,7 @@ from outboxkit.statements import (
 
 __all__ = [
     "activity",
+    "broker",
     "claim",
     "dead",
     "dialects",

@@ -1,4 +1,4 @@
-"""Statements that look for rows which `outboxkit prune` should have forgotten: the oldest of each kind, and no more."""
+"""Statements that look for what should be gone: rows that prune should have deleted, and open dead letters."""
 
 from typing import Any
 
@@ -30,3 +30,10 @@ def oldest_effect() -> Select[Any]:
 def first_dead_letter() -> Select[Any]:
     """When the dead letter with the lowest id died, and whether it parks a key. Index: the primary key. Locks: none."""
     return select(dead_letter.c.dead_at, dead_letter.c.parked).order_by(dead_letter.c.id).limit(literal_column("1"))
+
+
+def oldest_dead() -> Select[Any]:
+    """The open dead letter with the lowest id. Index: outboxkit_dead_letter_open. Locks: none."""
+    columns = (dead_letter.c.id, dead_letter.c.dead_at, dead_letter.c.type, dead_letter.c.error)
+    is_open = dead_letter.c.resolution.is_(None)
+    return select(*columns).where(is_open).order_by(dead_letter.c.id).limit(literal_column("1"))

@@ -198,13 +198,6 @@ def failing() -> Select[Any]:
     return failed.group_by(first.c.type).order_by(first.c.type)
 
 
-def oldest_dead() -> Select[Any]:
-    """The open dead letter with the lowest id. Index: outboxkit_dead_letter_open. Locks: none."""
-    columns = (dead_letter.c.id, dead_letter.c.dead_at, dead_letter.c.type, dead_letter.c.error)
-    is_open = dead_letter.c.resolution.is_(None)
-    return select(*columns).where(is_open).order_by(dead_letter.c.id).limit(literal_column("1"))
-
-
 def dead_resolved() -> Select[int, int]:
     """The numbers of resolved dead letters and of all, among the `limit` with the lowest ids.
 

@@ -4,7 +4,10 @@ from sqlalchemy import TextClause, text
 
 _GROWING = ("outbox", "inbox", "dead_letter", "published", "idempotency", "effect", "attempt")
 _ROOTS = ", ".join(f"(to_regclass('outboxkit_{name}'))" for name in _GROWING)
-_OURS = f"SELECT relid AS oid FROM (VALUES {_ROOTS}) AS roots (root), LATERAL pg_partition_tree(root)"  # noqa: S608 - ours
+_OURS = (
+    f"SELECT coalesce(relid, root) AS oid FROM (VALUES {_ROOTS}) AS roots (root) "  # noqa: S608 - ours
+    "LEFT JOIN LATERAL pg_partition_tree(root) ON true"
+)
 """The tables that grow, with their partitions."""
 
 

@@ -7,7 +7,9 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
+from outboxkit.doctor import activity, sessions
 from tests.databases import migrate
+from tests.integration.doctoring import codes, one
 from tests.integration.test_status import read
 from tests.pages import libpq
 from tests.servers import Server, create_database, drop_database
@@ -55,3 +57,14 @@ def test_a_transaction_with_a_message_can_be_prepared_while_a_relay_listens(prep
         connection.execute(f"BEGIN; {ADD}; PREPARE TRANSACTION 'order'")
         connection.execute("COMMIT PREPARED 'order'")
         assert connection.execute("SELECT count(*) FROM outboxkit_outbox").fetchone() == (1,)
+
+
+def test_doctor_names_a_prepared_transaction_and_its_cure_ends_it(preparing_url: str) -> None:
+    name = f"left-{secrets.token_hex(4)}"
+    with psycopg.connect(libpq(preparing_url), autocommit=True) as connection:
+        connection.execute(f"BEGIN; SELECT pg_current_xact_id(); PREPARE TRANSACTION '{name}'")
+        finding = one(preparing_url, activity.check_transactions, "prepared-transaction")
+        connection.execute(finding.commands[1])
+    assert f"The prepared transaction {name} of role" in finding.what
+    assert "prepared-transaction" not in codes(preparing_url, activity.check_transactions)
+    assert "relays-poll" in codes(preparing_url, sessions.check_isolation)

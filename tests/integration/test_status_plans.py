@@ -110,6 +110,11 @@ def test_rows_are_counted_up_to_the_limit(large: Engine) -> None:
     assert report.effects.unknown == Count(ROWS // 1000)
 
 
+def oldest_unplaced() -> Any:
+    return statements.overdue.oldest_unplaced("postgresql")
+
+
+oldest_unplaced.__doc__ = statements.overdue.oldest_unplaced.__doc__
 READS: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
@@ -129,6 +134,12 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.oldest_published,
         statements.status.count_remembered,
         statements.status.unknown_effects,
+        statements.status.failing,
+        statements.overdue.oldest_dead,
+        statements.overdue.first_dead_letter,
+        statements.overdue.oldest_effect,
+        statements.overdue.oldest_request,
+        oldest_unplaced,
     )
 }
 

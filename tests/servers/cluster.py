@@ -16,10 +16,12 @@ class Cluster:
         nodes: each with its `url`.
     """
 
-    def __init__(self, programs: rabbitmq.Programs) -> None:
+    def __init__(self, programs: rabbitmq.Programs, *, managed: bool = False) -> None:
         *ports, epmd_port = free_ports(NODES + 1)
         formation = Formation(tuple(ports), epmd_port)
-        self.nodes = [PrivateRabbitmq(programs, formation=formation, member=member) for member in range(NODES)]
+        self.nodes = [
+            PrivateRabbitmq(programs, formation=formation, member=member, managed=managed) for member in range(NODES)
+        ]
         self._formed = False
 
     @property
@@ -69,12 +71,24 @@ class Cluster:
             node.close()
 
 
-def provide_cluster() -> Cluster:
+def provide_cluster(*, managed: bool = False) -> Cluster:
     """A cluster from the programs of this machine, installed where they are missing; a container is one node only."""
+    return Cluster(_programs(), managed=managed)
+
+
+def provide_managed(**settings: str) -> PrivateRabbitmq:
+    """A node with the management plugin and these settings."""
+    return PrivateRabbitmq(_programs(), settings=settings, managed=True)
+
+
+def _programs() -> rabbitmq.Programs:
     machine = this_machine()
     if rabbitmq.find_programs() is None and machine.may_install():
         machine.install(RABBITMQ.package)
     programs = rabbitmq.find_programs()
     if programs is None:
-        raise ServersUnavailable("A cluster needs RabbitMQ's programs on this machine: apt-get install rabbitmq-server")
-    return Cluster(programs)
+        raise ServersUnavailable(
+            "A cluster, or a node with management, needs RabbitMQ's programs on this machine: "
+            "apt-get install rabbitmq-server"
+        )
+    return programs

@@ -74,6 +74,7 @@ class PrivateRabbitmq:
         settings: of the Erlang application `rabbit`, such as `max_message_size`.
         formation: of its cluster; without one it is alone.
         member: which node of the cluster it is.
+        managed: whether it has the management plugin, which answers at `management_url`.
     """
 
     controllable = True
@@ -85,11 +86,13 @@ class PrivateRabbitmq:
         settings: Mapping[str, str] = NO_SETTINGS,
         formation: Formation | None = None,
         member: int = 0,
+        managed: bool = False,
     ) -> None:
         self._programs = programs
         self._settings = settings
         self._home = Home("rabbitmq")
-        port, epmd_port, self._distribution_port = free_ports(3)
+        port, epmd_port, self._distribution_port, self._management_port = free_ports(4)
+        self._managed = managed
         self._formation = formation or Formation((port,), epmd_port)
         self._member = member
         self._port = self._formation.ports[member]
@@ -162,14 +165,23 @@ class PrivateRabbitmq:
             self._home.make_folder(name)
         cookie = self._home.write(".erlang.cookie", self._formation.cookie)
         cookie.chmod(0o400)
-        self._home.write("enabled_plugins", "[].\n")
+        self._home.write("enabled_plugins", "[rabbitmq_management].\n" if self._managed else "[].\n")
         self._home.write("advanced.config", "[].\n")
         self._home.write(
             "rabbitmq.conf",
             f"default_user = {USER}\ndefault_pass = {self._formation.password}\ndisk_free_limit.absolute = 50MB\n"
-            f"{self._formation.settings(self._member)}",
+            f"{self._formation.settings(self._member)}{self._management()}",
         )
         self._configured = True
+
+    @property
+    def management_url(self) -> str:
+        """Where the management plugin answers, with user and password."""
+        return f"http://{USER}:{self._formation.password}@127.0.0.1:{self._management_port}"
+
+    def _management(self) -> str:
+        port = self._management_port
+        return f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n" if self._managed else ""
 
     def _environment(self) -> dict[str, str]:
         folder = self._home.folder

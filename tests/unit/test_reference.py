@@ -14,6 +14,7 @@ from pydantic_core import PydanticUndefined
 
 import outboxkit
 from outboxkit import (
+    admin,
     compose,
     consumer,
     effects,
@@ -51,7 +52,9 @@ _OF_FUNCTIONS = (
     *(migrations, outbox, preconditions, problems, testing, upcasts),
 )
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
-PARTS = {part.__name__.removeprefix("outboxkit."): part for part in (compose, consumer, process, relay, retention)}
+PARTS = {
+    part.__name__.removeprefix("outboxkit."): part for part in (admin, compose, consumer, process, relay, retention)
+}
 """Modules of which the reference has what a program of one's own needs, and no more."""
 
 

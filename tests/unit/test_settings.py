@@ -40,6 +40,13 @@ BAD = {
         f"amqp://a:x,{SECRET}@mq/",
         f"amqp://a:x,{SECRET}://@mq/",
     ],
+    "management_url": [
+        "",
+        SECRET,
+        f"amqp://a:{SECRET}@mq/",
+        f"http://a:{SECRET}@x@mq/",
+        f"http://{SECRET} /",
+    ],
     "destination": ["", "x" * 256],
     "http_authorization": [
         "",
@@ -78,6 +85,19 @@ BAD = {
     "inbox_retention": ["0d", "14", "14 days"],
     "dead_retention": ["", "0d", "for ever"],
     "retry_delays": ["", "1s,", "10s,1s", "1s,1s", "0s,1s", "1s;2s", "1s,x"],
+    "admin_port": [
+        "",
+        "x",
+        "65536",
+        "-1",
+        "1.5",
+        "host:",
+        ":9464",
+        "::1:9464",
+        "[::1]",
+        "a b:1",
+        "tcp://10.0.0.1:9464",
+    ],
     "shutdown_timeout": ["0s", "x"],
     "log_level": ["loud", "", "10"],
     "log_format": ["xml", ""],
@@ -146,6 +166,7 @@ def test_every_bad_value_gets_its_line(monkeypatch: pytest.MonkeyPatch):
         ("batch_size", "a whole number from 1 to 10000 is accepted"),
         ("database_url", "postgresql+psycopg://user:password@host/name or sqlite:///path"),
         ("broker_url", "amqp://user:password@host:5672/vhost, amqps://…, memory:// or https://host/path"),
+        ("management_url", "http://user:password@host:15672 or https://… is accepted"),
         ("http_secret", "whsec_ and 24 to 64 bytes in base64 is accepted"),
     ],
 )
@@ -232,11 +253,12 @@ def test_no_password_is_ever_shown():
         {
             "database_url": f"postgresql://a:{SECRET}@db/x",
             "broker_url": f"https://a:{SECRET}@mq/",
+            "management_url": f"http://a:{SECRET}@mq:15672",
             "http_authorization": f"Bearer {SECRET}",
             "http_secret": f"whsec_{b64encode(SECRET.encode() * 5).decode()}",
         }
     )
-    assert {"http_authorization", "http_secret", "database_url", "broker_url"} == SECRETS
+    assert {"http_authorization", "http_secret", "database_url", "broker_url", "management_url"} == SECRETS
     assert b64encode(SECRET.encode() * 5).decode() not in repr(found) + found.model_dump_json()
     for text in (repr(found), str(found), found.model_dump_json(), repr(found.model_dump())):
         assert SECRET not in text

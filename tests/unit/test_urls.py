@@ -86,3 +86,25 @@ def test_brokers_say_where_they_lead():
     assert address_of(process.publisher(f"https://u:{SECRET}@pay.example/{SECRET}", **given)) == "https://pay.example"
     assert address_of(process.subscriber("memory://", "q", exchange="e", topics=["T"])) == "memory://"
     assert address_of(object()) == "object"
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "shown"),
+    [
+        ("9464", ("127.0.0.1", 9464), "127.0.0.1:9464"),
+        (" 0.0.0.0:9464 ", ("0.0.0.0", 9464), "0.0.0.0:9464"),
+        ("[::]:0", ("::", 0), "[::]:0"),
+        ("[fe80::1%eth0]:65535", ("fe80::1%eth0", 65535), "[fe80::1%eth0]:65535"),
+        ("pod-1.local:80", ("pod-1.local", 80), "pod-1.local:80"),
+        (9464, ("127.0.0.1", 9464), "127.0.0.1:9464"),
+    ],
+)
+def test_an_address_to_listen_on_has_a_host_or_none(text: object, address: tuple[str, int], shown: str):
+    found = urls.parse_address(text)
+    assert (found, str(found)) == (address, shown)
+    assert urls.parse_address(found) is found
+
+
+def test_a_variable_that_kubernetes_makes_for_a_service_says_what_to_do():
+    with pytest.raises(ConfigurationError, match="a Service named outboxkit-admin: give the Service another name"):
+        settings.load({"database_url": "sqlite://", "admin_port": "tcp://10.0.0.7:9464"})

@@ -72,6 +72,15 @@ class RabbitPublisher:
         """The broker's URLs without user and password."""
         return urls.shown(",".join(self._addresses.urls))
 
+    @property
+    def trouble(self) -> str | None:
+        """The reason for which nothing can be published now; None: it is connected. Any thread may read it."""
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            return "not connected"
+        blocked_by = channel.tracker.blocked_by
+        return None if blocked_by is None else _blocked(blocked_by)
+
     async def connect(self) -> None:
         """Open the connection and declare the exchange, if that is not done yet.
 

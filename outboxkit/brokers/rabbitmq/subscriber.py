@@ -80,6 +80,12 @@ class RabbitSubscriber:
         """The broker's URLs without user and password."""
         return urls.shown(self._url)
 
+    @property
+    def trouble(self) -> str | None:
+        """The reason for which nothing can be received now; None: it is connected. Any thread may read it."""
+        channel = self._channel
+        return "not connected" if channel is None else channel.lost
+
     async def connect(self) -> None:
         """Open the connection and declare the queues, if that is not done yet.
 

@@ -46,6 +46,17 @@ def quorum(dead_letters_to: str, **more: FieldValue) -> FieldTable:
     }
 
 
+def declarations(queue: str, delays: Sequence[timedelta], *, ordered: bool) -> dict[str, FieldTable]:
+    """The arguments of a consumer's queues by their names, in the order in which they are declared."""
+    dead, extra = dead_queue(queue), {SINGLE_ACTIVE_CONSUMER: True} if ordered else {}
+    waiting = {retry_queue(queue, delay): _waiting(queue, delay) for delay in delays}
+    return {dead: {"x-queue-type": "quorum"}, queue: quorum(dead, **extra), **waiting}
+
+
+def _waiting(queue: str, delay: timedelta) -> FieldTable:
+    return quorum(queue, **{"x-message-ttl": round(delay.total_seconds() * 1000)})
+
+
 @dataclass(frozen=True, slots=True)
 class Queues:
     """The queues of one consumer and their bindings. `RabbitSubscriber` explains the attributes."""
@@ -130,17 +141,16 @@ class Queues:
     def _definitions(self, delays: Sequence[timedelta]) -> str:
         """The definitions of retry queues, as `rabbitmqctl import_definitions` reads them."""
         common = {"vhost": self.vhost, "durable": True, "auto_delete": False}
-        queues = [{"name": retry_queue(self.name, each), **common, "arguments": self._waiting(each)} for each in delays]
+        queues = [
+            {"name": retry_queue(self.name, each), **common, "arguments": _waiting(self.name, each)} for each in delays
+        ]
         return json.dumps({"queues": queues})
-
-    def _waiting(self, delay: timedelta) -> FieldTable:
-        return quorum(self.name, **{"x-message-ttl": round(delay.total_seconds() * 1000)})
 
     async def _declare_retry_queue(
         self, channel: aio_pika.abc.AbstractChannel, delay: timedelta, timeout: float
     ) -> None:
         name = retry_queue(self.name, delay)
-        await channel.declare_queue(name, durable=True, arguments=self._waiting(delay), timeout=timeout)
+        await channel.declare_queue(name, durable=True, arguments=_waiting(self.name, delay), timeout=timeout)
 
     def _warn_of_silence(self) -> None:
         """Warn that nothing may ever arrive: AMQP does not say whether a queue is bound."""
@@ -169,15 +179,12 @@ class Queues:
             raise
 
     async def _declare(self, channel: aio_pika.abc.AbstractChannel, exchange_name: str, limit: float) -> None:
-        dead, extra = dead_queue(self.name), {SINGLE_ACTIVE_CONSUMER: True} if self.ordered else {}
         exchange = await connection.declare_exchange(channel, exchange_name, timeout=limit)
-        await channel.declare_queue(dead, durable=True, arguments={"x-queue-type": "quorum"}, timeout=limit)
-        queue = await channel.declare_queue(self.name, durable=True, arguments=quorum(dead, **extra), timeout=limit)
-        for topic in self.topics:
-            source, key = (exchange, topic) if isinstance(topic, str) else topic
-            await queue.bind(source, routing_key=key, timeout=limit)
-        for delay in self.delays:
-            await self._declare_retry_queue(channel, delay, limit)
+        for name, arguments in declarations(self.name, self.delays, ordered=self.ordered).items():
+            queue = await channel.declare_queue(name, durable=True, arguments=arguments, timeout=limit)
+            for topic in self.topics if name == self.name else ():
+                source, key = (exchange, topic) if isinstance(topic, str) else topic
+                await queue.bind(source, routing_key=key, timeout=limit)
 
     def _explain_name(self, error: ValueError) -> str:
         accepted = "letters, digits and -_.:@#,/>< are accepted, 200 bytes"

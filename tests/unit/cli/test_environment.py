@@ -13,6 +13,7 @@ WHSEC = "whsec_" + "aHVudGVyMmh1bnRlcjJodW50ZXIyaHVudGVyMg=="
 VALUES = {
     "database_url": "postgresql+psycopg://app:hunter2@db/shop",
     "broker_url": "amqps://app:hunter2@mq/",
+    "management_url": "https://app:hunter2@mq:15671",
     "http_secret": WHSEC,
     "http_authorization": "Bearer hunter2",
 }

@@ -1,11 +1,12 @@
-WITH ours AS (SELECT relid AS oid
+WITH ours AS (SELECT coalesce(relid, root) AS oid
     FROM (VALUES (to_regclass('outboxkit_outbox')), (to_regclass('outboxkit_inbox')),
         (to_regclass('outboxkit_dead_letter')), (to_regclass('outboxkit_published')),
         (to_regclass('outboxkit_idempotency')), (to_regclass('outboxkit_effect')),
-        (to_regclass('outboxkit_attempt'))) AS roots (root), LATERAL pg_partition_tree(root)) SELECT
-        CAST(relid AS regclass)::text AS name, n_dead_tup AS dead, n_live_tup AS live,
-        greatest(last_vacuum, last_autovacuum) AS last_vacuum, coalesce('autovacuum_enabled=false' =
-        ANY (reloptions) OR 'autovacuum_enabled=off' = ANY (reloptions), false) AS is_left_alone,
-        relpersistence = 'u' AS is_unlogged, greatest(age(relfrozenxid), 0) AS age
+        (to_regclass('outboxkit_attempt'))) AS roots (root) LEFT JOIN LATERAL
+        pg_partition_tree(root) ON true) SELECT CAST(relid AS regclass)::text AS name, n_dead_tup AS
+        dead, n_live_tup AS live, greatest(last_vacuum, last_autovacuum) AS last_vacuum,
+        coalesce('autovacuum_enabled=false' = ANY (reloptions) OR 'autovacuum_enabled=off' = ANY
+        (reloptions), false) AS is_left_alone, relpersistence = 'u' AS is_unlogged,
+        greatest(age(relfrozenxid), 0) AS age
 FROM ours JOIN pg_stat_user_tables ON relid = ours.oid JOIN pg_class ON pg_class.oid = relid
 ORDER BY n_dead_tup DESC, relid;

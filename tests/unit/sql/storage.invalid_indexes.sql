@@ -1,9 +1,10 @@
-WITH ours AS (SELECT relid AS oid
+WITH ours AS (SELECT coalesce(relid, root) AS oid
     FROM (VALUES (to_regclass('outboxkit_outbox')), (to_regclass('outboxkit_inbox')),
         (to_regclass('outboxkit_dead_letter')), (to_regclass('outboxkit_published')),
         (to_regclass('outboxkit_idempotency')), (to_regclass('outboxkit_effect')),
-        (to_regclass('outboxkit_attempt'))) AS roots (root), LATERAL pg_partition_tree(root)) SELECT
-        CAST(indexrelid AS regclass)::text AS name, CAST(indrelid AS regclass)::text AS table
+        (to_regclass('outboxkit_attempt'))) AS roots (root) LEFT JOIN LATERAL
+        pg_partition_tree(root) ON true) SELECT CAST(indexrelid AS regclass)::text AS name,
+        CAST(indrelid AS regclass)::text AS table
 FROM ours JOIN pg_index ON indrelid = ours.oid
 WHERE NOT indisvalid OR NOT indisready
 ORDER BY 1;

@@ -1,10 +1,10 @@
-WITH ours AS (SELECT relid AS oid
+WITH ours AS (SELECT coalesce(relid, root) AS oid
     FROM (VALUES (to_regclass('outboxkit_outbox')), (to_regclass('outboxkit_inbox')),
         (to_regclass('outboxkit_dead_letter')), (to_regclass('outboxkit_published')),
         (to_regclass('outboxkit_idempotency')), (to_regclass('outboxkit_effect')),
-        (to_regclass('outboxkit_attempt'))) AS roots (root), LATERAL pg_partition_tree(root)) SELECT
-        pid, CAST(relation AS regclass)::text AS name, mode, application_name, state, xact_start AS
-        since, (SELECT count(*)
+        (to_regclass('outboxkit_attempt'))) AS roots (root) LEFT JOIN LATERAL
+        pg_partition_tree(root) ON true) SELECT pid, CAST(relation AS regclass)::text AS name, mode,
+        application_name, state, xact_start AS since, (SELECT count(*)
     FROM pg_locks AS other
     WHERE other.relation = pg_locks.relation AND NOT other.granted AND other.database =
         pg_locks.database) AS waiting

@@ -1,0 +1,233 @@
+"""Queues of the broker: whether they are there, of the right kind, and consumed. Pure."""
+
+import shlex
+from collections.abc import Iterator
+
+from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth
+from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER, dead_queue, retry_queue
+from outboxkit.doctor.broker.facts import QueueReport
+from outboxkit.doctor.broker.look import Look
+from outboxkit.doctor.broker.subject import ExpectedQueue
+from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
+
+QUORUM, CLASSIC, STREAM = "quorum", "classic", "stream"
+
+
+def of_exchange(look: Look) -> Iterator[Diagnosis]:
+    """Whether the exchange is there, and is a durable topic exchange."""
+    exchange, refusal = look.subject.exchange, look.exchange
+    if refusal is None or refusal.kind is Denied.FORBIDDEN:
+        return
+    if refusal.kind is Denied.MISSING:
+        yield problem(
+            "exchange-missing",
+            f"There is no exchange {exchange!r} in virtual host {look.subject.vhost!r}.",
+            why="If it was deleted, all bindings went with it, and messages are unroutable until they are back.",
+            cure="Start a relay, which declares it, and start the consumers again, which bind their queues.",
+            commands=("outboxkit relay",),
+        )
+    else:
+        yield problem(
+            "exchange-kind",
+            f"Exchange {exchange!r} is not a durable topic exchange: {refusal.reason}.",
+            why="Relays and consumers declare it so, and end at their start. Other kinds route otherwise.",
+            cure="Choose another OUTBOXKIT_EXCHANGE, or delete this one if it is not used otherwise.",
+            commands=(_delete("exchange", exchange, look),),
+        )
+
+
+def of_queues(look: Look) -> Iterator[Diagnosis]:
+    """Whether our queues are there, as consumers declare them."""
+    for queue in look.subject.queues:
+        depth = look.depths.get(queue.name)
+        if isinstance(depth, BrokerRefusal):
+            yield _absent(queue, depth, look)
+            continue
+        yield from _different(queue, look)
+        if depth is not None:
+            yield from _beside(queue, look)
+        report = look.reports.queues.get(queue.name) if look.reports is not None else None
+        if report is not None and not look.subject.is_declared:
+            yield from _taken_as_it_is(report, look)
+    yield from _classic_queues(look)
+    yield from _members(look)
+
+
+def _absent(queue: ExpectedQueue, refusal: BrokerRefusal, look: Look) -> Diagnosis:
+    if refusal.kind is not Denied.MISSING:
+        return problem(
+            "queue-unusable",
+            f"Queue {queue.name!r} cannot be used: {refusal.reason}.",
+            why="Nothing is consumed from it, and publishes to it may be refused.",
+            cure="Start the nodes that have its members.",
+            commands=(f"rabbitmq-queues quorum_status -p {shlex.quote(look.subject.vhost)} {shlex.quote(queue.name)}",),
+        )
+    consume = f"outboxkit consume MODULE --queue {shlex.quote(queue.name)}"
+    return problem(
+        "queue-missing",
+        f"There is no queue {queue.name!r} in virtual host {look.subject.vhost!r}.",
+        why="Messages of its types reach nobody: they stay in the outbox as unroutable, if no other queue wants them.",
+        cure="Start its consumer, which declares and binds it, or correct OUTBOXKIT_QUEUE."
+        if look.subject.is_declared
+        else "Correct OUTBOXKIT_QUEUE, or declare and bind that queue: OUTBOXKIT_DECLARE=false declares none.",
+        commands=(consume,) if look.subject.is_declared else (),
+    )
+
+
+def _different(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
+    """The differences of a queue and those beside it from what its consumer declares."""
+    names = [queue.name, dead_queue(queue.name), *(retry_queue(queue.name, delay) for delay in look.subject.delays)]
+    for name in names:
+        refusal = look.differences.get(name)
+        if refusal is None or refusal.kind is Denied.FORBIDDEN:
+            continue
+        if SINGLE_ACTIVE_CONSUMER in refusal.reason:
+            yield _in_order(queue, is_single=not look.subject.ordered, look=look)
+            continue
+        report = look.reports.queues.get(name) if look.reports is not None else None
+        is_kind = "x-queue-type" in refusal.reason or (report is not None and report.type != QUORUM)
+        yield problem(
+            "queue-kind" if is_kind else "queue-arguments",
+            f"Queue {name!r} is not the {'quorum queue' if is_kind else 'one'} of a consumer: {refusal.reason}.",
+            why="The consumer ends at its start, and its messages wait in the queue.",
+            cure="Consume it as it is with OUTBOXKIT_DECLARE=false, or choose another OUTBOXKIT_QUEUE. Or let it run "
+            "empty and delete it: its consumer declares it anew.",
+            commands=(f"outboxkit consume MODULE --queue {shlex.quote(queue.name)} --no-declare",
+                      _delete("queue", name, look)),
+        )  # fmt: skip
+
+
+def _in_order(queue: ExpectedQueue, *, is_single: bool, look: Look) -> Diagnosis:
+    """The problem of a queue whose consumers are one at a time, or are not, against the setting."""
+    has, option = (
+        ("has a single active consumer", "") if is_single else ("lets many consumers work at once", " --ordered")
+    )
+    setting = "OUTBOXKIT_ORDERED is " + ("true" if look.subject.ordered else "false")
+    return problem(
+        "queue-order",
+        f"Queue {queue.name!r} {has}, and {setting}.",
+        why="With one consumer at a time the others stand by; with many, messages of one key overtake each other.",
+        cure="Set OUTBOXKIT_ORDERED as the queue is. Or stop its consumers when it is empty, delete it, and start them "
+        "again.",
+        commands=(_delete("queue", queue.name, look),
+                  f"outboxkit consume MODULE --queue {shlex.quote(queue.name)}{option}"),
+    )  # fmt: skip
+
+
+def _beside(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
+    """The queues beside ours that are missing."""
+    retries = [retry_queue(queue.name, delay) for delay in look.subject.delays]
+    names = [*retries, dead_queue(queue.name)] if look.subject.is_declared else retries
+    depths = {name: look.depths.get(name) for name in names}
+    missing = [name for name, depth in depths.items() if getattr(depth, "kind", None) is Denied.MISSING]
+    if missing:
+        yield warning(
+            "queue-beside-missing",
+            f"Beside queue {queue.name!r} there is no {', '.join(missing)}.",
+            why="Failed messages wait in the retry queues, and dropped ones go to the dead queue.",
+            cure="Start the consumer again: it declares what is missing.",
+            commands=(f"outboxkit consume MODULE --queue {shlex.quote(queue.name)}",),
+        )
+
+
+def _taken_as_it_is(report: QueueReport, look: Look) -> Iterator[Diagnosis]:
+    """The problems of a queue that the settings take as it is."""
+    if report.type == STREAM:
+        yield problem(
+            "queue-kind",
+            f"Queue {report.name!r} is a stream.",
+            why="A stream keeps what was acked, so the consumer ends at its first message.",
+            cure="Bind a quorum queue to the same exchange, and consume that one.",
+        )
+        return
+    is_single = bool(report.effective("single-active-consumer"))
+    if is_single != look.subject.ordered:
+        yield _in_order(ExpectedQueue(name=report.name), is_single=is_single, look=look)
+
+
+def _classic_queues(look: Look) -> Iterator[Diagnosis]:
+    """The classic queues among those that get our messages."""
+    if look.reports is None:
+        return
+    classic = [report.name for report in look.reports.queues.values() if report is not None and report.type == CLASSIC]
+    if not classic:
+        return
+    make, names = (problem if look.reports.is_cluster else warning), ", ".join(map(repr, classic))
+    yield make(
+        "queue-classic",
+        f"{names} {'is a classic queue' if len(classic) == 1 else 'are classic queues'}"
+        + (f" in a cluster of {len(look.reports.nodes or ())} nodes." if look.reports.is_cluster else "."),
+        why="A classic queue is on one node. With that node its messages are away, or lost if its disk is. It counts "
+        "no redeliveries either.",
+        cure="Let it run empty, delete it, and have its consumer declare a quorum queue.",
+        commands=tuple(_delete("queue", name, look) for name in classic[:3]),
+    )
+
+
+def _members(look: Look) -> Iterator[Diagnosis]:
+    """The quorum queues that have lost members, or have too few."""
+    for report in (look.reports.queues if look.reports is not None else {}).values():
+        if report is None or not report.members:
+            continue
+        away, vhost = sorted(set(report.members) - set(report.online)), shlex.quote(look.subject.vhost)
+        status = f"rabbitmq-queues quorum_status -p {vhost} {shlex.quote(report.name)}"
+        if away:
+            is_lost = 2 * len(report.online) <= len(report.members)
+            yield (problem if is_lost else warning)(
+                "queue-members-away",
+                f"Of {len(report.members)} members of queue {report.name!r}, {', '.join(away)} cannot be reached.",
+                why="Without a majority it takes and gives no messages."
+                if is_lost
+                else "It works. With one more lost it may take and give no messages.",
+                cure="Start these nodes.",
+                commands=(status,),
+            )
+        elif look.reports is not None and look.reports.is_cluster and len(report.members) == 1:
+            yield warning(
+                "queue-one-member",
+                f"Queue {report.name!r} has one member in a cluster of {len(look.reports.nodes or ())} nodes.",
+                why="With the node of that member its messages are away.",
+                cure="Add members on the other nodes.",
+                commands=tuple(
+                    f"rabbitmq-queues add_member -p {vhost} {shlex.quote(report.name)} {node.name}"
+                    for node in look.reports.nodes or ()
+                    if node.name not in report.members
+                ),
+            )
+
+
+def of_consumers(look: Look) -> Iterator[Diagnosis]:
+    """Whether somebody consumes the queues."""
+    for queue in look.subject.queues:
+        depth = look.depths.get(queue.name)
+        if isinstance(depth, Depth) and not depth.consumers:
+            yield _unconsumed(queue.name, depth.messages, is_ours=True)
+    ours = {queue.name for queue in look.subject.queues}
+    others = {each.destination for each in look.bound if each.destination_type == "queue"} - ours
+    for report in (look.reports.queues if look.reports is not None else {}).values():
+        if report is not None and report.name in others and report.messages_ready and not report.consumers:
+            yield _unconsumed(report.name, report.messages_ready, is_ours=False)
+
+
+def _unconsumed(name: str, messages: int, *, is_ours: bool) -> Diagnosis:
+    make = problem if messages and is_ours else warning
+    waiting = f"and {messages} messages wait in it" if messages else "and it is empty"
+    return make(
+        "queue-unconsumed",
+        f"Nobody consumes queue {name!r}, {waiting}.",
+        why="The queue grows until the broker's memory or disk is full, and then nobody can publish."
+        if messages
+        else "The next message will wait in it.",
+        cure="Start its consumer, and look at the last lines of its log if it has ended."
+        if is_ours
+        else "Start its consumer. If nobody needs the queue, delete it.",
+        commands=(f"outboxkit consume MODULE --queue {shlex.quote(name)}",) if is_ours else (),
+    )
+
+
+def _delete(kind: str, name: str, look: Look) -> str:
+    """The command that deletes a queue or an exchange."""
+    vhost, quoted = shlex.quote(look.subject.vhost), shlex.quote(name)
+    if kind == "queue":
+        return f"rabbitmqctl delete_queue -p {vhost} {quoted}"
+    return f"rabbitmqadmin -V {vhost} delete exchange name={quoted}"

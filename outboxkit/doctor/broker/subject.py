@@ -1,0 +1,102 @@
+"""Subject of the broker's examination: what the settings and the handlers expect of it. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from urllib.parse import unquote, urlsplit
+
+from outboxkit import queues
+from outboxkit.inbox import Handler
+from outboxkit.settings import Settings
+
+GUEST = "guest"
+_LOOPBACK = ("localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedQueue:
+    """A queue that a consumer of these settings reads.
+
+    Attributes:
+        name: the queue's name.
+        types: the message types of its handlers; empty if no handlers are known.
+        bindings: further bindings, exchange and routing key.
+        handlers: its handlers; empty if they are not known.
+        at_once: the number of deliveries that are handled at the same time.
+        prefetch: the number of deliveries that the broker pushes ahead.
+    """
+
+    name: str
+    types: tuple[str, ...] = ()
+    bindings: tuple[tuple[str, str], ...] = ()
+    handlers: tuple[Handler, ...] = ()
+    at_once: int = 1
+    prefetch: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSubject:
+    """The broker as the settings expect it.
+
+    Attributes:
+        urls: one for each node.
+        exchange: the exchange to which relays publish.
+        vhost: the virtual host.
+        queues: those that are consumed; empty if the settings name none.
+        is_declared: whether consumers declare them.
+        ordered: whether each of them has a single active consumer.
+        delays: the retry delays.
+        routes: routing keys of messages in the outbox, and how many messages have each; of relays to this broker.
+        management: the URL of the management API; None means that it follows from `urls`.
+        timeout: seconds for each question.
+    """
+
+    urls: tuple[str, ...]
+    exchange: str
+    vhost: str
+    queues: tuple[ExpectedQueue, ...] = ()
+    is_declared: bool = True
+    ordered: bool = False
+    delays: Sequence[timedelta] = ()
+    routes: Mapping[str, int] = field(default_factory=dict)
+    management: str | None = None
+    timeout: float = 3.0
+
+    @property
+    def user(self) -> tuple[str, str]:
+        """The user's name and password."""
+        return credentials(self.urls[0])
+
+
+def credentials(url: str) -> tuple[str, str]:
+    """The user's name and password in the URL of a broker; RabbitMQ's own, if it has none."""
+    parts = urlsplit(url)
+    return unquote(parts.username or GUEST), unquote(parts.password or GUEST)
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether nothing leaves the machine on the way to this host."""
+    return host is None or host in _LOOPBACK or host.startswith("127.")
+
+
+def expected_queues(settings: Settings, handlers: Sequence[Handler]) -> tuple[ExpectedQueue, ...]:
+    """The queues of the settings, with those of the handlers that belong to each.
+
+    Raises:
+        ConfigurationError: a handler names no queue although there are several, or a queue has no handler.
+    """
+    if settings.queue is None:
+        return ()
+    limits = queues.concurrency_of(settings)
+    assigned = queues.assign(handlers, list(limits)) if handlers else {name: list[Handler]() for name in limits}
+    return tuple(
+        ExpectedQueue(
+            name=name,
+            types=tuple(sorted({type_ for handler in own for type_ in handler.message_types})),
+            bindings=tuple((each.exchange, each.key) for each in settings.bind or () if each.queue in (name, None)),
+            handlers=tuple(own),
+            at_once=limits[name].transactions,
+            prefetch=limits[name].prefetch(own),
+        )
+        for name, own in assigned.items()
+    )

@@ -1,0 +1,138 @@
+"""The admin port of real processes: what it tells in outages, and that nobody who asks there slows them down."""
+
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from sqlalchemy import make_url
+from sqlalchemy.orm import Session
+
+from outboxkit import Message, outbox
+from outboxkit.urls import ListenAddress
+from tests.acceptance.deployment import HANDLERS, Deployment
+from tests.acceptance.worker_process import WorkerProcess
+from tests.admin_client import Answered, connect, get
+from tests.night import by_night
+from tests.polling import eventually
+from tests.tcp_proxy import TcpProxy
+
+ANY = {"OUTBOXKIT_ADMIN_PORT": "0"}
+SILENT, MESSAGES = by_night(1000, else_=150), by_night(20_000, else_=300)
+
+
+def address_of(worker: WorkerProcess) -> ListenAddress:
+    host, _, port = worker.wait_for("admin port open")["address"].rpartition(":")
+    return ListenAddress(host, int(port))
+
+
+def becomes(address: ListenAddress, status: int, line: str) -> Answered:
+    """The answer of /readyz once it has this status and a line that begins so."""
+    return eventually(
+        lambda: get(address, "/readyz"),
+        lambda answer: answer.status == status and any(each.startswith(line) for each in answer.lines),
+    )
+
+
+@contextmanager
+def proxied(url: str) -> Iterator[tuple[TcpProxy, str]]:
+    target = make_url(url)
+    proxy = TcpProxy(target.host or "localhost", target.port or 5432)
+    try:
+        yield proxy, target.set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    finally:
+        proxy.close()
+
+
+@pytest.mark.parametrize("name", ["relay", "consumer", "retention"])
+def test_each_worker_is_live_ready_and_measured(deployment: Deployment, name: str):
+    worker = deployment.start(name, *([HANDLERS] if name == "consumer" else []), **ANY)
+    address = address_of(worker)
+    assert address.host == "127.0.0.1"
+    becomes(address, 200, "database: connected")
+    assert get(address, "/livez").status == 200
+    facts = get(address, "/info").json()
+    assert facts["worker"] == name
+    password = make_url(deployment.environment["OUTBOXKIT_DATABASE_URL"]).password
+    assert facts["settings"]["database_url"].startswith("postgresql://")
+    assert password is None or f":{password}@" not in str(facts)
+    scrape = get(address, "/metrics")
+    assert (scrape.status, scrape.headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"\nprocess_resident_memory_bytes " in scrape.body
+    assert worker.stop() == 0
+    with pytest.raises(ConnectionRefusedError):
+        connect(address)
+
+
+@pytest.mark.parametrize("name", ["relay", "consumer"])
+def test_an_outage_makes_a_worker_not_ready_and_leaves_it_live(deployment: Deployment, name: str):
+    with deployment.broker_behind_proxy() as (broker, broker_url), proxied(str_url(deployment)) as (database, url):
+        through = {"OUTBOXKIT_BROKER_URL": broker_url, "OUTBOXKIT_DATABASE_URL": url}
+        worker = deployment.start(name, *([HANDLERS] if name == "consumer" else []), **ANY, **through)
+        address = address_of(worker)
+        becomes(address, 200, "broker: connected")
+        for server, proxy in (("broker", broker), ("database", database)):
+            proxy.refuse()
+            becomes(address, 503, f"{server}: ")
+            assert get(address, "/livez").status == 200
+            proxy.accept()
+            becomes(address, 200, f"{server}: connected")
+        assert worker.stop() == 0
+
+
+def str_url(deployment: Deployment) -> str:
+    return deployment.engine.url.render_as_string(hide_password=False)
+
+
+def test_a_database_that_does_not_answer_is_told_in_time(deployment: Deployment):
+    with proxied(str_url(deployment)) as (database, url):
+        retention = deployment.start("retention", **ANY, OUTBOXKIT_DATABASE_URL=url)
+        address = address_of(retention)
+        retention.wait_for("inbox pruned")
+        database.swallow()
+        becomes(address, 503, "database: no answer within 3 s")
+        assert get(address, "/livez").status == 200
+        database.release()
+        becomes(address, 200, "database: connected")
+        assert retention.stop() == 0
+
+
+@pytest.mark.parametrize("programs", ["workers", "outboxkit"])
+def test_a_port_that_is_taken_ends_the_process_with_one_line(deployment: Deployment, programs: str):
+    deployment.programs = programs
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        relay = deployment.start("relay", OUTBOXKIT_ADMIN_PORT=str(port))
+        assert relay.wait() == 2
+    (line,) = relay.log.read_text().splitlines()
+    told = f"OUTBOXKIT_ADMIN_PORT is '127.0.0.1:{port}': nothing can listen there (Address already in use)"
+    assert line.partition(": ")[2].startswith(told)
+
+
+def test_strangers_at_the_port_do_not_hold_up_the_relay(deployment: Deployment):
+    deployment.declare_queue()
+    relay = deployment.relay(**ANY)
+    address = address_of(relay)
+    with ExitStack() as silent, descriptors(SILENT + 512):
+        for _ in range(SILENT):
+            silent.enter_context(connect(address)).send(b"GET /")
+        with Session(deployment.engine) as session, session.begin():
+            outbox.add_all(
+                session, [Message(id=f"m{n}", type="OrderConfirmed", payload=b"{}") for n in range(MESSAGES)]
+            )
+        for _ in range(50):
+            with connect(address) as stranger:
+                stranger.sendall(bytes(range(256)) * 64)
+        assert get(address, "/livez").status == 200
+        deployment.wait_for_empty_outbox()
+    assert relay.stop() == 0
+    assert not [entry for entry in relay.entries() if entry["level"] in ("warning", "error")]
+
+
+@contextmanager
+def descriptors(wanted: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

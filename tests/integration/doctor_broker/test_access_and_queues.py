@@ -1,0 +1,166 @@
+"""Access to a real RabbitMQ, and its queues, as `outboxkit doctor` judges them without changing anything."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from outboxkit.doctor.diagnosis import Diagnosis, Severity
+from tests.integration.doctor_broker.examining import (
+    TYPE,
+    Admin,
+    as_user,
+    consuming,
+    examined,
+    found,
+    handlers_of,
+    patterns,
+    settings_of,
+    words,
+)
+from tests.plain_client import PlainClient
+from tests.servers.ports import free_ports
+from tests.servers.rabbitmq import PrivateRabbitmq
+
+
+async def test_a_sound_broker_has_no_finding_and_is_not_changed(
+    server: PrivateRabbitmq, admin: Admin, client: PlainClient
+):
+    user = f"user-{client.queue}"
+    admin.user(user, tags="monitoring", **patterns(client))
+    settings = settings_of(server, client, broker_url=as_user(server.url, user))
+    async with consuming(client):
+        before = await asyncio.to_thread(admin.state)
+        findings, left_out = await examined(settings, handlers_of(TYPE))
+        assert (words(findings), left_out) == ("", [])
+        assert await asyncio.to_thread(admin.state) == before
+        own, _ = await examined(settings_of(server, client, broker_url=settings.broker_url, management_url=None))
+        assert own["management-unread"].severity is Severity.WARNING
+    admin.delete("users", user)
+
+
+async def test_a_broker_that_is_away_ends_the_look_at_it(server: PrivateRabbitmq, client: PlainClient):
+    (port,) = free_ports(1)
+    away = f"amqp://shop:secret@127.0.0.1:{port}/"
+    findings, left_out = await examined(settings_of(server, client, broker_url=away))
+    assert findings["broker-away"].severity is Severity.PROBLEM
+    assert f"nc -vz 127.0.0.1 {port}" in findings["broker-away"].commands
+    assert {"queues", "exchange", "consumers"} <= set(left_out)
+    assert "secret" not in str(findings)
+    both, _ = await examined(settings_of(server, client, broker_url=f"{away},{server.url}"))
+    assert both["broker-node-away"].severity is Severity.WARNING
+
+
+async def test_a_frozen_broker_is_away(server: PrivateRabbitmq, client: PlainClient):
+    server.pause()
+    try:
+        findings, _ = await examined(settings_of(server, client), seconds=5)
+    finally:
+        server.resume()
+    assert {"broker-away", "management-unread"} <= set(findings)
+
+
+async def test_the_reason_for_which_a_user_does_not_get_in(server: PrivateRabbitmq, admin: Admin, client: PlainClient):
+    stranger = f"user-{client.queue}"
+    admin.user(stranger)
+    cases = {
+        "broker-login": as_user(server.url, "outboxkit", password="hunter2"),
+        "broker-vhost-missing": server.url + "nowhere",
+        "broker-vhost-forbidden": as_user(server.url, stranger),
+        "broker-certificate": server.url.replace("amqp://", "amqps://"),
+    }
+    for code, url in cases.items():
+        findings, _ = await examined(settings_of(server, client, broker_url=url))
+        assert findings.get(code, Diagnosis(Severity.NOTE, code, "")).severity is Severity.PROBLEM, words(findings)
+        assert "hunter2" not in str(findings)
+    admin.delete("users", stranger)
+
+
+async def test_users_with_too_many_rights(server: PrivateRabbitmq, admin: Admin, client: PlainClient):
+    findings, _ = await examined(settings_of(server, client))
+    assert findings["broker-administrator"].severity is Severity.WARNING
+    assert f"'^({client.exchange}|" in findings["broker-rights-wide"].commands[0]
+    admin.user("guest", password="guest", **patterns(client))
+    findings, _ = await examined(settings_of(server, client, broker_url=as_user(server.url, "guest", password="guest")))
+    assert findings["broker-guest"].severity is Severity.WARNING
+    assert "broker-rights-wide" not in findings
+    admin.delete("users", "guest")
+
+
+async def test_users_with_too_few_rights(server: PrivateRabbitmq, admin: Admin, client: PlainClient):
+    user = f"user-{client.queue}"
+    admin.user(user, **patterns(client, read="^$"))
+    async with consuming(client):
+        findings, _ = await examined(settings_of(server, client, broker_url=as_user(server.url, user)))
+        assert f"may not read '{client.exchange}'" in findings["broker-rights-missing"].what
+        admin.user(user, **patterns(client, configure="^$"))
+        told = settings_of(server, client, broker_url=as_user(server.url, user), management_url=None)
+        findings, _ = await examined(told)
+        assert f"access to exchange '{client.exchange}'" in findings["broker-rights-missing"].what
+        assert f"queue '{client.queue}'" in findings["broker-rights-missing"].what
+    admin.delete("users", user)
+
+
+async def test_an_exchange_that_is_missing_or_of_another_kind(server: PrivateRabbitmq, client: PlainClient):
+    findings, _ = await examined(settings_of(server, client))
+    assert findings["exchange-missing"].severity is Severity.PROBLEM
+    client.declare_exchange("fanout")
+    findings, _ = await examined(settings_of(server, client))
+    assert "fanout" in findings["exchange-kind"].what
+
+
+async def test_queues_that_are_missing(server: PrivateRabbitmq, client: PlainClient):
+    client.declare_exchange()
+    findings, _ = await examined(settings_of(server, client))
+    assert findings["queue-missing"].commands == (f"outboxkit consume MODULE --queue {client.queue}",)
+    async with consuming(client):
+        client.delete_queue(f"{client.queue}.retry.1h")
+        findings, _ = await examined(settings_of(server, client))
+        assert f"{client.queue}.retry.1h" in findings["queue-beside-missing"].what
+        assert "dead" not in findings["queue-beside-missing"].what
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "code", "severity"),
+    [
+        ({}, {}, "queue-kind", "problem"),
+        ({}, {"declare": False}, "queue-classic", "warning"),
+        ({"x-queue-type": "stream"}, {"declare": False}, "queue-kind", "problem"),
+        ({"x-queue-type": "quorum"}, {}, "queue-arguments", "problem"),
+        ({"x-queue-type": "quorum"}, {"declare": False, "ordered": True}, "queue-order", "problem"),
+        ({"x-single-active-consumer": True}, {"declare": False}, "queue-order", "problem"),
+    ],
+)
+async def test_queues_of_another_kind(
+    server: PrivateRabbitmq,
+    client: PlainClient,
+    arguments: dict[str, Any],
+    changes: dict[str, Any],
+    code: str,
+    severity: str,
+):
+    client.bind(TYPE, arguments=arguments)
+    findings = await found(code, settings_of(server, client, **changes))
+    assert findings[code].severity == severity
+
+
+async def test_a_queue_of_the_other_order(server: PrivateRabbitmq, client: PlainClient):
+    async with consuming(client, ordered=True):
+        findings, _ = await examined(settings_of(server, client))
+        assert findings["queue-order"].severity is Severity.PROBLEM
+        findings, _ = await examined(settings_of(server, client, ordered=True))
+        assert "queue-order" not in findings
+
+
+async def test_queues_that_nobody_consumes(server: PrivateRabbitmq, client: PlainClient):
+    async with consuming(client):
+        findings, _ = await examined(settings_of(server, client))
+        assert "queue-unconsumed" not in findings
+    findings = await found("queue-unconsumed", settings_of(server, client))
+    assert findings["queue-unconsumed"].severity is Severity.WARNING
+    client.publish(b"{}", topic=TYPE)
+    findings = await found("queue-unconsumed", settings_of(server, client))
+    assert findings["queue-unconsumed"].severity is Severity.PROBLEM
+    other = await found("queue-unconsumed", settings_of(server, client, queue=None))
+    assert other["queue-unconsumed"].severity is Severity.WARNING
+    assert client.queue in other["queue-unconsumed"].what

@@ -1,0 +1,193 @@
+"""What `outboxkit doctor` finds about messages, handlers and retention, each finding produced for real."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from outboxkit import process
+from outboxkit.doctor import forgetting, handlers, waiting
+from outboxkit.doctor.installation import Thresholds
+from outboxkit.retention import Periods, Retention
+from tests.integration.doctoring import codes, connected, examined, look, one
+
+MESSAGE = """
+    INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, destination, held,
+                                  due_at, attempts, last_error)
+    VALUES (%(id)s, 'OrderConfirmed', %(key)s, '{}', '{}', 'x', now() - interval '2 hours', %(destination)s, %(held)s,
+            %(due)s::timestamptz, %(attempts)s, %(error)s)
+"""
+PLAIN = {"id": "m", "key": None, "destination": "default", "held": False, "due": None, "attempts": 0, "error": None}
+DEAD = """
+    INSERT INTO outboxkit_dead_letter (side, message_id, type, key, payload, headers, content_type, reason, error,
+                                       attempts, parked, position, dead_at)
+    VALUES ('outbox', 'm-7', 'OrderConfirmed', %s, '', '{}', 'x', 'refused', 'the queue is full', 10, %s, 7,
+            now() - interval '3 days')
+"""
+HANDLER = "INSERT INTO outboxkit_handler (handler, queue, last_seen) VALUES (%s, %s, now() - interval '3 hours')"
+
+
+def add(url: str, **more: object) -> None:
+    with connected(url) as connection:
+        connection.execute(MESSAGE, PLAIN | more)
+
+
+def test_a_relay_that_nobody_runs(postgresql_url: str) -> None:
+    assert codes(postgresql_url, waiting.check_relays, thresholds=Thresholds()) == ["relay-none"]
+    add(postgresql_url)
+    (finding,) = look(postgresql_url, waiting.check_relays, thresholds=Thresholds())
+    assert (finding.code, finding.severity, finding.commands) == ("relay-missing", "problem", ("outboxkit relay",))
+    assert finding.what.startswith("1 message could go now, and the oldest waits for 2 h 0 min, and no session")
+
+
+def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:
+    add(postgresql_url)
+    with connected(postgresql_url, name="outboxkit relay"):
+        (finding,) = look(postgresql_url, waiting.check_relays, thresholds=Thresholds())
+    assert (finding.code, finding.severity) == ("relay-stuck", "problem")
+    assert "though 1 session of a relay for it is connected" in finding.what
+
+
+def test_a_destination_without_a_relay(postgresql_url: str) -> None:
+    add(postgresql_url, destination="payments")
+    with connected(postgresql_url, name="outboxkit relay"):
+        (finding,) = look(postgresql_url, waiting.check_relays, thresholds=Thresholds())
+        assert (finding.code, finding.commands) == (
+            "destination-without-relay",
+            ("outboxkit relay --destination payments",),
+        )
+        with connected(postgresql_url, name=process.relay_name("payments")):
+            assert codes(postgresql_url, waiting.check_relays, thresholds=Thresholds()) == ["relay-stuck"]
+
+
+def test_a_message_that_waits_for_its_time_needs_no_relay(postgresql_url: str) -> None:
+    add(postgresql_url, due="9000-01-01")
+    assert codes(postgresql_url, waiting.check_relays) == ["relay-none"]
+
+
+def test_a_type_that_cannot_be_published(postgresql_url: str) -> None:
+    for number in ("1", "2"):
+        add(postgresql_url, id=number, held=True, due="9000-01-01", attempts=4, error="no queue wants it")
+    (finding,) = look(postgresql_url, waiting.check_failing)
+    assert (finding.code, finding.severity) == ("type-failing", "warning")
+    assert "2 messages of type OrderConfirmed to default cannot be published" in finding.what
+    assert finding.what.endswith("after up to 4 attempts: no queue wants it")
+
+
+def test_a_key_that_is_parked(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(DEAD, ("order 7", True))
+    add(postgresql_url, key="order 7", held=True, due="9999-12-31 00:00+00")
+    parked, dead = look(postgresql_url, waiting.check_dead_letters)
+    assert (parked.code, parked.severity) == ("key-parked", "problem")
+    assert parked.what == (
+        "The key order 7 is parked: 1 message waits behind 1 dead letter. The first is message m-7 (refused): "
+        "the queue is full."
+    )
+    assert parked.commands[1] == "outboxkit dead replay --key 'order 7'"
+    assert dead.code == "dead-letters-old"
+
+
+def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(DEAD, (None, False))
+    (finding,) = look(postgresql_url, waiting.check_dead_letters)
+    assert (finding.code, finding.severity) == ("dead-letters-old", "warning")
+    assert finding.what == (
+        "1 dead letter is open (1 outbox refused), the oldest for 3 d 0 h: OrderConfirmed, the queue is full"
+    )
+    patient = Thresholds(dead_letter=timedelta(days=9))
+    assert codes(postgresql_url, waiting.check_dead_letters, thresholds=patient) == ["dead-letters-open"]
+
+
+def test_a_call_that_may_have_happened(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(
+            "INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until) "
+            "VALUES ('mail-7', 'started', 't', now() - interval '1 hour', now() - interval '1 minute')"
+        )
+        finding = one(postgresql_url, waiting.check_effects, "effect-unknown")
+        assert connection.execute(finding.commands[0]).fetchone()[0] == "mail-7"
+
+
+def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        for queue in ("billing", "mails"):
+            connection.execute(HANDLER, ("SendReceipt", queue))
+    (finding,) = look(postgresql_url, handlers.check_names)
+    assert (finding.code, finding.severity) == ("handler-name-shared", "problem")
+    assert finding.what == "The queues billing and mails have a handler SendReceipt each."
+
+
+def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(HANDLER, ("SendReceipt", "billing"))
+    (finding,) = look(postgresql_url, handlers.check_consumers, thresholds=Thresholds())
+    assert (finding.code, finding.commands) == ("consumer-gone", ("outboxkit consume MODULE... --queue billing",))
+    with connected(postgresql_url, name="outboxkit consumer mails, billing"):
+        assert codes(postgresql_url, handlers.check_consumers, thresholds=Thresholds()) == []
+
+
+def test_retention_and_retries(postgresql_url: str) -> None:
+    check = forgetting.check_retention
+    assert codes(postgresql_url, check) == []
+    assert codes(postgresql_url, check, inbox_retention="1h") == ["retention-too-short"]
+    assert codes(postgresql_url, check, inbox_retention="90m") == ["retention-short"]
+    assert codes(postgresql_url, check, published_retention="15d") == ["replay-stale"]
+
+
+OLD = {
+    "inbox rows": "INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at) "
+    "VALUES ('H', 'm', 'T', now() - interval '40 days')",
+    "effects": "INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until) "
+    "VALUES ('k', 'done', 't', now() - interval '40 days', now() - interval '40 days')",
+    "idempotency keys": "INSERT INTO outboxkit_idempotency "
+    "(scope, principal, key, fingerprint, state, token, created_at, expires_at) "
+    "VALUES ('s', '', 'k', '', 'done', 't', now() - interval '9 days', now() - interval '8 days')",
+    "published messages": "INSERT INTO outboxkit_published "
+    "(published_at, position, message_id, type, payload, headers, content_type) "
+    "VALUES (now() - interval '40 days', 1, 'm', 'T', '', '{}', 'x')",
+    "dead letters": "INSERT INTO outboxkit_dead_letter "
+    "(side, type, payload, headers, content_type, reason, attempts, dead_at) "
+    "VALUES ('outbox', 'T', '', '{}', 'x', 'refused', 1, now() - interval '40 days')",
+}
+
+
+@pytest.mark.parametrize("kind", OLD)
+def test_a_pruner_that_never_ran(postgresql_url: str, kind: str) -> None:
+    kept = {"published_retention": "7d", "dead_retention": "30d"}
+    assert codes(postgresql_url, forgetting.check_pruning, **kept) == []
+    with connected(postgresql_url) as connection:
+        connection.execute(OLD[kind])
+    (finding,) = look(postgresql_url, forgetting.check_pruning, thresholds=Thresholds(), **kept)
+    assert (finding.code, finding.severity, finding.commands) == ("prune-missing", "problem", ("outboxkit prune",))
+    assert f"{kind} for " in finding.what
+    prune(postgresql_url)
+    assert codes(postgresql_url, forgetting.check_pruning, thresholds=Thresholds(), **kept) == []
+
+
+def prune(url: str) -> None:
+    async def run() -> None:
+        engine = process.engine(url, name="outboxkit prune")
+        periods = Periods(inbox=timedelta(days=14), published=timedelta(days=7), dead=timedelta(days=30))
+        await Retention(engine, periods).prune()
+        await engine.dispose()
+
+    asyncio.run(run())
+
+
+def test_days_without_a_partition(postgresql_url: str) -> None:
+    assert codes(postgresql_url, forgetting.check_partitions) == []
+    with connected(postgresql_url) as connection:
+        connection.execute(HANDLER, ("SendReceipt", "billing"))
+    found = look(postgresql_url, forgetting.check_partitions, published_retention="7d")
+    assert [finding.code for finding in found] == ["partitions-missing"] * 2
+    assert "The table outboxkit_inbox has no partition" in found[0].what
+    prune(postgresql_url)
+    assert codes(postgresql_url, forgetting.check_partitions, published_retention="7d") == []
+
+
+def test_on_a_file_the_same_tables_are_read(sqlite_url: str) -> None:
+    report = examined(sqlite_url)
+    assert [finding.code for finding in report.findings] == ["file-database"]
+    assert {"database: relays", "database: pruning", "database: dead letters"} <= set(report.passed)

@@ -1,0 +1,99 @@
+"""What `outboxkit doctor` finds about roles and their rights, each finding produced for real."""
+
+import re
+
+import pytest
+
+from outboxkit.doctor import rights
+from outboxkit.doctor.diagnosis import Diagnosis
+from tests.integration.doctoring import codes, connected, look, one, role
+from tests.pages import blocks
+
+PAGE = "docs/how-to/grant-least-privileges.md"
+ROLES = {
+    "shop_writer": {"add messages"},
+    "shop_relay": {"add messages", "relay"},
+    "shop_consumer": {"add messages", "consume"},
+    "shop_operator": {"add messages", "prune", "replay dead letters"},
+}
+"""The roles of the page, and the work that each may do. `INSERT` into the outbox is all that adding needs."""
+
+
+def script() -> str:
+    return next(block.body for block in blocks(PAGE) if block.kind == "sql")
+
+
+def granted(url: str, name: str) -> str:
+    """The grants of one role of the page."""
+    lines = [line for line in script().splitlines() if re.search(rf"\bTO {name};", line)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_the_roles_of_the_page_may_do_their_work(postgresql_url: str, name: str) -> None:
+    with connected(postgresql_url) as owner, role(postgresql_url) as (own, url):
+        owner.execute(granted(url, name).replace(f"TO {name};", f"TO {own};"))
+        found = look(url, rights.check_rights)
+        may = next(finding for finding in found if finding.code == "role-may").what
+        assert {work for work in rights.NEEDED if re.search(rf"\b{work}\b", may)} == ROLES[name]
+        assert "right-missing" not in {finding.code for finding in found}
+
+
+def test_a_role_that_may_do_nothing_is_told_what_it_lacks(postgresql_url: str) -> None:
+    with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
+        nothing = one(url, rights.check_rights, "right-missing")
+        assert f"This role, {name}, can do no work of outboxkit" in nothing.what
+        for grant in granted(url, "shop_relay").replace("TO shop_relay;", f"TO {name};").splitlines():
+            owner.execute(grant)
+        owner.execute(f"REVOKE INSERT ON outboxkit_outbox FROM {name}; REVOKE DELETE ON outboxkit_outbox FROM {name}")
+        owner.execute(f"REVOKE UPDATE (held) ON outboxkit_outbox FROM {name}")
+        with connected(url, name="outboxkit relay"):
+            finding = of_role(look(postgresql_url, rights.check_rights), "right-missing", name)
+            assert "is to relay and lacks rights: DELETE, UPDATE (held) ON outboxkit_outbox." in finding.what
+            owner.execute(finding.commands[0])
+            assert "right-missing" not in codes(postgresql_url, rights.check_rights)
+
+
+def of_role(found: list[Diagnosis], code: str, name: str) -> Diagnosis:
+    (finding,) = [each for each in found if each.code == code and name in each.what]
+    return finding
+
+
+def test_a_relay_that_is_a_superuser(postgresql_url: str) -> None:
+    with (
+        connected(postgresql_url) as owner,
+        role(postgresql_url, "LOGIN SUPERUSER CREATEROLE") as (name, url),
+        connected(url, name="outboxkit relay payments"),
+    ):
+        finding = of_role(look(postgresql_url, rights.check_rights), "role-too-wide", name)
+        assert f"Role {name}, which is used to relay, is a superuser and may create roles." in finding.what
+        owner.execute(finding.commands[0])
+        found = look(postgresql_url, rights.check_rights)
+        assert [each.code for each in found if name in each.what] == ["right-missing"]
+
+
+def test_a_consumer_that_may_create_tables(postgresql_url: str) -> None:
+    with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
+        owner.execute(granted(url, "shop_consumer").replace("TO shop_consumer;", f"TO {name};"))
+        owner.execute(f"GRANT CREATE ON SCHEMA public TO {name}")
+        with connected(url, name="outboxkit consumer billing"):
+            finding = of_role(look(postgresql_url, rights.check_rights), "role-too-wide", name)
+            assert "may create tables" in finding.what
+            owner.execute(finding.commands[0])
+            assert not [each for each in look(postgresql_url, rights.check_rights) if name in each.what]
+
+
+def test_a_role_that_owns_the_tables(postgresql_url: str) -> None:
+    with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
+        (before,) = owner.execute("SELECT current_user").fetchone()
+        owner.execute(f"ALTER TABLE outboxkit_outbox OWNER TO {name}")
+        assert "role-owns-tables" in codes(url, rights.check_rights)
+        owner.execute(f"ALTER TABLE outboxkit_outbox OWNER TO {before}")
+
+
+def test_a_schema_in_which_everybody_creates(postgresql_url: str) -> None:
+    with connected(postgresql_url) as owner:
+        owner.execute("GRANT CREATE ON SCHEMA public TO PUBLIC")
+        finding = one(postgresql_url, rights.check_rights, "schema-open")
+        owner.execute(finding.commands[0])
+    assert "schema-open" not in codes(postgresql_url, rights.check_rights)

@@ -1,0 +1,133 @@
+"""What `outboxkit doctor` finds about transactions, locks, vacuum and numbers, each finding produced for real."""
+
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from outboxkit.doctor import activity, storage
+from outboxkit.doctor.installation import Thresholds
+from tests.integration.doctoring import NOW, codes, connected, look, one, role
+from tests.pages import libpq
+from tests.polling import eventually
+
+ROWS = """
+    INSERT INTO outboxkit_dead_letter (side, type, payload, headers, content_type, reason, attempts)
+    SELECT 'outbox', 'T', '', '{}', 'x', 'refused', 1 FROM generate_series(1, 100)
+"""
+
+
+def test_an_open_transaction_is_named_and_its_cure_ends_it(postgresql_url: str) -> None:
+    with (
+        connected(postgresql_url) as operator,
+        psycopg.connect(libpq(postgresql_url), application_name="nightly report") as reader,
+    ):
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("SELECT 'hunter2'")
+        finding = one(postgresql_url, activity.check_transactions, "transaction-open")
+        assert f"Session {reader.info.backend_pid} of role" in finding.what
+        assert "(nightly report)" in finding.what
+        assert "idle in transaction, its last query at" in finding.what
+        assert "hunter2" not in repr(finding)
+        assert finding.severity == "problem"
+        assert "transaction-open" not in codes(postgresql_url, activity.check_transactions, thresholds=Thresholds())
+        operator.execute(finding.commands[0])
+        eventually(lambda: "transaction-open" not in codes(postgresql_url, activity.check_transactions))
+        with pytest.raises(psycopg.OperationalError):
+            reader.execute("SELECT 1")
+
+
+def test_sessions_that_this_role_may_not_see(postgresql_url: str) -> None:
+    with (
+        connected(postgresql_url, name="outboxkit relay"),
+        connected(postgresql_url) as owner,
+        role(postgresql_url) as (name, url),
+    ):
+        finding = one(url, activity.check_transactions, "sessions-hidden")
+        assert f"from role {name}" in finding.what
+        owner.execute(finding.commands[0])
+        assert "sessions-hidden" not in codes(url, activity.check_transactions)
+
+
+def test_a_table_that_is_locked(postgresql_url: str) -> None:
+    with psycopg.connect(libpq(postgresql_url), application_name="a migration") as altering:
+        altering.execute("LOCK TABLE outboxkit_outbox IN SHARE MODE")
+        finding = one(postgresql_url, activity.check_locks, "table-locked")
+        assert f"Session {altering.info.backend_pid} (a migration), idle in transaction, has locked" in finding.what
+        assert "outboxkit_outbox (ShareLock)" in finding.what
+    eventually(lambda: not codes(postgresql_url, activity.check_locks))
+
+
+def test_a_slot_that_nobody_reads(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        name = f"doctor_{connection.info.backend_pid}"
+        connection.execute(f"SELECT pg_create_physical_replication_slot('{name}', true)")
+        try:
+            bad = [finding for finding in look(postgresql_url, activity.check_slots) if name in finding.what]
+            fine = look(postgresql_url, activity.check_slots, thresholds=Thresholds())
+        finally:
+            connection.execute(f"SELECT pg_drop_replication_slot('{name}')")
+    assert [(finding.code, finding.severity) for finding in bad] == [("slot-unused", "problem")]
+    assert bad[0].commands == (f"SELECT pg_drop_replication_slot('{name}');",)
+    assert [finding.severity for finding in fine if name in finding.what] == ["note"]
+
+
+def test_autovacuum_is_off_for_a_table(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute("ALTER TABLE outboxkit_outbox SET (autovacuum_enabled = false)")
+        finding = one(postgresql_url, storage.check_vacuum, "autovacuum-off-for-table", thresholds=Thresholds())
+        assert "the table outboxkit_outbox" in finding.what
+        connection.execute(finding.commands[0])
+    assert codes(postgresql_url, storage.check_vacuum, thresholds=Thresholds()) == []
+
+
+def test_dead_rows_that_nobody_removes(postgresql_url: str) -> None:
+    few = replace(NOW, dead_rows=100)
+    with connected(postgresql_url) as connection:
+        connection.execute("ALTER TABLE outboxkit_dead_letter SET (autovacuum_enabled = false)")
+        connection.execute(ROWS)
+        connection.execute("DELETE FROM outboxkit_dead_letter")
+        finding = eventually(
+            lambda: [
+                each
+                for each in look(postgresql_url, storage.check_vacuum, thresholds=few)
+                if each.code == "vacuum-behind"
+            ]
+        )[0]
+        assert "outboxkit_dead_letter has 100 dead rows, and was last vacuumed never" in finding.what
+        connection.execute(finding.commands[0])
+        eventually(lambda: "vacuum-behind" not in codes(postgresql_url, storage.check_vacuum, thresholds=few))
+
+
+def test_an_index_whose_creation_failed(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(ROWS)
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            connection.execute("CREATE UNIQUE INDEX CONCURRENTLY broken ON outboxkit_dead_letter (type)")
+        finding = one(postgresql_url, storage.check_indexes, "index-invalid")
+        assert "broken of outboxkit_dead_letter" in finding.what
+        connection.execute("DELETE FROM outboxkit_dead_letter")
+        connection.execute(finding.commands[0])
+        assert codes(postgresql_url, storage.check_indexes) == []
+        connection.execute("DROP INDEX broken")
+
+
+def test_numbers_that_are_used_up(postgresql_url: str) -> None:
+    sequence = "pg_get_serial_sequence('outboxkit_outbox', 'position')"
+    with connected(postgresql_url) as connection:
+        for last, severity in (("5e18", "warning"), ("9e18", "problem")):
+            connection.execute(f"SELECT setval({sequence}, {last}::numeric::bigint)")
+            finding = one(postgresql_url, storage.check_numbers, "identity-used-up", thresholds=Thresholds())
+            assert "the numbers of outboxkit_outbox are used" in finding.what
+            assert finding.severity == severity
+        connection.execute(finding.commands[0])
+        connection.execute(finding.commands[1])
+        connection.execute(finding.commands[2].replace("...", "1"))
+    assert codes(postgresql_url, storage.check_numbers, thresholds=Thresholds()) == []
+
+
+def test_transactions_that_are_not_frozen(postgresql_url: str) -> None:
+    few = Thresholds(transaction_ids=1, check_seconds=60)
+    found = look(postgresql_url, storage.check_numbers, thresholds=few)
+    assert {finding.code for finding in found} == {"transaction-ids"}
+    assert "The oldest transaction id of the database is" in found[0].what

@@ -1,0 +1,156 @@
+"""Judgements of what no test can bring about on a real broker here: other versions, other machines, lost nodes."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Obstacle
+from outboxkit.doctor.broker import access, limits, queues, server
+from outboxkit.doctor.broker.facts import ApiReports, NodeReport, QueueReport, Rights
+from outboxkit.doctor.broker.look import Look, Node, numbers_of
+from outboxkit.doctor.broker.subject import BrokerSubject, ExpectedQueue
+from outboxkit.doctor.diagnosis import Diagnosis, Severity
+
+URL = "amqp://shop:hunter2@127.0.0.1/"
+SUBJECT = BrokerSubject(urls=(URL,), exchange="outboxkit", vhost="/", queues=(ExpectedQueue(name="billing"),))
+
+
+def look(version: str = "3.13.7", *, url: str = URL, **reports: Any) -> Look:
+    subject = replace(SUBJECT, urls=(url,))
+    return Look(subject, (Node(url, None, version),), reports=ApiReports(**reports) if reports else None)
+
+
+def codes(findings: Any) -> dict[str, Severity]:
+    each: list[Diagnosis] = list(findings)
+    assert "hunter2" not in str(each)
+    assert all(finding.why and finding.cure for finding in each)
+    return {finding.code: finding.severity for finding in each}
+
+
+@pytest.mark.parametrize(
+    ("version", "is_old"),
+    [("3.9.29", True), ("3.10.0", False), ("4.1.0", False), ("4.2.0-rc.1", False), ("unknown", False), ("", False)],
+)
+def test_versions(version: str, is_old: bool):
+    assert codes(access.of_connection(look(version))) == ({"broker-version": Severity.PROBLEM} if is_old else {})
+
+
+def test_the_numbers_of_a_version():
+    assert [numbers_of(text) for text in ("3.10.8", "4.0.0+beta", "4.1.0-rc.2", "next")] == [
+        (3, 10, 8),
+        (4, 0, 0),
+        (4, 1, 0),
+        (),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("amqp://shop:hunter2@localhost/", set()),
+        ("amqp://shop:hunter2@[::1]/", set()),
+        ("amqp://shop:hunter2@127.8.9.1/", set()),
+        ("amqp://shop:hunter2@mq.example/", {"broker-plain"}),
+        ("amqps://shop:hunter2@mq.example/", set()),
+        ("amqps://shop:hunter2@mq.example/?no_verify_ssl=1", {"broker-unverified"}),
+    ],
+)
+def test_passwords_in_the_open(url: str, expected: set[str]):
+    assert set(codes(access.of_encryption(look(url=url)))) == expected
+
+
+def test_passwords_of_the_management_api_in_the_open():
+    plain = look(nodes=())
+    for url, expected in (("http://a:hunter2@mq.example:15672", {"management-plain"}), ("https://mq.example", set())):
+        seen = replace(plain, subject=replace(SUBJECT, management=url))
+        assert set(codes(access.of_encryption(seen))) == expected
+
+
+def test_each_obstacle_once_for_all_nodes():
+    refusals = [BrokerRefusal(Obstacle.LOGIN, "refused"), BrokerRefusal(Obstacle.LOGIN, "refused")]
+    seen = Look(SUBJECT, [Node(f"amqp://shop:hunter2@node{n}/", each) for n, each in enumerate(refusals)])
+    assert [each.code for each in access.of_connection(seen)] == ["broker-login"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "expected"),
+    [
+        ("", "billing", False),
+        ("", "", True),
+        (".*", "billing", True),
+        ("^bill$", "billing", False),
+        ("bill", "my billing", True),
+        ("(?<n>a)++[[:alpha:]]", "billing", True),  # what Python cannot read is believed
+    ],
+)
+def test_rights_are_searched_for(pattern: str, name: str, expected: bool):
+    assert access.allows(Rights("shop", pattern, "", ""), "configure", name) is expected
+
+
+def test_names_in_rights_are_taken_literally():
+    subject = replace(SUBJECT, queues=(ExpectedQueue(name="a.b+c"),))
+    seen = replace(look(), subject=subject, reports=ApiReports(rights=Rights("shop", "", "", "")))
+    (finding,) = access.of_rights(seen)
+    assert r"a\.b\+c" in finding.commands[0]
+    assert finding.commands[0].startswith("rabbitmqctl set_permissions -p / shop '^(")
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "expected"),
+    [
+        ("3.13.7", {}, {}),
+        ("4.1.0", {}, {"delivery-limit": Severity.PROBLEM}),
+        ("4.1.0", {"x-delivery-limit": -1}, {}),
+        ("4.1.0", {"x-dead-letter-exchange": "d"}, {}),
+        ("3.13.7", {"x-dead-letter-exchange": "d", "x-delivery-limit": 10}, {"delivery-limit": Severity.WARNING}),
+        ("3.13.7", {"x-dead-letter-exchange": "d", "x-delivery-limit": 11}, {}),
+    ],
+)
+def test_delivery_limits(version: str, arguments: dict[str, Any], expected: dict[str, Severity]):
+    queue = QueueReport("billing", "quorum", arguments)
+    assert codes(limits.of_limits(look(version, queues={"billing": queue}))) == expected
+
+
+def test_the_dead_queue_keeps_what_it_has():
+    queue = QueueReport("billing.dead", "quorum")
+    assert codes(limits.of_limits(look("4.1.0", queues={"billing.dead": queue}))) == {}
+
+
+def test_of_two_limits_the_smaller_one_holds():
+    queue = QueueReport("q", "quorum", {"x-max-length": 9}, effective_policy_definition={"max-length": 5})
+    assert (queue.effective("max-length"), queue.is_by_policy("max-length")) == (5, True)
+    queue = QueueReport("q", "quorum", {"x-max-length": 4}, effective_policy_definition={"max-length": 5})
+    assert (queue.effective("max-length"), queue.is_by_policy("max-length")) == (4, False)
+    assert QueueReport("q", effective_policy_definition=[]).effective("max-length") is None
+
+
+def test_lost_nodes():
+    up, down, split = NodeReport("a", True), NodeReport("b"), NodeReport("c", True, partitions=("b",))
+    assert codes(server.of_nodes(look(nodes=(up, split, down)))) == {
+        "node-down": Severity.WARNING,
+        "network-partition": Severity.PROBLEM,
+    }
+    assert codes(server.of_nodes(look(nodes=(up, down)))) == {"node-down": Severity.PROBLEM}
+    assert codes(server.of_nodes(look(nodes=(up,)))) == {}
+
+
+@pytest.mark.parametrize(
+    ("members", "online", "expected"),
+    [
+        ("abc", "abc", {}),
+        ("abc", "ab", {"queue-members-away": Severity.WARNING}),
+        ("abc", "a", {"queue-members-away": Severity.PROBLEM}),
+        ("a", "a", {"queue-one-member": Severity.WARNING}),
+    ],
+)
+def test_members_of_quorum_queues(members: str, online: str, expected: dict[str, Severity]):
+    queue = QueueReport("billing", "quorum", members=tuple(members), online=tuple(online))
+    nodes = tuple(NodeReport(name, running=True) for name in "abc")
+    assert codes(queues.of_queues(look(nodes=nodes, queues={"billing": queue}))) == expected
+
+
+def test_a_classic_queue_in_a_cluster_is_a_problem():
+    nodes = (NodeReport("a", running=True), NodeReport("b", running=True))
+    findings = queues.of_queues(look(nodes=nodes, queues={"billing": QueueReport("billing")}))
+    assert codes(findings) == {"queue-classic": Severity.PROBLEM}

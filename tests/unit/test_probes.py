@@ -1,0 +1,44 @@
+"""The files beside the workers ask the admin port where it listens."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from outboxkit.admin.pages import ASK_SECONDS
+from tests.unit.test_deployment import UNITS, WORKERS, compose_workers, manifest, pod
+
+
+@pytest.mark.parametrize("name", ["relay", "consumer"])
+def test_a_pod_is_probed_where_its_admin_port_listens(name: str):
+    (container,) = pod(name)["containers"]
+    own = {entry["name"]: entry["value"] for entry in container["env"]}
+    (port,) = container["ports"]
+    assert own["OUTBOXKIT_ADMIN_PORT"] == f"0.0.0.0:{port['containerPort']}"
+    probes = {kind: container[f"{kind}Probe"] for kind in ("liveness", "readiness")}
+    assert {kind: probe["httpGet"] for kind, probe in probes.items()} == {
+        "liveness": {"path": "/livez", "port": port["name"]},
+        "readiness": {"path": "/readyz", "port": port["name"]},
+    }
+    assert min(probe["timeoutSeconds"] for probe in probes.values()) > ASK_SECONDS
+    assert pod(name)["enableServiceLinks"] is False
+    told = manifest(name)["spec"]["template"]["metadata"]["annotations"]
+    assert told == {"prometheus.io/scrape": "true", "prometheus.io/port": str(port["containerPort"])}
+
+
+def test_containers_are_asked_whether_they_are_live():
+    for name in ("relay", "consumer", "retention"):
+        service = compose_workers()[name]
+        (program, flag, code) = service["healthcheck"]["test"][1:]
+        port = service["environment"]["OUTBOXKIT_ADMIN_PORT"].rpartition(":")[2]
+        assert (program, flag) == ("python", "-c")
+        assert f"urlopen('http://127.0.0.1:{port}/livez', timeout=5)" in code
+        compile(code, name, "exec")
+
+
+def test_units_of_one_machine_have_different_ports():
+    files = [*UNITS, WORKERS / "systemd" / "consumer-billing.env"]
+    ports = re.findall(
+        r"^(?:Environment=)?OUTBOXKIT_ADMIN_PORT=(\d+)$", "\n".join(map(Path.read_text, files)), re.MULTILINE
+    )
+    assert len(set(ports)) == len(ports) == 3
