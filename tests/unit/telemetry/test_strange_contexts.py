@@ -16,7 +16,6 @@ from outboxkit.telemetry.tracing import Place
 from tests.spans import REMOTE, Spans, links_of, parent_of, recording
 from tests.unit.shop import OrderConfirmed, message
 
-
 LONG = ",".join(f"vendor{number}={'x' * 30}" for number in range(20))
 
 
