@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,9 +22,13 @@ from outboxkit.telemetry import tracing
 
 PAGE = 500
 """The number of messages that are read and published at once."""
+PLACES = 5_000
+"""The number of places that are read at once, to find messages by their ids."""
 LOOK_EVERY = 0.05
 """Seconds between two looks at the relays that are settling."""
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+Place = tuple[datetime, int]
+"""The time and the position of a kept message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,7 @@ class ReplaySelection:
         until: published before this time; messages published after the start of a replay are never part of it.
         destination: the destination that they were published to.
         handlers: the handlers that run for them; if empty, all that the queue's consumer has.
+        message_ids: the messages with these ids; if empty, all.
     """
 
     type: str | None = None
@@ -46,16 +51,21 @@ class ReplaySelection:
     until: datetime | None = None
     destination: str = DEFAULT_DESTINATION
     handlers: tuple[str, ...] = ()
+    message_ids: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class KeptMessages:
-    """The number of messages in a selection, and the times of the first and the last one; all are before `until`."""
+    """The number of messages in a selection, and the times of the first and the last one; all are before `until`.
+
+    `absent` is the number of its message ids that are not among them.
+    """
 
     count: int
     first: datetime | None
     last: datetime | None
     until: datetime
+    absent: int = 0
 
 
 @dataclass(slots=True)
@@ -131,6 +141,8 @@ class Replayer:
             since = selection.since or BEGINNING
             self._range = {"destination": selection.destination, "since": since, "until": until}
             await self._settled(connection)
+            if selection.message_ids:
+                return await self._find_named(connection, until)
             statement = statements.published.count_kept(type_=selection.type, key=selection.key)
             count, first, last = (await connection.execute(statement, self._range)).one()
             return KeptMessages(count, first, last, until)
@@ -190,15 +202,46 @@ class Replayer:
             if before:
                 await self._sleep(LOOK_EVERY)
 
-    async def _read(self, cursor: tuple[datetime, int]) -> Sequence[Row[Any]]:
+    async def _read(self, cursor: Place) -> Sequence[Row[Any]]:
         selection = self._selection
         page = statements.published.kept_page(type_=selection.type, key=selection.key)
-        parameters = {"after_at": cursor[0], "after_position": cursor[1], "limit": self._page}
         async with self._engine.connect() as connection:
             if is_server(connection.dialect.name):
                 await connection.execute(statements.published.keep_partitions())
-            rows: Sequence[Row[Any]] = (await connection.execute(page, self._range | parameters)).all()
+            if selection.message_ids:
+                return await self._read_named(connection, cursor)
+            rows: Sequence[Row[Any]] = (await connection.execute(page, self._parameters(cursor, self._page))).all()
             return rows
+
+    async def _find_named(self, connection: AsyncConnection, until: datetime) -> KeptMessages:
+        count, first, last, absent = 0, None, None, set(self._selection.message_ids)
+        async for places in self._named(connection, (self._range["since"], -1)):
+            count, first, last = count + len(places), first or places[0].published_at, places[-1].published_at
+            absent.difference_update(place.message_id for place in places)
+        return KeptMessages(count, first, last, until, len(absent))
+
+    async def _read_named(self, connection: AsyncConnection, cursor: Place) -> Sequence[Row[Any]]:
+        """The next page of messages with one of the ids. No index has these: what lies between is read, too."""
+        async for places in self._named(connection, cursor):
+            page = places[: self._page]
+            period = {"first_at": page[0].published_at, "last_at": page[-1].published_at}
+            positions = {"positions": [place.position for place in page]}
+            statement = statements.published.kept_rows(connection.dialect.name)
+            rows: Sequence[Row[Any]] = (await connection.execute(statement, period | positions)).all()
+            return rows
+        return ()
+
+    async def _named(self, connection: AsyncConnection, cursor: Place) -> AsyncIterator[list[Row[Any]]]:
+        """The places of the messages with one of the ids, behind a place, in pages that are not empty."""
+        selection = self._selection
+        statement = statements.published.kept_places(type_=selection.type, key=selection.key)
+        while rows := (await connection.execute(statement, self._parameters(cursor, PLACES))).all():
+            if named := [row for row in rows if row.message_id in selection.message_ids]:
+                yield named
+            cursor = rows[-1].published_at, rows[-1].position
+
+    def _parameters(self, cursor: Place, limit: int) -> dict[str, Any]:
+        return self._range | {"after_at": cursor[0], "after_position": cursor[1], "limit": limit}
 
     async def _publish(self, messages: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a page. An outage repeats the whole page, so that each key stays in order."""

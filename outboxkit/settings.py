@@ -125,7 +125,7 @@ class Settings(BaseSettings):
     inbox_retention: Duration = Field(timedelta(days=14), description="how long the inbox remembers")
     dead_retention: Duration | None = Field(None, description="how long dead letters are kept")
     retry_delays: Delays = Field(DEFAULT_DELAYS, description="before each next attempt, such as 1s,10s,1m")
-    admin_port: ListensOn | None = Field(None, description="PORT or HOST:PORT with metrics and health, off without it")
+    admin_port: ListensOn | None = Field(None, description="[HOST:]PORT of metrics and health")
     shutdown_timeout: Duration = Field(timedelta(seconds=25), description="how long a stop may take")
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lowered)] = Field(
         "info", description="debug, info, warning or error"

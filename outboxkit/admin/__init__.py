@@ -9,7 +9,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outboxkit import logs
 from outboxkit.admin.pages import Facts, Heartbeat, Worker, pages_of
@@ -17,15 +17,17 @@ from outboxkit.admin.port import BACKLOG, AdminPort
 from outboxkit.brokers import is_slow
 from outboxkit.errors import ConfigurationError
 from outboxkit.process import LEAVING
-from outboxkit.settings import Settings, without_secrets
 from outboxkit.telemetry import scrape
 from outboxkit.urls import ListenAddress
+
+if TYPE_CHECKING:
+    from outboxkit.settings import Settings
 
 __all__ = ["AdminPort", "Worker", "serving"]
 
 
 @asynccontextmanager
-async def serving(settings: Settings, worker: Worker) -> AsyncIterator[ListenAddress | None]:
+async def serving(settings: "Settings", worker: Worker) -> AsyncIterator[ListenAddress | None]:
     """The admin port of a worker, open as long as the context is; gives its address, None if the settings have none.
 
     Call it in the event loop in which the worker runs.
@@ -36,6 +38,8 @@ async def serving(settings: Settings, worker: Worker) -> AsyncIterator[ListenAdd
     if settings.admin_port is None:
         yield None
         return
+    from outboxkit.settings import without_secrets  # noqa: PLC0415 - pydantic, which a program imports when it runs
+
     listening = _listen(settings.admin_port)
     address = ListenAddress(*listening.getsockname()[:2])
     heartbeat = Heartbeat(asyncio.get_running_loop())
@@ -75,7 +79,7 @@ def _unmeasured() -> str | None:
     return None
 
 
-def _publish_limit(settings: Settings, worker: Worker) -> float:
+def _publish_limit(settings: "Settings", worker: Worker) -> float:
     """The seconds after which a publish is stuck: twice its own limit, and time to leave a broker that is silent."""
     publisher: Any = getattr(worker, "publisher", None)  # of a relay
     limit: timedelta = settings.publish_timeout * (2 if is_slow(publisher) else 1)

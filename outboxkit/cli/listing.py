@@ -15,11 +15,15 @@ LISTED = {
         "status",
         "Show waiting messages and why they wait, dead letters, connections, and what holds back vacuum.",
     ),
-    "doctor": ("doctor", "Is this installation safe? Show what is wrong, why it matters, and the cure."),
+    "doctor": (
+        "doctor",
+        "Say whether this installation is safe: what is wrong, why it matters, and the cure. It changes nothing.",
+    ),
     "trace": (
         "trace",
-        "Show the life of a message: when it was added, why it waits, which handlers had it, what it caused.",
+        "Show the life of a message: when it was added, why it waits, which handlers had it, and what it caused.",
     ),
+    "reconcile": ("reconcile", "Prove that what one service published the other has handled."),
     "prune": ("prune", "Delete rows older than their retention."),
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "schema": ("schemas", "Export the schemas of events, and find changes that break consumers."),

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from outboxkit import compose
 from outboxkit.environment import FILE, variable
 from outboxkit.errors import ConfigurationError
-from outboxkit.settings import SECRETS, Settings, load, unknown_variables
+from outboxkit.settings import SECRETS, Settings, load, parse_duration, unknown_variables
 from outboxkit.settings import option as option_of
 from outboxkit.urls import ListenAddress
 
@@ -37,6 +37,26 @@ FOR_FEW = (
 """Options that the help does not list: those that few need, and secrets, since other users can see a command line."""
 VARIABLES = """Settings are variables, too: OUTBOXKIT_DATABASE_URL, or …_URL_FILE if a file
 holds it. Keep passwords out of the command line."""
+
+
+def point_in_time(option: str, text: str | None, now: datetime) -> datetime | None:
+    """A moment in ISO 8601, in UTC without a zone, or a duration before now.
+
+    Raises:
+        ConfigurationError: it reads otherwise.
+    """
+    if text is None:
+        return None
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        accepted = "a moment such as 2026-03-01T12:00Z, or a duration such as 2h or 7d"
+        raise ConfigurationError(f"{option} is {text!r}: {accepted} is accepted") from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,13 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import compose, process
 from outboxkit.brokers import Publisher
-from outboxkit.cli.options import DATABASE, PROCESS, with_settings
+from outboxkit.cli.options import DATABASE, PROCESS, point_in_time, with_settings
 from outboxkit.cli.wording import now_and_then
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
 from outboxkit.outage import utc_now
 from outboxkit.replay import KeptMessages, Replayed, Replayer, ReplaySelection
-from outboxkit.settings import Settings, parse_duration
+from outboxkit.settings import Settings
 
 FAILED, INCOMPLETE = 1, 3
 """Exit codes: the broker refused a message; it was stopped before the end."""
@@ -28,6 +29,11 @@ FAILED, INCOMPLETE = 1, 3
 Queue = Annotated[str, typer.Option("--to-queue", metavar="NAME", help="The queue to publish to. It must exist.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
+Ids = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
+IdsFile = Annotated[
+    str | None,
+    typer.Option("--ids-file", metavar="FILE", help="Only the message ids in this file, one a line; - is stdin."),
+]
 Since = Annotated[
     str | None,
     typer.Option(
@@ -50,11 +56,19 @@ def _selecting(command: Callable[..., None]) -> Callable[..., None]:
     """Turn `command(settings, selection, ...)` into one that takes the options of a selection instead."""
 
     def with_options(
-        settings: Settings, *, type_: Type = None, key: Key = None, since: Since = None, until: Until = None, **own: Any
+        settings: Settings,
+        *,
+        id_: Ids = None,
+        ids_file: IdsFile = None,
+        type_: Type = None,
+        key: Key = None,
+        since: Since = None,
+        until: Until = None,
+        **own: Any,
     ) -> None:
-        now = utc_now()
-        published = _moment("--since", since, now), _moment("--until", until, now)
-        selection = ReplaySelection(type_, key, *published, destination=settings.destination)
+        now, named = utc_now(), frozenset([*(id_ or []), *(_read_ids(ids_file) if ids_file is not None else [])])
+        published = point_in_time("--since", since, now), point_in_time("--until", until, now)
+        selection = ReplaySelection(type_, key, *published, settings.destination, message_ids=named)
         command(settings, selection, **own)
 
     first, _, *own = inspect.signature(command).parameters.values()
@@ -105,12 +119,28 @@ def _checked(handlers: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(handlers))
 
 
+def _read_ids(path: str) -> list[str]:
+    """The message ids in a file, one a line."""
+    accepted = "a file of text with a message id on each line is accepted, or - for standard input"
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text()
+    except OSError as error:
+        raise ConfigurationError(f"--ids-file is {path!r}: it cannot be read ({error.strerror}); {accepted}") from None
+    except ValueError:
+        raise ConfigurationError(f"--ids-file is {path!r}: it is not text in UTF-8; {accepted}") from None
+    ids = [line.strip() for line in text.splitlines() if line.strip()]
+    if not ids:
+        raise ConfigurationError(f"--ids-file is {path!r}: it holds no message id; {accepted}")
+    return ids
+
+
 def _described(messages: KeptMessages, queue: str, handlers: tuple[str, ...]) -> str:
     if messages.first is None or messages.last is None:
         return "no such message is kept: a relay keeps messages while OUTBOXKIT_PUBLISHED_RETENTION is set"
     between = f"published from {_written(messages.first)} to {_written(messages.last)}"
     alone = f" and its handlers {', '.join(handlers)} alone" if handlers else ""
-    return f"{messages.count} messages for queue {queue}{alone}, {between}"
+    absent = f"; of the ids, {messages.absent} are not kept" if messages.absent else ""
+    return f"{messages.count} messages for queue {queue}{alone}, {between}{absent}"
 
 
 async def _find(settings: Settings, selection: ReplaySelection) -> KeptMessages:
@@ -170,22 +200,6 @@ def _shown(total: int) -> Iterator[Callable[[Replayed], None]]:
             bar.update(task, completed=done.count, upto=_written(done.upto))
 
         yield show
-
-
-def _moment(option: str, text: str | None, now: datetime) -> datetime | None:
-    """A moment in ISO 8601, in UTC without a zone, or a duration before now."""
-    if text is None:
-        return None
-    try:
-        return now - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        accepted = "a moment such as 2026-03-01T12:00Z, or a duration such as 2h or 7d"
-        raise ConfigurationError(f"{option} is {text!r}: {accepted} is accepted") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _written(moment: datetime | None) -> str:

@@ -113,8 +113,12 @@ def _of_prepared(holder: Row[Any], name: str) -> _Texts:
         "prepared-transaction",
         f"The prepared transaction {name} of role {printable_name(holder.role)} is neither committed nor rolled back",
         "Ask the transaction manager that prepared it for its decision. Then, in this database, one of these:",
-        (f"COMMIT PREPARED '{name}';", f"ROLLBACK PREPARED '{name}';"),
+        (f"COMMIT PREPARED {_text(name)};", f"ROLLBACK PREPARED {_text(name)};"),
     )
+
+
+def _text(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
 
 
 async def check_locks(installation: Installation) -> AsyncGenerator[Diagnosis]:

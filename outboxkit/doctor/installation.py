@@ -37,7 +37,7 @@ class Thresholds:
 
     waiting: timedelta = timedelta(minutes=1)
     transaction: timedelta = timedelta(minutes=5)
-    behind: int = 1_000_000
+    behind: int = 100_000
     lock: timedelta = timedelta(seconds=10)
     dead_letter: timedelta = timedelta(days=1)
     consumer: timedelta = timedelta(hours=2)

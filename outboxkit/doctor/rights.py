@@ -60,6 +60,7 @@ async def check_rights(installation: Installation) -> AsyncGenerator[Diagnosis]:
     async with installation.database() as connection:
         roles = (await connection.execute(statements.server.roles())).all()
         facts = (await connection.execute(statements.server.facts())).one()
+        home = (await connection.execute(statements.server.may_everybody_create())).one_or_none()
         for row in roles:
             missing = {work: await _missing(connection, row.role, work) for work in NEEDED}
             works = {work for name in row.names for begin, work in _OF_SESSIONS.items() if name.startswith(begin)}
@@ -69,9 +70,8 @@ async def check_rights(installation: Installation) -> AsyncGenerator[Diagnosis]:
             if row.role == facts.role and not works:
                 for finding in _of_own(row.role, missing):
                     yield finding
-            for finding in _of_width(row.role, works or {"run doctor"}, row):
+            for finding in _of_width(row.role, works or {"run doctor"}, row, home.schema if home else "public"):
                 yield finding
-        home = (await connection.execute(statements.server.may_everybody_create())).one_or_none()
     if home is not None and home.may_create:
         yield warning(
             "schema-open",
@@ -142,7 +142,7 @@ def _of_own(role: str, missing: dict[str, list[Right]]) -> Iterator[Diagnosis]:
     )
 
 
-def _of_width(role: str, works: set[str], row: Row[Any]) -> Iterator[Diagnosis]:
+def _of_width(role: str, works: set[str], row: Row[Any], schema: str) -> Iterator[Diagnosis]:
     """Rights that no work of outboxkit needs."""
     name = printable_name(role)
     wide = {
@@ -173,7 +173,7 @@ def _of_width(role: str, works: set[str], row: Row[Any]) -> Iterator[Diagnosis]:
             f"Role {name}, which is used to {what}, may create tables in the schema of outboxkit's tables.",
             why="Only migrate and prune create tables; this role can put others into the way.",
             cure="Take that right back:",
-            commands=(f"REVOKE CREATE ON SCHEMA public FROM {quoted(role)};",),
+            commands=(f"REVOKE CREATE ON SCHEMA {quoted(schema)} FROM {quoted(role)};",),
         )
 
 

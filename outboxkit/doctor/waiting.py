@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 from typing import Any
 
 from sqlalchemy import Row
@@ -170,14 +171,10 @@ def _of_parked(parked: Sequence[ParkedBehind]) -> Iterator[Diagnosis]:
             cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
             commands=(
                 f"outboxkit dead show {letter.id}",
-                f"outboxkit dead replay --key {_shell(key)}",
-                f"outboxkit dead discard --key {_shell(key)}",
+                f"outboxkit dead replay --key {quote(key)}",
+                f"outboxkit dead discard --key {quote(key)}",
             ),
         )
-
-
-def _shell(text: str) -> str:
-    return text if text.replace("-", "").replace("_", "").isalnum() else "'" + text.replace("'", "'\\''") + "'"
 
 
 def _of_open(

@@ -68,8 +68,7 @@ def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
         take_crashes(archive, row)
     for row in connection.execute(statements.dead(dialect), by_ids).mappings():
         take_letter(archive, clue, row)
-    rows = connection.execute(statements.registered(), {"limit": 10 * MOST_NAMES}).mappings()
-    archive.handlers = tuple(_registered(row) for row in rows)
+    archive.handlers = registered_handlers(connection)
     _explain(connection, clue, archive)
 
 
@@ -111,11 +110,13 @@ def _neighbour(row: RowMapping | None) -> Neighbour | None:
     return Neighbour(row["message_id"], row["position"], row["due_at"], row["attempts"], row["last_error"])
 
 
-def _registered(row: RowMapping) -> Registered:
-    return Registered(row["handler"], row["queue"], types_of(row["types"]), row["last_seen"])
+def registered_handlers(connection: Connection) -> tuple[Registered, ...]:
+    """The handlers that consumers have registered."""
+    rows = connection.execute(statements.registered(), {"limit": 10 * MOST_NAMES}).mappings()
+    return tuple(Registered(row["handler"], row["queue"], _types(row["types"]), row["last_seen"]) for row in rows)
 
 
-def types_of(text: str | None) -> tuple[str, ...] | None:
+def _types(text: str | None) -> tuple[str, ...] | None:
     """The types in a row of `outboxkit_handler`; None if they are not known."""
     try:
         types = json.loads(text or "null")

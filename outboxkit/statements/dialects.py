@@ -169,6 +169,11 @@ def lists(dialect: str, kinds: Mapping[str, TypeEngine[Any]]) -> Lists:
     return Lists({name: rows.c[name] for name in names}, rows.c.place)
 
 
+def by_bytes(dialect: str, text: ColumnElement[str]) -> ColumnElement[str]:
+    """A text that is compared by its bytes, as Python compares code points; SQLite does so anyway."""
+    return text if has_one_writer(dialect) else text.collate("C")
+
+
 def row_id(dialect: str) -> ColumnElement[Any]:
     """A row's place in its table, until it is changed. A condition on the key might make the planner read it all."""
     return literal_column("rowid", Integer) if has_one_writer(dialect) else literal_column("ctid")

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.sql.dml import ReturningDelete
 
 from outboxkit.envelope import COLUMNS
-from outboxkit.statements.dialects import among_found, row_id, transaction_time, unplaced_rows
+from outboxkit.statements.dialects import among, among_found, row_id, transaction_time, unplaced_rows
 from outboxkit.statements.partitions import PUBLISHED
 from outboxkit.tables import UtcDateTime, dead_letter, effect, idempotency, inbox, outbox, published
 
@@ -175,6 +175,27 @@ def kept_page(*, type_: str | None, key: str | None) -> Select[Any]:
         .order_by(*order)
         .limit(bindparam("limit", type_=BigInteger))
     )
+
+
+def kept_places(*, type_: str | None, key: str | None) -> Select[Any]:
+    """The time, the position and the id of each row of `kept_page`.
+
+    Parameters and index: as `kept_page`. Locks: none.
+    """
+    page = kept_page(type_=type_, key=key)
+    return page.with_only_columns(published.c.published_at, published.c.position, published.c.message_id)
+
+
+def kept_rows(dialect: str) -> Select[Any]:
+    """The kept rows at these positions, published in a period, in the order of `kept_page`.
+
+    Parameters: first_at, last_at (both are part of it), positions. Index: the primary key, from `first_at` to
+    `last_at`. Locks: none.
+    """
+    at = published.c.published_at
+    first, last = (bindparam(name, type_=UtcDateTime) for name in ("first_at", "last_at"))
+    ours = (at.between(first, last), among(dialect, published.c.position, "positions"))
+    return select(*KEPT).where(*ours).order_by(at, published.c.position)
 
 
 def _conditions(type_: str | None, key: str | None) -> list[ColumnElement[bool]]:

@@ -217,10 +217,7 @@ def handlers() -> Select[str]:
 
 
 def queues_with_crashes() -> Select[str]:
-    """The queues of crash records, at most `most`.
-
-    However many rows there are, it reads one for each queue. Parameters: most. Index: the primary key. Locks: none.
-    """
+    """The queues of crash records, a look for each. Parameters: most. Index: the primary key. Locks: none."""
     return _each("queues", attempt.c.queue)
 
 

@@ -22,6 +22,7 @@ from tests.pages import libpq
 NOW = Thresholds(
     waiting=timedelta(0),
     transaction=timedelta(0),
+    behind=1,
     lock=timedelta(0),
     consumer=timedelta(0),
     wal_bytes=0,
@@ -47,9 +48,9 @@ def look(
     return asyncio.run(run())
 
 
-def one(url: str, find: Find, code: str, **more: Any) -> Diagnosis:
-    """The one finding of this code; no other code is looked at."""
-    (finding,) = [finding for finding in look(url, find, **more) if finding.code == code]
+def one(url: str, find: Find, code: str, *, about: str = "", **more: Any) -> Diagnosis:
+    """The one finding of this code, about something; others are not looked at."""
+    (finding,) = [each for each in look(url, find, **more) if each.code == code and about in each.what]
     return finding
 
 

@@ -10,6 +10,7 @@ from sqlalchemy import Engine, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, SchemaError, process, statements, tables
+from outboxkit import replay as replay_module
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.replay import Replayed, Replayer, ReplaySelection
 from tests.unit.shop import NOW
@@ -80,7 +81,7 @@ async def test_everything_of_a_message_comes_back(engine: Engine, async_engine: 
             payload=b'{"order_id":1}',
             key="order-1",
             topic="orders.eu",
-            headers={"tenant": "a"},
+            headers={"tenant": "a", "outboxkit-replayed": True},
             correlation_id="story",
             causation_id="cause",
             created_at=NOW - SECOND,
@@ -255,3 +256,30 @@ async def test_missing_tables_are_said(empty_url: str):
     with pytest.raises(SchemaError, match="outboxkit migrate"):
         await Replayer(engine, Queue(), ReplaySelection()).find()
     await engine.dispose()
+
+
+@pytest.mark.parametrize("places", [2, 5000])
+async def test_messages_by_their_ids(
+    engine: Engine, async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, places: int
+):
+    """In the order of their publishing, whatever lies between; more than a page of them, and some that are not kept."""
+    monkeypatch.setattr(replay_module, "PLACES", places)
+    for position in range(20):
+        keep(engine, position, NOW + (20 - position) * SECOND)
+    wanted = frozenset(["m-3", "m-4", "m-9", "m-19", "nowhere"])
+    selection = ReplaySelection(message_ids=wanted)
+    messages = await Replayer(async_engine, Queue(), selection).find()
+    assert (messages.count, messages.absent) == (4, 1)
+    assert (messages.first, messages.last) == (NOW + SECOND, NOW + 17 * SECOND)
+    for rate in (None, 2.0):
+        queue = Queue()
+        done = await replay(async_engine, queue, selection, rate=rate, sleep=no_sleep, monotonic=lambda: 1e9)
+        assert (queue.ids, done.count, done.complete) == (["m-19", "m-9", "m-4", "m-3"], 4, True)
+    only = ReplaySelection(message_ids=wanted, type="T", until=NOW + 10 * SECOND)
+    queue = Queue()
+    assert (await replay(async_engine, queue, only)).count == 1
+    assert queue.ids == ["m-19"]
+
+
+async def no_sleep(_: float) -> None:
+    pass

@@ -102,7 +102,7 @@ def test_an_option_of_a_setting_is_named_as_its_variable_which_the_help_says_onc
 @pytest.mark.parametrize("name", ["relay", "consume"])
 def test_the_help_of_a_worker_fits_one_screen(name: str):
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).output
-    assert 20 < len(shown.splitlines()) <= 30
+    assert 20 < len(shown.splitlines()) <= 32
     assert max(map(len, shown.splitlines())) <= 80
 
 
@@ -117,7 +117,7 @@ def test_options_that_the_help_does_not_list_are_taken(tmp_path: Path):
 
 
 def test_what_reads_the_database_can_be_told_where_it_is():
-    for name in set(COMMANDS) - {"demo", "schema export", "schema check"}:
+    for name in set(COMMANDS) - {"demo", "schema export", "schema check", "reconcile"}:  # which has two databases
         assert "database_url" in {parameter.name for parameter in COMMANDS[name].params}, name
 
 

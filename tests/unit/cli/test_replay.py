@@ -3,12 +3,13 @@
 import io
 import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, insert
 
 from outboxkit import ConfigurationError, tables
-from outboxkit.cli.replay import _moment
+from outboxkit.cli.options import point_in_time
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import NOW
 
@@ -101,10 +102,38 @@ def test_memory_is_refused(run: Run, kept: None, database_url: str):
     ],
 )
 def test_moments(text: str | None, moment: datetime | None):
-    assert _moment("--since", text, NOW) == moment
+    assert point_in_time("--since", text, NOW) == moment
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "12:00", "2 weeks", "-2h"])
 def test_what_is_no_moment(text: str):
     with pytest.raises(ConfigurationError, match=f"--since is {text!r}: a moment such as .* or 7d is accepted"):
-        _moment("--since", text, NOW)
+        point_in_time("--since", text, NOW)
+
+
+def test_message_ids_from_options_and_files(
+    run: Run, kept: None, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    ask = ("replay", "--to-queue", "q", "--dry-run", "--database-url", database_url)
+    file = tmp_path / "ids"
+    file.write_text("m\n\n other \n")
+    assert run(*ask, "--id", "m").out.startswith("3 messages for queue q, published from ")
+    assert run(*ask, "--ids-file", str(file)).out.endswith("; of the ids, 1 are not kept\n")
+    assert run(*ask, "--id", "other").out.startswith("no such message is kept")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("m\n"))
+    assert run(*ask, "--ids-file", "-").out.startswith("3 messages for queue q, published from ")
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "it cannot be read"), (b"", "it holds no message id"), (b"\xff", "it is not text in")],
+)
+def test_a_file_without_ids_replays_nothing(
+    run: Run, kept: None, database_url: str, tmp_path: Path, content: bytes | None, problem: str
+):
+    file = tmp_path / "ids"
+    if content is not None:
+        file.write_bytes(content)
+    ended = run("replay", "--to-queue", "q", "--yes", "--ids-file", str(file), "--database-url", database_url)
+    assert ended.code == 2
+    assert ended.err.startswith(f"outboxkit: --ids-file is '{file}': {problem}")

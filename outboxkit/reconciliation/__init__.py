@@ -1,0 +1,173 @@
+"""Reconciliation: what one service published, beside what another one has handled.
+
+Two cursors read kept messages and inbox rows in the order of their ids. They are compared page by page, so that the
+memory does not grow with their number.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, Select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from outboxkit import partitions, schema
+from outboxkit.lives.reading import registered_handlers
+from outboxkit.reconciliation.merging import Compared, Pair, compare
+from outboxkit.reconciliation.result import HandlerTally, Reconciled, Terms
+from outboxkit.reconciliation.takers import Takers, takers_of
+from outboxkit.statements import reconciliation as statements
+from outboxkit.statements import status
+from outboxkit.statements.dialects import SNAPSHOT, is_server
+
+__all__ = ["HandlerTally", "Reconciled", "Reconciliation", "Terms"]
+
+PAGE = 5_000
+"""Rows of a cursor that are in memory at once."""
+MOST_QUEUES = 1_000
+
+Begin = Callable[[Reconciled], None]
+
+
+class Reconciliation:
+    """Compares the kept messages of a producer with the inbox of a consumer. It only reads.
+
+    Args:
+        producer, consumer: engines of the two databases; the same one if both are in one.
+        terms: the messages and handlers to compare.
+        take_missing: called with a handler and a message's id for each that is missing, in the order of the ids.
+        begin: called with the result once it has the number of messages, before they are compared.
+        progress: called with the number of messages of each page that was compared.
+    """
+
+    def __init__(
+        self,
+        producer: AsyncEngine,
+        consumer: AsyncEngine,
+        terms: Terms,
+        *,
+        take_missing: Callable[[str, str], None] = lambda _, __: None,
+        begin: Begin = lambda _: None,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._engines = producer, consumer
+        self._terms = terms
+        self._take_missing = take_missing
+        self._begin = begin
+        self._progress = progress
+
+    async def run(self) -> Reconciled:
+        """Compare all of it, each database as of one moment.
+
+        Raises:
+            ConfigurationError: a handler is wanted that is not known.
+            SchemaError: the tables of a database are missing or old.
+            sqlalchemy.exc.DBAPIError: a database is away.
+        """
+        producer, consumer = self._engines
+        async with AsyncExitStack() as stack:
+            source = await stack.enter_async_context(_snapshot(producer).connect())
+            sink = source if consumer is producer else await stack.enter_async_context(_snapshot(consumer).connect())
+            for connection in (source, sink):
+                await connection.run_sync(schema.check)
+                if is_server(connection.dialect.name):
+                    await connection.execute(statements.whole_cursors())
+            return await self._compare(source, sink)
+
+    async def _compare(self, source: AsyncConnection, sink: AsyncConnection) -> Reconciled:
+        terms, now = self._terms, await partitions.clock(source)
+        result = Reconciled(terms.since, min(terms.until, now), now - terms.margin)
+        period = {
+            "destination": terms.destination,
+            "since": result.since,
+            "until": result.until,
+            "types": list(terms.types),
+            "any_type": not terms.types,
+        }
+        dialect = source.dialect.name
+        row = (await source.execute(statements.kept_messages(dialect), period)).one()
+        result.published, first_id, last_id, result.first, result.last = row
+        result.oldest_kept = (await source.execute(status.oldest_published())).scalar_one()
+        between = {"first_id": first_id, "last_id": last_id}
+        takers = await self._find_takers(sink, between)
+        result.handlers = {taker.handler: HandlerTally(taker.handler, taker.queues) for taker in takers.all}
+        self._begin(result)
+        messages = _pages(source, statements.kept_ids(dialect), period | {"in_flight": result.in_flight_since})
+        handlers = {"handlers": list(result.handlers)}
+        rows = _pages(sink, statements.handled_ids(sink.dialect.name), between | handlers)
+        async with aclosing(messages), aclosing(rows), aclosing(compare(messages, rows, takers)) as pages:
+            async for page in pages:
+                await self._count(page, sink, result)
+                self._progress(page.count)
+        return result
+
+    async def _find_takers(self, sink: AsyncConnection, between: Mapping[str, Any]) -> Takers:
+        registered = await sink.run_sync(registered_handlers)
+        pairs = (await sink.execute(statements.handled_types(), between)).all()
+        return takers_of(registered, [(name, type_) for name, type_ in pairs], self._terms)
+
+    async def _count(self, page: Compared, sink: AsyncConnection, result: Reconciled) -> None:
+        """Add a page to the result: what no inbox row tells of is told by dead letters and crash records."""
+        result.without_handler.update(page.without_handler)
+        fates = await _fates(sink, page.left, result) if page.left else {}
+        for handler, count in page.expected.items():
+            result.handlers[handler].expected += count
+        left = Counter(handler for _, handler in page.left)
+        for handler, count in page.expected.items():
+            result.handlers[handler].processed += count - left[handler]
+        for (id_, handler), fate in fates.items():
+            tally = result.handlers[handler]
+            setattr(tally, fate, getattr(tally, fate) + 1)
+            if fate == "missing":
+                self._take_missing(handler, id_)
+
+
+async def _fates(sink: AsyncConnection, left: Mapping[Pair, bool], result: Reconciled) -> dict[Pair, str]:
+    """The fates of messages that a handler has not handled: each is the name of a count of its tally."""
+    dialect, ids = sink.dialect.name, {"ids": sorted({id_ for id_, _ in left})}
+    letters = _by_id(await sink.execute(statements.letters_of(dialect), ids))
+    queues = (await sink.execute(status.queues_with_crashes(), {"most": MOST_QUEUES})).scalars().all()
+    crashes = _by_id(await sink.execute(statements.crashes_of(dialect), ids | {"queues": list(queues)}))
+    return {
+        (id_, handler): _fate(
+            [row for row in letters[id_] if row.handler in (None, handler)],
+            crashes=any(row.queue in result.handlers[handler].queues for row in crashes[id_]),
+            is_young=is_young,
+            in_flight_since=result.in_flight_since,
+        )
+        for (id_, handler), is_young in left.items()
+    }
+
+
+def _fate(letters: Iterable[Row[Any]], *, crashes: bool, is_young: bool, in_flight_since: datetime) -> str:
+    resolutions = {row.resolution for row in letters}
+    if None in resolutions:
+        return "dead"
+    if crashes or any(row.resolution == "replayed" and row.resolved_at > in_flight_since for row in letters):
+        return "waiting"
+    if "discarded" in resolutions:
+        return "processed"
+    return "in_flight" if is_young else "missing"
+
+
+def _by_id(rows: Iterable[Row[Any]]) -> defaultdict[str, list[Row[Any]]]:
+    by_id = defaultdict[str, list[Row[Any]]](list)
+    for row in rows:
+        by_id[row.message_id].append(row)
+    return by_id
+
+
+async def _pages(
+    connection: AsyncConnection, statement: Select[Any], parameters: Mapping[str, Any]
+) -> AsyncGenerator[list[Any]]:
+    """The rows of a cursor, as tuples, a page at a time."""
+    options = {"yield_per": PAGE}
+    async with connection.stream(statement, dict(parameters), execution_options=options) as result:
+        async for page in result.partitions():
+            yield [tuple(row) for row in page]
+
+
+def _snapshot(engine: AsyncEngine) -> AsyncEngine:
+    return engine.execution_options(**SNAPSHOT) if is_server(engine.dialect.name) else engine

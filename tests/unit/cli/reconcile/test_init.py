@@ -1,0 +1,177 @@
+"""`outboxkit reconcile` on SQLite; tests/integration/test_reconcile.py has PostgreSQL."""
+
+import json
+import shlex
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, insert
+
+from outboxkit import tables
+from tests.databases import SqliteCopies
+from tests.unit.cli.conftest import Run
+
+NOW = datetime.now(UTC)
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+KEPT = {"type": "T", "payload": b"{}", "headers": b"{}", "content_type": "x", "published_at": NOW - HOUR}
+LETTER = {name: KEPT[name] for name in ("type", "payload", "headers", "content_type")}
+LETTER |= {"side": "inbox", "queue": "q", "reason": "failed", "attempts": 10}
+HANDLER = {"handler": "H", "queue": "q", "types": '["T"]'}
+
+
+def write(url: str, table: Any, *rows: dict[str, Any]) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for row in rows:
+            connection.execute(insert(table), row)
+    engine.dispose()
+
+
+def publish(url: str, *ids: str, **more: Any) -> None:
+    write(url, tables.published, *(KEPT | {"message_id": id_, "position": hash(id_) % 10**9} | more for id_ in ids))
+
+
+def handle(url: str, *ids: str, handler: str = "H") -> None:
+    write(url, tables.inbox, *({"handler": handler, "message_id": id_, "type": "T"} for id_ in ids))
+
+
+@pytest.fixture
+def consumer_url(tmp_path: Path, migrated_sqlite: SqliteCopies) -> str:
+    url = migrated_sqlite.copy(tmp_path / "consumer.db")
+    write(url, tables.handler, HANDLER)
+    return url
+
+
+@pytest.fixture
+def reconcile(run: Run, database_url: str, consumer_url: str) -> Any:
+    def command(*arguments: str) -> Any:
+        return run("reconcile", "--producer", database_url, "--consumer", consumer_url, *arguments)
+
+    return command
+
+
+def test_nothing_is_missing(reconcile: Any, database_url: str, consumer_url: str):
+    publish(database_url, "a", "b", "c")
+    handle(consumer_url, "a", "b", "c", "of others")
+    ended = reconcile()
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert lines[0] == f"producer      {database_url}"
+    assert lines[3].startswith("published     3 kept messages, from ")
+    assert lines[4] == "margin        1 min 0 s: what was published later than that ago may be in flight"
+    assert [line.split() for line in lines[6:8]] == [
+        ["handler", "queue", "expected", "processed", "dead", "waiting", "in", "flight", "missing"],
+        ["H", "q", "3", "3", "0", "0", "0", "0"],
+    ]
+    assert lines[-2].startswith("result        nothing is missing")
+
+
+def test_every_fate_has_a_count(reconcile: Any, database_url: str, consumer_url: str):
+    publish(database_url, "a", "crashed", "dead", "discarded", "gone", "malformed", "replayed", "replayed-now")
+    publish(database_url, "young", published_at=NOW)
+    handle(consumer_url, "a")
+    write(consumer_url, tables.attempt, {"queue": "q", "message_id": "crashed", "starts": 1})
+    write(consumer_url, tables.attempt, {"queue": "another", "message_id": "gone", "starts": 1})
+    resolved = {"resolution": "replayed", "resolved_by": "ann", "resolved_at": NOW - HOUR, "handler": "H"}
+    write(
+        consumer_url,
+        tables.dead_letter,
+        LETTER | {"message_id": "dead", "handler": "H"},
+        LETTER | {"message_id": "malformed"},
+        LETTER | {"message_id": "gone", "handler": "Other"},
+        LETTER | {"message_id": "gone", "handler": "H", "side": "outbox"},
+        LETTER | resolved | {"message_id": "replayed"},
+        LETTER | resolved | {"message_id": "replayed-now", "resolved_at": NOW + HOUR},
+        LETTER | resolved | {"message_id": "discarded", "resolution": "discarded", "handler": None},
+    )
+    ended = reconcile("--json")
+    assert ended.code == 1
+    document = json.loads(ended.out)
+    (tally,) = document["handlers"]
+    counts = {name: tally[name] for name in ("expected", "processed", "dead", "waiting", "in_flight", "missing")}
+    assert counts == {"expected": 9, "processed": 2, "dead": 2, "waiting": 2, "in_flight": 1, "missing": 2}
+    assert (tally["missing_ids"], tally["missing_file"]) == (["gone", "replayed"], None)
+    assert document["missing"] == 2
+
+
+FEW, MANY = ["m 2", "m-1"], [f"n-{number:03}" for number in range(100)]
+
+
+@pytest.mark.parametrize(("missing", "handled"), [(FEW, MANY), ([*FEW, *MANY], [])], ids=["few", "many"])
+def test_the_command_replays_exactly_what_is_missing(
+    run: Run,
+    reconcile: Any,
+    database_url: str,
+    consumer_url: str,
+    tmp_path: Path,
+    missing: list[str],
+    handled: list[str],
+):
+    publish(database_url, *FEW, *MANY, "there")
+    handle(consumer_url, "there", *handled)
+    ended = reconcile("--save", str(tmp_path / "missing"))
+    assert ended.code == 1
+    (command,) = [line[14:] for line in ended.out.splitlines() if line.startswith("replay  ")]
+    name, *arguments = shlex.split(command)
+    assert name == "outboxkit"
+    again = run(*arguments, "--dry-run", "--database-url", database_url)
+    assert again.out.startswith(f"{len(missing)} messages for queue q and its handlers H alone, published from")
+    assert "not kept" not in again.out
+    files = [path.read_text().splitlines() for path in (tmp_path.glob("missing/*"))]
+    assert files == ([missing] if missing != FEW else [])
+
+
+def test_the_margin_and_the_period_are_options(reconcile: Any, database_url: str):
+    publish(database_url, "old", published_at=NOW - 30 * HOUR)
+    publish(database_url, "young")
+    assert reconcile("--margin", "2h").code == 0
+    assert "1 missing" in reconcile().out
+    assert "2 missing" in reconcile("--since", "2d").out
+    assert "1 missing" in reconcile("--since", "2d", "--until", "10h").out
+    assert "1 missing" in reconcile("--since", (NOW - 2 * HOUR).isoformat()).out
+
+
+def test_nothing_is_kept(reconcile: Any, database_url: str):
+    ended = reconcile()
+    assert ended.code == 3
+    assert (
+        "nothing was proven: no published message is kept. Set OUTBOXKIT_PUBLISHED_RETENTION at the relay" in ended.out
+    )
+    publish(database_url, "old", published_at=NOW - 30 * HOUR)
+    ended = reconcile()
+    assert ended.code == 3
+    assert "nothing was proven: no message of this period is kept" in ended.out
+
+
+def test_a_type_that_nobody_takes_is_told(reconcile: Any, database_url: str):
+    publish(database_url, "a", type="Unheard")
+    ended = reconcile()
+    assert ended.code == 0
+    assert "no handler is known to take 'Unheard': 1 not compared" in ended.out
+    assert reconcile("--handler", "New", "--type", "Unheard").code == 1
+    assert reconcile("--handler", "New").code == 2
+
+
+def test_one_database_may_have_both(run: Run, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
+    publish(database_url, "a")
+    handle(database_url, "a")
+    assert run("reconcile").code == 0
+
+
+def test_what_is_wrong_is_named_without_secrets(run: Run, database_url: str, tmp_path: Path):
+    ended = run("reconcile", "--producer", database_url)
+    assert ended.code == 2
+    assert ended.err.startswith("outboxkit: OUTBOXKIT_DATABASE_URL is not set")
+    for option in ("--producer", "--consumer"):
+        ended = run("reconcile", "--producer", database_url, "--consumer", database_url, option, "mysql://u:secret@h/d")
+        assert ended.code == 2
+        assert ended.err.startswith(f"outboxkit: {option} cannot be used: ")
+        assert "secret" not in ended.err
+        ended = run("reconcile", f"{option}-file", str(tmp_path / "none"))
+        assert ended.err.startswith("outboxkit: ")
+        assert f"{option}-file" in ended.err or "OUTBOXKIT_DATABASE_URL" in ended.err
+    ended = run("reconcile", "--producer", database_url, "--consumer", database_url, "--margin", "soon")
+    assert (ended.code, "--margin is 'soon'" in ended.err) == (2, True)
