@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import envelope, partitions, schema, statements
+from outboxkit import audit, envelope, partitions, schema, statements
 from outboxkit.brokers import Publisher, Receipt, Verdict, reserved, system_of
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
@@ -101,6 +101,7 @@ class Replayer:
         selection: the messages.
         rate: the maximum number of messages a second; None for no limit.
         patience: how long the database or the broker may be away.
+        by: the operator's name, for the audit trail; None: the user of the system.
         monotonic, sleep: for tests.
     """
 
@@ -112,13 +113,14 @@ class Replayer:
         *,
         rate: float | None = None,
         patience: timedelta = timedelta(seconds=30),
+        by: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._engine = engine
         self._publisher = publisher
         self._selection = selection
-        self._rate = rate
+        self._rate, self._by = rate, by
         self._page = PAGE if rate is None else max(min(PAGE, int(rate)), 1)
         self._patience = patience
         self._outage = Outage("replay", patience=patience.total_seconds())
@@ -158,6 +160,17 @@ class Replayer:
         """
         if not self._range:
             await self.find()
+        queue = getattr(self._publisher, "queue", None)
+        filter_ = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
+        async with audit.recorded(self._engine, "replay", filter_, by=self._by) as running:
+            try:
+                await self._publish_pages(stop, done, progress)
+            finally:
+                running.uncounted = done.count
+            outcome = audit.DONE if done.complete else audit.STOPPED
+            running.result = outcome if done.refused is None else f"refused: {done.refused}"
+
+    async def _publish_pages(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None]) -> None:
         selection = self._selection
         cursor, started = (self._range["since"], -1), self._monotonic()
         while not stop.is_set():

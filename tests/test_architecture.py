@@ -180,7 +180,7 @@ TWINS = {
     **dict.fromkeys(("upgrade", "downgrade"), "a migration, and the function that runs all of them"),
     **dict.fromkeys(("Idempotent", "add_problem_handlers"), "FastAPI's and Flask's: a program has one of them"),
     "main": "the entry point of the commands, and that of programs of one's own",
-    **dict.fromkeys(("migrate", "relay", "replay"), "a command has the name of what it does"),
+    **dict.fromkeys(("migrate", "pause", "relay", "replay"), "a command has the name of what it does"),
 }
 """Public names that two modules may have, each with the reason."""
 

@@ -16,6 +16,9 @@ from outboxkit.settings import SECRETS, Settings, load, parse_duration, unknown_
 from outboxkit.settings import option as option_of
 from outboxkit.urls import ListenAddress
 
+By = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Your name, if it is not that of the system's user.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 
 DATABASE = ("database_url",)

@@ -8,8 +8,9 @@ from datetime import date
 
 import typer
 
-from outboxkit import compose
-from outboxkit.cli.options import DATABASE, with_settings
+from outboxkit import audit, compose, schema
+from outboxkit.cli.options import DATABASE, By, with_settings
+from outboxkit.cli.wording import many
 from outboxkit.retention import Pruned, Show
 from outboxkit.settings import Settings
 
@@ -18,7 +19,7 @@ INCOMPLETE = 3
 
 
 @with_settings(*DATABASE, "inbox_retention", "published_retention", "dead_retention")
-def prune(settings: Settings) -> None:
+def prune(settings: Settings, *, by: By = None) -> None:
     """Delete rows older than their retention: inbox rows, kept messages, dead letters, idempotency keys, effects.
 
     Safe to kill, to repeat and to run beside relays and consumers. Only one works at a time, a second one ends at once.
@@ -26,7 +27,7 @@ def prune(settings: Settings) -> None:
 
     Example: outboxkit prune --inbox-retention 30d --published-retention 7d --dead-retention 90d
     """
-    done = asyncio.run(_prune(settings))
+    done = asyncio.run(_prune(settings, by))
     if not done.alone:
         typer.echo("nothing done: another prune is running on this database")
         return
@@ -39,10 +40,38 @@ def prune(settings: Settings) -> None:
         sys.exit(INCOMPLETE)
 
 
-async def _prune(settings: Settings) -> Pruned:
-    async with compose.retention(settings, name="outboxkit prune") as worker:
-        with _shown() as show:
-            return await worker.prune(show)
+async def _prune(settings: Settings, by: str | None) -> Pruned:
+    names = ("inbox_retention", "published_retention", "dead_retention")
+    periods = {name: str(period) for name in names if (period := getattr(settings, name)) is not None}
+    engine = compose.database(settings, name="outboxkit prune", pool_size=1)
+    try:
+        await schema.check_engine(engine)
+        async with (
+            audit.recorded(engine, "prune", periods, by=by) as running,
+            compose.retention(settings, name="outboxkit prune") as worker,
+        ):
+            with _shown() as show:
+                done = await worker.prune(show)
+            running.uncounted, running.result = _rows(done), _result(done)
+            return done
+    finally:
+        await engine.dispose()
+
+
+def _rows(done: Pruned) -> int:
+    return done.inbox + done.dead + done.idempotency + done.effects + done.published
+
+
+def _result(done: Pruned) -> str:
+    if not done.alone:
+        return "nothing: another prune was running"
+    days = len(done.inbox_days_dropped) + len(done.days_dropped)
+    parts = [
+        audit.DONE,
+        *([f"{many(days, 'partition')} dropped"] if days else []),
+        *(f"not done: {each}" for each in done.problems),
+    ]
+    return ", ".join(parts)
 
 
 @contextmanager

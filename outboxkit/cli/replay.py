@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import compose, process
 from outboxkit.brokers import Publisher
-from outboxkit.cli.options import DATABASE, PROCESS, point_in_time, with_settings
+from outboxkit.cli.options import DATABASE, PROCESS, By, point_in_time, with_settings
 from outboxkit.cli.wording import now_and_then
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
@@ -89,6 +89,7 @@ def replay(
     rate: Rate = None,
     dry_run: DryRun = False,
     yes: Yes = False,
+    by: By = None,
 ) -> None:
     """Publish kept messages again, same ids, to one queue: to rebuild a read model.
 
@@ -107,7 +108,7 @@ def replay(
                 "standard input is not a terminal, and nothing was published: add --yes to publish without a question"
             )
         typer.confirm("Publish them again?", abort=True)
-    sys.exit(_replay(settings, replace(selection, until=messages.until), to_queue, rate, messages.count))
+    sys.exit(_replay(settings, replace(selection, until=messages.until), to_queue, rate, messages.count, by))
 
 
 def _checked(handlers: list[str]) -> tuple[str, ...]:
@@ -151,14 +152,17 @@ async def _find(settings: Settings, selection: ReplaySelection) -> KeptMessages:
         await engine.dispose()
 
 
-def _replay(settings: Settings, selection: ReplaySelection, queue: str, rate: float | None, total: int) -> int:
+def _replay(
+    settings: Settings, selection: ReplaySelection, queue: str, rate: float | None, total: int, by: str | None
+) -> int:
     done = Replayed()
 
     async def work(stop: asyncio.Event) -> int:
         engine, publisher = _connections(settings, queue)
         try:
             with _shown(total) as show:
-                worker = Replayer(engine, publisher, selection, rate=rate, patience=settings.drain_patience)
+                patience = settings.drain_patience
+                worker = Replayer(engine, publisher, selection, rate=rate, patience=patience, by=by)
                 await worker.run(stop, done, show)
         finally:
             await publisher.close()

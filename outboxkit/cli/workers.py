@@ -13,7 +13,7 @@ from outboxkit.relay import Drained
 from outboxkit.settings import Settings
 
 INCOMPLETE = 3
-"""Exit code of `relay --drain` if due messages could not be published."""
+"""Exit code of `--drain` if due messages could not be published, or if the relay or a queue is paused."""
 
 Modules = Annotated[list[str], typer.Argument(metavar="MODULE...", help="Modules with handlers, e.g. shop.handlers.")]
 Drain = Annotated[bool, typer.Option("--drain", help="Do what is due, then exit.")]
@@ -50,12 +50,16 @@ async def _relay(settings: Settings, stop: asyncio.Event, *, drain: bool) -> int
 
 def _summary(done: Drained) -> str:
     lines = [f"published {done.published}"]
+    if done.paused is not None:
+        lines.append(str(done.paused))
     if done.later:
         lines.append(f"{done.later} wait for a later time")
     if done.blocked is None:
         lines.append("stopped while the database was away: what is left could not be counted")
-    if done.blocked:
+    if done.blocked and done.paused is None:
         lines.append(f"{done.blocked} due, but not published: another relay holds them, or the drain was stopped")
+    elif done.blocked:
+        lines.append(f"{done.blocked} due, but not published")
     if done.expired:
         lines.append(f"{done.expired} had expired and were set aside as dead letters")
     if done.discarded:
@@ -96,4 +100,6 @@ async def _consume(
         done = await worker.drain(stop)
     counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or "nothing to do"
     typer.echo(counted + (f"; {done.postponed} wait for a later retry" if done.postponed else ""))
-    return 0
+    if done.paused is not None:
+        typer.echo(str(done.paused), err=True)
+    return 0 if done.paused is None else INCOMPLETE

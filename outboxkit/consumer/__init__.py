@@ -1,8 +1,8 @@
 """The consumer: delivery → inbox row → handler → commit → ack."""
 
-from outboxkit.consumer.consumer import Concurrency, Consumed, Consumer
+from outboxkit.consumer.consumer import Concurrency, Consumer
 from outboxkit.consumer.decisions import ConsumerPolicy
-from outboxkit.consumer.reports import Failure
+from outboxkit.consumer.reports import Consumed, Failure
 from outboxkit.consumer.several import Consumers
 from outboxkit.inbox.failure import Decision, decide
 

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
-from outboxkit.consumer.reports import OnError, Reports, Watchdog
+from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
@@ -31,6 +31,8 @@ from outboxkit.health import Health
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
+from outboxkit.pauses import CONSUMER
+from outboxkit.pauses.watch import PauseWatch
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.telemetry import metrics, tracing
 from outboxkit.telemetry.tables import TableGauges
@@ -40,19 +42,6 @@ AHEAD = 64
 """Deliveries that the broker pushes ahead, at least."""
 ORDERED_AHEAD = 500
 """The minimum prefetch of an ordered consumer: so many deliveries may wait behind keys whose first one failed."""
-
-
-@dataclass(slots=True)
-class Consumed:
-    """The totals of one `drain`.
-
-    Attributes:
-        outcomes: the outcomes, counted once for each delivery and handler.
-        postponed: the number of messages that wait for a later attempt.
-    """
-
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    postponed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +116,7 @@ class Consumer:
         self._clock_outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
         self._registration = Registration(engine, handlers, queue=queue)
+        self._watch = PauseWatch(engine, CONSUMER, queue)
         self.handlers = handlers
         self.watchdog: Watchdog | None = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()
@@ -198,7 +188,7 @@ class Consumer:
         self._say_stopped()
 
     async def drain(self, stop: asyncio.Event) -> Consumed:
-        """Handle deliveries until the queue is empty and nothing is in flight, then return.
+        """Handle deliveries until the queue is empty and nothing is in flight, then return. A pause ends it early.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -207,7 +197,7 @@ class Consumer:
         requeued = await self._work(stop, wait=False)
         postponed = await self._outage.ride_out(self._count_postponed, stop)
         await self._subscriber.close()
-        return Consumed(self.outcomes, (postponed or 0) + requeued)
+        return Consumed(self.outcomes, (postponed or 0) + requeued, self._watch.current)
 
     async def _work(self, stop: asyncio.Event, *, wait: bool) -> int:
         """Dispatch deliveries; after a lost connection again, with a growing delay while nothing gets handled.
@@ -224,6 +214,7 @@ class Consumer:
         if self._uses_threads:
             await self._outage.ride_out(self._threads.open, stop)
         await self._outage.ride_out(self._registration.begin, stop)
+        await self._outage.ride_out(self._watch.look, stop)
         if self.tables is not None:
             await self._outage.ride_out(self.tables.open, stop)
         background = [asyncio.create_task(run) for run in (self._database_clock.run(), self._registration.run())]
@@ -232,7 +223,8 @@ class Consumer:
         tables = self.tables.observed() if self.tables is not None else nullcontext()
         try:
             with metrics.observed(self._measurements.gauges()), tables:
-                return await self._reconnecting(stop, wait=wait)
+                async with self._watch.watching():
+                    return await self._reconnecting(stop, wait=wait)
         except asyncio.CancelledError:
             self._say_stopped()
             raise
@@ -248,8 +240,11 @@ class Consumer:
             # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
             await self._clock_outage.ride_out(self._database_clock.once, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
-            if stop.is_set():
+            if stop.is_set() or (self._watch.current is not None and not wait):
                 break
+            if self._watch.current is not None:
+                await self._watch.wait_for_end(stop)
+                continue
             self._log.info("consumer connected", concurrency=self._concurrency.transactions)
             handled = self.outcomes.total()
             dispatcher = Dispatcher(
@@ -262,7 +257,8 @@ class Consumer:
                 on_loss=self._outage.begins,
             )
             try:
-                await dispatcher.run(stop)
+                async with self._watch.halting(stop) as halt:
+                    await dispatcher.run(halt)
             except Exception as error:  # noqa: BLE001 - `_check_lost` decides
                 self._check_lost(error, wait=wait)
                 self._measurements.lost()
@@ -270,7 +266,10 @@ class Consumer:
                 await self._subscriber.close()  # the broker delivers again all that was not acked
                 await pause(stop, min(0.1 * 2 ** min(losses, 9), 5))
             else:
-                return dispatcher.postponed
+                if not (wait and halt.is_pause):
+                    return dispatcher.postponed
+                await self._watch.wait_for_end(stop)  # with its connection, on which nothing arrives any more
+                await self._subscriber.close()
         return 0
 
     def _check_lost(self, error: Exception, *, wait: bool) -> None:

@@ -17,6 +17,7 @@ from outboxkit.failures import first_line
 from outboxkit.limits import Limit
 from outboxkit.message import Message
 from outboxkit.outage import pause
+from outboxkit.pauses.watch import Halt
 
 LINGER_SECONDS = 0.02
 """The time for which the first message of a batch waits for others."""
@@ -88,7 +89,7 @@ class Dispatcher:
                 self._start_ready(stop)
                 self._wake_for_limits()
                 await self._news.wait()
-            await self._finish(pump)
+            await self._finish(pump, is_pause=isinstance(stop, Halt) and stop.is_pause)
         finally:
             await self._end(pump, stopping)
         for error in sorted(self._running.errors, key=lambda error: isinstance(error, BrokerUnavailable)):
@@ -253,7 +254,7 @@ class Dispatcher:
         self._stuck.discard(arrival)
         await arrival.delivery.requeue()
 
-    async def _finish(self, pump: asyncio.Task[None]) -> None:
+    async def _finish(self, pump: asyncio.Task[None], *, is_pause: bool) -> None:
         """Stop receiving, wait for what has started, requeue the rest."""
         if pump.cancelled():
             self._running.errors.append(BrokerUnavailable("the task that receives deliveries was cancelled"))
@@ -262,8 +263,10 @@ class Dispatcher:
         self._cancellations.cancel(pump)
         arrivals = self._running.arrivals()
         if arrivals and not self._running.errors:
-            text = "stopping when the running handlers have ended; a second signal stops at once"
-            self._log.info(text, messages=len(arrivals), handlers=self._names(arrivals))
+            end = "pausing when {}" if is_pause else "stopping when {}; a second signal stops at once"
+            self._log.info(
+                end.format("the running handlers have ended"), messages=len(arrivals), handlers=self._names(arrivals)
+            )
         is_lost = bool(self._running.errors)
         for error in self._running.errors:
             self._on_loss(error)

@@ -6,9 +6,10 @@ import logging
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType, FrameType
 
 import structlog
@@ -20,6 +21,7 @@ from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision
 from outboxkit.inbox.middleware import path_of
 from outboxkit.message import Message
+from outboxkit.pauses import Pause
 
 LOGGER = logging.getLogger("outboxkit.consumer")
 """A standard logger for error reporters and for applications that configure `logging`.
@@ -57,6 +59,21 @@ class Failure:
 
 
 OnError = Callable[[Failure], object]
+
+
+@dataclass(slots=True)
+class Consumed:
+    """The totals of one `drain`.
+
+    Attributes:
+        outcomes: the outcomes, counted once for each delivery and handler.
+        postponed: the number of messages that wait for a later attempt.
+        paused: the pause that ended the drain, or kept it from beginning.
+    """
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    postponed: int = 0
+    paused: Pause | None = None
 
 
 class Reports:

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit.consumer.consumer import Consumed, Consumer
-from outboxkit.consumer.reports import OnError, Watchdog
+from outboxkit.consumer.consumer import Consumer
+from outboxkit.consumer.reports import Consumed, OnError, Watchdog
 from outboxkit.health import Health
 from outboxkit.inbox import Outcome
 
@@ -81,7 +81,8 @@ class Consumers:
             SchemaError, BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `Consumer.drain`.
         """
         drained = await self._together(lambda consumer, ending: consumer.drain(ending), stop)
-        return Consumed(self.outcomes, sum(each.postponed for each in drained))
+        paused = next((each.paused for each in drained if each.paused is not None), None)
+        return Consumed(self.outcomes, sum(each.postponed for each in drained), paused)
 
     async def _together(
         self, work: Callable[[Consumer, asyncio.Event], Awaitable[T]], stop: asyncio.Event

@@ -17,9 +17,9 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import partitions, schema, statements
+from outboxkit import audit, partitions, schema, statements
 from outboxkit.deadletters.refusal import Refusal, ReplayRules
-from outboxkit.deadletters.resolving import Resolved, resolve_page, who
+from outboxkit.deadletters.resolving import Resolved, resolve_page
 from outboxkit.outage import Sleep, pause
 from outboxkit.statements.dead import Selection
 from outboxkit.statements.resolve import Resolution
@@ -95,6 +95,7 @@ class DeadLetters:
         engine: for its own connections.
         rules: for dead letters of the inbox.
         rate: dead letters a second that are resolved, at most; None for no limit.
+        by: the operator's name, for the dead letters and the audit trail; None: the user of the system.
         monotonic, sleep: for tests.
     """
 
@@ -104,12 +105,13 @@ class DeadLetters:
         *,
         rules: ReplayRules | None = None,
         rate: float | None = None,
+        by: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._engine = engine
         self._rules = rules or ReplayRules()
-        self._rate = rate
+        self._rate, self._by = rate, by
         self._page = PAGE if rate is None else max(min(PAGE, int(rate)), 1)
         self._monotonic = monotonic
         self._sleep = sleep
@@ -199,7 +201,7 @@ class DeadLetters:
     async def who(self) -> str:
         """The name that is recorded: the user of the system, and the database's role if it has roles. Not a secret."""
         async with self._engine.connect() as connection:
-            return await who(connection)
+            return await connection.run_sync(audit.who, self._by)
 
     async def _resolve(
         self,
@@ -209,8 +211,24 @@ class DeadLetters:
         done: Resolved,
         progress: Callable[[Resolved], None],
     ) -> None:
-        upto, started = (await self.survey(selection)).upto, self._monotonic()
-        place = {"after_position": -2, "after_id": 0}
+        upto, filter_ = (await self.survey(selection)).upto, audit.filter_of(selection)
+        action = "dead replay" if as_ == "replayed" else "dead discard"
+        async with audit.recorded(self._engine, action, filter_, by=self._by) as running:
+            await self._resolve_pages(as_, selection, upto, stop, done, progress, running)
+            refused = f", {done.refused.total()} refused" if done.refused else ""
+            running.result = (audit.DONE if done.complete else audit.STOPPED) + refused
+
+    async def _resolve_pages(
+        self,
+        as_: Resolution,
+        selection: Selection,
+        upto: int,
+        stop: asyncio.Event,
+        done: Resolved,
+        progress: Callable[[Resolved], None],
+        running: audit.RunningAction,
+    ) -> None:
+        place, started = {"after_position": -2, "after_id": 0}, self._monotonic()
         by = await self.who()
         while not stop.is_set():
             async with self._engine.connect() as connection:
@@ -225,6 +243,7 @@ class DeadLetters:
                 ids = [row.id for row in ahead[first : first + self._page]]
                 async with self._engine.begin() as connection:
                     page = await resolve_page(connection, as_, ids, by, self._rules)
+                    await running.count(connection, page.count)
                 done.add(page)
                 progress(done)
                 await self._slow_down(done.count, started, stop)

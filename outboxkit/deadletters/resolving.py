@@ -1,7 +1,5 @@
 """One page of dead letters, resolved in one transaction."""
 
-import getpass
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outboxkit import partitions, statements, window
 from outboxkit.deadletters import refusal
 from outboxkit.deadletters.refusal import Refusal, ReplayRules
-from outboxkit.message import NAME_LIMIT, storable
 from outboxkit.statements.dialects import is_server
 from outboxkit.statements.resolve import Resolution
 
@@ -80,18 +77,6 @@ async def resolve_page(
         await connection.execute(statements.resolve.resolve(dialect), marked)
     page.count, page.released = len(rows), await _release(connection, rows, now)
     return page
-
-
-async def who(connection: AsyncConnection) -> str:
-    """The user of the system, and the database's role if it has roles."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user often has no name
-        user = f"user {os.getuid()}"
-    if not is_server(connection.dialect.name):
-        return storable(user)[:NAME_LIMIT]
-    role = (await connection.execute(statements.resolve.role())).scalar_one()
-    return storable(f"{user} (database role {role})")[:NAME_LIMIT]
 
 
 async def _send_back(

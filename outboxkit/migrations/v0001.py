@@ -11,6 +11,7 @@ import sqlalchemy as sa
 _BIG = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 _TIME = sa.DateTime(timezone=True)
 _NOW = sa.func.current_timestamp()
+_PAUSED = "the relay's destination, or the consumer's queue"
 _UNTIL = "the relay listens until then, unless it says so again"
 
 NOTIFY = (files("outboxkit") / "migrations" / "notify_v1.sql").read_text()
@@ -26,6 +27,7 @@ def upgrade(op: Any) -> None:
     _create_listener(op)
     _create_idempotency(op)
     _create_effect(op)
+    _create_operations(op)
     op.create_table("outboxkit_schema_version", sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
     if op.get_context().dialect.name == "postgresql":
         op.execute("CREATE TABLE outboxkit_inbox_default PARTITION OF outboxkit_inbox DEFAULT")
@@ -38,7 +40,7 @@ def upgrade(op: Any) -> None:
 def downgrade(op: Any) -> None:
     """Drop all tables with everything in them, and the trigger."""
     for name in (
-        *("schema_version", "effect", "idempotency", "listener", "published"),
+        *("schema_version", "audit", "pause", "effect", "idempotency", "listener", "published"),
         *("dead_letter", "handler", "attempt", "inbox", "outbox"),
     ):
         op.drop_table(f"outboxkit_{name}")
@@ -189,6 +191,30 @@ def _create_effect(op: Any) -> None:
     )
     op.create_index("outboxkit_effect_started", "outboxkit_effect", ["started_at"])
     _index(op, "effect_open", ["locked_until"], where=sa.text("state = 'started'"))
+
+
+def _create_operations(op: Any) -> None:
+    op.create_table(
+        "outboxkit_pause",
+        sa.Column("process", sa.String(10), primary_key=True, comment="relay or consumer"),
+        sa.Column("name", sa.String(255), primary_key=True, comment=_PAUSED),
+        sa.Column("since", _TIME, nullable=False),
+        sa.Column("until", _TIME, comment="null: until an operator resumes it"),
+        sa.Column("why", sa.Text, nullable=False),
+        sa.Column("paused_by", sa.String(255), nullable=False),
+    )
+    op.create_table(
+        "outboxkit_audit",
+        sa.Column("id", _BIG, sa.Identity(), primary_key=True),
+        sa.Column("action", sa.String(50), nullable=False, comment="such as dead replay"),
+        sa.Column("operator", sa.String(255), nullable=False),
+        sa.Column("filter", sa.Text, nullable=False, comment="what was asked for, as a JSON object"),
+        sa.Column("started_at", _TIME, nullable=False),
+        sa.Column("ended_at", _TIME, comment="null: it is running, or was killed"),
+        sa.Column("affected", sa.BigInteger, nullable=False, server_default="0", comment="messages, rows or pauses"),
+        sa.Column("result", sa.Text, comment="done, stopped, or what went wrong"),
+    )
+    op.create_index("outboxkit_audit_started", "outboxkit_audit", ["started_at", "id"])
 
 
 def _envelope() -> list[sa.Column[Any]]:

@@ -79,6 +79,17 @@ class Pipeline:
         """Have the next claim look below the floor."""
         self._claimer.sweep()
 
+    async def rest(self) -> None:
+        """Settle the batch that is answered, and give back the one that is only claimed: no row stays locked.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database is away, and the answered batch will be published again.
+        """
+        try:
+            await self._settle_answered()
+        finally:
+            await self._give_back()
+
     @property
     def publishing_since(self) -> float | None:
         """When the current call of the publisher began, by `time.monotonic`; None: there is none."""

@@ -18,6 +18,8 @@ from outboxkit.failures import first_line
 from outboxkit.health import Health
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause, utc_now
+from outboxkit.pauses import RELAY
+from outboxkit.pauses.watch import Halt, PauseWatch
 from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
 from outboxkit.relay.measurements import RelayMeasurements
@@ -51,7 +53,7 @@ class Relay:
     happens in the transaction that settles the event's own message.
 
     Attributes:
-        engine: for the relay's own connections, two at a time.
+        engine: for the relay's own connections, two at a time, and for a look at pauses a third one.
         publisher: the broker's or the destination's.
         destination: the destination of these messages, set by `@event(..., destination=...)` or `outbox.add`.
         batch_size: the maximum number of rows claimed at once; fewer if they are large.
@@ -92,6 +94,7 @@ class Relay:
         self._notifier = Notifier(
             self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self.clock
         )
+        self._watch, self._errors = PauseWatch(self.engine, RELAY, self.destination), 0
         self._outage, self._turned = Outage("relay", passing=TRANSIENT), 0.0
         self._done, self._limited_log = Drained(), LimitedLog("relay")
         self._pipeline = Pipeline(
@@ -103,7 +106,7 @@ class Relay:
             clock=self.clock,
             measurements=RelayMeasurements(self.publisher, self.destination),
         )
-        self._last_progress: float | None = None
+        self._last_progress = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until `stop` is set, then settle the batch in flight. Outages are waited out.
@@ -122,9 +125,10 @@ class Relay:
         for prepare in (self._prepare, tables.open):
             await outage.ride_out(prepare, stop)
         self._say_started()
+        await outage.ride_out(self._watch.look, stop)
         try:
             with tables.observed():
-                async with self._pipeline:
+                async with self._watch.watching(), self._pipeline:
                     await self._loop(outage, stop)
         except asyncio.CancelledError:
             self._log.warning("relay stopped at once; the batch in flight is rolled back and will be published again")
@@ -140,14 +144,17 @@ class Relay:
         return {
             catalogue.RELAY_CONNECTED: lambda: [(int(not outage.is_away(each)), {"server": each}) for each in servers],
             catalogue.RELAY_LAST_PROGRESS: lambda: (
-                [(self._last_progress, {})] if self._last_progress is not None else []
+                [(max(self._last_progress, self._watch.rested_at), {})]
+                if self._last_progress or self._watch.rested_at
+                else []
             ),
             catalogue.FLOOR_GAP: lambda: [(self._pipeline.floor_gap, {})],
         }
 
     def health(self) -> Health:
         """The state of this relay while it runs, from any thread."""
-        now, since, turned = time.monotonic(), self._pipeline.publishing_since, self._turned
+        now, since = time.monotonic(), self._pipeline.publishing_since
+        turned = max(self._turned, self._watch.looked_at) if self._turned else 0.0
         errors = self._outage.errors
         return Health(
             "relay",
@@ -157,36 +164,50 @@ class Relay:
         )
 
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:
-        blocked_seconds, errors = BLOCKED_SECONDS, 0
         while not stop.is_set():
-            self._turned = time.monotonic()
-            self._limited_log.flush()
             try:
-                turn = await self._take_turn(outage, stop)
+                await self._rest(outage, stop)
+                async with self._watch.halting(stop) as halt:
+                    await self._take_turns(outage, halt)
             except (Exception, asyncio.CancelledError) as error:
                 if not is_unexpected(error):
                     raise
-                errors += 1
+                self._errors += 1
                 self._report_unexpected(error)
-                await pause(stop, UNEXPECTED.after(errors).total_seconds())
-                continue
-            errors, self._last_progress = 0, time.time()
+                await pause(stop, UNEXPECTED.after(self._errors).total_seconds())
+
+    async def _take_turns(self, outage: Outage, halt: Halt) -> None:
+        """One turn after another, until the relay is to pause or to stop."""
+        blocked_seconds = BLOCKED_SECONDS
+        while not halt.is_set():
+            self._turned = time.monotonic()
+            self._limited_log.flush()
+            turn = await self._take_turn(outage, halt)
+            self._errors, self._last_progress = 0, time.time()
             if turn is Turn.BLOCKED:
                 metrics.measure(catalogue.RELAY_BLOCKED_TURNS, 1)
-                await pause(stop, jittered(blocked_seconds))
+                await pause(halt, jittered(blocked_seconds))
                 blocked_seconds = min(blocked_seconds * 2, self.poll_interval.total_seconds())
             else:
                 blocked_seconds = BLOCKED_SECONDS
 
-    async def _take_turn(self, outage: Outage, stop: asyncio.Event) -> Turn | None:
+    async def _take_turn(self, outage: Outage, halt: Halt) -> Turn | None:
         """One turn, and the wait after a turn without rows."""
-        turn = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), stop), stop)
+        turn = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), halt), halt)
         self._turned = time.monotonic()  # again: the turn may have waited out an outage
         if turn is Turn.MOVED:
             await self._notifier.busy()
         elif turn is Turn.NOTHING:
-            await outage.ride_out(lambda: self._notifier.wait(stop, floor=self._pipeline.floor), stop)
+            await outage.ride_out(lambda: self._notifier.wait(halt, floor=self._pipeline.floor), halt)
         return turn
+
+    async def _rest(self, outage: Outage, stop: asyncio.Event) -> None:
+        """If there is a pause: settle what is in flight, hold no row and no listener, and wait for its end."""
+        if self._watch.current is None:
+            return
+        await outage.ride_out(self._pipeline.rest, stop)
+        await self._notifier.rest()
+        await self._watch.wait_for_end(stop)
 
     def _report_unexpected(self, error: BaseException) -> None:
         text = first_line(error)
@@ -194,7 +215,7 @@ class Relay:
         self._limited_log.say(logging.ERROR, "unexpected error, the relay goes on", text, error=text, exc_info=trace)
 
     async def drain(self, stop: asyncio.Event, *, patience: timedelta = timedelta(seconds=10)) -> Drained:
-        """Publish all that is due, then return. A message that fails is tried once; `stop` ends it early.
+        """Publish all that is due, then return. A message that fails is tried once; `stop` or a pause ends it early.
 
         Raises:
             SchemaError: the tables are missing or old.
@@ -203,10 +224,11 @@ class Relay:
         outage = Outage("relay", patience=patience.total_seconds(), passing=TRANSIENT)
         await outage.ride_out(self._prepare, stop)
         self._say_started()
+        await outage.ride_out(self._watch.look, stop)
         totals = self._done = Drained()
         as_of = waiting_since = self.clock()
-        async with self._pipeline:
-            while not stop.is_set():
+        async with self._watch.watching(), self._pipeline:
+            while not stop.is_set() and self._watch.current is None:
                 self._limited_log.flush()
                 turn = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
                 if turn is Turn.MOVED:
@@ -217,7 +239,8 @@ class Relay:
                     break
                 self._pipeline.sweep()
                 await pause(stop, jittered(DRAIN_SECONDS))
-        if stop.is_set():  # an outage of its own: a database that answers ends no broker outage
+        totals.paused = self._watch.current
+        if stop.is_set() or totals.paused:  # an outage of its own: a database that answers ends no broker outage
             counting = Outage("relay", passing=TRANSIENT)
             totals.blocked, totals.later = await counting.ride_out(self._counter(as_of), stop) or (None, 0)
         self._limited_log.flush(everything=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from outboxkit.pauses import Pause
 from outboxkit.relay.decisions import Reason, Settlement
 
 SECONDS = 5.0
@@ -84,6 +85,7 @@ class Drained:
         blocked: due rows that are locked by another relay, or came back to wait. None if they could not be counted,
             because the drain was stopped while the database was away.
         later: rows that wait for a later time.
+        paused: the pause that ended the drain, or kept it from beginning.
     """
 
     published: int = 0
@@ -93,11 +95,12 @@ class Drained:
     expired: int = 0
     blocked: int | None = 0
     later: int = 0
+    paused: Pause | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that was due has been published, has expired or was discarded."""
-        return not self.failed and not self.dead and self.blocked == 0
+        """Whether everything that was due has been published, has expired or was discarded, and no pause is on."""
+        return not self.failed and not self.dead and self.blocked == 0 and self.paused is None
 
     def add(self, settled: Settlement) -> None:
         """Add the counts of one batch."""

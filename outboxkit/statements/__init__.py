@@ -6,6 +6,7 @@ on and the locks it takes; a test explains the plans on PostgreSQL.
 
 from outboxkit.statements import (
     activity,
+    audit,
     broker,
     claim,
     dead,
@@ -17,6 +18,7 @@ from outboxkit.statements import (
     notifier,
     overdue,
     partitions,
+    pauses,
     published,
     reconciliation,
     resolve,
@@ -29,6 +31,7 @@ from outboxkit.statements import (
 
 __all__ = [
     "activity",
+    "audit",
     "broker",
     "claim",
     "dead",
@@ -40,6 +43,7 @@ __all__ = [
     "notifier",
     "overdue",
     "partitions",
+    "pauses",
     "published",
     "reconciliation",
     "resolve",

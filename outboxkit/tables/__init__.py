@@ -4,7 +4,6 @@ They carry no schema name: a role's or a URL's `search_path` chooses one, for th
 consumer alike.
 """
 
-from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -13,74 +12,56 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
-    DateTime,
-    Dialect,
-    Identity,
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
-    TypeDecorator,
     and_,
-    case,
     event,
     false,
     func,
-    literal,
     literal_column,
 )
 
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.tables.columns import (
+    FIRST_MOMENT,
+    LAST_MOMENT,
+    PARKED,
+    UtcDateTime,
+    big_identity,
+    metadata,
+    readable,
+)
+from outboxkit.tables.operations import audit, pause
 from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, TRIGGER, default_partition
+
+__all__ = [
+    "FIRST_MOMENT",
+    "LAST_MOMENT",
+    "PARKED",
+    "SCHEMA_VERSION",
+    "UtcDateTime",
+    "attempt",
+    "audit",
+    "dead_letter",
+    "effect",
+    "handler",
+    "idempotency",
+    "inbox",
+    "listener",
+    "metadata",
+    "outbox",
+    "pause",
+    "published",
+    "readable",
+    "schema_version",
+]
 
 SCHEMA_VERSION = 1
 """The version of the tables below; the last step in `outboxkit.migrations` leads to it."""
-
-PARKED = datetime(9999, 12, 31, tzinfo=UTC)
-"""The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
-
-FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-"""The range of moments that Python can read in every time zone; PostgreSQL also has a year 20000, and infinity."""
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """A point in time: `timestamptz` on PostgreSQL, UTC text on SQLite, which has no zones. Always aware in Python."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Convert to UTC; on SQLite without the zone, so that equal moments have equal texts."""
-        if value is None:
-            return None
-        utc = value.astimezone(UTC)
-        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
-        """Convert to an aware UTC datetime."""
-        if value is None:
-            return None
-        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The column, bounded if it holds moments: otherwise one out of range would make the whole row unreadable."""
-    if not isinstance(column.type, UtcDateTime):
-        return column
-    first, last = literal(FIRST_MOMENT, UtcDateTime), literal(LAST_MOMENT, UtcDateTime)
-    return case((column < first, first), (column > last, last), else_=column).label(column.key)
-
-
-metadata = MetaData()
-"""Every table of outboxkit: add it to your Alembic `target_metadata`, or call `metadata.create_all` in a test."""
-
-
-def _big_identity(name: str) -> Column[Any]:
-    # SQLite numbers rows by itself only if the column is exactly INTEGER PRIMARY KEY.
-    return Column(name, BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
 
 
 def _envelope() -> list[Column[Any]]:
@@ -114,7 +95,7 @@ def _route() -> list[Column[Any]]:
 outbox = Table(
     "outboxkit_outbox",
     metadata,
-    _big_identity("position"),
+    big_identity("position"),
     Column("message_id", String(255), nullable=False),
     Column("type", String(255), nullable=False),
     *_envelope(),
@@ -189,7 +170,7 @@ handler = Table(
 dead_letter = Table(
     "outboxkit_dead_letter",
     metadata,
-    _big_identity("id"),
+    big_identity("id"),
     Column("side", String(10), nullable=False, comment="outbox or inbox"),
     Column("queue", String(255), comment="the consumer's, or the one queue that the message is for"),
     Column("handler", String(255)),

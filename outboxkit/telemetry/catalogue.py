@@ -110,7 +110,9 @@ RELAY_CONNECTED = _gauge(
     "outboxkit.relay.connected", "1", "Whether the relay reaches this server: 1, or 0 in an outage.", "server"
 )
 RELAY_LAST_PROGRESS = _gauge(
-    "outboxkit.relay.last_progress", "s", "Unix time at which the relay last ended a turn, also one without messages."
+    "outboxkit.relay.last_progress",
+    "s",
+    "Unix time at which the relay last ended a turn, also one without messages, or looked whether its pause is over.",
 )
 FLOOR_GAP = _gauge(
     "outboxkit.outbox.floor_gap",

@@ -132,6 +132,13 @@ def test_dead_letters_are_buried_listed_and_brought_back(run: Run, broker: Plain
     assert run("shop_relay", "outboxkit relay --drain").startswith("published")
 
 
+def test_an_operator_pauses_and_a_relay_sees_it(run: Run):
+    run("shop_operator", "outboxkit pause relay --why moved --for 1h")
+    run("shop_relay", "outboxkit relay --drain", code=3)
+    run("shop_operator", "outboxkit resume relay")
+    assert "resume" in run("shop_operator", "outboxkit audit list")
+
+
 def test_a_parked_key_is_released(run: Run, broker: PlainClient, roles: dict[str, str], postgresql_url: str):
     broker.bind("T")
     add = f"INSERT INTO outboxkit_outbox ({COLUMNS}, key) VALUES (%s, 'T', '{{}}', %s, 'application/json', 'k')"
@@ -243,6 +250,8 @@ REFUSED = {
     ],
 }
 CASES = [(role, statement) for role, statements in REFUSED.items() for statement in statements]
+LASTING = ("DELETE FROM outboxkit_audit", "UPDATE outboxkit_audit SET operator = 'bob'")
+CASES += [(role, statement) for role in REFUSED for statement in LASTING]
 
 
 def test_nothing_else_is_allowed(roles: dict[str, str], postgresql_url: str):

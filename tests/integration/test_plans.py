@@ -37,6 +37,14 @@ FILL = (
     INSERT INTO outboxkit_attempt (queue, message_id, starts)
     SELECT 'q', 'm' || n, 1 FROM generate_series(1, :rows) n
     """,
+    """
+    INSERT INTO outboxkit_pause (process, name, since, why, paused_by)
+    SELECT 'consumer', 'q' || n, now(), 'w', 'ada' FROM generate_series(1, :rows) n
+    """,
+    """
+    INSERT INTO outboxkit_audit (action, operator, filter, started_at)
+    SELECT 'pause', 'ada', '{}', now() - n * interval '1 minute' FROM generate_series(1, :rows) n
+    """,
 )
 
 HANDLED = {"handler": "H1", "message_id": "m1", "type": "T", "attempts": 1, "made": NOW}
@@ -104,6 +112,22 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         statements.inbox.call_off(),
         {f"at_{name}": value for name, value in COUNTED.items()},
         {ATTEMPT},
+    ),
+    "pauses.current_pause": (
+        statements.pauses.current_pause("postgresql"),
+        {"process": "consumer", "name": "q7"},
+        {"outboxkit_pause_pkey"},
+    ),
+    "pauses.end_pause": (
+        statements.pauses.end_pause("postgresql"),
+        {"process": "consumer", "name": "q7"},
+        {"outboxkit_pause_pkey"},
+    ),
+    "audit.count_action": (statements.audit.count_action(), {"of": 7, "counted": 1}, {"outboxkit_audit_pkey"}),
+    "audit.newest_actions": (
+        statements.audit.newest_actions(),
+        {"since": NOW - timedelta(days=7), "limit": 50},
+        {"outboxkit_audit_started"},
     ),
     "inbox.forget_attempt": (statements.inbox.forget_attempt(), COUNTED, {ATTEMPT}),
 }

@@ -26,6 +26,7 @@ def test_one_public_metadata_holds_every_table_and_nothing_else():
     assert outboxkit.metadata is tables.metadata
     assert sorted(tables.metadata.tables) == [
         "outboxkit_attempt",
+        "outboxkit_audit",
         "outboxkit_dead_letter",
         "outboxkit_effect",
         "outboxkit_handler",
@@ -33,6 +34,7 @@ def test_one_public_metadata_holds_every_table_and_nothing_else():
         "outboxkit_inbox",
         "outboxkit_listener",
         "outboxkit_outbox",
+        "outboxkit_pause",
         "outboxkit_published",
         "outboxkit_schema_version",
     ]

@@ -194,6 +194,9 @@ class QueuePublisher:
         queue: its name.
         timeout: the limit for a batch until it is confirmed, and for a connection until it is open.
         app_id: AMQP's `app_id` property of every message.
+
+    Attributes:
+        queue: its name.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from sqlalchemy import Row
 
 from outboxkit import compose
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.options import DATABASE, AsJson, with_settings
+from outboxkit.cli.options import DATABASE, AsJson, By, with_settings
 from outboxkit.cli.wording import number
 from outboxkit.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Selection
 from outboxkit.errors import ConfigurationError
@@ -42,11 +42,12 @@ Newer = Annotated[str | None, typer.Option("--newer-than", metavar="DURATION", h
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The filters of a command; ages become moments by the database's clock."""
+    """The filters of a command, and by whom it is given; ages become moments by the database's clock."""
 
     columns: Selection = field(default_factory=Selection)
     older: timedelta | None = None
     newer: timedelta | None = None
+    by: str | None = field(default=None, compare=False)
 
     @property
     def says_nothing(self) -> bool:
@@ -90,21 +91,34 @@ FILTERS: dict[str, Any] = {
 
 def with_filters(command: Callable[..., None]) -> Callable[..., None]:
     """Turn `command(settings, filters, ...)` into one that takes the filters as options instead."""
+    return _with(FILTERS, command)
 
+
+def with_filters_and_operator(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn `command(settings, filters, ...)` into one that takes the filters and the operator as options instead."""
+    return _with(FILTERS | {"by": By}, command)
+
+
+def _with(added: dict[str, Any], command: Callable[..., None]) -> Callable[..., None]:
     def with_options(settings: Settings, **arguments: Any) -> None:
-        options = {name: arguments.pop(name) for name in FILTERS}
+        options = {name: arguments.pop(name) for name in added}
         command(settings, _filters(**options), **arguments)
 
     first, _, *own = inspect.signature(command).parameters.values()
     kind = inspect.Parameter.KEYWORD_ONLY
-    options = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in FILTERS.items()]
+    options = [inspect.Parameter(name, kind, default=None, annotation=option) for name, option in added.items()]
     with_options.__signature__ = inspect.Signature([first, *options, *own])  # type: ignore[attr-defined]
     with_options.__name__, with_options.__doc__ = command.__name__, command.__doc__
     return with_options
 
 
 def _filters(
-    *, id_: Sequence[str] | None, older_than: str | None, newer_than: str | None, **columns: str | None
+    *,
+    id_: Sequence[str] | None,
+    older_than: str | None,
+    newer_than: str | None,
+    by: str | None = None,
+    **columns: str | None,
 ) -> Filters:
     side = columns["side"]
     if side is not None and side not in SIDES:
@@ -114,6 +128,7 @@ def _filters(
         Selection(message_ids=tuple(id_ or ()), **same),
         older=_age("--older-than", older_than),
         newer=_age("--newer-than", newer_than),
+        by=by,
     )
 
 

@@ -10,7 +10,7 @@ import typer
 
 from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.dead.reading import Filters, nowhere, rules, with_filters
+from outboxkit.cli.dead.reading import Filters, nowhere, rules, with_filters_and_operator
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.wording import many, now_and_then, number
 from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey
@@ -43,12 +43,13 @@ class Plan:
     selection: Selection
     survey: Survey
     by: str
+    operator: str | None
     already: tuple[str, ...]
     rules: ReplayRules
 
 
 @with_settings(*DATABASE, "inbox_retention", "readers", "shutdown_timeout")
-@with_filters
+@with_filters_and_operator
 def replay(
     settings: Settings,
     filters: Filters,
@@ -81,7 +82,7 @@ def replay(
 
 
 @with_settings(*DATABASE, "shutdown_timeout")
-@with_filters
+@with_filters_and_operator
 def discard(
     settings: Settings,
     filters: Filters,
@@ -128,10 +129,10 @@ def _refuse_nothing(what: str, filters: Filters, ids: list[str] | None, *, all_:
 async def _plan(settings: Settings, filters: Filters, ids: tuple[str, ...], which: ReplayRules) -> Plan:
     engine = compose.database(settings, name="outboxkit dead")
     try:
-        letters = DeadLetters(engine, rules=which)
+        letters = DeadLetters(engine, rules=which, by=filters.by)
         selection = filters.selection(await letters.now(), ids)
         already = await _already(letters, selection, ids) if ids else ()
-        return Plan(selection, await letters.survey(selection), await letters.who(), already, which)
+        return Plan(selection, await letters.survey(selection), await letters.who(), filters.by, already, which)
     finally:
         await engine.dispose()
 
@@ -170,7 +171,7 @@ def _run(settings: Settings, plan: Plan, what: str, total: int, rate: float | No
     async def work(stop: asyncio.Event) -> int:
         engine = compose.database(settings, name="outboxkit dead")
         try:
-            letters = DeadLetters(engine, rules=plan.rules, rate=rate)
+            letters = DeadLetters(engine, rules=plan.rules, rate=rate, by=plan.operator)
             resolve = letters.replay if what == "replay" else letters.discard
             await resolve(
                 plan.selection,

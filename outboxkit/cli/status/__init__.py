@@ -9,7 +9,7 @@ import msgspec
 import typer
 from sqlalchemy import Connection
 
-from outboxkit import compose, process, schema, statements, urls
+from outboxkit import compose, pauses, process, schema, statements, urls
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, show, waiting
 from outboxkit.cli.status.report import Status
@@ -66,6 +66,7 @@ def read_status(connection: Connection, now: datetime) -> Status:
         idempotency=waiting.read_idempotency(connection),
         effects=waiting.read_effects(connection, now),
         database=urls.shown(connection.engine.url),
+        paused=pauses.read_pauses(connection),
     )
     if is_server(connection.dialect.name):
         sessions, vacuum = advice.read_sessions(connection), advice.read_vacuum(connection, now)

@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.pauses import RELAY
 from outboxkit.statements import activity
 
 RIGHT = "pg_read_all_stats"
@@ -80,15 +81,19 @@ def advise(report: Status) -> Iterator[str]:
 def _waiting(report: Status) -> Iterator[str]:
     """Lines about relays that should publish. Those of other destinations than `default` look alike in the listing."""
     by_destination = report.outbox.by_destination
+    paused = {pause.name for pause in report.paused if pause.process == RELAY}
+    for name in sorted(paused):
+        option = "" if name == DEFAULT_DESTINATION else f" --destination {printable_name(name)}"
+        yield f"no message to {printable_name(name)} leaves while its relay is paused: `outboxkit resume relay{option}`"
     ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else report.outbox
     age = (ours.oldest_age_seconds if ours is not None else None) or 0
-    if report.sessions is not None and age >= PATIENCE:
+    if report.sessions is not None and age >= PATIENCE and DEFAULT_DESTINATION not in paused:
         if not report.sessions.relays:
             yield f"no relay is connected, and messages wait for {span(age)}: start `outboxkit relay`"
         else:
             yield f"messages wait for {span(age)} though a relay is connected: read its log"
     for name, there in by_destination.items():
-        if name != DEFAULT_DESTINATION and (there.oldest_age_seconds or 0) >= PATIENCE:
+        if name not in {DEFAULT_DESTINATION, *paused} and (there.oldest_age_seconds or 0) >= PATIENCE:
             waits = f"messages to {printable_name(name)} wait for {span(there.oldest_age_seconds or 0)}"
             yield f"{waits}: read the log of its relay, or start `outboxkit relay --destination {printable_name(name)}`"
 

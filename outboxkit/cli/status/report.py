@@ -5,6 +5,7 @@ from datetime import datetime
 
 from outboxkit.cli.wording import NOTHING, Count
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.pauses import Pause
 
 
 @dataclass(frozen=True)
@@ -192,4 +193,5 @@ class Status:
     missing_right: str | None = None
     database: str | None = None
     broker: str | None = None
+    paused: tuple[Pause, ...] = ()
     advice: tuple[str, ...] = field(default=())

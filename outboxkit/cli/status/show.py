@@ -33,6 +33,7 @@ def lines(report: Status, *, width: int) -> Iterator[str]:
     parts: list[tuple[str, Iterator[str]]] = [
         ("database", filter(None, [report.database])),
         ("broker", filter(None, [report.broker])),
+        ("paused", (f"{printable_name(pause.what)} {pause.terms}" for pause in report.paused)),
         ("outbox", _outbox(report.outbox)),
         ("inbox", _inbox(report.inbox)),
         ("dead letters", _dead_letters(report.dead_letters)),

@@ -169,12 +169,40 @@ CREATE INDEX outboxkit_effect_started ON outboxkit_effect (started_at);
 
 CREATE INDEX outboxkit_effect_open ON outboxkit_effect (locked_until) WHERE state = 'started';
 
+CREATE TABLE outboxkit_pause (
+    process VARCHAR(10) NOT NULL,
+    name VARCHAR(255) NOT NULL,
+    since DATETIME NOT NULL,
+    until DATETIME,
+    why TEXT NOT NULL,
+    paused_by VARCHAR(255) NOT NULL,
+    PRIMARY KEY (process, name)
+);
+
+CREATE TABLE outboxkit_audit (
+    id INTEGER NOT NULL,
+    action VARCHAR(50) NOT NULL,
+    operator VARCHAR(255) NOT NULL,
+    filter TEXT NOT NULL,
+    started_at DATETIME NOT NULL,
+    ended_at DATETIME,
+    affected BIGINT DEFAULT '0' NOT NULL,
+    result TEXT,
+    PRIMARY KEY (id)
+);
+
+CREATE INDEX outboxkit_audit_started ON outboxkit_audit (started_at, id);
+
 CREATE TABLE outboxkit_schema_version (
     version INTEGER NOT NULL,
     PRIMARY KEY (version)
 );
 
 DROP TABLE outboxkit_schema_version;
+
+DROP TABLE outboxkit_audit;
+
+DROP TABLE outboxkit_pause;
 
 DROP TABLE outboxkit_effect;
 

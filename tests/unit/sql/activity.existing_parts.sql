@@ -1,6 +1,7 @@
 WITH ours AS (SELECT oid, relname
     FROM pg_class
-    WHERE oid IN (to_regclass('outboxkit_outbox'), to_regclass('outboxkit_inbox'),
+    WHERE oid IN (to_regclass('outboxkit_pause'), to_regclass('outboxkit_audit'),
+        to_regclass('outboxkit_outbox'), to_regclass('outboxkit_inbox'),
         to_regclass('outboxkit_attempt'), to_regclass('outboxkit_handler'),
         to_regclass('outboxkit_dead_letter'), to_regclass('outboxkit_published'),
         to_regclass('outboxkit_listener'), to_regclass('outboxkit_idempotency'),

@@ -78,6 +78,7 @@ def test_json_says_everything(run: Run, filled: str):
         "sessions": None,
         "vacuum": None,
         "missing_right": None,
+        "paused": [],
         "advice": ["3 keys are parked: see `outboxkit dead list`, then replay or discard", UNKNOWN],
     }
 

@@ -1,0 +1,89 @@
+"""`outboxkit pause` and `outboxkit resume`: hold a relay or the consumers of a queue, and let them go on."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, TypeVar
+
+import typer
+from sqlalchemy import Connection
+
+from outboxkit import compose, pauses, schema, statements
+from outboxkit.cli.options import DATABASE, By, with_settings
+from outboxkit.cli.wording import printable_name
+from outboxkit.errors import ConfigurationError
+from outboxkit.settings import Settings, parse_duration
+
+T = TypeVar("T")
+
+What = Annotated[
+    str, typer.Argument(metavar="relay|QUEUE", help="The relay, or a queue's name; queue:relay is a queue named relay.")
+]
+For = Annotated[
+    str | None, typer.Option("--for", metavar="DURATION", help="The pause ends by itself after this time, such as 10m.")
+]
+Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for people who find the pause.")]
+
+
+@with_settings(*DATABASE, "destination")
+def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By = None) -> None:
+    """Hold the relays of a destination, or the consumers of a queue. They see it within a second, and keep running.
+
+    They finish what is in hand and begin nothing new. Started again, they are still paused. Nothing is lost, no attempt
+    is counted. Paused again, a pause gets the new time and reason.
+
+    Example: outboxkit pause billing --for 10m --why "the bank is being moved"
+    """
+    ours, lasts = _what(what, settings), _lasts(for_)
+
+    def begin(connection: Connection) -> tuple[pauses.Pause, list[str]]:
+        known = connection.execute(statements.activity.of_all_queues()).scalars().all()
+        return pauses.pause_process(connection, *ours, why=why, by=by, lasts=lasts), list(known)
+
+    begun, known = asyncio.run(_in_transaction(settings, "outboxkit pause", begin))
+    typer.echo(str(begun))
+    if begun.process == pauses.CONSUMER and begun.name not in known:
+        names = f"consumers of {', '.join(sorted(known))} are" if known else "no consumer is"
+        note = f"no consumer of {begun.what} was seen on this database, {names}"
+        typer.echo(f"outboxkit: {printable_name(note)}", err=True)
+
+
+@with_settings(*DATABASE, "destination")
+def resume(settings: Settings, what: What, *, by: By = None) -> None:
+    """Let the relays of a destination, or the consumers of a queue, go on after `outboxkit pause`.
+
+    Example: outboxkit resume billing
+    """
+    process, name = _what(what, settings)
+
+    def end(connection: Connection) -> pauses.Pause | None:
+        return pauses.resume_process(connection, process, name, by=by)
+
+    ended = asyncio.run(_in_transaction(settings, "outboxkit resume", end))
+    if ended is None:
+        typer.echo(f"{printable_name(pauses.what_of(process, name))} was not paused")
+    else:
+        typer.echo(f"{printable_name(ended.what)} goes on; it was paused {ended.terms}")
+
+
+def _what(what: str, settings: Settings) -> tuple[str, str]:
+    if what == pauses.RELAY:
+        return pauses.RELAY, settings.destination
+    return pauses.CONSUMER, what.removeprefix("queue:")
+
+
+def _lasts(text: str | None) -> timedelta | None:
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as error:
+        raise ConfigurationError(f"--for is {text!r}: {error}") from None
+
+
+async def _in_transaction(settings: Settings, name: str, work: Callable[[Connection], T]) -> T:
+    engine = compose.database(settings, name=name)
+    try:
+        async with engine.begin() as connection:
+            await connection.run_sync(schema.check)
+            return await connection.run_sync(work)
+    finally:
+        await engine.dispose()

@@ -1,0 +1,161 @@
+"""The pause of a process, as the process sees it: it looks twice a second, by a primary key, and in no batch."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+from sqlalchemy import StaticPool
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from outboxkit import statements
+from outboxkit.failures import first_line, printable
+from outboxkit.outage import jittered
+from outboxkit.pauses import Pause, pause_of, where
+
+LOOK_SECONDS = 0.5
+"""The time between two looks, about."""
+LEAVING_SECONDS = 1.0
+"""The time that the last look gets to end."""
+
+
+class Halt(asyncio.Event):
+    """An event that is set when a process is to stop, or to pause.
+
+    Attributes:
+        is_pause: whether it was set by a pause.
+    """
+
+    is_pause = False
+
+    def __init__(self, stop: asyncio.Event) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def is_set(self) -> bool:
+        """Whether it was set, or the process is to stop."""
+        return super().is_set() or self._stop.is_set()
+
+
+class PauseWatch:
+    """The pause of one process, as far as it has seen the database.
+
+    It looks twice a second, on a connection that it takes from the engine's pool for that. While the database is away
+    it keeps what it saw last. A database in memory has one connection and no operator, and is never looked at.
+
+    Args:
+        engine: the process's own.
+        process: `relay` or `consumer`.
+        name: the relay's destination, or the consumer's queue.
+
+    Attributes:
+        current: the pause; None if there is none.
+        rested_at, looked_at: the last look at which the process was resting, in Unix time and by the monotonic clock.
+    """
+
+    def __init__(self, engine: AsyncEngine, process: str, name: str) -> None:
+        self.current: Pause | None = None
+        self.rested_at = self.looked_at = 0.0
+        self._is_resting = False
+        self._engine = engine
+        self._ours = {"process": process, "name": name}
+        self._statement = statements.pauses.current_pause(engine.dialect.name)
+        self._begun, self._ended = asyncio.Event(), asyncio.Event()
+        self._ended.set()
+        self._looking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+        self._log = structlog.get_logger("outboxkit").bind(process=process, **where(process, name))
+
+    async def look(self) -> None:
+        """Look whether there is a pause.
+
+        Raises:
+            sqlalchemy.exc.DBAPIError: the database is away, or refused.
+        """
+        if isinstance(self._engine.pool, StaticPool):
+            return
+        async with self._engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            row = (await connection.execute(self._statement, self._ours)).one_or_none()
+        self._saw(None if row is None else pause_of(row))
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Look again and again until the block is left."""
+        self._is_over = False
+        self._look_later()
+        try:
+            yield
+        finally:
+            self._is_over = True
+            if self._timer is not None:
+                self._timer.cancel()
+            if (last := self._looking) is not None and not last.done():
+                await asyncio.wait((last,), timeout=LEAVING_SECONDS)
+                last.cancel()
+                await asyncio.gather(last, return_exceptions=True)
+
+    @asynccontextmanager
+    async def halting(self, stop: asyncio.Event) -> AsyncIterator[Halt]:
+        """An event that is set when the process is to pause, or when `stop` is set."""
+        halt = Halt(stop)
+
+        async def forward(event: asyncio.Event) -> None:
+            await event.wait()
+            halt.is_pause = event is not stop
+            halt.set()
+
+        tasks = [asyncio.create_task(forward(event)) for event in (stop, self._begun)]
+        try:
+            yield halt
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def wait_for_end(self, stop: asyncio.Event) -> None:
+        """Return once there is no pause any more, or `stop` is set. To be called when nothing is in flight: it logs."""
+        pause = self.current
+        if pause is None:
+            return
+        until = {} if pause.until is None else {"until": pause.until.isoformat(timespec="seconds")}
+        self._log.info(f"{pause.process} paused", by=pause.paused_by, why=printable(pause.why), **until)
+        both = [asyncio.ensure_future(event.wait()) for event in (stop, self._ended)]
+        self._is_resting = True
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._is_resting = False
+            for one in both:
+                one.cancel()
+        if self.current is None:
+            self._log.info(f"{pause.process} resumed", paused_since=pause.since.isoformat(timespec="seconds"))
+
+    def _saw(self, pause: Pause | None) -> None:
+        before, self.current = self.current, pause
+        if self._is_resting:
+            self.rested_at, self.looked_at = time.time(), time.monotonic()
+        if pause is not None and before is None:
+            self._ended.clear()
+            self._begun.set()
+        if pause is None and before is not None:
+            self._begun.clear()
+            self._ended.set()
+
+    def _look_later(self, _: object = None) -> None:
+        """Look after a while. Each look is a task of its own: a handler may cancel every task that there is."""
+        if not self._is_over:
+            self._timer = asyncio.get_running_loop().call_later(jittered(LOOK_SECONDS), self._look_now)
+
+    def _look_now(self) -> None:
+        self._looking = asyncio.create_task(self._look_quietly())
+        self._looking.add_done_callback(self._look_later)
+
+    async def _look_quietly(self) -> None:
+        """Look; an outage is reported by the process itself."""
+        try:
+            await self.look()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes soon
+            self._log.debug("no look for a pause", error=first_line(error))

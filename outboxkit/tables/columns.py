@@ -1,0 +1,63 @@
+"""The building blocks of the tables: their `metadata`, moments, and columns that number rows by themselves."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Identity,
+    Integer,
+    MetaData,
+    TypeDecorator,
+    case,
+    literal,
+)
+
+PARKED = datetime(9999, 12, 31, tzinfo=UTC)
+"""The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
+
+
+FIRST_MOMENT, LAST_MOMENT = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
+"""The range of moments that Python can read in every time zone; PostgreSQL also has a year 20000, and infinity."""
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A point in time: `timestamptz` on PostgreSQL, UTC text on SQLite, which has no zones. Always aware in Python."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Convert to UTC; on SQLite without the zone, so that equal moments have equal texts."""
+        if value is None:
+            return None
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        """Convert to an aware UTC datetime."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def readable(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The column, bounded if it holds moments: otherwise one out of range would make the whole row unreadable."""
+    if not isinstance(column.type, UtcDateTime):
+        return column
+    first, last = literal(FIRST_MOMENT, UtcDateTime), literal(LAST_MOMENT, UtcDateTime)
+    return case((column < first, first), (column > last, last), else_=column).label(column.key)
+
+
+metadata = MetaData()
+"""Every table of outboxkit: add it to your Alembic `target_metadata`, or call `metadata.create_all` in a test."""
+
+
+def big_identity(name: str) -> Column[Any]:
+    """A column that numbers rows by itself: the primary key."""
+    # SQLite numbers rows by itself only if the column is exactly INTEGER PRIMARY KEY.
+    return Column(name, BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)

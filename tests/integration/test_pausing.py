@@ -1,0 +1,185 @@
+"""Pauses of relays and consumers at work, on PostgreSQL and RabbitMQ: nothing is lost, doubled or counted."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlalchemy import Engine, event, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from structlog.testing import capture_logs
+
+from outboxkit import inbox_handler, tables
+from outboxkit.consumer import Concurrency
+from outboxkit.pauses import CONSUMER, RELAY, pause_process, resume_process
+from outboxkit.relay.notifier import NAME as LISTENER
+from tests.integration.recording import Recorder, count, fill, relay, rows, running
+from tests.integration.running_consumer import Ordered, publish, starter
+from tests.plain_client import PlainClient
+from tests.polling import eventually_async
+
+Log = list[Any]
+CUT_OFF = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name IN ('test', :listener)
+"""
+
+
+def begin(engine: Engine, process: str, name: str) -> None:
+    with engine.begin() as connection:
+        pause_process(connection, process, name, why="a move", by="ada")
+
+
+def end(engine: Engine, process: str, name: str) -> None:
+    with engine.begin() as connection:
+        assert resume_process(connection, process, name, by="ada") is not None
+
+
+def reader(read: Callable[[], Any]) -> Callable[[], Awaitable[Any]]:
+    return lambda: asyncio.to_thread(read)
+
+
+async def logged(said: Log, text_: str, times: int = 1) -> None:
+    await eventually_async(
+        reader(lambda: [line for line in said if line["event"] == text_]), lambda all_: len(all_) >= times
+    )
+
+
+async def test_several_relays_stop_together_hold_nothing_and_go_on(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    """Two pauses in the middle of a backlog: what arrived was settled, and everything arrives once and in order."""
+    fill(pg_engine, 3000, keys=10)
+    recorder = Recorder()
+    with capture_logs() as said:
+        async with running(relay(async_pg_engine, recorder), relay(async_pg_engine, recorder)):
+            for turn in (1, 2):
+                await eventually_async(reader(lambda: len(recorder.arrived)), lambda arrived: arrived > 0)
+                begin(pg_engine, RELAY, "default")
+                await logged(said, "relay paused", 2 * turn)
+                before = len(recorder.arrived)
+                assert count(pg_engine) == 3000 - before, "what has arrived is settled"
+                assert locked(pg_engine) == 0
+                end(pg_engine, RELAY, "default")
+                await logged(said, "relay resumed", 2 * turn)
+            await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
+    assert max(Counter(recorder.arrived).values()) == 1
+    recorder.assert_in_order()
+    assert not [line for line in said if line["log_level"] in ("warning", "error")]
+
+
+def locked(engine: Engine) -> int:
+    """Rows of the outbox that somebody holds."""
+    with engine.begin() as connection:
+        free = select(tables.outbox.c.position).with_for_update(skip_locked=True)
+        return count(engine) - len(connection.execute(free).all())
+
+
+async def test_an_idle_relay_that_is_paused_lets_no_insert_notify(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    recorder = Recorder()
+
+    def listeners() -> int:
+        return len(rows(pg_engine, tables.listener))
+
+    with capture_logs() as said:
+        async with running(relay(async_pg_engine, recorder)):
+            await eventually_async(reader(listeners), lambda found: found == 1)
+            begin(pg_engine, RELAY, "default")
+            await logged(said, "relay paused")
+            assert listeners() == 0
+            fill(pg_engine, 3, keys=1)
+            end(pg_engine, RELAY, "default")
+            await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
+    assert recorder.arrived == ["m1", "m2", "m3"]
+
+
+async def test_a_relay_stays_paused_while_the_database_cuts_it_off(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    fill(pg_engine, 3, keys=1)
+    begin(pg_engine, RELAY, "default")
+    recorder, looks = Recorder(), 0
+
+    @event.listens_for(async_pg_engine.sync_engine, "connect")
+    def _count(*_: Any) -> None:
+        nonlocal looks
+        looks += 1
+
+    with capture_logs() as said:
+        async with running(relay(async_pg_engine, recorder)):
+            await logged(said, "relay paused")
+            before = looks
+            with pg_engine.begin() as connection:
+                connection.execute(text(CUT_OFF), {"listener": LISTENER})
+            await eventually_async(reader(lambda: looks), lambda now: now > before)
+            assert recorder.arrived == []
+            end(pg_engine, RELAY, "default")
+            await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
+    assert recorder.arrived == ["m1", "m2", "m3"]
+
+
+async def test_a_consumer_finishes_what_it_has_in_hand_and_gives_back_the_rest(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient
+):
+    began, gate = asyncio.Event(), asyncio.Event()
+    handled = Counter[int]()
+
+    @inbox_handler("Wait")
+    async def wait(session: AsyncSession, event: Ordered) -> None:
+        handled[event.number] += 1
+        began.set()
+        await gate.wait()
+
+    with capture_logs() as said:
+        async with starter(async_pg_engine, broker)(wait, concurrency=Concurrency(2)) as consumer:
+            for number in range(20):
+                publish(broker, number, f"m{number}")
+            await began.wait()
+            begin(pg_engine, CONSUMER, broker.queue)
+            await logged(said, "pausing when the running handlers have ended")
+            gate.set()
+            await logged(said, "consumer paused")
+            in_hand = sum(handled.values())
+            assert in_hand <= 2
+            await eventually_async(reader(broker.depth), lambda ready: ready == 20 - in_hand)
+            assert broker.consumers() == 0
+            end(pg_engine, CONSUMER, broker.queue)
+            await consumer.reaches(processed=20)
+    assert max(handled.values()) == 1
+    assert {row.attempts for row in rows(pg_engine, tables.inbox)} == {1}
+    assert not [line for line in said if line["log_level"] in ("warning", "error")]
+
+
+async def test_two_consumers_of_a_queue_are_paused_and_another_queue_is_not(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, broker: PlainClient
+):
+    @inbox_handler("Count")
+    async def handle(session: AsyncSession, event: Ordered) -> None: ...
+
+    begin(pg_engine, CONSUMER, "another")
+    start = starter(async_pg_engine, broker)
+    with capture_logs() as said:
+        async with start(handle) as one, start(handle) as other:
+            publish(broker, 1, "m1")
+            await eventually_async(
+                reader(lambda: one.consumer.outcomes.total() + other.consumer.outcomes.total()), lambda sum_: sum_ == 1
+            )
+            begin(pg_engine, CONSUMER, broker.queue)
+            await logged(said, "consumer paused", 2)
+            publish(broker, 2, "m2")
+            assert (broker.depth(), broker.consumers()) == (1, 0)
+            end(pg_engine, CONSUMER, broker.queue)
+            await eventually_async(
+                reader(lambda: one.consumer.outcomes.total() + other.consumer.outcomes.total()), lambda sum_: sum_ == 2
+            )
+
+
+async def test_a_pause_that_is_over_is_none_by_the_database_s_clock(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    """The clock of the test stands for no machine: the pause's end is moved in the table."""
+    fill(pg_engine, 3, keys=1)
+    begin(pg_engine, RELAY, "default")
+    recorder = Recorder()
+    with capture_logs() as said:
+        async with running(relay(async_pg_engine, recorder)):
+            await logged(said, "relay paused")
+            with pg_engine.begin() as connection:
+                connection.execute(text("UPDATE outboxkit_pause SET until = clock_timestamp()"))
+            await logged(said, "relay resumed")
+            await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
+    assert len(rows(pg_engine, tables.pause)) == 1, "it counts no more, and stays until the next one"

@@ -1,0 +1,92 @@
+"""`outboxkit audit list`, and the rows that the commands of operators write."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, insert, update
+
+from outboxkit import tables
+from tests.unit.cli.conftest import Run
+from tests.unit.shop import rows
+
+LETTER = {
+    "side": "outbox",
+    "type": "OrderConfirmed",
+    "payload": b"{}",
+    "headers": b"{}",
+    "content_type": "application/json",
+    "reason": "rejected",
+    "attempts": 10,
+}
+
+
+@pytest.fixture
+def at(database_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    return database_url
+
+
+def bury(engine: Engine, *positions: int) -> None:
+    with engine.begin() as connection:
+        for position in positions:
+            connection.execute(insert(tables.dead_letter).values(LETTER | {"message_id": "m", "position": position}))
+
+
+def test_every_action_of_an_operator_is_a_row(run: Run, at: str, engine: Engine):
+    bury(engine, 1, 2, 3)
+    assert run("dead", "discard", "3", "--yes").code == 0
+    assert run("dead", "replay", "--type", "OrderConfirmed", "--dry-run").code == 0
+    assert run("dead", "replay", "--type", "OrderConfirmed", "--yes").code == 0
+    assert run("prune", "--dead-retention", "30d").code == 0
+    assert run("pause", "relay", "--why", "a move").code == 0
+    said = json.loads(run("audit", "list", "--json").out)
+    assert [(one["action"], one["operator"], one["count"], one["result"]) for one in reversed(said)] == [
+        ("dead discard", "ada", 1, "done"),
+        ("dead replay", "ada", 2, "done"),
+        ("prune", "ada", 0, "done"),
+        ("pause", "ada", 1, "done"),
+    ]
+    filters = [one["filter"] for one in reversed(said)]
+    assert filters[:2] == [{"numbers": [3]}, {"type": "OrderConfirmed"}]
+    assert filters[2]["dead_retention"] == "30 days, 0:00:00"
+    assert all(one["started_at"] <= one["ended_at"] for one in said)
+    assert [row["resolved_by"] for row in rows(at, tables.dead_letter)] == ["ada"] * 3
+
+
+def test_what_was_refused_is_in_the_result(run: Run, at: str, engine: Engine):
+    bury(engine, 1, 2)
+    with engine.begin() as connection:
+        connection.execute(update(tables.dead_letter).where(tables.dead_letter.c.id == 1).values(position=None))
+    assert run("dead", "replay", "--all", "--yes").code == 3
+    (one,) = json.loads(run("audit", "list", "--json").out)
+    assert (one["count"], one["result"]) == (1, "done, 1 refused")
+
+
+def test_a_list_for_people(run: Run, at: str, engine: Engine):
+    assert run("audit", "list").out == "no action\n"
+    run("pause", "billing", "--why", "a\x1bmove")
+    with engine.begin() as connection:
+        values = {"action": "prune", "operator": "bob", "filter": "{}", "started_at": datetime.now(UTC)}
+        connection.execute(insert(tables.audit).values(values))
+    header, newest, oldest = run("audit", "list").out.splitlines()
+    assert header.split() == ["when", "action", "count", "by", "result", "filter"]
+    assert newest.split()[3:] == ["prune", "0", "bob", "not", "ended", "{}"]
+    assert oldest.split()[3:] == ["pause", "1", "ada", "done", '{"queue":"billing","why":"a\\u001bmove"}']
+
+
+def test_the_newest_since_a_time(run: Run, at: str, engine: Engine):
+    for queue in "abc":
+        run("pause", queue, "--why", "a move")
+    with engine.begin() as connection:
+        old = tables.audit.c.id == 1
+        connection.execute(update(tables.audit).where(old).values(started_at=datetime.now(UTC) - timedelta(days=8)))
+    assert len(json.loads(run("audit", "list", "--since", "7d", "--json").out)) == 2
+    assert len(json.loads(run("audit", "list", "--limit", "1", "--json").out)) == 1
+    ended = run("audit", "list", "--since", "yesterday")
+    assert ended.code == 2
+    assert "--since is 'yesterday': " in ended.err
+    with engine.begin() as connection:
+        connection.execute(tables.audit.delete())
+    assert run("audit", "list", "--since", "7d").out == "no action since 7d\n"
