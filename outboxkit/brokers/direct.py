@@ -29,6 +29,8 @@ from outboxkit.window import CLOCK_SKEW
 
 LONGEST_WAIT = timedelta(hours=1)
 """The longest wait that a handler's `Retry` can ask for."""
+PLACE = tracing.Place("none")
+"""For traces: no messaging system is in between."""
 _NO_TIME = Receipt(Verdict.NOT_SENT, "there was no time left for it")
 
 
@@ -174,7 +176,7 @@ class DirectPublisher:
     ) -> Receipt | None:
         """Run one handler. Returns its failure as a receipt; None if it has committed, now or before."""
         task = asyncio.current_task()
-        with tracing.processing(message, handler.name, replayed=delivery_headers.replayed) as span:
+        with tracing.processing(message, handler.name, replayed=delivery_headers.replayed, at=PLACE) as span:
             try:  # in a task of its own, because a handler may cancel its current task
                 span.ends_as(await asyncio.create_task(self._run(handler, message, delivery_headers.accepted_at)))
             except asyncio.CancelledError as error:

@@ -65,10 +65,11 @@ class WorkSpan:
             return
         self._has_failed = True
         with suppress(Exception):
-            kind, text = _name_of(type(error)), first_line(error)
-            event = {"exception.type": kind, "exception.message": text, "exception.stacktrace": traceback_of(error)}
+            kind, text = type(error), first_line(error)
+            name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+            event = {"exception.type": name, "exception.message": text, "exception.stacktrace": traceback_of(error)}
             self._span.add_event("exception", event)
-            self._fail(self._span, kind, text)
+            self._fail(self._span, kind.__name__, text)
             if outcome is not None:
                 self.ends_as(outcome)
 
@@ -109,7 +110,3 @@ def application_tracer() -> "trace.Tracer | None":
         return None
     _known = provider, provider.get_tracer(SCOPE)
     return _known[1]
-
-
-def _name_of(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

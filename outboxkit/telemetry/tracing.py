@@ -82,8 +82,8 @@ def sending(messages: Sequence[Message], to: Place, attempts: Iterable[tuple[str
         links, is_sampled = _links(messages)
         if not is_sampled:
             return NO_SPAN
-        attributes = _attributes("send", to, {"messaging.batch.message_count": len(messages)})
-        span = tracer.start_span(_named("send", to), kind=SpanKind.CLIENT, attributes=attributes, links=links)
+        attributes = _attributes("publish", to, {"messaging.batch.message_count": len(messages)})
+        span = tracer.start_span(_named("publish", to), kind=SpanKind.CLIENT, attributes=attributes, links=links)
         return WorkSpan(span, contexts.set_value(_ATTEMPTS, dict(attempts), trace.set_span_in_context(span)))
     except Exception:  # noqa: BLE001 - of a tracing library
         return NO_SPAN
@@ -221,7 +221,7 @@ def _attributes(operation: str, place: Place, more: Mapping[str, Any]) -> dict[s
     attributes = {
         "messaging.system": place.system,
         "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
+        "messaging.operation.type": "send" if operation == "publish" else operation,
         "messaging.destination.name": place.name,
         **more,
     }

@@ -11,7 +11,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.benchmarks import adding, consuming, draining, measuring, publishing, reconciling, requesting, rounds, waking
+from tests.benchmarks import (
+    adding,
+    consuming,
+    draining,
+    measuring,
+    publishing,
+    reconciling,
+    requesting,
+    rounds,
+    tracing,
+    waking,
+)
 from tests.benchmarks.machine import Share, Ticks
 from tests.benchmarks.place import Case, Place
 from tests.benchmarks.table import table
@@ -20,7 +31,7 @@ from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
 
 CASES: dict[str, Case] = {
     case.name: case
-    for module in (publishing, waking, draining, adding, consuming, requesting, reconciling, measuring)
+    for module in (publishing, waking, draining, adding, consuming, requesting, reconciling, measuring, tracing)
     for case in module.CASES
 }
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from fastapi import FastAPI
+from opentelemetry import trace
 from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 from opentelemetry.instrumentation.sqlalchemy import SQLAlchemyInstrumentor
 from opentelemetry.sdk.trace import ReadableSpan
@@ -21,6 +22,7 @@ from outboxkit.consumer import ConsumerPolicy
 from outboxkit.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.relay import Relay
 from outboxkit.replay import Replayed, Replayer, ReplaySelection
+from outboxkit.telemetry import tracing
 from tests.http_destination import Destination
 from tests.integration.running_consumer import Billed, Ordered, Start, starter
 from tests.plain_client import PlainClient
@@ -113,7 +115,7 @@ async def test_one_trace_from_a_request_to_the_last_handler(
         if "db.statement" in (span.attributes or {})
     }
     assert (statements["SELECT 'bill'"], statements["SELECT 'ship'"]) == (billing, shipping)
-    sends = spans.named(f"send {broker.exchange}")
+    sends = spans.named(f"publish {broker.exchange}")
     assert sorted(link for send in sends for link in links_of(send)) == sorted(map(header_of, (ordered, billed)))
 
 
@@ -144,7 +146,7 @@ async def test_a_retry_and_a_replayed_dead_letter_are_linked(
     assert [(parent_of(each), links_of(each)) for each in (second, replayed)] == [(None, [created])] * 2
     assert (second.attributes or {})["outboxkit.attempt"] == 2
     assert (replayed.attributes or {})["outboxkit.replayed"] is True
-    assert [links_of(send) for send in spans.named(f"send {broker.exchange}")] == [[created], [created]]
+    assert [links_of(send) for send in spans.named(f"publish {broker.exchange}")] == [[created], [created]]
 
 
 async def test_kept_messages_that_are_replayed_are_linked(
@@ -159,10 +161,38 @@ async def test_kept_messages_that_are_replayed_are_linked(
         await publisher.close()
         await consumer.reaches(processed=1, duplicate=1)
     created = header_of(spans.one("create Ordered"))
-    assert links_of(spans.one(f"send {broker.queue}")) == [created]
+    assert links_of(spans.one(f"publish {broker.queue}")) == [created]
     _, replayed = spans.named(f"process {broker.queue}")
     assert (parent_of(replayed), links_of(replayed)) == (None, [created])
     assert (replayed.attributes or {})["outboxkit.outcome"] == "duplicate"
+
+
+class Noting(httpx.AsyncBaseTransport):
+    """What an instrumentation of httpx would see, in front of the publisher's own transport."""
+
+    def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
+        self.inner, self.seen = inner, list[int]()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(trace.get_current_span().get_span_context().span_id)
+        return await self.inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+async def test_the_requests_of_a_batch_are_each_in_the_trace_of_their_message(spans: Spans):
+    with spans.tracer.start_as_current_span("request"):
+        batch = [tracing.created(Message(id=id_, type="Ordered", payload=b"{}"), "hooks") for id_ in "12"]
+    async with Destination() as destination:
+        publisher = HttpPublisher(destination.url, concurrency=1)
+        await publisher.connect()
+        assert publisher._transport is not None
+        publisher._transport = noting = Noting(publisher._transport)
+        with tracing.sending(batch, tracing.HERE):
+            await publisher.publish(batch)
+        await publisher.close()
+    assert noting.seen == [context_of(span).span_id for span in spans.named("create Ordered")]
 
 
 @pytest.mark.parametrize("cloudevents", [None, "binary", "structured"])

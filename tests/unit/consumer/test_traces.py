@@ -100,6 +100,7 @@ async def test_a_batch_is_one_span_and_the_message_that_fails_has_its_own(bench:
         )
     )
     await bench.drain(batch, max_attempts=1)
+    assert spans.named("process") == []  # of `run_batch` itself
     whole, *_ = spans.named("process billing")
     assert (whole.attributes or {})["messaging.batch.message_count"] == 4
     assert (links_of(whole), (whole.attributes or {})["error.type"]) == (contexts, "ValueError")
