@@ -7,7 +7,7 @@ import pytest
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, connection, incoming
 from tests.delays import DELAYS
 from tests.plain_client import PlainClient
-from tests.polling import eventually, eventually_async
+from tests.polling import DEADLINE_SECONDS, eventually, eventually_async
 
 MIB = 1024 * 1024
 LIMIT, COUNT = 4 * MIB, 30
@@ -33,7 +33,8 @@ async def take_all_there_is(subscriber: RabbitSubscriber) -> list[object]:
     """Whatever arrives without anything being settled."""
     at_work, held = subscriber._channel, list[object]()
     assert at_work is not None
-    await eventually_async(lambda: asyncio.sleep(0, at_work._acks.unacked_bytes), lambda unacked: unacked > LIMIT)
+    while at_work._acks.unacked_bytes <= LIMIT:
+        held.append(await asyncio.wait_for(subscriber.receive(), DEADLINE_SECONDS))
     while True:
         try:
             held.append(await asyncio.wait_for(subscriber.receive(), 2))
