@@ -153,7 +153,7 @@ class Consumer:
 
     def health(self) -> Health:
         """The state of this consumer while it runs, from any thread."""
-        trouble = trouble_of(self._subscriber)
+        trouble = None if self._watch.is_resting else trouble_of(self._subscriber)
         return Health("consumer", servers={"broker": trouble and self._outage.errors.get("broker", trouble)})
 
     @property

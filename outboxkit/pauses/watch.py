@@ -51,13 +51,13 @@ class PauseWatch:
 
     Attributes:
         current: the pause; None if there is none.
-        rested_at, looked_at: the last look at which the process was resting, in Unix time and by the monotonic clock.
+        is_resting: whether the process rests, with nothing in flight.
+        rested_at: the last look at which it was resting, in Unix time.
     """
 
     def __init__(self, engine: AsyncEngine, process: str, name: str) -> None:
         self.current: Pause | None = None
-        self.rested_at = self.looked_at = 0.0
-        self._is_resting = False
+        self.rested_at, self.is_resting = 0.0, False
         self._engine = engine
         self._ours = {"process": process, "name": name}
         self._statement = statements.pauses.current_pause(engine.dialect.name)
@@ -123,11 +123,11 @@ class PauseWatch:
         until = {} if pause.until is None else {"until": pause.until.isoformat(timespec="seconds")}
         self._log.info(f"{pause.process} paused", by=pause.paused_by, why=printable(pause.why), **until)
         both = [asyncio.ensure_future(event.wait()) for event in (stop, self._ended)]
-        self._is_resting = True
+        self.is_resting = True
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._is_resting = False
+            self.is_resting = False
             for one in both:
                 one.cancel()
         if self.current is None:
@@ -135,8 +135,8 @@ class PauseWatch:
 
     def _saw(self, pause: Pause | None) -> None:
         before, self.current = self.current, pause
-        if self._is_resting:
-            self.rested_at, self.looked_at = time.time(), time.monotonic()
+        if self.is_resting:
+            self.rested_at = time.time()
         if pause is not None and before is None:
             self._ended.clear()
             self._begun.set()

@@ -154,13 +154,12 @@ class Relay:
     def health(self) -> Health:
         """The state of this relay while it runs, from any thread."""
         now, since = time.monotonic(), self._pipeline.publishing_since
-        turned = max(self._turned, self._watch.looked_at) if self._turned else 0.0
-        errors = self._outage.errors
+        errors, is_resting = self._outage.errors, self._watch.is_resting
         return Health(
             "relay",
             publishing=None if since is None else now - since,
-            without_turn=now - turned if turned and not errors else None,
-            servers={"broker": errors.get("broker") or trouble_of(self.publisher)},
+            without_turn=None if errors or is_resting or not self._turned else now - self._turned,
+            servers={"broker": None if is_resting else errors.get("broker") or trouble_of(self.publisher)},
         )
 
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:
@@ -208,6 +207,7 @@ class Relay:
         await outage.ride_out(self._pipeline.rest, stop)
         await self._notifier.rest()
         await self._watch.wait_for_end(stop)
+        self._turned = time.monotonic()
 
     def _report_unexpected(self, error: BaseException) -> None:
         text = first_line(error)

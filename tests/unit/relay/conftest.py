@@ -47,6 +47,7 @@ class Publisher(MemoryPublisher):
         self.batches: list[list[str]] = []
         self.answer: Callable[[Message], Verdict | Receipt | None] = lambda message: None
         self.refuse_to_connect = 0
+        self.trouble: str | None = None
         self.closed = 0
 
     async def connect(self) -> None:

@@ -132,3 +132,22 @@ async def test_an_outage_during_a_pause_is_not_looked_for(bench: Bench):
         bench.stop.set()
         await relay
     assert [line["event"] for line in said if line["log_level"] == "warning"] == ["broker is away, waiting"]
+
+
+async def test_a_paused_relay_has_no_turns_and_needs_no_broker(bench: Bench):
+    relay = bench.relay()
+    with capture_logs() as said:
+        running = asyncio.create_task(relay.run(bench.stop))
+        await asyncio.to_thread(bench.add, "a")
+        await eventually_async(reader(bench.arrived))
+        bench.publisher.trouble = "not connected"
+        assert relay.health().servers == {"broker": "not connected"}
+        await asyncio.to_thread(begin, bench)
+        await logged(said, "relay paused")
+        health = relay.health()
+        assert (health.without_turn, health.servers) == (None, {"broker": None})
+        await asyncio.to_thread(end, bench)
+        await eventually_async(reader(relay.health), lambda health: health.without_turn is not None)
+        assert relay.health().servers == {"broker": "not connected"}
+        bench.stop.set()
+        await running
