@@ -44,7 +44,7 @@ Limit = Annotated[
 def list_actions(settings: Settings, *, since: Since = None, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List the actions of operators, the newest first: pauses, replays, discards, prunes by hand.
 
-    An action without a result is still running, or was killed; its count is right.
+    An action without a result is running, or was killed. Of dead letters its count is right then, too.
 
     Example: outboxkit audit list --since 7d
     """
