@@ -63,12 +63,12 @@ format: $(VENV)/.tests ## rewrite the code as `make check` wants it
 
 test-lowest: $(LOWEST)/.installed ## the unit and integration tests with the lowest versions that pyproject.toml allows
 	@$(LOWEST)/bin/python -m tests.servers --provide
-	$(LOWEST)/bin/python -m pytest -m "not night" $(WORKERS) tests/unit tests/integration $(ARGS)
+	$(LOWEST)/bin/python -m pytest -m "not night" $(WORKERS) --ignore=tests/unit/test_distribution.py tests/unit tests/integration $(ARGS)
 
 lock: | $(VENV)/bin/python ## renew the lock files: the newest versions that pyproject.toml allows
 	@$(BIN)/python -m pip install $(QUIETLY) $(UV)
 	$(RESOLVE) --upgrade pyproject.toml --all-extras --group test --group lint -o tests/requirements.lock
-	$(RESOLVE) --upgrade pyproject.toml --extra worker --group workers -c tests/requirements.lock --no-annotate -o workers/requirements.lock
+	$(RESOLVE) --upgrade pyproject.toml --extra worker --extra metrics --group workers -c tests/requirements.lock --no-annotate -o workers/requirements.lock
 	$(RESOLVE) --upgrade -c tests/requirements.lock --group docs -o docs/site/requirements.lock
 	$(RESOLVE) --upgrade -c tests/requirements.lock --group dist -o tests/distribution/requirements.lock
 

@@ -28,7 +28,8 @@ DONE, STOPPED = "done", "stopped"
 """The usual results. An action that has none yet is running, or was killed."""
 MOST_NAMED = 100
 """Values of a list in a filter that are kept; of the others their number."""
-_SECRET = re.compile(r"://[^/\s@]*@")
+_SECRET = re.compile(r"://\S*@")
+"""User and password of a URL. They may hold any character, if nobody escaped them: up to the last `@` of the word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ def who(connection: Connection, by: str | None = None) -> str:
     if not is_server(connection.dialect.name):
         return storable(user)[:NAME_LIMIT]
     role = connection.execute(statements.resolve.role()).scalar_one()
-    return storable(f"{user} (database role {role})")[:NAME_LIMIT]
+    proven = storable(f" (database role {role})")
+    return storable(user)[: NAME_LIMIT - len(proven)] + proven
 
 
 def redacted(text: str) -> str:

@@ -194,11 +194,18 @@ def without_secrets(settings: Settings) -> dict[str, object]:
     return {name: _shown(name, value) for name, value in settings}
 
 
+def _duration_text(value: timedelta) -> str:
+    """The duration as it is accepted, in the largest unit of which it is a whole number."""
+    milliseconds = round(value.total_seconds() * 1000)
+    sizes = ((unit, round(seconds * 1000)) for unit, seconds in reversed(_UNITS.items()))
+    return next(f"{milliseconds // size}{unit}" for unit, size in sizes if milliseconds % size == 0)
+
+
 def _shown(name: str, value: object) -> object:
     if isinstance(value, SecretStr):
         return urls.shown(value.get_secret_value()) if name in ("database_url", "broker_url") else "set"
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():g}s"
+        return _duration_text(value)
     if isinstance(value, urls.ListenAddress):
         return str(value)
     if isinstance(value, ConsumedQueue | Binding):

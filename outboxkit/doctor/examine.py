@@ -28,6 +28,7 @@ Side = Literal["database", "broker"]
 SIDES: tuple[Side, ...] = ("database", "broker")
 
 DATABASE: tuple[Check, ...] = (
+    Check("pauses", waiting.check_pauses, needs_tables=True),
     Check("relays", waiting.check_relays, needs_tables=True),
     Check("locks", activity.check_locks, needs_tables=True, needs_server=True),
     Check("transactions", activity.check_transactions, needs_server=True),

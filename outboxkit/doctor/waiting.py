@@ -14,6 +14,8 @@ from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.pauses import RELAY as PAUSED_RELAY
+from outboxkit.pauses import read_pauses
 from outboxkit.statements import activity, lives, overdue, status
 from outboxkit.wording import COUNTED, Count, many, printable_name, span
 
@@ -39,12 +41,13 @@ async def check_relays(installation: Installation) -> AsyncGenerator[Diagnosis]:
     async with installation.database() as connection:
         now = await partitions.clock(connection)
         backlogs = [each async for each in _backlogs(connection, now)]
+        paused = {pause.name for pause in await connection.run_sync(read_pauses) if pause.process == PAUSED_RELAY}
         names: list[str] | None = None
         if installation.has_server:
             sessions = (await connection.execute(activity.sessions())).all()
             names = [row.name for row in sessions if row.name.startswith(RELAY)]
     patience = installation.thresholds.waiting.total_seconds()
-    late = [backlog for backlog in backlogs if backlog.oldest >= patience]
+    late = [each for each in backlogs if each.oldest >= patience and each.destination not in paused]
     for backlog in late:
         yield _of_late(backlog, names)
     if names == [] and not late:
@@ -53,6 +56,22 @@ async def check_relays(installation: Installation) -> AsyncGenerator[Diagnosis]:
             "No relay is connected to this database; no message waits for one.",
             cure="It is needed as soon as a message is added:",
             commands=("outboxkit relay",),
+        )
+
+
+async def check_pauses(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Relays and queues that operators hold."""
+    async with installation.database() as connection:
+        pauses = await connection.run_sync(read_pauses)
+    for pause in pauses:
+        is_relay = pause.process == PAUSED_RELAY
+        option = f" --destination {quote(pause.name)}" if is_relay and pause.name != DEFAULT_DESTINATION else ""
+        yield warning(
+            "paused",
+            f"{pause}.",
+            why="Its messages wait until the pause ends. Nothing is lost.",
+            cure="If its reason is over, resume it:",
+            commands=(f"outboxkit resume {f'relay{option}' if is_relay else quote(pause.name)}",),
         )
 
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from outboxkit.pauses import Pause
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -56,6 +58,7 @@ class Surroundings:
         parking: the dead letter that parks its key.
         ahead: ready rows of its destination before it, up to a limit.
         relays: relays that are connected to the database; None if that cannot be known.
+        pause: of its destination's relay.
     """
 
     lock: Lock | None = None
@@ -64,6 +67,7 @@ class Surroundings:
     parking: Neighbour | None = None
     ahead: int = 0
     relays: int | None = None
+    pause: Pause | None = None
 
 
 @dataclass(frozen=True, slots=True)

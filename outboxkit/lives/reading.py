@@ -11,6 +11,8 @@ from outboxkit.lives.clue import MOST, Clue
 from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
 from outboxkit.lives.rows import take_crashes, take_handled, take_letter, take_waiting
 from outboxkit.lives.searching import search
+from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.pauses import RELAY, read_pauses
 from outboxkit.statements import activity, status
 from outboxkit.statements import lives as statements
 from outboxkit.statements.dialects import is_server
@@ -82,11 +84,11 @@ def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:
             locks[lock["position"]] = Lock(lock["pid"], lock["name"], lock["since"])
         names = [session["name"] for session in connection.execute(activity.sessions()).mappings()]
         relays = sum(name.startswith("outboxkit relay") for name in names)
+    pauses = {pause.name: pause for pause in read_pauses(connection) if pause.process == RELAY} if rows else {}
     for row in rows[:MOST_EXPLAINED]:
-        around = _around(connection, row)
-        archive.waiting[row.position] = replace(
-            row, around=replace(around, lock=locks.get(row.position), relays=relays)
-        )
+        pause = pauses.get(row.message.destination or DEFAULT_DESTINATION)
+        around = replace(_around(connection, row), lock=locks.get(row.position), relays=relays, pause=pause)
+        archive.waiting[row.position] = replace(row, around=around)
 
 
 def _around(connection: Connection, row: Waiting) -> Surroundings:

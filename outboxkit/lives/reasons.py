@@ -52,6 +52,8 @@ def why_it_waits(row: Waiting, now: datetime) -> Explanation:
         return _parked(row, around.parking)
     if around.held is not None:
         return _behind(row, around.held)
+    if around.pause is not None and (row.due_at is None or row.due_at <= now):
+        return Explanation("paused", str(around.pause), row.database, (f"outboxkit resume relay{_option(row)}",))
     if row.due_at is not None:
         return _until(row, row.due_at, now)
     return _ready(row) if around.ready is None else _behind(row, around.ready)
@@ -114,9 +116,12 @@ def _ready(row: Waiting) -> Explanation:
 
 
 def _relay(row: Waiting) -> str:
+    return f"outboxkit relay{_option(row)}"
+
+
+def _option(row: Waiting) -> str:
     destination = row.message.destination or DEFAULT_DESTINATION
-    option = "" if destination == DEFAULT_DESTINATION else f" --destination {legible(destination)}"
-    return f"outboxkit relay{option}"
+    return "" if destination == DEFAULT_DESTINATION else f" --destination {legible(destination)}"
 
 
 def of_letter(letter: Letter) -> Explanation:

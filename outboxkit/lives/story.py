@@ -13,7 +13,7 @@ from outboxkit.lives.timeline import Entry, Event, timeline_of
 
 ORDER = ("waiting", "dead", "started", "not handled", "published", "handled", "discarded", "replayed")
 """The states, the one that matters most first."""
-_IN_OUTBOX = ("locked", "parked", "behind", "retry", "delayed", "ready", "no relay")
+_IN_OUTBOX = ("locked", "paused", "parked", "behind", "retry", "delayed", "ready", "no relay")
 
 
 @dataclass(frozen=True, slots=True)

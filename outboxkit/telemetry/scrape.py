@@ -43,11 +43,12 @@ def text() -> bytes:
 @cache
 def _registry() -> tuple[Any, Any]:
     """The registry of this process's one reader, and the function that writes it."""
+    with needs_extra("A scrape"):  # first what only this extra brings: it is the one that the error then names
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415 - an extra
     with needs_extra("A scrape"):
         from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415 - an extra
         from opentelemetry.metrics import set_meter_provider  # noqa: PLC0415
         from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
-        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415
     registry = CollectorRegistry()
     reader = PrometheusMetricReader(disable_target_info=True, scope_info_enabled=False, registry=registry)
     provider = metrics.provider_of_application()

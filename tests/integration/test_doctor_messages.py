@@ -4,10 +4,12 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import create_engine
 
 from outboxkit import process
 from outboxkit.doctor import forgetting, handlers, waiting
 from outboxkit.doctor.installation import Thresholds
+from outboxkit.pauses import CONSUMER, RELAY, pause_process
 from outboxkit.retention import Periods, Retention
 from tests.integration.doctoring import codes, connected, examined, look, one
 
@@ -46,6 +48,21 @@ def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:
         (finding,) = look(postgresql_url, waiting.check_relays, thresholds=Thresholds())
     assert (finding.code, finding.severity) == ("relay-stuck", "problem")
     assert "though 1 session of a relay for it is connected" in finding.what
+
+
+def test_a_relay_that_is_paused_is_not_missed(postgresql_url: str) -> None:
+    add(postgresql_url)
+    engine = create_engine(postgresql_url)
+    with engine.begin() as connection:
+        pause_process(connection, RELAY, "default", why="new disks", by="ada")
+        pause_process(connection, CONSUMER, "billing", why="a bad deployment", by="bob")
+    engine.dispose()
+    assert codes(postgresql_url, waiting.check_relays, thresholds=Thresholds()) == []
+    relay, queue = sorted(look(postgresql_url, waiting.check_pauses), key=lambda finding: finding.commands, reverse=True)
+    assert (relay.code, relay.commands) == ("paused", ("outboxkit resume relay",))
+    assert relay.what.startswith("the relay of destination default is paused since ")
+    assert relay.what.endswith(": new disks.")
+    assert queue.commands == ("outboxkit resume billing",)
 
 
 def test_a_destination_without_a_relay(postgresql_url: str) -> None:

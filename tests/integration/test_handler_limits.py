@@ -46,13 +46,13 @@ def publish(broker: PlainClient, type_: str, count: int) -> None:
 async def test_what_waits_for_a_rate_holds_up_no_other_handler_and_is_not_lost(
     start: Start, broker: PlainClient, pg_engine: Engine
 ):
-    @inbox_handler("Slow", rate="1/m")
+    @inbox_handler("Slow", rate="1/h")
     async def slow(session: AsyncSession, event: Ordered) -> None: ...
 
     async with start(slow, quick) as running:
         await asyncio.to_thread(publish, broker, "Ordered", MANY)
         await asyncio.to_thread(publish, broker, "Quick", FEW)
-        await eventually_async(lambda: asyncio.to_thread(processed, pg_engine), lambda rows: len(rows) == FEW + 1)
+        await running.reaches(processed=FEW + 1)
         assert dict(running.consumer.outcomes) == {"processed": FEW + 1}
     handled = Counter(name for name, _ in processed(pg_engine))
     assert handled == {"Quick": FEW, "Slow": 1}
@@ -73,7 +73,7 @@ async def test_what_waits_for_a_rate_holds_up_no_other_handler_and_is_not_lost(
 async def test_what_waits_for_a_rate_is_as_suspect_as_before(start: Start, broker: PlainClient):
     """A message that came back may have killed a process; once it has waited for its turn, it may do so again."""
 
-    @inbox_handler("Slow", rate="1/m")
+    @inbox_handler("Slow", rate="1/h")
     async def slow(session: AsyncSession, event: Ordered) -> None: ...
 
     async with start(slow):
@@ -111,10 +111,10 @@ async def test_a_handler_that_hangs_in_its_concurrency_holds_up_no_other_handler
 
 
 async def test_several_handlers_with_limits_do_not_fill_the_prefetch(broker: PlainClient, async_pg_engine: AsyncEngine):
-    @inbox_handler("First", rate="1/m")
+    @inbox_handler("First", rate="1/h")
     async def first(session: AsyncSession, event: Ordered) -> None: ...
 
-    @inbox_handler("Second", rate="1/m")
+    @inbox_handler("Second", rate="1/h")
     async def second(session: AsyncSession, event: Billed) -> None: ...
 
     handlers, topics = [handler_of(each) for each in (first, second, quick)], ["Ordered", "Billed", "Quick"]

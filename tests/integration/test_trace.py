@@ -13,6 +13,7 @@ from outboxkit import process, tables
 from outboxkit.lives import Archive, Clue, follow, lives
 from outboxkit.lives.reasons import Explanation
 from outboxkit.outage import utc_now
+from outboxkit.pauses import RELAY, pause_process
 from outboxkit.statements.dialects import is_server
 from tests.databases import SqliteCopies
 from tests.pages import libpq
@@ -75,6 +76,19 @@ def test_each_row_waits_for_one_thing(engine: Engine, database_url: str):
     assert "; 3 messages to default are before it" in explained(database_url, "unique").text
     found = lives(look(database_url, Clue(key="k")))
     assert list(found) == ["retried", "behind", "elsewhere"]
+
+
+def test_a_message_whose_relay_is_paused_waits_for_the_pause(engine: Engine, database_url: str):
+    add(engine, {"message_id": "m"}, {"message_id": "elsewhere", "destination": "payments"})
+    add(engine, {"message_id": "later", "due_at": NOW + HOUR, "key": None})
+    with engine.begin() as connection:
+        pause_process(connection, RELAY, "default", why="the broker gets new disks", by="ada")
+    paused = explained(database_url, "m")
+    assert (paused.kind, paused.cure) == ("paused", ("outboxkit resume relay",))
+    assert paused.text.startswith("the relay of destination default is paused since ")
+    assert "ada" in paused.text
+    assert paused.text.endswith("the broker gets new disks")
+    assert "paused" not in (explained(database_url, "elsewhere").kind, explained(database_url, "later").kind)
 
 
 def test_what_became_of_a_message(engine: Engine, database_url: str):

@@ -19,6 +19,7 @@ from outboxkit.doctor.diagnosis import Diagnosis, note
 from outboxkit.doctor.installation import Check, Installation
 from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.pauses import CONSUMER, read_pauses
 from outboxkit.statements import activity
 from outboxkit.statements import broker as statements
 
@@ -60,6 +61,7 @@ def _read(opened: Connection, seen_since: datetime) -> TableFacts:
         routes={row.key: row.rows for row in routes},
         types={queue: tuple(sorted(names)) for queue, names in types.items()},
         refused_size=error or "",
+        paused=frozenset(pause.name for pause in read_pauses(opened) if pause.process == CONSUMER),
     )
 
 

@@ -205,7 +205,7 @@ def of_consumers(look: Look) -> Iterator[Diagnosis]:
     """Whether somebody consumes the queues."""
     for queue in look.subject.known_queues:
         depth = look.depths.get(queue.name)
-        if isinstance(depth, Depth) and not depth.consumers:
+        if isinstance(depth, Depth) and not depth.consumers and queue.name not in look.subject.paused:
             yield _unconsumed(queue.name, depth.messages, is_ours=True)
     ours = {queue.name for queue in look.subject.known_queues}
     yield from _stalled(look, ours)

@@ -48,6 +48,7 @@ class BrokerSubject:
         ordered: whether each of them has a single active consumer.
         delays: the retry delays.
         routes: routing keys of messages in the outbox, and how many messages have each; of relays to this broker.
+        paused: queues whose consumers an operator holds.
         management: the URL of the management API; None means that it follows from `urls`.
         timeout: seconds for each question.
     """
@@ -61,6 +62,7 @@ class BrokerSubject:
     ordered: bool = False
     delays: Sequence[timedelta] = ()
     routes: Mapping[str, int] = field(default_factory=dict)
+    paused: frozenset[str] = frozenset()
     management: str | None = None
     timeout: float = 3.0
 
@@ -94,18 +96,20 @@ class TableFacts:
         routes: routing keys of messages in the outbox, and how many messages have each.
         types: queues of consumers that were seen lately, with the types of their handlers.
         refused_size: the broker's words about a message that was too large for it; empty if there is none.
+        paused: queues whose consumers an operator holds.
     """
 
     routes: Mapping[str, int] = field(default_factory=dict)
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refused_size: str = ""
+    paused: frozenset[str] = frozenset()
 
 
 def with_facts(subject: BrokerSubject, facts: TableFacts) -> BrokerSubject:
     """The subject with what the tables tell: routes, types of handlers that nobody named, and queues likewise."""
     queues = tuple(replace(queue, types=queue.types or facts.types.get(queue.name, ())) for queue in subject.queues)
     registered = () if queues else tuple(ExpectedQueue(name=name, types=types) for name, types in facts.types.items())
-    return replace(subject, queues=queues, registered=registered, routes=facts.routes)
+    return replace(subject, queues=queues, registered=registered, routes=facts.routes, paused=facts.paused)
 
 
 def expected_queues(settings: Settings, handlers: Sequence[Handler]) -> tuple[ExpectedQueue, ...]:
