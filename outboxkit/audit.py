@@ -28,7 +28,7 @@ DONE, STOPPED = "done", "stopped"
 """The usual results. An action that has none yet is running, or was killed."""
 MOST_NAMED = 100
 """Values of a list in a filter that are kept; of the others their number."""
-_SECRET = re.compile(r"://\S*@")
+_SECRET = re.compile(r"://[^\s\"]*@")
 """User and password of a URL. They may hold any character, if nobody escaped them: up to the last `@` of the word."""
 
 

@@ -268,8 +268,8 @@ class Consumer:
             else:
                 if not (wait and halt.is_pause):
                     return dispatcher.postponed
-                await self._watch.wait_for_end(stop)  # with its connection, on which nothing arrives any more
-                await self._subscriber.close()
+                await self._subscriber.close()  # which gives back what an ordered one has kept
+                await self._watch.wait_for_end(stop)
         return 0
 
     def _check_lost(self, error: Exception, *, wait: bool) -> None:

@@ -104,3 +104,24 @@ async def test_a_queue_of_the_other_kind_is_a_configuration_error_with_its_cure(
     cure = rf"x-single-active-consumer.*delete it \(rabbitmqctl delete_queue -p / {broker.queue}\).*--ordered"
     with pytest.raises(ConfigurationError, match=cure):
         await other.connect()
+
+
+async def test_a_stop_gives_back_every_message_to_its_place(broker: PlainClient):
+    ids = [str(number) for number in range(40)]
+    one, other = subscriber_of(broker, prefetch=20), subscriber_of(broker)
+    await one.connect()
+    publish(broker, *ids)
+    taken_first = [await taken(one) for _ in range(3)]
+    in_hand = [await one.receive() for _ in range(5)]
+    await one.stop_receiving()
+    for delivery in in_hand[1:]:
+        assert delivery is not None
+        await delivery.requeue()
+    assert in_hand[0] is not None
+    await in_hand[0].ack()  # its handler has ended meanwhile
+    await other.connect()
+    later = asyncio.create_task(taken(other))
+    await eventually_async(lambda: is_waiting(other))
+    await one.close()
+    assert [*taken_first, "3", await later, *[await taken(other) for _ in ids[5:]]] == ids
+    await other.close()

@@ -27,13 +27,23 @@ HEADER_WEIGHT = 32
 class DeliveryChannel:
     """One AMQP channel, on a connection of its own, on which deliveries arrive and are acked.
 
+    A quorum queue puts a message that is nacked behind all others. It puts one back into its place if the channel is
+    closed. So an ordered channel that is stopped nacks nothing, and still consumes: nobody else gets later messages
+    before it is closed.
+
+    Args:
+        timeout: the limit in seconds for an answer of the broker.
+        max_unacked_bytes: the size of unacked deliveries above which nothing more is read.
+        ordered: whether messages keep their places in the queue when they are given back by a stop.
+
     Attributes:
         lost: why the channel no longer works; None as long as it does.
         stopped: set once the channel takes no more deliveries, by `stop_receiving` or because it was lost.
         parser: feeds this channel with what arrives on the connection.
     """
 
-    def __init__(self, *, timeout: float, max_unacked_bytes: int) -> None:
+    def __init__(self, *, timeout: float, max_unacked_bytes: int, ordered: bool = False) -> None:
+        self._ordered = ordered
         self.lost: str | None = None
         self.parser = DeliveryParser(self)
         self._timeout, self._max_unacked_bytes = timeout, max_unacked_bytes
@@ -133,6 +143,8 @@ class DeliveryChannel:
         """
         self._raise_if_lost()
         self.stopped.set()
+        if self._ordered:
+            return
         with connection.convert_errors("cannot stop consuming"), self.reading():
             for queue in queues:
                 await channel.basic_cancel(queue, timeout=self._timeout)
@@ -165,12 +177,14 @@ class DeliveryChannel:
             asyncio.get_running_loop().call_soon(self.flush)
 
     def nack(self, tag: int) -> None:
-        """Requeue the delivery with this tag now.
+        """Requeue the delivery with this tag now; if the channel is ordered and stopped, when it is closed.
 
         Raises:
             BrokerUnavailable: the channel was lost.
         """
         self._raise_if_lost()
+        if self._ordered and self.stopped.is_set():
+            return
         self._write(self._acks.nack(tag))
         if self._is_paused:
             self._read_or_pause()
@@ -211,7 +225,7 @@ class DeliveryChannel:
             return
         if self.stopped.is_set():
             with suppress(BrokerUnavailable):
-                self._write(self._acks.nack(delivery.tag))
+                self.nack(delivery.tag)
             return
         self._received.append(delivery)
         self._changed.set()
@@ -250,7 +264,11 @@ class DeliveryChannel:
         if self._writer is None or self._writer.is_closing():
             self.lose("the connection was closed")
             raise self._lost_error()
-        self._writer.write(frames)
+        try:
+            self._writer.write(frames)
+        except RuntimeError as error:  # the end of the stream was written already, and nobody has been told yet
+            self.lose(f"the connection was closed: {error}")
+            raise self._lost_error() from error
 
     def _raise_if_lost(self) -> None:
         if self.lost is not None:

@@ -134,7 +134,11 @@ class RetryPublisher:
                 on_writer=channel.writes_to,
             )
             self._channel = channel
-            _, wire = await connection.open_channel(channel.connection, on_lost=channel.lose)
+            try:
+                _, wire = await connection.open_channel(channel.connection, on_lost=channel.lose)
+            except BaseException:
+                channel.lose("the channel was not opened")  # those that wait here open another one
+                raise
             channel.number = wire.number
             channel.room = (wire.connection.connection_tune.frame_max or channel.room) - FRAME_OVERHEAD
             parser.report_to(channel, channel=channel.number)
@@ -208,7 +212,10 @@ class _CopyChannel:
         answer = _Answer(id_, asyncio.get_running_loop().create_future())
         self._last_tag += 1  # without an await before the write: the broker counts as well
         self._answers[self._last_tag] = self._answers_by_id[id_] = answer
-        self._writer.write(frames)
+        try:
+            self._writer.write(frames)
+        except RuntimeError as error:  # the end of the stream was written already, and nobody has been told yet
+            self.lose(f"the connection was closed: {error}")
         await self._wait_for(answer.future, timeout)
         return answer.future.result()
 

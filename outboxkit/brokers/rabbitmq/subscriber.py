@@ -96,7 +96,9 @@ class RabbitSubscriber:
         if self._channel is not None and self._channel.lost is None:
             return
         await self._disconnect()
-        channel = DeliveryChannel(timeout=self._timeout, max_unacked_bytes=self.max_unacked_bytes)
+        channel = DeliveryChannel(
+            timeout=self._timeout, max_unacked_bytes=self.max_unacked_bytes, ordered=self._queues.ordered
+        )
 
         async def on_cancelled(_: object) -> None:
             channel.lose("the broker cancelled the consumer: was the queue deleted?")
@@ -161,7 +163,10 @@ class RabbitSubscriber:
             raise
 
     async def stop_receiving(self) -> None:
-        """Basic.Cancel. Pushed messages that `receive` has not returned are requeued."""
+        """Basic.Cancel. Pushed messages that `receive` has not returned are requeued.
+
+        An ordered subscriber takes no more deliveries, and keeps all that are not acked until it is closed.
+        """
         channel, wire = self._open_channel(), self._wire
         if self._consuming is not None:
             await asyncio.wait((self._consuming,))

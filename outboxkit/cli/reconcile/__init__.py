@@ -49,7 +49,7 @@ def reconcile(databases: Databases, terms: Terms, *, save: Save = None, as_json:
             typer.echo(line)
     if report.missing:
         sys.exit(MISSING)
-    if not report.published:
+    if not show.compared(report):
         sys.exit(NOTHING_PROVEN)
 
 

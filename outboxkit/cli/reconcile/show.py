@@ -32,10 +32,15 @@ def reconciliation_lines(report: ReconciliationReport, *, width: int) -> Iterato
         yield _line("replay" * (index == 0), printable_name(command))
 
 
+def compared(report: ReconciliationReport) -> int:
+    """The number of messages that were looked for, once for each handler."""
+    return sum(each.expected for each in report.handlers)
+
+
 def _result(report: ReconciliationReport) -> str:
     if report.missing:
         return f"{number(report.missing)} missing"
-    if not report.published:
+    if not compared(report):
         return "nothing was compared"
     dead = sum(each.dead for each in report.handlers)
     return "nothing is missing" + (f"; {number(dead)} dead: see `outboxkit dead list` there" if dead else "")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -86,6 +87,8 @@ def further(values: Sequence[str], files: Sequence[str], *, option: str = "--als
             urls.check_database(value)
         except ValueError as error:
             raise ConfigurationError(f"{name} cannot be used: {error}") from None
+        if (file := urls.file_of(value)) is not None and not Path(file).exists():
+            raise ConfigurationError(f"{name} cannot be used: there is no file {file!r}")
     return [value for _, value in named]
 
 

@@ -128,6 +128,19 @@ async def test_in_the_turn_of_the_answer_the_next_copy_with_that_id_leaves():
     assert (await first, await second) == (None, "NO_ROUTE")
 
 
+async def test_a_connection_that_ends_under_a_copy_is_lost():
+    """The transport refuses to write before anybody is told that it has ended."""
+    made, _ = copy_channel()
+
+    class Ended:
+        def write(self, _: bytes) -> None:
+            raise RuntimeError("Cannot call write() after write_eof()")
+
+    made.writes_to(Ended())  # type: ignore[arg-type]
+    refusal = await put(made, arrived("1"))
+    assert refusal == made.lost == "the connection was closed: Cannot call write() after write_eof()"
+
+
 async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
     copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
     copies._channel, written = copy_channel()

@@ -68,6 +68,16 @@ def test_nothing_is_missing(reconcile: Any, database_url: str, consumer_url: str
     assert lines[-2].startswith("result        nothing is missing")
 
 
+def test_a_database_that_knows_no_handler_proves_nothing(
+    run: Run, database_url: str, tmp_path: Path, migrated_sqlite: SqliteCopies
+):
+    publish(database_url, "a")
+    another = migrated_sqlite.copy(tmp_path / "another.db")
+    ended = run("reconcile", "--producer", database_url, "--consumer", another)
+    assert ended.code == 3
+    assert "result        nothing was compared" in ended.out.splitlines()
+
+
 def test_every_fate_has_a_count(reconcile: Any, database_url: str, consumer_url: str):
     publish(database_url, "a", "crashed", "dead", "discarded", "gone", "malformed", "replayed", "replayed-now")
     publish(database_url, "young", published_at=datetime.now(UTC))
@@ -148,7 +158,7 @@ def test_nothing_is_kept(reconcile: Any, database_url: str):
 def test_a_type_that_nobody_takes_is_told(reconcile: Any, database_url: str):
     publish(database_url, "a", type="Unheard")
     ended = reconcile()
-    assert ended.code == 0
+    assert ended.code == 3
     assert "no handler is known to take 'Unheard': 1 not compared" in ended.out
     assert reconcile("--handler", "New", "--type", "Unheard").code == 1
     assert reconcile("--handler", "New").code == 2
