@@ -88,7 +88,7 @@ def _of_late(backlog: Backlog, names: Sequence[str] | None) -> Diagnosis:
     """The finding; without sessions to look at, on SQLite, nobody knows whether a relay runs."""
     name = printable_name(backlog.destination)
     ours = backlog.destination == DEFAULT_DESTINATION
-    option = "" if ours else f" --destination {name}"
+    option = "" if ours else f" --destination {quote(name)}"
     to = "" if ours else f" to {name}"
     waits = f"{many(backlog.ready, 'message')}{to} could go now, and the oldest waits for {span(backlog.oldest)}"
     relays = [each for each in names or () if serves(each, backlog.destination)]

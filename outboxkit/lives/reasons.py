@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 
 from outboxkit.failures import printable
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Letter, Lock, Neighbour, Registered, Waiting
@@ -121,7 +122,7 @@ def _relay(row: Waiting) -> str:
 
 def _option(row: Waiting) -> str:
     destination = row.message.destination or DEFAULT_DESTINATION
-    return "" if destination == DEFAULT_DESTINATION else f" --destination {legible(destination)}"
+    return "" if destination == DEFAULT_DESTINATION else f" --destination {quote(legible(destination))}"
 
 
 def of_letter(letter: Letter) -> Explanation:

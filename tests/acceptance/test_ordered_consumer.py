@@ -47,6 +47,26 @@ def test_each_key_is_in_order_through_failures_and_a_kill(stock: Stock, way: str
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
+def test_each_key_is_in_order_through_stops(stock: Stock, way: str):
+    """Each of three consumers is stopped with a backlog, and another one stands by."""
+    parcels = shuffled(chance("stopped", way), EACH)
+    settings = PATIENT | WAYS[way]
+    stock.declare("--ordered", **settings)
+    stock.arrive(parcels)
+    for part in (5, 4, 3):
+        consumer, standby = [stock.consume("--ordered", **settings) for _ in range(2)]
+        for each in (consumer, standby):
+            each.wait_for("consumer connected")
+        eventually(lambda part=part: stock.booked().total() > len(parcels) // part)
+        assert (consumer.stop(), standby.stop()) == (0, 0)
+    last = stock.consume("--ordered", **settings)
+    eventually(lambda: stock.booked().total() >= len(parcels))
+    assert last.stop() == 0
+    assert stock.booked_by_key() == {f"k{key}": list(range(EACH)) for key in range(KEYS)}
+    stock.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
 def test_other_keys_go_on_while_one_fails(stock: Stock, tmp_path: Path, way: str):
     cleared = tmp_path / "cleared"
     settings = PATIENT | WAYS[way] | {"DEPOT_CLEARED": str(cleared)}

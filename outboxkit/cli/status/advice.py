@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime
+from shlex import quote
 
 from sqlalchemy import Connection
 
@@ -83,7 +84,7 @@ def _waiting(report: Status) -> Iterator[str]:
     by_destination = report.outbox.by_destination
     paused = {pause.name for pause in report.paused if pause.process == RELAY}
     for name in sorted(paused):
-        option = "" if name == DEFAULT_DESTINATION else f" --destination {printable_name(name)}"
+        option = "" if name == DEFAULT_DESTINATION else f" --destination {quote(printable_name(name))}"
         yield f"no message to {printable_name(name)} leaves while its relay is paused: `outboxkit resume relay{option}`"
     ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else report.outbox
     age = (ours.oldest_age_seconds if ours is not None else None) or 0
@@ -95,7 +96,8 @@ def _waiting(report: Status) -> Iterator[str]:
     for name, there in by_destination.items():
         if name not in {DEFAULT_DESTINATION, *paused} and (there.oldest_age_seconds or 0) >= PATIENCE:
             waits = f"messages to {printable_name(name)} wait for {span(there.oldest_age_seconds or 0)}"
-            yield f"{waits}: read the log of its relay, or start `outboxkit relay --destination {printable_name(name)}`"
+            relay = f"outboxkit relay --destination {quote(printable_name(name))}"
+            yield f"{waits}: read the log of its relay, or start `{relay}`"
 
 
 def is_held_back(vacuum: Vacuum) -> bool:
