@@ -21,6 +21,8 @@ class Mails(ThreadingTCPServer):
 
     def __init__(self, address: tuple[str, int], folder: Path) -> None:
         super().__init__(address, Conversation)
+        for part in ("tmp", "new", "cur"):  # Maildir makes all of them or none, and a kill may come in between
+            (folder / part).mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
 
 
