@@ -210,6 +210,7 @@ class Watchdog:
                 await asyncio.sleep(self._limit / 4)
                 self._turns()
         finally:
+            self._turns()  # the end may come before this task has its turn
             self._over.set()
 
     def _turns(self) -> None:
