@@ -70,24 +70,27 @@ class PlainClient:
         return None if method is None else Received(body, properties, method.routing_key, method.redelivered)
 
     def take_all(self, queue: str | None = None) -> list[Received]:
-        """Everything that is in a queue now, in its order, acked."""
-        channel, name, taken = self._channel(), queue or self.queue, []
+        """Everything that is in a queue now, in its order, acked.
+
+        No message more is fetched: a quorum queue puts what it gets back behind all others.
+        """
+        name, taken = queue or self.queue, list[Received]()
         present = self.depth(name)
-        channel.basic_qos(prefetch_count=1000)
-        while present > len(taken):
+        while len(taken) < present:
+            channel, last, size = self._channel(), 0, min(present - len(taken), 1000)
+            channel.basic_qos(prefetch_count=size)
             for method, properties, body in channel.consume(name, inactivity_timeout=5):
                 if method is None:
+                    present = 0  # others have taken the rest
                     break
                 taken.append(Received(body, properties, method.routing_key, method.redelivered))
-                if len(taken) % 500 == 0 or len(taken) == present:
-                    channel.basic_ack(method.delivery_tag, multiple=True)
-                if len(taken) == present:
+                last = method.delivery_tag
+                if last == size:
                     break
-            else:
-                break
-            if method is None:
-                break
-        channel.close()
+            channel.cancel()  # before the ack, after which the broker would send more
+            if last:
+                channel.basic_ack(last, multiple=True)
+            channel.close()
         return taken
 
     def depth(self, queue: str | None = None) -> int:
