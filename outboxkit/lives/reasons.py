@@ -141,7 +141,7 @@ def of_letter(letter: Letter, queues: Collection[str] = ()) -> Explanation:
 
 
 def _binding(letter: Letter, queues: Collection[str]) -> Iterator[str]:
-    """What gives an unroutable message a queue, before it is replayed."""
+    """The step that gives an unroutable message a queue, before its replay."""
     message = letter.message
     if (letter.side, letter.reason) != ("outbox", UNROUTABLE) or message.destination not in (None, DEFAULT_DESTINATION):
         return
