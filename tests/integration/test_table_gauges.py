@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, engines, outbox
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
+from outboxkit.pauses import CONSUMER, RELAY, pause_process
 from outboxkit.relay import Relay
-from outboxkit.tables import PARKED, dead_letter
+from outboxkit.tables import PARKED, dead_letter, pause
 from outboxkit.tables import outbox as outbox_table
 from outboxkit.telemetry import catalogue, tables
 from outboxkit.telemetry.catalogue import Metric
@@ -98,6 +99,17 @@ def test_dead_letters_are_counted_by_side_and_reason(stored: Tables):
     stored.bury(resolution="discarded")
     assert stored.of(catalogue.DEAD_OPEN) == {("outbox", "rejected"): 3, ("inbox", "failed"): 1}
     assert stored.of(catalogue.PARKED_KEYS) == {(): 2}
+
+
+def test_pauses_have_an_age_by_destination_or_queue(stored: Tables):
+    with stored.engine.begin() as connection:
+        for process, name in ((RELAY, "default"), (CONSUMER, "billing"), (CONSUMER, "over")):
+            pause_process(connection, process, name, why="moved", by="ada")
+        ours = pause.update().values(since=NOW - MINUTE)
+        connection.execute(ours)
+        connection.execute(ours.where(pause.c.name == "over").values(until=NOW))
+        connection.execute(ours.where(pause.c.name == "billing").values(since=NOW + MINUTE))
+    assert stored.of(catalogue.PAUSE_AGE) == {("default", ""): 60, ("", "billing"): 0}
 
 
 def test_readings_are_kept_for_a_moment(stored: Tables):
