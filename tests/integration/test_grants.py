@@ -17,9 +17,6 @@ from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
-from outboxkit.telemetry import catalogue
-from outboxkit.telemetry.catalogue import Metric
-from outboxkit.telemetry.tables import TableReader
 from tests.acceptance.worker_process import WorkerProcess
 from tests.delays import DELAYS_TEXT
 from tests.pages import blocks, libpq
@@ -135,27 +132,6 @@ def test_dead_letters_are_buried_listed_and_brought_back(run: Run, broker: Plain
     assert run("shop_relay", "outboxkit relay --drain").startswith("published")
 
 
-def test_the_gauges_of_relay_and_consumer_may_be_read(run: Run, roles: dict[str, str], postgresql_url: str):
-    run("shop_operator", "outboxkit pause relay --why moved")
-    with psycopg.connect(libpq(postgresql_url)) as owner:
-        owner.execute(ADD)
-        for side, reason in (("outbox", "unroutable"), ("inbox", "stale")):
-            owner.execute(BURY, (side, reason))
-    dead = {("outbox", "unroutable"): 1, ("inbox", "stale"): 1}
-    for role, waiting, parked in (("shop_relay", 1, {(): 0}), ("shop_consumer", 0, {})):
-        engine = create_engine(f"{postgresql_url}?options=-crole%3D{roles[role]}")
-        reader = TableReader(engine)
-
-        def of(metric: Metric, reader: TableReader = reader) -> dict[tuple[str, ...], float]:
-            return {tuple(attributes.values()): value for value, attributes in reader.read(metric)}
-
-        assert of(catalogue.DEAD_OPEN) == dead, role
-        assert of(catalogue.PARKED_KEYS) == parked, role
-        assert of(catalogue.OUTBOX_MESSAGES).get(("default", "ready"), 0) == waiting, role
-        assert of(catalogue.PAUSE_AGE).keys() == {("default", "")}, role
-        engine.dispose()
-
-
 def test_an_operator_pauses_and_a_relay_sees_it(run: Run):
     run("shop_operator", "outboxkit pause relay --why moved --for 1h")
     run("shop_relay", "outboxkit relay --drain", code=3)
@@ -206,10 +182,6 @@ def test_a_relay_sleeps_and_is_woken(
     assert warning["event"] == "partition not made, rows go to the default one"
 
 
-BURY = """
-INSERT INTO outboxkit_dead_letter (side, message_id, type, payload, headers, content_type, reason, attempts)
-VALUES (%s, 'd', 'T', '', '{}', 'application/json', %s, 1)
-"""
 COLUMNS = "message_id, type, payload, headers, content_type"
 ROW = "'m', 'T', '{}', '{}', 'application/json'"
 ADD = f"INSERT INTO outboxkit_outbox ({COLUMNS}) VALUES ({ROW})"
