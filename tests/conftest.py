@@ -1,5 +1,6 @@
 """Fixtures: real servers, started once and where a test asks for them; a database and broker names for each test."""
 
+import logging
 import re
 import secrets
 import warnings
@@ -10,10 +11,11 @@ from typing import TypeVar
 import hypothesis
 import pytest
 import sqlalchemy
+import structlog
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import process
+from outboxkit import logs, process
 from tests.databases import DatabasePool, SqliteCopies
 from tests.delays import DELAYS_TEXT
 from tests.night import NIGHT, SEED, by_night
@@ -51,6 +53,19 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_report_header() -> str:
     """Say by which random numbers a failure can be had again."""
     return f"random numbers of the seed {SEED}" + (f": make test-all SEED={SEED} has them again" if NIGHT else "")
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was() -> Iterator[None]:
+    """No test logs as an earlier one has configured it."""
+    libraries = [logging.getLogger(name) for name in (*logs.SILENCED, "asyncio", None)]
+    levels = [library.level for library in libraries]
+    last_resort = logging.lastResort
+    yield
+    logging.lastResort = last_resort
+    structlog.reset_defaults()
+    for library, level in zip(libraries, levels, strict=True):
+        library.setLevel(level)
 
 
 @pytest.fixture(scope="session")

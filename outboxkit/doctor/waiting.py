@@ -25,6 +25,8 @@ RELAY = "outboxkit relay"
 _TOP, _MOST_TYPES = 3, 5
 _LAST = 2**63 - 1
 _LONGEST_ERROR = 200
+_MOST_ALONE = 10
+_UNPUBLISHED = "What the application has committed reaches nobody else. Nothing is lost: a relay publishes it later."
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,12 @@ async def check_relays(installation: Installation) -> AsyncGenerator[Diagnosis]:
             names = [row.name for row in sessions if row.name.startswith(RELAY)]
     patience = installation.thresholds.waiting.total_seconds()
     late = [each for each in backlogs if each.oldest >= patience and each.destination not in paused]
+    alone = [each for each in late if each.destination != DEFAULT_DESTINATION and not _relays(each, names)]
     for backlog in late:
-        yield _of_late(backlog, names)
+        if backlog not in alone:
+            yield _of_late(backlog, names)
+    if alone:
+        yield _of_alone(alone, names)
     if names == [] and not late:
         yield note(
             "relay-none",
@@ -84,32 +90,61 @@ async def _backlogs(connection: AsyncConnection, now: datetime) -> AsyncGenerato
             yield Backlog(name, Count(rows, at_least=rows > COUNTED), age)
 
 
+def _relays(backlog: Backlog, names: Sequence[str] | None) -> list[str]:
+    """The sessions of its relays; none if there are no sessions to look at, on SQLite."""
+    return [each for each in names or () if serves(each, backlog.destination)]
+
+
+def _waits(backlog: Backlog) -> str:
+    to = "" if backlog.destination == DEFAULT_DESTINATION else f" to {printable_name(backlog.destination)}"
+    return f"{many(backlog.ready, 'message')}{to} could go now, and the oldest waits for {span(backlog.oldest)}"
+
+
+def _command(destination: str) -> str:
+    ours = destination == DEFAULT_DESTINATION
+    return RELAY if ours else f"{RELAY} --destination {quote(printable_name(destination))}"
+
+
+def _nobody(names: Sequence[str] | None, relay: str) -> str:
+    """That no relay is there; without sessions to look at nobody knows."""
+    return f"and no session of {relay} is connected" if names is not None else "and a file tells of no relay"
+
+
 def _of_late(backlog: Backlog, names: Sequence[str] | None) -> Diagnosis:
-    """The finding; without sessions to look at, on SQLite, nobody knows whether a relay runs."""
-    name = printable_name(backlog.destination)
-    ours = backlog.destination == DEFAULT_DESTINATION
-    option = "" if ours else f" --destination {quote(name)}"
-    to = "" if ours else f" to {name}"
-    waits = f"{many(backlog.ready, 'message')}{to} could go now, and the oldest waits for {span(backlog.oldest)}"
-    relays = [each for each in names or () if serves(each, backlog.destination)]
-    why = "What the application has committed reaches nobody else. Nothing is lost: a relay publishes it later."
-    if relays:
+    """The finding about one destination, which has a relay or is the broker."""
+    command = _command(backlog.destination)
+    if relays := _relays(backlog, names):
         return problem(
             "relay-stuck",
-            f"{waits}, though {many(len(relays), 'session')} of a relay for it is connected.",
-            why=why,
+            f"{_waits(backlog)}, though {many(len(relays), 'session')} of a relay for it is connected.",
+            why=_UNPUBLISHED,
             cure="Read the relay's log: it says which server is away, or what it refuses. The broker's findings of "
             "doctor may name the cause. If the log stands still, restart the relay:",
-            commands=(f"outboxkit relay{option} --drain",),
+            commands=(f"{command} --drain",),
         )
-    nobody = "and no session of a relay for it is connected" if names is not None else "and a file tells of no relay"
     return problem(
-        "relay-missing" if ours else "destination-without-relay",
-        f"{waits}, {nobody}.",
-        why=why,
+        "relay-missing",
+        f"{_waits(backlog)}, {_nobody(names, 'a relay for it')}.",
+        why=_UNPUBLISHED,
         cure="Start a relay, and let a supervisor keep it running. If one runs, it is connected to another database, "
         "or a pooler hides its name:",
-        commands=(f"outboxkit relay{option}",),
+        commands=(command,),
+    )
+
+
+def _of_alone(backlogs: Sequence[Backlog], names: Sequence[str] | None) -> Diagnosis:
+    """The finding about all destinations without a relay, those first whose messages wait for longest."""
+    ordered = sorted(backlogs, key=lambda backlog: -backlog.oldest)
+    shown, more = ordered[:_MOST_ALONE], len(ordered) - _MOST_ALONE
+    waits = "; ".join(_waits(each) for each in shown) + (f"; and {many(more, 'other destination')}" if more > 0 else "")
+    relay = "a relay for it" if len(ordered) == 1 else "a relay for them"
+    return problem(
+        "destination-without-relay",
+        f"{waits}, {_nobody(names, relay)}.",
+        why=_UNPUBLISHED,
+        cure="Start a relay for each, and let a supervisor keep it running. If one runs, it is connected to another "
+        "database, or a pooler hides its name. Nobody publishes to a misspelt destination:",
+        commands=tuple(_command(each.destination) for each in shown),
     )
 
 

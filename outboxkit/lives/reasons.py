@@ -1,6 +1,6 @@
 """The reason for which a message is where it is, as a sentence, and what repairs it. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from shlex import quote
@@ -14,6 +14,8 @@ from outboxkit.tables import PARKED
 NAMES = 120
 COUNTED = 10_000
 OUR_RELAY = "outboxkit relay"
+UNROUTABLE = "unroutable"
+"""The reason of a dead letter that no queue wanted, as the relay writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +127,39 @@ def _option(row: Waiting) -> str:
     return "" if destination == DEFAULT_DESTINATION else f" --destination {quote(legible(destination))}"
 
 
-def of_letter(letter: Letter) -> Explanation:
-    """The reason of a dead letter: open, replayed or discarded."""
+def of_letter(letter: Letter, queues: Collection[str] = ()) -> Explanation:
+    """The reason of a dead letter: open, replayed or discarded. `queues` are those whose handlers take its type."""
     by = f" of handler {legible(letter.handler)}" if letter.handler else ""
     because = f": {legible(letter.error)}" if letter.error else ""
     text = f"dead letter {letter.number} of the {letter.side}{by}, {legible(letter.reason)}{because}"
     if letter.resolution is None:
         parks = f"; it parks the key {legible(letter.message.key)}" if letter.parked else ""
         cure = (f"outboxkit dead replay {letter.number}", f"outboxkit dead discard {letter.number}")
-        return Explanation("dead", text + parks, letter.database, cure)
+        return Explanation("dead", text + parks, letter.database, (*_binding(letter, queues), *cure))
     done = f"dead letter {letter.number} was {letter.resolution} by {legible(letter.resolved_by)}"
     return Explanation(letter.resolution, f"{done} at {written(letter.resolved_at)}", letter.database)
+
+
+def _binding(letter: Letter, queues: Collection[str]) -> Iterator[str]:
+    """The step that gives an unroutable message a queue, before its replay."""
+    message = letter.message
+    if (letter.side, letter.reason) != ("outbox", UNROUTABLE) or message.destination not in (None, DEFAULT_DESTINATION):
+        return
+    for queue in sorted({message.queue} if message.queue is not None else queues) or ["QUEUE"]:
+        name = quote(legible(queue))
+        yield (
+            f"first start the consumer of {legible(message.type)}, again if it runs, which binds its queue: "
+            f"outboxkit consume MODULE --queue {name}"
+        )
+
+
+def was_never_sent(letters: Collection[Letter]) -> bool:
+    """Whether these dead letters of a message tell that the relay gave it up, and that nobody has replayed it since.
+
+    A copy of a message for one queue says nothing of the message itself.
+    """
+    given_up = [row for row in letters if row.side == "outbox" and row.message.queue is None]
+    return any(row.resolution != "replayed" for row in given_up)
 
 
 def of_crashes(record: Crashes) -> Explanation:

@@ -84,7 +84,7 @@ def _ids(archive: Archive) -> Iterator[str]:
 def _life(id_: str, archives: Sequence[Archive]) -> Life:
     parts = [part for archive in archives if (part := _part(id_, archive)).entries()]
     message = _merged(id_, parts)
-    why = [reason for archive in archives for reason in _reasons(message, _part(id_, archive))]
+    why = [reason for archive in archives for reason in _reasons(message, _part(id_, archive), archives)]
     states = {"waiting" if reason.kind in _IN_OUTBOX else reason.kind for reason in why}
     if not states or states <= {"replayed"}:
         states.add("published")
@@ -131,15 +131,24 @@ def _merged(id_: str, parts: Sequence[Found]) -> Identity:
     return Identity(**values | {"message_id": id_, "type": values["type"] or next(iter(types), None)})
 
 
-def _reasons(message: Identity, part: Found) -> Iterator[Explanation]:
+def _reasons(message: Identity, part: Found, archives: Sequence[Archive]) -> Iterator[Explanation]:
+    queues = {each.queue for archive in archives for each in reasons.expected(message, archive)}
     yield from (reasons.why_it_waits(row, part.archive.now) for row in part.waiting)
-    yield from (reasons.of_letter(row) for row in part.letters if row.resolution is None)
+    yield from (reasons.of_letter(row, queues) for row in part.letters if row.resolution is None)
     yield from (reasons.of_crashes(row) for row in part.crashes)
-    if not part.waiting:
+    if not part.waiting and _was_sent(message.message_id or "", archives):
         yield from reasons.not_handled(message, part.archive, part.handled, part.letters)
     discarded = {row.handler for row in part.letters if row.resolution == "discarded"}
     yield from (reasons.of_handled(row) for row in part.handled if row.handler not in discarded)
     yield from (reasons.of_letter(row) for row in part.letters if row.resolution is not None)
+
+
+def _was_sent(id_: str, archives: Sequence[Archive]) -> bool:
+    """Whether the message may be in a queue: the relay has not given it up, or something tells that it was there."""
+    parts = [_part(id_, archive) for archive in archives]
+    letters = [row for part in parts for row in part.letters]
+    arrived = any(part.kept or part.handled or part.crashes for part in parts)
+    return arrived or any(row.side == "inbox" for row in letters) or not reasons.was_never_sent(letters)
 
 
 def _unknown(id_: str, message: Identity, parts: Sequence[Found], archives: Sequence[Archive]) -> Iterator[str]:

@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
 from outboxkit.failures import first_line, printable
-from outboxkit.outage import jittered
+from outboxkit.outage import jittered, what_is_away
 from outboxkit.pauses import Pause, pause_of, where
+from outboxkit.sqlstates import TRANSIENT
 
 LOOK_SECONDS = 0.5
 """The time between two looks, about."""
@@ -65,7 +66,7 @@ class PauseWatch:
         self._ended.set()
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_over = False
+        self._is_over = self._is_blind = False
         self._log = structlog.get_logger("outboxkit").bind(process=process, **where(process, name))
 
     async def look(self) -> None:
@@ -154,8 +155,14 @@ class PauseWatch:
         self._looking.add_done_callback(self._look_later)
 
     async def _look_quietly(self) -> None:
-        """Look; an outage is reported by the process itself."""
+        """Look. An outage is reported by the process itself; another error is told once, until a look succeeds."""
         try:
             await self.look()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes soon
-            self._log.debug("no look for a pause", error=first_line(error))
+            if self._is_blind or what_is_away(error, passing=TRANSIENT) is not None:
+                self._log.debug("no look for a pause", error=first_line(error))
+                return
+            self._is_blind = True
+            self._log.error("pauses cannot be seen; outboxkit doctor names the cause", error=first_line(error))
+        else:
+            self._is_blind = False

@@ -246,14 +246,8 @@ class Notifier:
             self._burst_ends = now + BURST_SECONDS
         await self._turned()
 
-    async def rest(self) -> None:
-        """Have no insert notify this relay until it waits again. Never fails."""
-        if self._listener is not None:
-            with suppress(DBAPIError):  # the row ends by itself
-                await self._listener.withdraw()
-
     async def close(self) -> None:
-        """Withdraw the listener and close its connection. Never fails."""
+        """Withdraw the listener and close its connection, until the next wait. Never fails."""
         if self._listener is not None:
             await self._listener.close()
 

@@ -201,11 +201,11 @@ class Relay:
         return turn
 
     async def _rest(self, outage: Outage, stop: asyncio.Event) -> None:
-        """If there is a pause: settle what is in flight, hold no row and no listener, and wait for its end."""
+        """If there is a pause: settle what is in flight, hold no row and no connection, and wait for its end."""
         if self._watch.current is None:
             return
         await outage.ride_out(self._pipeline.rest, stop)
-        await self._notifier.rest()
+        await self._notifier.close()  # unused, its connection would be found broken long after an outage
         await self._watch.wait_for_end(stop)
         self._turned = time.monotonic()
 

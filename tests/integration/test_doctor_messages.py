@@ -79,6 +79,18 @@ def test_a_destination_without_a_relay(postgresql_url: str) -> None:
             assert codes(postgresql_url, waiting.check_relays, thresholds=Thresholds()) == ["relay-stuck"]
 
 
+def test_all_destinations_without_a_relay_are_one_finding(postgresql_url: str) -> None:
+    for number in range(12):
+        add(postgresql_url, id=f"m-{number}", destination=f"hook {number:02}")
+    with connected(postgresql_url, name=process.relay_name("hook 00")):
+        stuck, alone = look(postgresql_url, waiting.check_relays, thresholds=Thresholds())
+    assert (stuck.code, alone.code) == ("relay-stuck", "destination-without-relay")
+    assert "1 message to hook 01 could go now, and the oldest waits for 2 h 0 min; 1 message to hook 02" in alone.what
+    assert alone.what.endswith("; and 1 other destination, and no session of a relay for them is connected.")
+    assert alone.commands[0] == "outboxkit relay --destination 'hook 01'"
+    assert len(alone.commands) == 10
+
+
 def test_a_message_that_waits_for_its_time_needs_no_relay(postgresql_url: str) -> None:
     add(postgresql_url, due="9000-01-01")
     assert codes(postgresql_url, waiting.check_relays) == ["relay-none"]

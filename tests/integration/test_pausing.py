@@ -9,11 +9,11 @@ from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import inbox_handler, tables
+from outboxkit import inbox_handler, process, tables
 from outboxkit.consumer import Concurrency
 from outboxkit.pauses import CONSUMER, RELAY, pause_process, resume_process
 from outboxkit.relay.notifier import NAME as LISTENER
-from tests.integration.recording import Recorder, count, fill, relay, rows, running
+from tests.integration.recording import Recorder, behind_proxy, count, fill, relay, rows, running
 from tests.integration.running_consumer import Ordered, publish, starter
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
@@ -112,6 +112,31 @@ async def test_a_relay_stays_paused_while_the_database_cuts_it_off(pg_engine: En
             end(pg_engine, RELAY, "default")
             await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
     assert recorder.arrived == ["m1", "m2", "m3"]
+
+
+async def test_an_outage_during_a_pause_is_not_told_when_it_is_over(pg_engine: Engine, postgresql_url: str):
+    recorder = Recorder()
+    async with behind_proxy(postgresql_url) as (proxy, url):
+        engine = process.engine(url, name="test")
+
+        def listeners() -> int:
+            return len(rows(pg_engine, tables.listener))
+
+        with capture_logs() as said:
+            async with running(relay(engine, recorder)):
+                await eventually_async(reader(listeners), lambda found: found == 1)
+                begin(pg_engine, RELAY, "default")
+                await logged(said, "relay paused")
+                await asyncio.to_thread(proxy.refuse)
+                await logged(said, "no look for a pause")
+                proxy.accept()
+                end(pg_engine, RELAY, "default")
+                fill(pg_engine, 3, keys=1)
+                await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
+                await eventually_async(reader(listeners), lambda found: found == 1)
+        await engine.dispose()
+    assert recorder.arrived == ["m1", "m2", "m3"]
+    assert not [line for line in said if line["log_level"] in ("warning", "error")]
 
 
 async def test_a_consumer_finishes_what_it_has_in_hand_and_gives_back_the_rest(

@@ -2,11 +2,9 @@
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from sqlalchemy.dialects.postgresql.base import PGDialect
 
 from outboxkit import cli
@@ -37,13 +35,11 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _settings(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _settings(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (port,) = free_ports(1)
     monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", empty_url)
     monkeypatch.setenv("OUTBOXKIT_BROKER_URL", f"amqp://127.0.0.1:{port}/")
     monkeypatch.setenv("OUTBOXKIT_QUEUE", "queue")
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -1,16 +1,13 @@
 """What unit tests share: an environment without settings, and SQLite databases in temporary folders."""
 
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from sqlalchemy import Connection, Engine, create_engine, event
 
-from outboxkit import logs
 from tests.unit import shop
 
 
@@ -18,18 +15,6 @@ from tests.unit import shop
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("OUTBOXKIT_")]:
         monkeypatch.delenv(name)
-
-
-@pytest.fixture(autouse=True)
-def _log_as_it_was() -> Iterator[None]:
-    libraries = [logging.getLogger(name) for name in (*logs.SILENCED, "asyncio", None)]
-    levels = [library.level for library in libraries]
-    last_resort = logging.lastResort
-    yield
-    logging.lastResort = last_resort
-    structlog.reset_defaults()
-    for library, level in zip(libraries, levels, strict=True):
-        library.setLevel(level)
 
 
 @pytest.fixture

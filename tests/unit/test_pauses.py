@@ -141,7 +141,7 @@ async def test_a_watch_looks_again_and_again_whatever_is_cancelled(engine: Engin
         await eventually_async(_of(watch), lambda pause: pause is None)
 
 
-async def test_a_watch_keeps_what_it_saw_while_the_database_is_away(engine: Engine, async_engine: AsyncEngine):
+async def test_a_watch_that_cannot_look_says_so_once_and_keeps_what_it_saw(engine: Engine, async_engine: AsyncEngine):
     watch = PauseWatch(async_engine, RELAY, "default")
     begun = begin(engine)
     await watch.look()
@@ -149,9 +149,19 @@ async def test_a_watch_keeps_what_it_saw_while_the_database_is_away(engine: Engi
         tables.pause.drop(connection)
     with capture_logs() as said:
         async with watch.watching():
-            await eventually_async(_lines(said))
-    assert watch.current == begun
-    assert {line["event"] for line in said} == {"no look for a pause"}
+            await eventually_async(_lines(said), lambda lines: len(lines) >= 2)
+            assert watch.current == begun
+            with engine.begin() as connection:
+                tables.pause.create(connection)
+            await eventually_async(_of(watch), lambda pause: pause is None)
+            before = len(said)
+            with engine.begin() as connection:
+                tables.pause.drop(connection)
+            await eventually_async(_lines(said), lambda lines: len(lines) > before)
+    first, *again = [line["event"] for line in said[:before]]
+    assert first == said[before]["event"] == "pauses cannot be seen; outboxkit doctor names the cause"
+    assert "outboxkit_pause" in said[0]["error"]
+    assert set(again) == {"no look for a pause"}
 
 
 async def test_a_database_in_memory_is_never_looked_at():

@@ -78,10 +78,13 @@ def of_sizes(facts: TableFacts) -> Iterator[Diagnosis]:
 
 
 def of_management(look: Look) -> Iterator[Diagnosis]:
-    """The things that could not be checked, because the management API cannot be read."""
+    """The things that could not be checked, because the management API cannot be read.
+
+    It is a warning if the API was named. A broker without the plugin works as well: then it is a note.
+    """
     user, vhost = shlex.quote(look.subject.user[0]), shlex.quote(look.subject.vhost)
     if look.reports is None:
-        yield warning(
+        yield (note if look.subject.management is None else warning)(
             "management-unread",
             f"{look.silence[:1].upper()}{look.silence[1:]}. AMQP does not tell, so these were not checked: {UNSEEN}.",
             why="These are the broker's ways to hold or drop messages in silence.",

@@ -35,7 +35,11 @@ async def test_a_sound_broker_has_no_finding_and_is_not_changed(
         assert (words(findings), left_out) == ("", [])
         assert await asyncio.to_thread(admin.state) == before
         own, _ = await examined(settings_of(server, client, broker_url=settings.broker_url, management_url=None))
-        assert own["management-unread"].severity is Severity.WARNING
+        assert own["management-unread"].severity is Severity.NOTE, "nobody has named an API"
+        (port,) = free_ports(1)
+        away = settings_of(server, client, broker_url=settings.broker_url, management_url=f"http://127.0.0.1:{port}")
+        named, _ = await examined(away)
+        assert named["management-unread"].severity is Severity.WARNING
     admin.delete("users", user)
 
 

@@ -1,5 +1,6 @@
 """The reason for which a message is where it is."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,18 @@ def test_a_dead_letter_says_what_repairs_it():
     done = reasons.of_letter(letter(resolution="replayed", resolved_by="ann", resolved_at=NOW))
     assert (done.kind, done.cure) == ("replayed", ())
     assert done.text == "dead letter 3 was replayed by ann at 2026-03-01 12:00:00 UTC"
+
+
+def test_an_unroutable_dead_letter_needs_a_queue_before_its_replay():
+    dead = replace(letter(side="outbox", handler=None, reason="unroutable"), message=identity())
+    starting = "first start the consumer of OrderConfirmed, again if it runs, which binds its queue: "
+    sending = ("outboxkit dead replay 3", "outboxkit dead discard 3")
+    one, other = (f"{starting}outboxkit consume MODULE --queue {queue}" for queue in ("billing", "'my mail'"))
+    assert reasons.of_letter(dead, {"my mail", "billing"}).cure == (one, other, *sending)
+    assert reasons.of_letter(dead).cure == (f"{starting}outboxkit consume MODULE --queue QUEUE", *sending)
+    assert reasons.of_letter(replace(dead, message=identity(queue="billing"))).cure == (one, *sending)
+    assert reasons.of_letter(replace(dead, message=identity(destination="payments"))).cure == sending
+    assert reasons.of_letter(replace(dead, reason="rejected")).cure == sending
 
 
 def test_a_crash_record_is_a_start_or_a_failure():

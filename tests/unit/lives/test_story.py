@@ -1,10 +1,23 @@
 """Lives, assembled from what several databases say."""
 
+from dataclasses import replace
+
 from outboxkit import ids
 from outboxkit.lives import Clue, lives, selected
 from outboxkit.lives.entries import Crashes
 from outboxkit.lives.story import ORDER
-from tests.unit.lives.entries import NOW, SECOND, archive, handled, identity, kept, letter, registered, waiting
+from tests.unit.lives.entries import (
+    DATABASE,
+    NOW,
+    SECOND,
+    archive,
+    handled,
+    identity,
+    kept,
+    letter,
+    registered,
+    waiting,
+)
 
 HERE, THERE = "postgresql://shop", "postgresql://billing"
 
@@ -88,6 +101,21 @@ def test_a_copy_for_one_queue_does_not_hide_the_message_for_all():
     there = archive(kept(), kept(position=8, queue="q"), handlers=(registered("G", "other"),))
     assert lives([there])["m"].message.queue is None
     assert lives([there])["m"].state == "not handled"
+
+
+def test_a_message_that_no_queue_got_is_not_said_to_be_in_one():
+    gone = replace(letter(side="outbox", handler=None, reason="unroutable"), message=identity())
+    here, there = archive(gone, database=HERE), archive(handlers=(registered(queue="billing"),), database=THERE)
+    life = lives([here, there])["m"]
+    assert [(reason.kind, reason.database) for reason in life.reasons] == [("dead", DATABASE)]
+    assert "--queue billing" in life.reasons[0].cure[0]
+    discarded = replace(gone, resolution="discarded", resolved_by="ann", resolved_at=NOW)
+    assert lives([archive(discarded), there])["m"].state == "discarded"
+    replayed = replace(gone, resolution="replayed", resolved_by="ann", resolved_at=NOW)
+    assert lives([archive(replayed), there])["m"].state == "not handled"
+    assert [reason.kind for reason in lives([archive(gone, kept()), there])["m"].reasons] == ["dead", "not handled"]
+    copy = replace(gone, message=identity(queue="mail"))
+    assert [reason.kind for reason in lives([archive(copy), there])["m"].reasons] == ["dead"]
 
 
 def test_a_delayed_message_does_not_know_when_it_was_added():

@@ -77,13 +77,12 @@ async def test_a_publish_that_fails_is_recorded_with_its_error(relaying: Relayin
     async def errors() -> dict[Any, float]:
         return measured.of(catalogue.OPERATION_DURATION, catalogue.ERROR)
 
-    await eventually_async(errors, lambda found: found.get("BrokerUnavailable", 0) > 0)
-    assert measured.of(catalogue.RELAY_CONNECTED, "server") == {"broker": 0, "database": 1}
-    relaying.publisher.answer = lambda sent: None
-
     async def connected() -> dict[Any, float]:
         return measured.of(catalogue.RELAY_CONNECTED, "server")
 
+    await eventually_async(errors, lambda found: found.get("BrokerUnavailable", 0) > 0)
+    await eventually_async(connected, lambda found: found == {"broker": 0, "database": 1})
+    relaying.publisher.answer = lambda sent: None
     await eventually_async(connected, lambda found: found == {"broker": 1, "database": 1})
     assert measured.of(catalogue.RELAY_LAST_PROGRESS)[""] > 0
     assert measured.of(catalogue.FLOOR_GAP) == {"": 1}, "only a server has a floor that rises"
