@@ -1,4 +1,4 @@
-"""The handlers that run now in a consumer, and a report of one that does not end: who it is, and with which message."""
+"""The handlers that run now in a consumer, and a report of one that does not end, with its name and its message."""
 
 import asyncio
 import time
