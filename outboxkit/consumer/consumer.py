@@ -134,7 +134,7 @@ class Consumer:
         self._long_runs = LongRuns(engine, measurements.runs, queue=queue)
         self.tables: TableGauges | None = TableGauges(engine)
         shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
-        self._runner = runner = HandlerRunner(
+        runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
             records=Records(engine=engine, queue=queue, outage=outage, **shared),
