@@ -42,7 +42,8 @@ async def check_windows(installation: Installation) -> AsyncGenerator[Diagnosis]
         longest = -(-max(row.retention for row in longer) // 86_400)
         yield problem(
             "retention-differs",
-            f"OUTBOXKIT_INBOX_RETENTION is {span(retention.total_seconds())} here, and consumers count on more: {theirs}.",
+            f"OUTBOXKIT_INBOX_RETENTION is {span(retention.total_seconds())} here, and consumers count on more: "
+            f"{theirs}.",
             why="If a pruner has this setting, it forgets messages that these consumers still take. A duplicate of one "
             "is handled twice.",
             cure="Give all the same value, and prune first of all. If only this shell has another value than the "
