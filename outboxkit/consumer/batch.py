@@ -102,10 +102,12 @@ class BatchRunner:
         """Run all entries in one transaction. Returns the pieces to run instead if it failed."""
         measurements = self.runner.measurements
         names = {entry.handler.name for _, entry in entries}
-        work = measurements.timed(partial(inbox.run_batch, entries=[entry for _, entry in entries]), names)
+        work = partial(inbox.run_batch, entries=[entry for _, entry in entries])
+        first = entries[0][1].message.id if entries else ""
+        timed = measurements.timed(work, names, message_id=first, messages=len(arrivals))
         try:
             in_thread = self.runner.routing.in_thread(arrivals[0])
-            outcomes = await self._traced(work, arrivals, stop, in_thread=in_thread)
+            outcomes = await self._traced(timed, arrivals, stop, in_thread=in_thread)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises; the failed entry fails again alone
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
             if isinstance(error, BatchEntryFailed) and not piece.searched:

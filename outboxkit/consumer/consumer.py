@@ -25,6 +25,7 @@ from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
+from outboxkit.consumer.runs import LongRuns
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.health import Health
@@ -115,13 +116,13 @@ class Consumer:
         self._outage = outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
         self._clock_outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
-        self._registration = Registration(engine, handlers, queue=queue)
         self._watch = PauseWatch(engine, CONSUMER, queue)
         self.handlers = handlers
         self.watchdog: Watchdog | None = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or ConsumerPolicy()
         policy.check(handlers)
+        self._registration = Registration(engine, handlers, queue=queue, retention=policy.retention)
         ordered = self._concurrency.ordered
         self._routing = routing = Routing(handlers, policy=policy, ordered=ordered, on_message=database_clock.saw)
         self._reports = reports = Reports(queue=queue)
@@ -130,6 +131,7 @@ class Consumer:
         self._uses_threads = any(handler.in_thread for handler in handlers)
         transactions = Transactions(engine, outage, cancellations, self._threads)
         self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=queue)
+        self._long_runs = LongRuns(engine, measurements.runs, queue=queue)
         self.tables: TableGauges | None = TableGauges(engine)
         shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
         runner = HandlerRunner(
@@ -217,7 +219,8 @@ class Consumer:
         await self._outage.ride_out(self._watch.look, stop)
         if self.tables is not None:
             await self._outage.ride_out(self.tables.open, stop)
-        background = [asyncio.create_task(run) for run in (self._database_clock.run(), self._registration.run())]
+        loops = (self._database_clock.run(), self._registration.run(), self._long_runs.run())
+        background = [asyncio.create_task(run) for run in loops]
         if self.watchdog is not None:
             background.append(asyncio.create_task(self.watchdog.run()))
         tables = self.tables.observed() if self.tables is not None else nullcontext()

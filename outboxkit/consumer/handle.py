@@ -115,7 +115,8 @@ class HandlerRunner:
         for handler in handlers:
             with self._span(delivery, handler, attempt) as span:
                 try:
-                    work = self.measurements.timed(self._work(delivery, handler, attempt), (handler.name,))
+                    work = self._work(delivery, handler, attempt)
+                    work = self.measurements.timed(work, (handler.name,), message_id=_id(delivery))
                     outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
                 except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
                     cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error

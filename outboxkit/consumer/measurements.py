@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from outboxkit import window
 from outboxkit.brokers import Malformed, Subscriber, system_of
 from outboxkit.consumer.reports import Failed
+from outboxkit.consumer.runs import HandlerRuns
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
 from outboxkit.message import Message
 from outboxkit.outage import Clock
@@ -37,10 +38,11 @@ class ConsumerMeasurements:
 
     Attributes:
         in_flight: the number of deliveries that handlers are working on.
+        runs: the handlers that run now.
     """
 
     def __init__(self, subscriber: Subscriber, handlers: Sequence[Handler], *, queue: str) -> None:
-        self.in_flight = 0
+        self.in_flight, self.runs = 0, HandlerRuns(handlers)
         self._queue = {"queue": queue}
         self._types = metrics.BoundedNames((type_ for each in handlers for type_ in each.message_types), most=0)
         self._errors = metrics.BoundedNames(most=MOST_ERRORS)
@@ -52,7 +54,12 @@ class ConsumerMeasurements:
 
     def gauges(self) -> dict[catalogue.Metric, metrics.Read]:
         """The gauges of a consumer that runs."""
-        return {catalogue.IN_FLIGHT: lambda: [(self.in_flight, self._queue)]}
+        return {
+            catalogue.IN_FLIGHT: lambda: [(self.in_flight, self._queue)],
+            catalogue.LONGEST_RUN: lambda: [
+                (age, self._queue | {"handler": name}) for name, age in self.runs.longest().items()
+            ],
+        }
 
     def started(self, deliveries: int) -> None:
         """Record deliveries that are about to be handled together."""
@@ -71,17 +78,20 @@ class ConsumerMeasurements:
         """Record a lost connection."""
         metrics.measure(catalogue.RECONNECTS, 1, self._queue)
 
-    def timed(self, work: Callable[[Session], T], handlers: Collection[str]) -> Callable[[Session], T]:
+    def timed(
+        self, work: Callable[[Session], T], handlers: Collection[str], *, message_id: str, messages: int = 1
+    ) -> Callable[[Session], T]:
         """The same work, whose duration is recorded each time that it runs, in whatever thread."""
+        tracked = self.runs.tracked(work, handlers, message_id=message_id, messages=messages)
         if not metrics.is_on():
-            return work
+            return tracked
         names = set(handlers)
         attributes = self._process | {"handler": names.pop() if len(names) == 1 else SEVERAL}
 
         def run(session: Session) -> T:
             started, error = perf_counter(), {}
             try:
-                return work(session)
+                return tracked(session)
             except BaseException as raised:
                 error = {catalogue.ERROR: self._errors(_class_of(raised))}
                 raise

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
@@ -36,15 +37,23 @@ class Registration:
         engine: for its own connections.
         handlers: the consumer's.
         queue: the consumer's queue.
+        retention: for how long the consumer counts on the inbox; None: not known.
         sleep: for tests.
     """
 
     def __init__(
-        self, engine: AsyncEngine, handlers: Sequence[Handler], *, queue: str, sleep: Sleep = asyncio.sleep
+        self,
+        engine: AsyncEngine,
+        handlers: Sequence[Handler],
+        *,
+        queue: str,
+        retention: timedelta | None = None,
+        sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._engine = engine
         self._queue = queue
-        self._rows = [_row(each, storable(queue)) for each in sorted(handlers, key=lambda handler: handler.name)]
+        rest = {"queue": storable(queue), "retention": None if retention is None else round(retention.total_seconds())}
+        self._rows = [_row(each) | rest for each in sorted(handlers, key=lambda handler: handler.name)]
         self._names = [row["handler"] for row in self._rows]
         self._sleep = sleep
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
@@ -92,9 +101,9 @@ class Registration:
             return [(queue, name) for queue, name in await connection.execute(statement, {"queue": self._queue})]
 
 
-def _row(handler: Handler, queue: str) -> dict[str, str]:
+def _row(handler: Handler) -> dict[str, Any]:
     types = storable(json.dumps(handler.message_types, ensure_ascii=False))
-    return {"handler": handler.name, "queue": queue, "function": _path(handler), "types": types}
+    return {"handler": handler.name, "function": _path(handler), "types": types}
 
 
 def _path(handler: Handler) -> str:

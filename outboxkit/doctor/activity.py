@@ -1,13 +1,16 @@
 """Sessions, slots and prepared transactions that hold back vacuum, or lock the tables, and how to end each."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import partitions, statements
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
+from outboxkit.doctor.hanging import is_of_consumer, of_hung_handler
 from outboxkit.doctor.installation import Installation, Thresholds
 from outboxkit.statements import activity
 from outboxkit.wording import number, printable_name, span
@@ -29,9 +32,10 @@ async def check_transactions(installation: Installation) -> AsyncGenerator[Diagn
         holders = (await connection.execute(activity.oldest_transactions())).all()
         sessions = (await connection.execute(activity.sessions())).all()
         facts = (await connection.execute(statements.server.facts())).one()
-    for holder in holders:
-        if _is_old(holder, now, installation.thresholds):
-            yield _of_holder(holder, now, installation.thresholds)
+        old = [holder for holder in holders if _is_old(holder, now, installation.thresholds)]
+        handlers = await _handlers(connection) if any(is_of_consumer(holder.name) for holder in old) else []
+    for holder in old:
+        yield _of_holder(holder, handlers, now, installation.thresholds)
     hidden = [each for each in holders if each.kind == "session" and each.since is None]
     if hidden or any(session.since is None for session in sessions):
         yield warning(
@@ -43,15 +47,26 @@ async def check_transactions(installation: Installation) -> AsyncGenerator[Diagn
         )
 
 
+async def _handlers(connection: AsyncConnection) -> Sequence[Row[Any]]:
+    """The registered handlers; none if they cannot be read: this check goes on without outboxkit's tables."""
+    try:
+        rows: Sequence[Row[Any]] = (await connection.execute(activity.of_all_handlers())).all()
+    except DBAPIError:
+        return []
+    return rows
+
+
 def _is_old(holder: Row[Any], now: datetime, thresholds: Thresholds) -> bool:
     if holder.since is None:
         return int(holder.behind) >= thresholds.behind
     return bool(now - holder.since >= thresholds.transaction)
 
 
-def _of_holder(holder: Row[Any], now: datetime, thresholds: Thresholds) -> Diagnosis:
+def _of_holder(holder: Row[Any], handlers: Sequence[Row[Any]], now: datetime, thresholds: Thresholds) -> Diagnosis:
     is_long = holder.since is not None and now - holder.since >= _AS_PROBLEM * thresholds.transaction
     make = problem if is_long else warning
+    if holder.kind == "session" and is_of_consumer(holder.name):
+        return of_hung_handler(holder, handlers, now, make, why=_WHY)
     name = printable_name(holder.name)
     code, what, cure, commands = {
         "session": _of_session,

@@ -37,6 +37,7 @@ DATABASE: tuple[Check, ...] = (
     Check("effects", waiting.check_effects, needs_tables=True),
     Check("handlers' names", handlers.check_names, needs_tables=True),
     Check("consumers", handlers.check_consumers, needs_tables=True, needs_server=True),
+    Check("windows", handlers.check_windows, needs_tables=True),
     Check("retention", forgetting.check_retention, needs_database=False),
     Check("pruning", forgetting.check_pruning, needs_tables=True),
     Check("partitions", forgetting.check_partitions, needs_tables=True, needs_server=True),

@@ -30,6 +30,28 @@ async def check_names(installation: Installation) -> AsyncGenerator[Diagnosis]:
         )
 
 
+async def check_windows(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Whether a pruner with these settings keeps what each consumer counts on."""
+    retention = installation.settings.inbox_retention
+    async with installation.database() as connection:
+        now = await partitions.clock(connection)
+        rows = (await connection.execute(activity.of_all_retentions(now - activity.SEEN))).all()
+    longer = [row for row in rows if row.retention > retention.total_seconds()]
+    if longer:
+        theirs = ", ".join(f"{printable_name(row.queue)} {span(row.retention)}" for row in longer)
+        longest = -(-max(row.retention for row in longer) // 86_400)
+        yield problem(
+            "retention-differs",
+            f"OUTBOXKIT_INBOX_RETENTION is {span(retention.total_seconds())} here, and consumers count on more: "
+            f"{theirs}.",
+            why="If a pruner has this setting, it forgets messages that these consumers still take. A duplicate of one "
+            "is handled twice.",
+            cure="Give all the same value, and prune first of all. If only this shell has another value than the "
+            "pruner, set it here:",
+            commands=(f"OUTBOXKIT_INBOX_RETENTION={longest}d",),
+        )
+
+
 async def check_consumers(installation: Installation) -> AsyncGenerator[Diagnosis]:
     """Queues whose consumers have not been seen lately, though they register every hour."""
     async with installation.database() as connection:

@@ -103,6 +103,13 @@ def _create_inbox(op: Any) -> None:
         sa.Column("function", sa.String(255), comment="module and name, for people who look"),
         sa.Column("types", sa.Text, comment="of the messages that it handles, as a JSON array; null: not known"),
         sa.Column("last_seen", _TIME, nullable=False, server_default=_NOW),
+        sa.Column("retention", sa.BigInteger, comment="of the consumer's inbox, in seconds; null: not known"),
+        sa.Column(
+            "long_message_id",
+            sa.String(255),
+            comment="the last message that it worked on for over a minute; null: none",
+        ),
+        sa.Column("long_since", _TIME, comment="when that began"),
     )
 
 

@@ -62,15 +62,15 @@ SEEN = timedelta(days=1)
 """The time for which other queues know a queue's handler after it was seen; a queue may have been renamed."""
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NOW = func.current_timestamp()
-_NOTED = ("function", "types")
+_NOTED = ("function", "types", "retention")
 
 
 @cache
 def register_handlers(dialect: str) -> Insert:
     """Note that a queue's consumer has a handler, now.
 
-    Parameters: handler, queue, function, types; or a list of them. It must be in the order of the names, so that
-    consumers that write the same rows do not deadlock. Index: the primary key. Locks: the row.
+    Parameters: handler, queue, function, types, retention; or a list of them. It must be in the order of the names, so
+    that consumers that write the same rows do not deadlock. Index: the primary key. Locks: the row.
     """
     row = {name: bindparam(name, type_=handler.c[name].type) for name in ("handler", "queue", *_NOTED)}
     upsert: Insert = (
@@ -91,6 +91,39 @@ def retire_handlers(names: list[str]) -> Update:
     """
     gone = (handler.c.queue == bindparam("of_queue"), handler.c.handler.not_in(names), handler.c.last_seen > NEVER)
     return update(handler).where(*gone).values(last_seen=NEVER)
+
+
+def note_long_run(names: list[str]) -> Update:
+    """Note the message on which these handlers of a queue have worked for long.
+
+    Parameters: of_queue, message_id, since. Index: the primary key. Locks: the rows.
+    """
+    ours = (handler.c.queue == bindparam("of_queue"), handler.c.handler.in_(names))
+    values = {
+        "long_message_id": bindparam("message_id", type_=handler.c.long_message_id.type),
+        "long_since": bindparam("since", type_=handler.c.long_since.type),
+    }
+    return update(handler).where(*ours).values(values)
+
+
+def of_all_handlers() -> Select[Any]:
+    """The handlers of all queues, with the last message of each that took long.
+
+    Index: none, the table has a row for each queue and handler. Locks: none.
+    """
+    columns = (handler.c.queue, handler.c.handler, handler.c.last_seen)
+    long = (handler.c.long_message_id, handler.c.long_since)
+    return select(*columns, *long).order_by(handler.c.queue, handler.c.handler)
+
+
+def of_all_retentions(seen_since: datetime) -> Select[Any]:
+    """The queues whose consumers were seen lately, and the retention in seconds that each counts on, if it is known.
+
+    Index: none, the table has a row for each queue and handler. Locks: none.
+    """
+    known = (handler.c.last_seen >= seen_since, handler.c.retention.is_not(None))
+    longest = func.max(handler.c.retention).label("retention")
+    return select(handler.c.queue, longest).where(*known).group_by(handler.c.queue).order_by(handler.c.queue)
 
 
 def of_other_queues(names: list[str], seen_since: datetime) -> Select[str, str]:

@@ -200,6 +200,13 @@ DELIVERIES = _counter(
     "outcome",
 )
 IN_FLIGHT = _gauge("outboxkit.consumer.in_flight", "{delivery}", "Deliveries that handlers are working on.", "queue")
+LONGEST_RUN = _gauge(
+    "outboxkit.consumer.longest_run",
+    "s",
+    "Time since the run of this handler began that has not ended for longest; 0 if it does not run.",
+    "queue",
+    "handler",
+)
 RETRIES = _counter(
     "outboxkit.consumer.retries",
     "{delivery}",
@@ -252,8 +259,8 @@ CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
         INBOX_OLDEST_DAY,
     ),
     "The consumer": (
-        *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, RETRIES, MESSAGE_AGE, RECONNECTS, ISOLATED),
-        CONSUMER_BATCH_SIZE,
+        *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, LONGEST_RUN, RETRIES, MESSAGE_AGE, RECONNECTS),
+        *(ISOLATED, CONSUMER_BATCH_SIZE),
     ),
     "Retention": (RETENTION_ROWS, RETENTION_PARTITIONS, RETENTION_LAST_RUN),
     "The application": (HTTP_REQUESTS, LEASES_TAKEN_OVER, EFFECTS),

@@ -14,8 +14,10 @@ from outboxkit import event, inbox, inbox_handler, process, tables
 from outboxkit.cli import status
 from outboxkit.cli.status import show
 from outboxkit.consumer.registration import Registration
+from outboxkit.doctor import handlers
 from outboxkit.outage import utc_now
 from outboxkit.retention import Periods, Retention
+from tests.integration.doctoring import look
 
 
 @event("Ordered")
@@ -118,3 +120,15 @@ async def test_a_role_without_the_right_goes_on(pg_engine: Engine, postgresql_ur
         connection.execute(text(f"DROP ROLE {role}"))
     assert [entry["event"] for entry in told] == ["handlers not compared with those of other queues"]
     assert "GRANT SELECT, INSERT, UPDATE ON outboxkit_handler" in told[0]["cure"]
+
+
+async def test_a_consumer_that_counts_on_more_than_is_kept_is_found(async_pg_engine: AsyncEngine, postgresql_url: str):
+    kept = [inbox.handler_of(bill)]
+    for queue, days in (("billing", 14), ("mail", 7)):
+        await Registration(async_pg_engine, kept, queue=queue, retention=timedelta(days=days)).begin()
+    found = await asyncio.to_thread(look, postgresql_url, handlers.check_windows, inbox_retention="7d")
+    (finding,) = found
+    assert (finding.code, finding.severity) == ("retention-differs", "problem")
+    assert finding.what.endswith(" here, and consumers count on more: billing 14 d 0 h.")
+    assert finding.commands == ("OUTBOXKIT_INBOX_RETENTION=14d",)
+    assert await asyncio.to_thread(look, postgresql_url, handlers.check_windows, inbox_retention="14d") == []

@@ -63,6 +63,9 @@ CREATE TABLE outboxkit_handler (
     function VARCHAR(255),
     types TEXT,
     last_seen DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL,
+    retention BIGINT,
+    long_message_id VARCHAR(255),
+    long_since DATETIME,
     PRIMARY KEY (handler, queue)
 );
 

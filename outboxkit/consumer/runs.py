@@ -1,0 +1,144 @@
+"""The handlers that run now in a consumer, and a report of one that does not end, with its name and its message."""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+
+from outboxkit import partitions
+from outboxkit.failures import first_line, printable
+from outboxkit.inbox import Handler
+from outboxkit.message import storable
+from outboxkit.outage import Sleep
+from outboxkit.statements import activity as statements
+from outboxkit.statements.dialects import has_one_writer
+
+T = TypeVar("T")
+
+LONG_SECONDS = 60.0
+"""A handler that has run for so long is reported; again after twice the time, and so on."""
+EVERY_SECONDS = 10.0
+NAME = 300
+CURE = (
+    "if it hangs, restart this consumer: the message comes again. Give the handler a timeout, such as "
+    "@inbox_handler(..., timeout=60)"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandlerRun:
+    """One run of handlers in one transaction.
+
+    Attributes:
+        handlers: their names; several in a batch.
+        message_id: of the message, or of the first one of a batch.
+        messages: the number of messages.
+        since: when it began, by the monotonic clock.
+    """
+
+    handlers: tuple[str, ...]
+    message_id: str
+    messages: int
+    since: float
+
+
+class HandlerRuns:
+    """The runs of a consumer's handlers that have not ended. It may be read from any thread.
+
+    Args:
+        handlers: the consumer's.
+        monotonic: a monotonic clock in seconds, for tests.
+    """
+
+    def __init__(self, handlers: Iterable[Handler], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._names = sorted(handler.name for handler in handlers)
+        self._monotonic = monotonic
+        self._running: dict[Session, HandlerRun] = {}
+
+    def tracked(
+        self, work: Callable[[Session], T], handlers: Collection[str], *, message_id: str, messages: int
+    ) -> Callable[[Session], T]:
+        """The same work, which counts as running until it ends, in whatever thread."""
+        names = tuple(sorted(set(handlers)))
+
+        def run(session: Session) -> T:
+            self._running[session] = HandlerRun(names, message_id, messages, self._monotonic())
+            try:
+                return work(session)
+            finally:
+                self._running.pop(session, None)
+
+        return run
+
+    def ages(self) -> dict[HandlerRun, float]:
+        """The runs that have not ended, with the seconds since each began."""
+        return {run: self.age(run) for run in self._running.copy().values()}
+
+    def age(self, run: HandlerRun) -> float:
+        """The seconds since this run began."""
+        return self._monotonic() - run.since
+
+    def longest(self) -> dict[str, float]:
+        """For each handler the seconds since its longest run began; 0 if it does not run."""
+        longest = dict.fromkeys(self._names, 0.0)
+        for run, age in self.ages().items():
+            longest |= {name: max(age, longest.get(name, 0.0)) for name in run.handlers}
+        return longest
+
+
+class LongRuns:
+    """Reports runs that do not end: in the log, and in `outboxkit_handler`, so that `doctor` can name them.
+
+    Args:
+        engine: for its own connections.
+        runs: the consumer's.
+        queue: the consumer's queue.
+        sleep: for tests.
+    """
+
+    def __init__(self, engine: AsyncEngine, runs: HandlerRuns, *, queue: str, sleep: Sleep = asyncio.sleep) -> None:
+        self._engine, self._runs, self._queue, self._sleep = engine, runs, queue, sleep
+        self._due: dict[HandlerRun, float] = {}
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self._sleep(EVERY_SECONDS)
+            await self.look()
+
+    async def look(self) -> None:
+        """Report each run that is long, if it was not reported lately. Outages are reported elsewhere."""
+        ages = self._runs.ages()
+        self._due = {run: due for run, due in self._due.items() if run in ages}
+        for run, age in ages.items():
+            if age < self._due.get(run, LONG_SECONDS):
+                continue
+            is_new = run not in self._due
+            self._due[run] = 2 * age
+            batch = {"messages": run.messages} if run.messages > 1 else {}
+            self._log.warning(
+                f"handler has not ended for {age:.0f} s",
+                handler=", ".join(run.handlers),
+                message_id=printable(run.message_id, NAME),
+                **batch,
+                cure=CURE,
+            )
+            if is_new and not has_one_writer(self._engine.dialect.name):
+                await self._note(run)
+
+    async def _note(self, run: HandlerRun) -> None:
+        try:
+            async with self._engine.begin() as connection:
+                row = {"of_queue": storable(self._queue), "message_id": storable(run.message_id)}
+                since = await partitions.clock(connection) - timedelta(seconds=self._runs.age(run))
+                await connection.execute(statements.note_long_run(list(run.handlers)), row | {"since": since})
+        except (SQLAlchemyError, OSError, TimeoutError) as error:
+            self._log.debug("a long run was not recorded", error=first_line(error))

@@ -1,0 +1,58 @@
+"""A handler that does not end, on PostgreSQL and RabbitMQ: the log, the gauge and doctor name it and its message."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from structlog.testing import capture_logs
+
+from outboxkit import inbox_handler, process
+from outboxkit.consumer import runs
+from outboxkit.doctor import activity
+from outboxkit.telemetry import catalogue
+from tests.integration.doctoring import look
+from tests.integration.running_consumer import Billed, Ordered, publish, starter
+from tests.measured import measuring
+from tests.plain_client import PlainClient
+from tests.polling import eventually_async
+
+
+async def test_a_handler_that_hangs_is_named(
+    pg_engine: Engine, postgresql_url: str, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runs, "LONG_SECONDS", 0)
+    monkeypatch.setattr(runs, "EVERY_SECONDS", 0.01)
+    gate = asyncio.Event()
+
+    @inbox_handler("SendReceipt")
+    async def send_receipt(session: AsyncSession, event: Ordered) -> None:
+        await gate.wait()
+
+    @inbox_handler("Bill")
+    async def bill(session: AsyncSession, event: Billed) -> None: ...
+
+    def findings() -> list[str]:
+        hung = [each for each in look(postgresql_url, activity.check_transactions) if each.code == "handler-hangs"]
+        return [each.what for each in hung]
+
+    async def found() -> list[str]:
+        return await asyncio.to_thread(findings)
+
+    engine: AsyncEngine = process.engine(postgresql_url, name=f"outboxkit consumer {broker.queue}"[:63])
+    with capture_logs() as said, measuring() as measured:
+        async with starter(engine, broker)(bill, send_receipt) as running:
+            publish(broker, 1, "m-1")
+            try:
+                (what,) = await eventually_async(found, lambda whats: bool(whats) and "SendReceipt of" in whats[0])
+                ages: dict[Any, float] = measured.of(catalogue.LONGEST_RUN, "handler")
+            finally:
+                gate.set()
+            await running.reaches(processed=1)
+            assert measured.of(catalogue.LONGEST_RUN, "handler") == {"SendReceipt": 0, "Bill": 0}
+    assert what.startswith(f"Handler SendReceipt of queue {broker.queue} works on message m-1 for ")
+    assert ages["SendReceipt"] > ages["Bill"] == 0
+    await engine.dispose()
+    line = next(line for line in said if line["event"].startswith("handler has not ended for "))
+    assert (line["handler"], line["message_id"], line["log_level"]) == ("SendReceipt", "m-1", "warning")
