@@ -205,7 +205,7 @@ DRIVERS: dict[str, str | tuple[str, ...]] = {
     "alembic": ("autogenerate", "migrations"),
     "httpx": "brokers/http",
     **dict.fromkeys(("opentelemetry", "prometheus_client"), "telemetry"),
-    "psycopg": ("connections", "engines", "moments", "relay", "urls"),
+    "psycopg": ("connections", "driver_rows", "engines", "moments", "relay", "urls"),
     "tenacity": "outage",
 }
 

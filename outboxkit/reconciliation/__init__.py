@@ -5,15 +5,16 @@ memory does not grow with their number.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select
+from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import partitions, schema
+from outboxkit.driver_rows import pages
 from outboxkit.lives.reading import registered_handlers
 from outboxkit.reconciliation.merging import Compared, Pair, compare
 from outboxkit.reconciliation.result import HandlerTally, Reconciled, Terms
@@ -94,11 +95,12 @@ class Reconciliation:
         takers = await self._find_takers(sink, between)
         result.handlers = {taker.handler: HandlerTally(taker.handler, taker.queues) for taker in takers.all}
         self._begin(result)
-        messages = _pages(source, statements.kept_ids(dialect), period | {"in_flight": result.in_flight_since})
-        handlers = {"handlers": list(result.handlers)}
-        rows = _pages(sink, statements.handled_ids(sink.dialect.name), between | handlers)
-        async with aclosing(messages), aclosing(rows), aclosing(compare(messages, rows, takers)) as pages:
-            async for page in pages:
+        period["in_flight"] = result.in_flight_since
+        messages = pages(source, statements.kept_ids(dialect), period, name="kept_ids", size=PAGE)
+        handlers = between | {"handlers": list(result.handlers)}
+        rows = pages(sink, statements.handled_ids(sink.dialect.name), handlers, name="handled_ids", size=PAGE)
+        async with aclosing(messages), aclosing(rows), aclosing(compare(messages, rows, takers)) as comparison:
+            async for page in comparison:
                 await self._count(page, sink, result)
                 self._progress(page.count)
         return result
@@ -157,16 +159,6 @@ def _by_id(rows: Iterable[Row[Any]]) -> defaultdict[str, list[Row[Any]]]:
     for row in rows:
         by_id[row.message_id].append(row)
     return by_id
-
-
-async def _pages(
-    connection: AsyncConnection, statement: Select[Any], parameters: Mapping[str, Any]
-) -> AsyncGenerator[list[Any]]:
-    """The rows of a cursor, as tuples, a page at a time."""
-    options = {"yield_per": PAGE}
-    async with connection.stream(statement, dict(parameters), execution_options=options) as result:
-        async for page in result.partitions():
-            yield [tuple(row) for row in page]
 
 
 def _snapshot(engine: AsyncEngine) -> AsyncEngine:

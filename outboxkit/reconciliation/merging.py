@@ -47,8 +47,8 @@ async def compare(
         expected = {(id_, name): young for id_, type_, queue, young in page for name in takers[type_, queue]}
         counted, last = Counter(map(itemgetter(1), expected)), page[-1][0]
         while True:
-            for pair in expected.keys() & set(done):
-                del expected[pair]
+            for pair in done:
+                expected.pop(pair, None)
             if done and done[-1][0] > last:
                 break
             try:

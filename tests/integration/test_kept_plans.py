@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from outboxkit import process, statements
-from outboxkit.relay.rows import fetch
+from outboxkit.driver_rows import fetch
 
 FILL = """
 INSERT INTO outboxkit_outbox (message_id, type, payload, headers, content_type)

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from outboxkit import Message, process, statements
 from outboxkit.brokers import Receipt
+from outboxkit.driver_rows import fetch, pages
 from outboxkit.outage import what_is_away
-from outboxkit.relay.rows import fetch
 from outboxkit.sqlstates import TRANSIENT
 from tests.integration.recording import Recorder, add, count, relay, rows, running
 from tests.polling import eventually_async
@@ -34,12 +34,16 @@ async def by_driver(connection: AsyncConnection) -> Any:
     return await fetch(connection, CLAIM, EVERYTHING)
 
 
+async def by_cursor(connection: AsyncConnection) -> Any:
+    return [row async for page in pages(connection, CLAIM, EVERYTHING, name="claim", size=2) for row in page]
+
+
 SETTINGS = {
     "read_only": "SET transaction_read_only = on",
     "lock_timeout": "SET lock_timeout = '50ms'",
     "idle": "SET idle_in_transaction_session_timeout = '50ms'",
 }
-WAYS: dict[str, Way] = {"SQLAlchemy": by_sqlalchemy, "driver": by_driver}
+WAYS: dict[str, Way] = {"SQLAlchemy": by_sqlalchemy, "driver": by_driver, "cursor": by_cursor}
 
 
 def do_to(admin: Engine, function: str, pid: int) -> None:
@@ -88,12 +92,14 @@ async def test_an_error_is_the_same_whether_sqlalchemy_or_the_driver_was_asked(
 ):
     add(pg_engine, 1)
     errors = {name: await interrupted(pg_engine, async_pg_engine, way, trouble) for name, way in WAYS.items()}
-    theirs, ours = errors["SQLAlchemy"], errors["driver"]
-    assert getattr(ours.orig, "sqlstate", None) == getattr(theirs.orig, "sqlstate", None) == sqlstate
-    assert type(ours) is type(theirs)
-    assert ours.connection_invalidated is theirs.connection_invalidated is (trouble in ("terminated", "idle"))
-    assert what_is_away(ours, passing=TRANSIENT) == what_is_away(theirs, passing=TRANSIENT)
-    assert what_is_away(ours, passing=TRANSIENT) == "database"
+    theirs = errors.pop("SQLAlchemy")
+    assert getattr(theirs.orig, "sqlstate", None) == sqlstate
+    for ours in errors.values():
+        assert getattr(ours.orig, "sqlstate", None) == sqlstate
+        assert type(ours) is type(theirs)
+        assert ours.connection_invalidated is theirs.connection_invalidated is (trouble in ("terminated", "idle"))
+        assert what_is_away(ours, passing=TRANSIENT) == what_is_away(theirs, passing=TRANSIENT)
+        assert what_is_away(ours, passing=TRANSIENT) == "database"
     assert async_pg_engine.pool.checkedout() == 0
     async with async_pg_engine.connect() as connection:
         assert len(await fetch(connection, CLAIM, EVERYTHING)) == 1

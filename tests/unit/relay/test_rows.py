@@ -7,7 +7,8 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 from outboxkit import statements, tables
-from outboxkit.relay.rows import fetch, read_claimed
+from outboxkit.driver_rows import fetch
+from outboxkit.relay.rows import read_claimed
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message
 
