@@ -15,9 +15,8 @@ from rich.progress import Progress, TextColumn
 
 from outboxkit import process, urls
 from outboxkit.cli.options import AsJson
-from outboxkit.cli.reconcile.missing import MissingIds
 from outboxkit.cli.reconcile.options import Databases, Save, with_databases, with_terms
-from outboxkit.cli.reconcile.report import ReconciliationReport, reconciliation_report
+from outboxkit.cli.reconcile.report import MissingIds, ReconciliationReport, reconciliation_report
 from outboxkit.cli.wording import many, number, printable_name, span
 from outboxkit.reconciliation import Reconciled, Reconciliation, Terms
 
