@@ -40,7 +40,7 @@ class AuditedAction:
         id: its number.
         action: its name, such as `dead replay`.
         operator: by whom.
-        filter: what was asked for.
+        filter: the request, such as the options of a command.
         started_at, ended_at: by the database's clock; without an end it is running, or was killed.
         count: of messages, rows or pauses.
         result: `done`, `stopped`, or what went wrong; None: it has not ended.
@@ -107,8 +107,8 @@ class RunningAction:
 
     Attributes:
         number: of its row.
-        result: what is written when it ends.
-        uncounted: what is added to the count then.
+        result: the outcome that is written at the end.
+        uncounted: the number that is added to the count then.
     """
 
     def __init__(self, number: int) -> None:

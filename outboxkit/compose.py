@@ -249,7 +249,7 @@ def main(name: str, service: "Callable[[Settings, asyncio.Event], Awaitable[int]
 
     Args:
         name: of the program, for errors.
-        service: what it runs until the event is set.
+        service: the function that runs until the event is set.
         arguments: whether the service reads the command line; else one that is given is refused.
     """
     try:

@@ -1,4 +1,4 @@
-"""Engines: what all of outboxkit's own have in common, and a synchronous engine beside an asynchronous one."""
+"""Engines: the common part of outboxkit's own ones, and a synchronous engine beside an asynchronous one."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -27,7 +27,7 @@ REPLACED = {
     "CLOCK_SKEW": "skew=… of consumer.ConsumerPolicy and retention.Periods",
     "MAX_PAYLOAD_BYTES": "outbox.add(…, max_payload_bytes=…)",
 }
-"""Former settings without their prefix, and what says the same now."""
+"""Former settings without their prefix, and the settings that replace them."""
 
 
 def variable(name: str) -> str:

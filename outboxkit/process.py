@@ -169,7 +169,7 @@ def http_publisher(
     cloudevents: "ContentMode | None" = None,
     source: str = "outboxkit",
 ) -> Publisher:
-    """The publisher for the URL of an HTTP destination; `HttpPublisher` says what the arguments mean.
+    """The publisher for the URL of an HTTP destination; `HttpPublisher` describes the arguments.
 
     Raises:
         ModuleNotFoundError: httpx is not installed.

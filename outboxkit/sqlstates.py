@@ -21,7 +21,7 @@ CONFLICT = (SERIALIZATION_FAILURE, DEADLOCK)
 LOCKED = (LOCK_NOT_AVAILABLE, DEADLOCK)
 """Another transaction has the lock, and goes on."""
 
-# Ours: what the statement, its values or the role's rights are to blame for.
+# Ours: the statement, its values or the role's rights are to blame.
 NO_RIGHT = "42501"
 TAKEN = ("42P07", "42P17")
 """A table of that name is there, or its range is taken by a partition that another process has made."""

@@ -61,7 +61,7 @@ class AdminPort:
 
     Args:
         listening: the socket; `stop` closes it.
-        pages: what makes the page of each path. It runs in the event loop of this port's thread.
+        pages: the function that makes the page of each path. It runs in the event loop of this port's thread.
     """
 
     def __init__(self, listening: socket.socket, pages: Mapping[str, MakePage]) -> None:

@@ -55,7 +55,7 @@ class ReadingSubscriber:
 
     Args:
         subscriber: the subscriber of the broker.
-        readers: asked in this order. What none of them knows is read as a message of outboxkit.
+        readers: asked in this order. An envelope that none of them knows is read as outboxkit's.
     """
 
     def __init__(self, subscriber: Subscriber, readers: Sequence[Reader]) -> None:

@@ -47,7 +47,7 @@ ORDERED_AHEAD = 500
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """The limits on what a consumer does at the same time.
+    """The limits on a consumer's work at the same time.
 
     Attributes:
         transactions: the number of transactions that run at once.
@@ -79,7 +79,7 @@ class Consumer:
         subscriber: the queue; a `ReadingSubscriber` if it has messages in foreign envelopes.
         handlers: the handlers to run; several may handle one type.
         queue: the queue's name, for dead letters and the log.
-        concurrency: the limits on what runs at the same time.
+        concurrency: the limits on work at the same time.
         policy: when a message is given up.
         patience: how long an outage is waited out; None means for ever.
         clock: for tests; None means the database's own clock.
@@ -87,7 +87,7 @@ class Consumer:
     Attributes:
         outcomes: the outcomes of all deliveries, counted once for each handler.
         handlers: the handlers.
-        watchdog: reports what blocks the event loop. One of several consumers in a process has it.
+        watchdog: reports a handler that blocks the event loop. One of several consumers in a process has it.
         tables: the gauges of the tables. One of several consumers in a process has them.
 
     Raises:

@@ -63,13 +63,13 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Containment:
-    """Handles deliveries, and contains what nobody has expected.
+    """Handles deliveries, and contains errors that nobody has expected.
 
     Attributes:
         handling: handles one delivery.
         batches: handles many in a transaction.
         cancellations: tells a task that the consumer has cancelled from every other one.
-        reports: hears of what nobody has expected.
+        reports: hears of errors that nobody has expected.
     """
 
     handling: HandlerRunner
@@ -126,7 +126,7 @@ class Containment:
             arrival.is_stuck = True
 
     def _raise_if_expected(self, error: BaseException) -> None:
-        """Pass on what ends the flow for a reason; go on after a cancellation that nobody asked for."""
+        """Pass on an error that ends the flow for a reason; go on after a cancellation that nobody asked for."""
         ends = isinstance(error, BrokerUnavailable | KeyboardInterrupt | GeneratorExit)
         if ends or self.cancellations.requested() or what_is_away(error, passing=TRANSIENT):
             raise error

@@ -72,7 +72,7 @@ class Dispatcher:
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Dispatch until `stop` is set, then finish what has started and requeue the rest.
+        """Dispatch until `stop` is set, then finish the deliveries that have started and requeue the rest.
 
         Raises:
             BrokerUnavailable: the connection was lost; started deliveries are finished.
@@ -255,7 +255,7 @@ class Dispatcher:
         await arrival.delivery.requeue()
 
     async def _finish(self, pump: asyncio.Task[None], *, is_pause: bool) -> None:
-        """Stop receiving, wait for what has started, requeue the rest."""
+        """Stop receiving, wait for the deliveries that have started, requeue the rest."""
         if pump.cancelled():
             self._running.errors.append(BrokerUnavailable("the task that receives deliveries was cancelled"))
         elif pump.done() and (error := pump.exception()) is not None:

@@ -188,7 +188,7 @@ class HandlerRunner:
     async def _finish(
         self, arrival: Arrival, failed: Failed, record: CrashRecord, stop: asyncio.Event, *, attempts: int | None = None
     ) -> None:
-        """Write dead letters for what failed, if anything, clear the crash record, and only then ack."""
+        """Write dead letters for failed handlers, if there are any, clear the crash record, and only then ack."""
         delivery = arrival.delivery
         count = delivery.delivery_headers.attempt if attempts is None else attempts
         has_record = bool(record.starts or record.failures) or count > delivery.delivery_headers.attempt

@@ -98,7 +98,7 @@ class Records:
     async def bury(self, arrival: Arrival, failed: Failed, stop: asyncio.Event, *, attempts: int) -> bool:
         """Put the message among the dead letters, once for each handler, count them and say so.
 
-        What the database refuses is put there without what is not needed to handle it again.
+        If the database refuses it, the parts that are not needed to handle it again are left out.
 
         Raises:
             Exception: it could not be stored even so.

@@ -95,7 +95,7 @@ class Reports:
         self.on_error = on_error
 
     def starts(self, handlers: Sequence[Handler], **more: object) -> None:
-        """Log what this consumer is made of: one line for itself, and one for each handler."""
+        """Log the parts of this consumer: one line for itself, and one for each handler."""
         self._log.info("consumer starting", handlers=len(handlers), **more)
         for handler in handlers:
             fields = {

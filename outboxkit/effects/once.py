@@ -75,7 +75,7 @@ def once(
             another file than the handler's.
         key: the effect's name at each run, up to 600 characters. None: the names of the handler and its message, for
             the one effect of a handler that has no key of its own.
-        call: what makes the effect; it takes nothing. Its result must have a JSON form.
+        call: the function that makes the effect; it takes no argument. Its result must have a JSON form.
         on_unknown: the policy if an earlier run has left unknown whether the call was made. `skip` it, and it is made
             at most once; or `repeat` it, and it is made at least once.
         lease: how long the call may take. Until then another run of the key is refused; after that its outcome is

@@ -1,4 +1,4 @@
-"""One effect: its record, what is decided from it, and its steps, each in a transaction of its own."""
+"""One effect: its record, the decision that follows from it, and its steps, each in a transaction of its own."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -181,7 +181,7 @@ class Begun:
 
 
 def begin_effect(session: Session, run: EffectRun) -> Begun:
-    """Note the intention, or find what is known of the effect; the caller commits before it makes the call.
+    """Note the intention, or find the effect's record; the caller commits before it makes the call.
 
     Raises:
         InProgressElsewhere, Retry: another run is busy with it.
@@ -210,7 +210,7 @@ def begin_effect(session: Session, run: EffectRun) -> Begun:
 
 
 def record(session: Session, run: EffectRun, begun: Begun, payload: bytes) -> None:
-    """Note that the call was made, and what it returned.
+    """Note that the call was made, and its result.
 
     Raises:
         LeaseLost: another run has taken over.

@@ -1,6 +1,6 @@
-"""Envelopes of other systems: readers that turn what a foreign publisher sends into a `Message`. Pure.
+"""Envelopes of other systems: readers that turn a foreign publisher's deliveries into `Message`s. Pure.
 
-A consumer asks its readers in their order, and reads what none of them knows as one of its own.
+A consumer asks its readers in their order, and reads a delivery that none of them knows as one of its own.
 """
 
 from collections.abc import Callable, Mapping

@@ -48,8 +48,8 @@ class Celery:
     `root_id` the correlation id and its `parent_id` the causation id. Only JSON is read, because pickle runs what the
     sender wants.
 
-    What a handler would ignore silently is refused: tasks that are to be called afterwards, an `eta` to come, an
-    `expires` that is past. Times need a time zone.
+    Properties that a handler would ignore silently are refused: tasks that are to be called afterwards, an `eta` to
+    come, an `expires` that is past. Times need a time zone.
 
     Args:
         types: the event's name for a task's name; any other task's name is the event's name itself.

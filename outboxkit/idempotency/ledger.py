@@ -124,7 +124,7 @@ def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Res
 
     Args:
         session: the one of `begin`, in the same transaction. With a lease any one, usually that of the last work.
-        fresh: what `begin` returned.
+        fresh: the result of `begin`.
         response: the answer, byte for byte.
 
     Raises:
@@ -149,7 +149,7 @@ def release(session: Session | scoped_session[Any], fresh: Fresh, *, forget: boo
 
     Args:
         session: any one.
-        fresh: what `begin` returned, with a lease.
+        fresh: the result of `begin`, with a lease.
         forget: remove the key and its finished steps, too.
 
     Raises:

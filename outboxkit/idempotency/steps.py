@@ -23,11 +23,11 @@ _WHY = "its session is begun and committed here"
 class Steps:
     """The named steps of a run with a lease.
 
-    Make one for each run, of what `begin` returned, once that is committed.
+    Make one for each run, of the result of `begin`, once that is committed.
 
     Args:
         session_factory: for a short transaction after each step. No call is made inside of one.
-        fresh: what `begin` returned, with a lease.
+        fresh: the result of `begin`, with a lease.
 
     Raises:
         ConfigurationError: the run has no lease.

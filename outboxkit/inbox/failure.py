@@ -35,7 +35,7 @@ class Decision:
 
 
 def decide(error: BaseException, handler: Handler, *, attempt: int, max_attempts: int) -> Decision:
-    """The decision on what a handler raised. `Reject` and a payload that is not the event are never retried.
+    """The decision on a handler's exception. `Reject` and a payload that is not the event are never retried.
 
     A message of a newer version is retried by the consumer's rule, and not by the handler's. It waits for a newer
     release of the consumer.

@@ -38,7 +38,7 @@ class Handler:
         retry: its own rule for retries; None means the consumer's.
         parameters: those beyond session, event and message.
         middleware: called around it, the first one outermost.
-        providers: what makes the values of its parameters, by their names; a consumer's wiring adds them.
+        providers: the makers of its parameters' values, by their names; a consumer's wiring adds them.
         resources: the lifespan's resources, by type.
         in_loop: whether a plain `def` runs in the event loop of a consumer, and not in a thread.
         queue: the queue from which it gets its messages; None means the only one of its consumer.

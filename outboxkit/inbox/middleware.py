@@ -36,7 +36,7 @@ class Context(Generic[S]):
 
     Attributes:
         session: the handler's; a plain middleware gets a `Session`, whatever the handler has.
-        event: what the handler gets.
+        event: the one that the handler gets.
         message: the message that arrived.
         handler: the handler's durable name.
         attempt: the number of the attempt, from 1.

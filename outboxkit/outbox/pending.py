@@ -78,7 +78,7 @@ def writing_connection(session: Session) -> Connection:
 
 
 def _refuse_known_autocommit(session: Session) -> None:
-    """Refuse at the call what the flush would refuse; a `get_bind` of the user's own is asked there."""
+    """Refuse rows at the call that the flush would refuse; a `get_bind` of the user's own is asked there."""
     if type(session).get_bind is not Session.get_bind:
         return
     try:

@@ -49,7 +49,7 @@ class HandlerThread(threading.Thread):
         self._jobs.put(job)
 
     def run(self) -> None:
-        """Do what is put, in order."""
+        """Run the jobs of the queue, in order."""
         while (job := self._jobs.get()) is not None:
             job()
             del job  # it would keep the session of the last transaction
@@ -89,7 +89,7 @@ class Threads:
                 engine = self.own
                 if engine is None:
                     engine = self._made = await engines.beside(self._engine, pool_size=self._size)
-                # What a handler left behind must not use its session any more: it would keep a connection for ever.
+                # A task that a handler left behind must not use its session: it would keep a connection for ever.
                 self._sessions = sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
             return self._sessions
 

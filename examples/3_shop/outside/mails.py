@@ -1,4 +1,4 @@
-"""A mail server that keeps what it gets in a Maildir, one file a mail, and delivers nothing."""
+"""A mail server that keeps its mails in a Maildir, one file a mail, and delivers nothing."""
 
 from email.utils import formatdate
 from mailbox import Maildir

@@ -1,4 +1,4 @@
-"""An order: what is stored of it, and the one place that says what may become of it.
+"""An order: its columns, and the one place with the rules for its states.
 
 new ──pay──▶ paying ──charged──▶ paid
 """

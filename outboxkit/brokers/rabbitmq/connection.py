@@ -25,7 +25,7 @@ _NEVER_ALLOWED = ("reserved prefix", "default exchange")
 """Parts of RabbitMQ's errors for names that no user may declare, whatever the permissions."""
 
 SIGN_OF_LIFE_SECONDS = 1.0
-"""The interval at which the client library gets heartbeats while it sees nothing of what arrives."""
+"""The interval at which the client library gets heartbeats while it sees no frame that arrives."""
 
 CONNECTION_ERRORS = (*CONNECTION_EXCEPTIONS, TimeoutError, asyncio.InvalidStateError)
 """Exceptions of aio-pika and the network if the broker is not reachable or the connection is lost."""
@@ -117,7 +117,7 @@ async def connect(
 class TappedTransports(TransportFactory):
     """The client library's transport factory, with a tap between the socket and the library.
 
-    If the tap leaves nothing, the library gets a heartbeat now and then: what the tap takes is a sign of life as well.
+    If the tap leaves nothing, the library gets a heartbeat now and then: frames of the tap are signs of life too.
     """
 
     def __init__(self, scheme: str, tap: Tap, on_writer: OnWriter | None = None) -> None:
@@ -126,7 +126,7 @@ class TappedTransports(TransportFactory):
         self._on_writer = on_writer
 
     async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect. The reader gets only what the tap leaves."""
+        """Connect. The reader gets only the frames that the tap leaves."""
         reader, writer = await self._transports.create(url, **options)
         feed, clock = reader.feed_data, asyncio.get_running_loop().time
         last = clock()

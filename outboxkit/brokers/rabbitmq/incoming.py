@@ -39,7 +39,7 @@ class DeliveryChannel:
     Attributes:
         lost: why the channel no longer works; None as long as it does.
         stopped: set once the channel takes no more deliveries, by `stop_receiving` or because it was lost.
-        parser: feeds this channel with what arrives on the connection.
+        parser: feeds this channel with the frames of the connection.
     """
 
     def __init__(self, *, timeout: float, max_unacked_bytes: int, ordered: bool = False) -> None:
@@ -74,7 +74,7 @@ class DeliveryChannel:
         return self._acks.unacked_bytes > self._max_unacked_bytes
 
     def writes_to(self, writer: asyncio.StreamWriter, report_heartbeat: Callable[[], None] | None = None) -> None:
-        """Set the writer for this channel's own frames, and what makes the client library see a heartbeat."""
+        """Set the writer for this channel's own frames, and the callback that shows the client library a heartbeat."""
         self._writer, self._report_heartbeat = writer, report_heartbeat
 
     def listen(self, *, channel: int) -> None:

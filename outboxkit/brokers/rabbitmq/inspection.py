@@ -73,7 +73,7 @@ class Depth:
 
 
 class Inspection:
-    """An open connection to one node, and what can be asked over it.
+    """An open connection to one node, and the questions that can be asked over it.
 
     Attributes:
         version: of the server.

@@ -13,7 +13,7 @@ MAX_GROUPS = 64
 """Limit of the groups of a batch, and so of the messages that it publishes of a key with a serialized route."""
 INTERNAL_ERROR = 541
 CODES_ABOUT_CONTENT = frozenset({311, 406, 501, 502, 503, 505, 540, INTERNAL_ERROR})
-"""Reply codes with which the broker closes a channel or connection because of what it was sent (section 1.2)."""
+"""Reply codes with which the broker closes a channel or connection because of a frame of ours (section 1.2)."""
 
 
 def blames_a_message(loss: Loss) -> bool:
@@ -43,7 +43,7 @@ NO_CANDIDATES = Candidates()
 class PublishPlan:
     """The messages of one `publish`, their receipts so far, and the groups in which they are sent.
 
-    A group holds what may be unconfirmed at the same time. Three rules limit it:
+    A group holds messages that may be unconfirmed at the same time. Three rules limit it:
 
     * No id twice, because a returned message is recognized by its id alone.
     * No message behind one of its key whose route is serialized.
@@ -131,7 +131,7 @@ class PublishPlan:
         return True
 
     def bisect(self, loss: Loss, unanswered: Sequence[int], unsent: Sequence[int]) -> None:
-        """Search the message because of which the broker closed: halve what was unanswered, or reject a single one.
+        """Search the message because of which the broker closed: halve the unanswered ones, or reject a single one.
 
         An internal error rejects a single message only if other messages pass; else the broker itself may be broken.
         """

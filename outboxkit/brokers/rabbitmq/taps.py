@@ -256,7 +256,7 @@ class DeliveryParser:
         return True
 
     def _begin(self, consumer: str, buffer: bytes, offset: int) -> None:
-        """Read what both methods have from this offset on: delivery tag, redelivered, exchange, routing key."""
+        """Read the fields of both methods from this offset on: delivery tag, redelivered, exchange, routing key."""
         tag, redelivered = _TAG.unpack_from(buffer, offset)
         size_at = offset + 9
         size_at += buffer[size_at] + 1  # past the exchange

@@ -130,7 +130,7 @@ class Story:
         await self._engine.dispose()
 
     def count_deliveries(self) -> None:
-        """Take over what the consumer has counted."""
+        """Take over the consumer's counts."""
         if self._consumer is not None:
             self.tally.deliveries = self._consumer.outcomes.total()
             self.tally.duplicates = self._consumer.outcomes[Outcome.DUPLICATE]
