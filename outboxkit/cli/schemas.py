@@ -13,6 +13,7 @@ from outboxkit.cli.options import AsJson
 from outboxkit.cli.wording import many
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of
+from outboxkit.failures import printable
 from outboxkit.inbox import loading
 from outboxkit.schemas.asyncapi import About, asyncapi
 
@@ -29,6 +30,8 @@ Exchange = Annotated[
 ]
 
 FOLDER = Path("schemas")
+LONGEST = 2_000
+"""The longest line that is printed of a finding: a file that was edited may have anything in it."""
 app = typer.Typer(
     cls=PlainGroup,
     name="schema",
@@ -101,7 +104,8 @@ def _load(names: list[str]) -> list[Any]:
 
 def _print(findings: list[schemas.SchemaChange]) -> None:
     for event, text, cure, breaking in findings:
-        typer.echo(f"{'BREAKING' if breaking else 'ok':<9}{event}: {text}" + (f"\n{'':9}{cure}" if cure else ""))
+        line = f"{'BREAKING' if breaking else 'ok':<9}{printable(f'{event}: {text}', LONGEST)}"
+        typer.echo(line + (f"\n{'':9}{printable(cure, LONGEST)}" if cure else ""))
 
 
 def _document(about: About, events: list[type], handlers: list[Any], folder: schemas.Folder) -> dict[str, Any]:

@@ -17,16 +17,19 @@ NEEDED: dict[str, dict[str, str]] = {
     "add messages": {"outbox": "INSERT"},
     "relay": {
         "outbox": "SELECT, DELETE, UPDATE (due_at, held, attempts, last_error, first_failed_at)",
-        "dead_letter": "INSERT, SELECT (id, key, destination, position, parked), UPDATE (parked)",
+        "dead_letter": "INSERT, UPDATE (parked), "
+        "SELECT (id, key, destination, position, parked, side, reason, resolution)",
         "listener": _ALL,
         "schema_version": "SELECT",
+        "pause": "SELECT",
     },
     "consume": {
         "inbox": "INSERT, SELECT, UPDATE (duration_ms)",
         "attempt": _ALL,
         "handler": "SELECT, INSERT, UPDATE",
-        "dead_letter": "INSERT, SELECT (id, side, queue, handler, message_id, resolution)",
+        "dead_letter": "INSERT, SELECT (id, side, queue, handler, message_id, reason, resolution)",
         "schema_version": "SELECT",
+        "pause": "SELECT",
     },
     "prune": {
         "attempt": "SELECT, DELETE",
@@ -119,7 +122,8 @@ def _of_missing(role: str, work: str, missing: list[Right]) -> Diagnosis:
     return problem(
         "right-missing",
         f"Role {printable_name(role)} is to {work} and lacks rights: {_listed(missing)}.",
-        why="The process ends with “permission denied” at the first statement that needs them, mostly when it starts.",
+        why="The process ends with “permission denied” at the first statement that needs them, mostly when it starts. "
+        "Or gauges are missing, and alerts on them are blind.",
         cure=f"Grant them, as the owner of the tables. {_PAGE}",
         commands=tuple(_grants(role, missing)),
     )

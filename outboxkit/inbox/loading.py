@@ -26,6 +26,11 @@ def load_module(name: str) -> ModuleType:
         sys.path.insert(0, "")
     try:
         return importlib.import_module(name)
+    except SystemExit as error:
+        hint = 'put what only a program does under `if __name__ == "__main__":`'
+        raise ConfigurationError(
+            f"module {name!r} cannot be imported: {_location(error)}it ends the program, with sys.exit; {hint}"
+        ) from error
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             hint = "MODULE is a dotted name, importable from the current directory"
@@ -71,7 +76,7 @@ def _similar(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
-def _location(error: Exception) -> str:
+def _location(error: BaseException) -> str:
     """The file and line of the user's code that failed, skipping the import system and outboxkit's decorators."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}, line {error.lineno}: "

@@ -18,7 +18,8 @@ from outboxkit.events import declaration_of, is_event
 from outboxkit.failures import printable, text_of
 from outboxkit.schemas.compare import Difference, differences
 from outboxkit.schemas.examples import failed_upcast
-from outboxkit.schemas.json_schema import Schema, json_schema
+from outboxkit.schemas.json_schema import json_schema
+from outboxkit.schemas.keywords import Schema, check_schema
 
 __all__ = ["Difference", "Folder", "Schema", "SchemaChange", "differences", "events_in", "find_changes", "json_schema"]
 
@@ -97,14 +98,18 @@ def read_schema(path: Path) -> Schema:
     """The JSON object in a file.
 
     Raises:
-        ConfigurationError: it has something else, or cannot be read.
+        ConfigurationError: it has something else, cannot be read, or is not a JSON Schema.
     """
+    cure = "Restore the file, or export it again"
     try:
         schema = json.loads(path.read_text())
+    except RecursionError:
+        raise ConfigurationError(f"{path} is nested too deeply. {cure}") from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {text_of(error)}") from error
     if not isinstance(schema, dict):
-        raise ConfigurationError(f"{path} is not a JSON object: restore it, or export it again")
+        raise ConfigurationError(f"{path} is not a JSON object. {cure}")
+    check_schema(schema, str(path), cure)
     return schema
 
 
@@ -146,12 +151,19 @@ def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
     else:
         raised = f"@event({name!r}, version={version + 1})"
         cure = f"raise the version, {raised}, and write @upcast({name!r}, {version}) for messages of version {version}"
-        for path, text, breaking in differences(committed[latest], json_schema(cls)):
+        for path, text, breaking in _differences(name, committed[latest], json_schema(cls)):
             more = ", or give the field a default" if text.endswith(("required field", "is required")) else ""
             softly = "" if text.endswith("optional field") else "deploy consumers first: an old one may not read it"
             yield SchemaChange(name, f"{path} {text}".strip(), cure + more if breaking else softly, breaking)
     if committed and not folder.versions(name):
         yield SchemaChange(name, f"was {', '.join(map(repr, declaration.aliases))}", breaking=False)
+
+
+def _differences(name: str, old: Schema, new: Schema) -> list[Difference]:
+    try:
+        return differences(old, new)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
 
 
 def _try_upcasts(cls: type, committed: Mapping[int, Schema]) -> Iterator[SchemaChange]:

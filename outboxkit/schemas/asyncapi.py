@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from outboxkit.events import Declaration, declaration_of
 from outboxkit.inbox import Handler
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.schemas.json_schema import DEFINITIONS, EVENT, Schema, changed_schemas
+from outboxkit.schemas.json_schema import EVENT, changed_schemas
+from outboxkit.schemas.keywords import DEFINITIONS, Schema
 
 VERSION, BINDING = "3.0.0", {"bindingVersion": "0.3.0"}
 

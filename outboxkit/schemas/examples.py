@@ -14,9 +14,14 @@ from outboxkit import upcasts
 from outboxkit.errors import DecodeError, EncodeError
 from outboxkit.events import declaration_of
 from outboxkit.message import Message
-from outboxkit.schemas.json_schema import Schema, dereference
+from outboxkit.schemas.json_schema import NOTHING, dereference
+from outboxkit.schemas.keywords import Schema
 
 _DEEPEST = 12
+_MOST_STEPS = 10_000
+"""The most schemas that are tried for one document."""
+_LONGEST = 1_000
+"""The longest text and list that is made."""
 _TEXTS = {
     "date-time": "2026-01-02T03:04:05Z",
     "date": "2026-01-02",
@@ -41,7 +46,7 @@ def examples_of(schema: Schema) -> Iterator[Any]:
     for is_full in (True, False):
         try:
             yield _Examples(schema, is_full=is_full).of(schema, 0)
-        except (_NoExample, LookupError, TypeError, AttributeError):  # the last ones: a file that was edited
+        except (_NoExample, ArithmeticError):  # the latter: a number that is too large to calculate with
             continue
 
 
@@ -54,7 +59,10 @@ def failed_upcast(cls: type, version: int, schema: Schema) -> tuple[str, Any] | 
         schema: that of this version.
     """
     for document in examples_of(schema):
-        payload = msgspec.json.encode(document)
+        try:
+            payload = msgspec.json.encode(document)
+        except (ValueError, ArithmeticError):  # a listed value that no payload can have
+            continue
         message = Message(id="example", type=declaration_of(cls).name, payload=payload, version=version)
         try:
             upcasts.event_of(cls, message)
@@ -94,12 +102,13 @@ class _Examples:
     """One document; `is_full` if it has all fields, items and values that may be missing."""
 
     def __init__(self, root: Schema, *, is_full: bool) -> None:
-        self._root, self._is_full = root, is_full
+        self._root, self._is_full, self._steps = root, is_full, 0
 
     def of(self, schema: Schema, depth: int) -> Any:
         """A value that the schema accepts."""
         schema = dereference(schema, self._root)
-        if depth > _DEEPEST:
+        self._steps += 1
+        if depth > _DEEPEST or self._steps > _MOST_STEPS or schema is NOTHING:
             raise _NoExample
         if values := [schema["const"]] if "const" in schema else schema.get("enum"):
             return values[0]
@@ -114,8 +123,8 @@ class _Examples:
 
     def _of_one(self, members: list[Schema], depth: int) -> Any:
         """A value of the first alternative that has one; null comes first if little is count."""
-        nulls = [each for each in members if each.get("type") == "null"]
-        others = [each for each in members if each.get("type") != "null"]
+        nulls = [each for each in members if isinstance(each, dict) and each.get("type") == "null"]
+        others = [each for each in members if each not in nulls]
         for member in (*others, *nulls) if self._is_full and depth < _DEEPEST // 2 else (*nulls, *others):
             try:
                 return self.of(member, depth + 1)
@@ -140,14 +149,16 @@ class _Examples:
         fixed = [self.of(each, depth + 1) for each in schema.get("prefixItems", ())]
         count = max(schema.get("minItems", 0), int(self._is_full and depth < _DEEPEST // 2))
         if isinstance(schema.get("items"), dict) and count > len(fixed):
-            if schema.get("uniqueItems") and count - len(fixed) > 1:
+            if (schema.get("uniqueItems") and count - len(fixed) > 1) or count > _LONGEST:
                 raise _NoExample
             fixed += [self.of(schema["items"], depth + 1)] * (count - len(fixed))
         return fixed
 
 
 def _text(schema: Schema) -> str:
-    shortest, longest = schema.get("minLength", 0), schema.get("maxLength", 1_000)
+    shortest, longest = schema.get("minLength", 0), schema.get("maxLength", _LONGEST)
+    if shortest > _LONGEST:
+        raise _NoExample
     form, pattern = schema.get("format") or schema.get("contentEncoding"), schema.get("pattern")
     guesses = [_TEXTS[form]] if form in _TEXTS else [*_GUESSES, "A" * shortest, ""]
     for guess in guesses:

@@ -11,13 +11,14 @@ from msgspec import inspect
 from outboxkit import models, pydantic_models
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of, is_pydantic
+from outboxkit.schemas.keywords import DEFINITIONS, Schema, check_schema
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 EVENT = "x-outboxkit"
 """The keyword under which a schema says which event it is of: its type, version and earlier names."""
-DEFINITIONS = "#/$defs/"
-
-Schema = dict[str, Any]
+ANYTHING: Schema = {}
+NOTHING: Schema = {"not": {}}
+"""The schemas `true` and `false`, written out."""
 
 
 def json_schema(cls: type) -> Schema:
@@ -30,14 +31,16 @@ def json_schema(cls: type) -> Schema:
     models.check_event_class(cls)
     schema = _of_pydantic(cls) if is_pydantic(cls) else _of_msgspec(cls)
     about = {"type": declaration.name, "version": declaration.version, "aliases": list(declaration.aliases)}
+    check_schema(schema, f"the JSON Schema of {cls.__qualname__}", "Correct what the class writes into it")
     return {"$schema": DIALECT, EVENT: about, **_inlined(schema)}
 
 
-def dereference(schema: Schema, root: Schema) -> Schema:
-    """The schema itself, or the one that it refers to under the root's `$defs`."""
-    while isinstance(name := schema.get("$ref"), str) and name.startswith(DEFINITIONS):
+def dereference(schema: Any, root: Schema) -> Schema:
+    """The schema itself, or the one that it refers to under the root's `$defs`; without circles: see `check_schema`."""
+    while isinstance(schema, dict) and isinstance(name := schema.get("$ref"), str) and name.startswith(DEFINITIONS):
         schema = root["$defs"][name.removeprefix(DEFINITIONS)]
-    return schema
+    written_out: Schema = {True: ANYTHING, False: NOTHING}[schema] if isinstance(schema, bool) else schema
+    return written_out
 
 
 def _of_pydantic(cls: Any) -> Schema:
@@ -120,8 +123,10 @@ def _inlined(schema: Schema) -> Schema:
     return {name: each for name, each in schema.items() if name != "$defs" or each}
 
 
-def changed_schemas(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    """The schema with a change made to it and to each schema in it, from the innermost outwards."""
+def changed_schemas(schema: Any, change: Callable[[Schema], Schema]) -> Any:
+    """The schema with a change made to it and to each schema in it, from the innermost outwards; a boolean as it is."""
+    if isinstance(schema, bool):
+        return schema
     copy: Schema = {}
     for keyword, value in schema.items():
         if keyword in ("properties", "$defs", "patternProperties") and isinstance(value, dict):

@@ -146,6 +146,14 @@ DEAD_OPEN = _gauge(
     "side",
     "reason",
 )
+PAUSE_AGE = _gauge(
+    "outboxkit.pause.age",
+    "s",
+    "Time since an operator paused the relays of a destination, or the consumers of a queue; the other attribute is "
+    "empty. No series if nothing is paused.",
+    "destination",
+    "queue",
+)
 OLDEST_TRANSACTION_AGE = _gauge(
     "outboxkit.database.oldest_transaction_age",
     "s",
@@ -240,7 +248,7 @@ CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
         *(RELAY_BLOCKED_TURNS, RELAY_CONNECTED, RELAY_LAST_PROGRESS, FLOOR_GAP),
     ),
     "The tables": (
-        *(OUTBOX_MESSAGES, OLDEST_AGE, PARKED_KEYS, DEAD_OPEN, OLDEST_TRANSACTION_AGE, DEAD_ROWS),
+        *(OUTBOX_MESSAGES, OLDEST_AGE, PARKED_KEYS, DEAD_OPEN, PAUSE_AGE, OLDEST_TRANSACTION_AGE, DEAD_ROWS),
         INBOX_OLDEST_DAY,
     ),
     "The consumer": (

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import engines
 from outboxkit.errors import ConfigurationError
 from outboxkit.sqlstates import sqlstate_of
-from outboxkit.statements import activity, partitions, status
+from outboxkit.statements import activity, partitions, pauses, status
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.catalogue import Metric
@@ -131,6 +131,15 @@ def _parked_keys(connection: Connection, _: datetime) -> Readings:
     return {catalogue.PARKED_KEYS: [(connection.execute(_made(status.count_parked_keys), LIMIT).scalar_one(), NONE)]}
 
 
+def _pauses(connection: Connection, now: datetime) -> Readings:
+    rows = connection.execute(pauses.active_pauses(connection.dialect.name)).all()
+    ages = list[Reading]()
+    for row in rows:
+        names = {"destination": "", "queue": "", "destination" if row.process == "relay" else "queue": row.name}
+        ages.append((max(0.0, (now - row.since).total_seconds()), names))
+    return {catalogue.PAUSE_AGE: ages}
+
+
 def _database(connection: Connection, now: datetime) -> Readings:
     oldest = connection.execute(_made(activity.oldest_transaction)).first()
     since = oldest.since if oldest is not None else None
@@ -148,7 +157,7 @@ def _inbox(connection: Connection, _: datetime) -> Readings:
     return {catalogue.INBOX_OLDEST_DAY: [(second, NONE) for second in oldest]}
 
 
-PARTS_OF_EACH: tuple[Part, ...] = (_outbox, _dead_letters, _parked_keys)
+PARTS_OF_EACH: tuple[Part, ...] = (_outbox, _dead_letters, _parked_keys, _pauses)
 PARTS: tuple[Part, ...] = (*PARTS_OF_EACH, _database, _inbox)
 """The parts that are read one after the other. A role that may not read one has the others."""
 

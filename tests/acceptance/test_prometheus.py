@@ -19,6 +19,7 @@ import yaml
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, outbox
+from outboxkit.pauses import RELAY, pause_process
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import OrderConfirmed
 from tests.acceptance.test_admin_port import ANY, address_of
@@ -93,6 +94,7 @@ def test_every_query_of_alerts_and_dashboard_is_answered(deployment: Deployment,
             messages = [Message(id=f"m{number}", type="OrderConfirmed", payload=b"no event") for number in range(5)]
             outbox.add_all(session, [*messages, OrderConfirmed(1, Decimal(2))])
             outbox.add(session, Message(id="waits", type="Charge", payload=b"{}"), destination="nobody")
+            pause_process(session.connection(), RELAY, "nobody", why="moved", by="ada")
         (dead,) = eventually(lambda: server.query('max(outboxkit_dead_letters_open{side="inbox"}) > 4'))
         assert dead["value"][1] == "5"
         eventually(lambda: server.query('ALERTS{alertname="OutboxkitDeadLetters"}'))

@@ -35,6 +35,7 @@ PARKED = """
     INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked)
     VALUES ('outbox', 'T', 'parked', '', '{}', 'x', 'rejected', 10, true)
 """
+PAUSED = "INSERT INTO outboxkit_pause VALUES ('relay', 'nobody', now(), NULL, 'moved', 'ada')"
 
 
 @event("Unwanted")
@@ -87,6 +88,7 @@ async def working(engine: AsyncEngine, sync_engine: Engine, broker: PlainClient)
 
     with sync_engine.begin() as connection:
         connection.execute(text(PARKED))
+        connection.execute(text(PAUSED))
     sessions = sessionmaker(sync_engine)
     publisher = RabbitPublisher(broker.url, exchange=broker.exchange)
     relay, retention = Relay(engine, publisher, policy=POLICY), Retention(engine, Periods(inbox=HOUR))

@@ -14,14 +14,17 @@ from sqlalchemy.orm import Session
 from outboxkit import Message, engines, outbox
 from outboxkit.brokers import Receipt
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher
+from outboxkit.pauses import CONSUMER, RELAY, pause_process
 from outboxkit.relay import Relay
-from outboxkit.tables import PARKED, dead_letter
+from outboxkit.tables import PARKED, dead_letter, pause
 from outboxkit.tables import outbox as outbox_table
 from outboxkit.telemetry import catalogue, tables
 from outboxkit.telemetry.catalogue import Metric
 from outboxkit.telemetry.tables import TableReader
+from tests.integration import test_grants
 from tests.measured import measuring
 
+roles = test_grants.roles
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
@@ -100,6 +103,17 @@ def test_dead_letters_are_counted_by_side_and_reason(stored: Tables):
     assert stored.of(catalogue.PARKED_KEYS) == {(): 2}
 
 
+def test_pauses_have_an_age_by_destination_or_queue(stored: Tables):
+    with stored.engine.begin() as connection:
+        for process, name in ((RELAY, "default"), (CONSUMER, "billing"), (CONSUMER, "over")):
+            pause_process(connection, process, name, why="moved", by="ada")
+        ours = pause.update().values(since=NOW - MINUTE)
+        connection.execute(ours)
+        connection.execute(ours.where(pause.c.name == "over").values(until=NOW))
+        connection.execute(ours.where(pause.c.name == "billing").values(since=NOW + MINUTE))
+    assert stored.of(catalogue.PAUSE_AGE) == {("default", ""): 60, ("", "billing"): 0}
+
+
 def test_readings_are_kept_for_a_moment(stored: Tables):
     statements: list[str] = []
     event.listen(stored.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
@@ -122,6 +136,22 @@ def test_a_table_that_may_not_be_read_leaves_the_others(pg_engine: Engine):
     assert stored.of(catalogue.OUTBOX_MESSAGES)[("default", "ready")] == 1
     assert stored.of(catalogue.DEAD_OPEN) == {}
     assert stored.of(catalogue.PARKED_KEYS) == {(): 0}
+
+
+def test_the_documented_roles_may_read_the_gauges(pg_engine: Engine, postgresql_url: str, roles: dict[str, str]):
+    stored = Tables(pg_engine)
+    stored.add()
+    stored.bury(side="outbox", reason="unroutable")
+    stored.bury(side="inbox", reason="stale")
+    with pg_engine.begin() as connection:
+        pause_process(connection, RELAY, "default", why="moved", by="ada")
+    for role, ready, parked in (("shop_relay", 1, {(): 0}), ("shop_consumer", None, {})):
+        theirs = Tables(create_engine(f"{postgresql_url}?options=-crole%3D{roles[role]}"))
+        assert theirs.of(catalogue.DEAD_OPEN) == {("outbox", "unroutable"): 1, ("inbox", "stale"): 1}
+        assert theirs.of(catalogue.PARKED_KEYS) == parked
+        assert theirs.of(catalogue.OUTBOX_MESSAGES).get(("default", "ready")) == ready
+        assert theirs.of(catalogue.PAUSE_AGE).keys() == {("default", "")}
+        theirs.engine.dispose()
 
 
 def test_a_database_that_is_away_has_no_readings():

@@ -20,6 +20,8 @@ from outboxkit.errors import BrokerUnavailable
 _HEADER = Struct(">BHIHHQH")
 
 NACKED = "nacked by the broker"
+REPLACED = "its connection was replaced"
+"""The answer to a copy that waited for an earlier one with its id, and was not sent on a connection after a nack."""
 RECONNECT_SECONDS = 1.0
 """The age from which on a nack replaces the connection."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
@@ -77,10 +79,11 @@ class RetryPublisher:
             if refusal is None:
                 self._record_room(queue)
                 return
-            if refusal is not NACKED or stopped.is_set():
+            if refusal not in (NACKED, REPLACED) or stopped.is_set():
                 raise BrokerUnavailable(f"the broker did not take a copy for {queue!r}: {refusal}")
-            nacks += 1
-            await self._wait_for_room(channel, queue, nacks, stopped)
+            if refusal == NACKED:
+                nacks += 1
+                await self._wait_for_room(channel, queue, nacks, stopped)
 
     async def close(self) -> None:
         """Disconnect. The next copy opens a new connection. Raises nothing if the broker is away."""
@@ -175,7 +178,8 @@ class _CopyChannel:
         return time.monotonic() - self._opened_at
 
     async def close_when_answered(self, timeout: float) -> None:
-        """Close the connection once all copies are answered, or after `timeout` seconds."""
+        """Take no more copies, and close the connection once all are answered, or after `timeout` seconds."""
+        self.lost = self.lost or REPLACED
         try:
             if self._answers:
                 await asyncio.wait([answer.future for answer in self._answers.values()], timeout=timeout)

@@ -105,3 +105,45 @@ def test_what_cannot_be_done_is_one_line(run: Run, folder: Path):
     ended = run("schema", "export", order())
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.startswith("outboxkit: schemas/OrderPlaced/1.json cannot be written: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}', "at /$defs/A is "),
+        ('{"properties": []}', "at /properties is []; an object of schemas is accepted"),
+        ('{"type": 5}', "at /type is 5; one of string, "),
+        ("[]", "is not a JSON object"),
+    ],
+)
+def test_a_damaged_file_is_wrong_input(run: Run, folder: Path, text: str, error: str):
+    events = order()
+    run("schema", "export", events)
+    (folder / "OrderPlaced" / "1.json").write_text(text)
+    for command in ("check", "export"):
+        ended = run("schema", command, events)
+        assert (ended.code, ended.out) == (2, "")
+        assert ended.err.startswith("outboxkit: schemas/OrderPlaced/1.json")
+        assert error in ended.err
+        assert ended.err.endswith(". Restore the file, or export it again\n")
+
+
+def test_names_in_a_file_do_not_write_to_the_terminal(run: Run, folder: Path):
+    events = order()
+    run("schema", "export", events)
+    (folder / "OrderPlaced" / "1.json").write_text('{"type": "object", "properties": {"\\u001b[2J\\ud800": {}}}')
+    ended = run("schema", "check", events)
+    assert ended.code == 1
+    assert "BREAKING OrderPlaced: \\x1b[2J\\ud800 was removed" in ended.out
+
+
+def test_a_module_that_ends_the_program_is_named(run: Run, tmp_path: Path):
+    (tmp_path / "ending.py").write_text("import sys\n\nsys.exit(0)\n")
+    (tmp_path / "A").mkdir()
+    (tmp_path / "A" / "1.json").write_text("{}")
+    ended = run("schema", "check", "ending", "--dir", str(tmp_path))
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == (
+        "outboxkit: module 'ending' cannot be imported: ending.py, line 3: it ends the program, with sys.exit; "
+        'put what only a program does under `if __name__ == "__main__":`\n'
+    )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from outboxkit import ConfigurationError
 from outboxkit.schemas import differences, json_schema
 from tests.unit.schemas.releases import event_with, release
 
@@ -86,9 +87,9 @@ def test_the_same_in_other_words_is_no_difference(old: str, new: str):
 def test_changes_in_nested_classes_have_their_paths():
     new = LINE.replace("sku: str", "sku: int").replace("count: int = 1", "colour: str")
     assert found("lines: list[Line]", "lines: list[Line]", LINE, new) == [
-        ("lines[].sku", "was string, and is integer", True),
         ("lines[].count", "was removed", True),
         ("lines[].colour", "is a new required field", True),
+        ("lines[].sku", "was string, and is integer", True),
     ]
 
 
@@ -102,6 +103,26 @@ def test_a_member_of_a_union_is_compared_with_its_successor():
 
 def test_a_class_that_contains_itself_is_compared_once():
     assert found(SELF, SELF.replace("number: int", "number: str")) == [("number", "was integer, and is string", True)]
+
+
+def test_classes_that_contain_one_another_in_unions_are_compared_in_no_time():
+    """Each way through them all would be one of thousands of millions."""
+    names = [f"N{number}" for number in range(15)]
+    nodes = "".join(
+        f"class {name}(msgspec.Struct, tag=True):\n    inner: 'list[{' | '.join(names)}]'\n" for name in names
+    )
+    field = f"root: {' | '.join(names)}"
+    assert found(field, field, nodes) == []
+    more = nodes.replace(
+        "class N7(msgspec.Struct, tag=True):\n", "class N7(msgspec.Struct, tag=True):\n    more: int\n"
+    )
+    assert found(field, field, nodes, more) == [("root.more", "is a new required field", True)]
+
+
+def test_unions_that_are_too_large_are_refused():
+    union = {"anyOf": [{"type": "object", "title": str(number)} for number in range(300)]}
+    with pytest.raises(ConfigurationError, match="too many members"):
+        differences(union, union)
 
 
 def test_a_member_of_a_union_without_a_successor_is_missing():

@@ -86,8 +86,10 @@ def test_one_document_has_all_fields_and_one_the_required_ones():
 @pytest.mark.parametrize(
     "schema",
     [
-        {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"], "$defs": {}},
-        {"type": "object", "properties": []},
+        {"type": "object", "properties": {"a": False}, "required": ["a"]},
+        {"type": "string", "minLength": 10**12},
+        {"type": "array", "items": {"type": "integer"}, "minItems": 10**12},
+        {"type": "integer", "minimum": 10**400, "multipleOf": 0.5},
         {"type": "string", "pattern": "("},
         {"$ref": "#/$defs/A", "$defs": {"A": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/A"}}}},
     ],

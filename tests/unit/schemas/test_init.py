@@ -123,12 +123,20 @@ def test_other_files_are_left_alone(folder: Folder):
     assert list(folder.versions("Shipped")) == [1]
 
 
-@pytest.mark.parametrize(("text", "error"), [("[1]", "is not a JSON object"), ("{", "cannot be read: ")])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[1]", "is not a JSON object. Restore the file, or export it again"),
+        ("{", "cannot be read: "),
+        ("[" * 100_000, "is nested too deeply. Restore the file, or export it again"),
+        ('{"type": 5}', "at /type is 5; "),
+    ],
+)
 def test_a_file_that_is_no_schema_is_named(folder: Folder, text: str, error: str):
     cls = event_with("number: int")
     export(folder, cls)
     folder.file("Shipped", 1).write_text(text)
-    with pytest.raises(ConfigurationError, match=rf"1\.json {error}"):
+    with pytest.raises(ConfigurationError, match=rf"1\.json:? {error}"):
         list(find_changes([cls], folder))
 
 
