@@ -11,7 +11,7 @@ from outboxkit.relay.decisions import Reason, Settlement
 from outboxkit.relay.rows import ClaimedRow
 from outboxkit.telemetry import catalogue, metrics
 
-SAMPLE = 8
+SAMPLE = 16
 """The maximum number of messages of a batch whose lag is recorded: one costs a twentieth of a message's time."""
 
 
