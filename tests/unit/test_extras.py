@@ -4,6 +4,7 @@ Each program runs in a process whose import system refuses every module outside 
 imports, and not what pip would install: `make dist` installs the wheel into bare environments.
 """
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -47,18 +48,22 @@ sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 WITH_DATABASE = {"OUTBOXKIT_DATABASE_URL": "postgresql+psycopg://app@127.0.0.1:1/shop", "PYTHONPATH": str(ROOT)}
+MEASURED = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+"""The variables by which coverage measures a program that a test starts; empty if it does not."""
 
 
 def without(
     program: str, *arguments: str, accepted: tuple[str, ...] = CORE, refused: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that can import only what is `accepted`, anything if that is empty, and nothing `refused`."""
+    if accepted and MEASURED:
+        accepted += ("coverage",)
     return subprocess.run(
         [sys.executable, "-c", REFUSING % (accepted, refused) + program, *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env=WITH_DATABASE,
+        env=WITH_DATABASE | MEASURED,
     )
 
 
