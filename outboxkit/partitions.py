@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 
-import structlog
 from sqlalchemy import DDL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -70,6 +69,8 @@ async def prepare_partitions(
     Raises:
         sqlalchemy.exc.DBAPIError: the database is away.
     """
+    import structlog  # noqa: PLC0415 - slow to import, and commands that look at a clock alone do without
+
     changed = await make_ahead(connection, partitioned, now)
     log = structlog.get_logger("outboxkit")
     if changed.days:

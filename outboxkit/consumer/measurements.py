@@ -21,7 +21,7 @@ T = TypeVar("T")
 Handled = tuple[Message | Malformed, str, Outcome]
 """A message, the name of a handler, and its outcome there."""
 
-SAMPLE = 16
+SAMPLE = 8
 """The maximum number of messages of a batch whose age is recorded."""
 MOST_ERRORS = 50
 """Classes of errors that are told apart."""

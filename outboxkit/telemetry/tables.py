@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from threading import Lock, Thread
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -88,7 +88,7 @@ class TableReader:
             with self._engine.connect() as connection:
                 if is_server(connection.dialect.name):
                     connection.execution_options(**SNAPSHOT)
-                    connection.execute(status.limit_reading())
+                    connection.execute(_statement(status.limit_reading))
                 readings |= part(connection, self._now())
         except DBAPIError as error:
             return sqlstate_of(error) is not None and not error.connection_invalidated
@@ -98,14 +98,20 @@ class TableReader:
 Part = Callable[[Connection, datetime], Readings]
 
 
+@cache
+def _statement(make: Callable[[], Executable]) -> Executable:
+    """The statement of this function, made once: that takes about as long here as to run it."""
+    return make()
+
+
 def _outbox(connection: Connection, now: datetime) -> Readings:
-    names = connection.execute(status.destinations(), {"limit": 1, "most": MOST_DESTINATIONS}).scalars().all()
+    names = connection.execute(_statement(status.destinations), {"limit": 1, "most": MOST_DESTINATIONS}).scalars().all()
     counts, ages = list[Reading](), list[Reading]()
     for name in names[:MOST_DESTINATIONS]:
         ours = LIMIT | {"destination": name}
-        ready, oldest_ready = connection.execute(status.ready(), ours).one()
-        later = connection.execute(status.waiting(), ours).all()
-        parked = connection.execute(status.parked(), ours).scalar_one()
+        ready, oldest_ready = connection.execute(_statement(status.ready), ours).one()
+        later = connection.execute(_statement(status.waiting), ours).all()
+        parked = connection.execute(_statement(status.parked), ours).scalar_one()
         states = {"ready": ready, "waiting": sum(row[1] for row in later), "parked": parked}
         counts += [(count, {"destination": name, "state": state}) for state, count in states.items()]
         since = [
@@ -117,12 +123,13 @@ def _outbox(connection: Connection, now: datetime) -> Readings:
 
 
 def _dead_letters(connection: Connection, _: datetime) -> Readings:
-    rows = connection.execute(status.dead_open(), LIMIT).all()
+    rows = connection.execute(_statement(status.dead_open), LIMIT).all()
     return {catalogue.DEAD_OPEN: [(row.rows, {"side": row.side, "reason": row.reason}) for row in rows]}
 
 
 def _parked_keys(connection: Connection, _: datetime) -> Readings:
-    return {catalogue.PARKED_KEYS: [(connection.execute(status.count_parked_keys(), LIMIT).scalar_one(), NONE)]}
+    count = connection.execute(_statement(status.count_parked_keys), LIMIT).scalar_one()
+    return {catalogue.PARKED_KEYS: [(count, NONE)]}
 
 
 def _pauses(connection: Connection, now: datetime) -> Readings:
@@ -135,9 +142,9 @@ def _pauses(connection: Connection, now: datetime) -> Readings:
 
 
 def _database(connection: Connection, now: datetime) -> Readings:
-    oldest = connection.execute(activity.oldest_transaction()).first()
+    oldest = connection.execute(_statement(activity.oldest_transaction)).first()
     since = oldest.since if oldest is not None else None
-    vacuum = connection.execute(activity.vacuum()).first()
+    vacuum = connection.execute(_statement(activity.vacuum)).first()
     return {
         catalogue.OLDEST_TRANSACTION_AGE: [((now - since).total_seconds(), NONE)] if since is not None else [],
         catalogue.DEAD_ROWS: [(vacuum.dead_rows, NONE)] if vacuum is not None else [],

@@ -37,6 +37,7 @@ STARTS = {
     "relay --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "consume --help": (RUN, {*SERVICE, "psycopg", "typer", "uuid_utils"}),
     "status": (RUN, {*COMMAND, "aiosqlite"}),
+    "trace --help": (RUN, {*COMMAND, "uuid_utils"}),
     "workers/relay.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
     "workers/consumer.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
     "workers/retention.py": (PROGRAM, {"msgspec", "sqlalchemy"}),
