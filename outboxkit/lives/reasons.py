@@ -69,7 +69,7 @@ def _until(row: Waiting, due_at: datetime, now: datetime) -> Explanation:
     if row.held and row.last_error is not None:
         text = f"attempt {row.attempts} failed, and the next one is due at {written(due_at)}: {legible(row.last_error)}"
         if due_at > now or row.around.relays != 0:
-            return Explanation("retry", text, row.database)
+            return Explanation("retry", text, row.database, ("outboxkit doctor",))
         return Explanation("no relay", f"no relay is connected to this database; {text}", row.database, (_relay(row),))
     if due_at > now:
         why = "it waited behind a message of its key, and is" if row.held else "it is delayed by its deliver_at, and"

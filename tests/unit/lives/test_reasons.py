@@ -42,7 +42,7 @@ PARKING = Neighbour("m-0", error="too large", number=3, reason="rejected")
             Surroundings(),
             "retry",
             "attempt 2 failed, and the next one is due at 2026-03-01 12:00:01 UTC: unroutable: NO_ROUTE",
-            "",
+            "doctor",
         ),
         (RETRY | {"due_at": NOW - SECOND}, Surroundings(relays=0), "no relay", "no relay is connected", "relay"),
         (
