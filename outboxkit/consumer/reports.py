@@ -182,6 +182,8 @@ CURE = (
     "or give the work to a thread with asyncio.to_thread"
 )
 
+HANDLER = "handler"
+
 
 class Watchdog:
     """Measures how late the event loop is. While it is late, a thread samples what it runs.
@@ -227,8 +229,14 @@ class Watchdog:
         while not self._over.wait(self._limit / 4):
             if self._clock() - self._turned > self._limit / 2:
                 frame = sys._current_frames().get(loop_thread)  # noqa: SLF001 - the documented way
-                self._sampled = self._running_code(frame) or self._sampled
+                if not self._has_handler:
+                    self._sampled = self._running_code(frame) or self._sampled
                 del frame
+
+    @property
+    def _has_handler(self) -> bool:
+        """Whether a sample has found a handler. Code that runs after it, before the loop turns, is not to blame."""
+        return self._sampled is not None and self._sampled.startswith(HANDLER)
 
     def _running_code(self, frame: FrameType | None) -> str | None:
         """The running handler, and the line in its module; otherwise the running function."""
@@ -236,7 +244,7 @@ class Watchdog:
         while frame is not None:
             name = self._names.get(frame.f_code)
             if name is not None:
-                return f"handler {name!r} (line {frame.f_lineno} of {frame.f_globals.get('__name__')})"
+                return f"{HANDLER} {name!r} (line {frame.f_lineno} of {frame.f_globals.get('__name__')})"
             frame = frame.f_back
         return location and f"code outside the handlers ({location})"
 

@@ -3,16 +3,22 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import structlog
 
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, system_of
 from outboxkit.errors import BrokerUnavailable
-from outboxkit.failures import first_line
+from outboxkit.failures import first_line, first_line_of
 from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.outage import is_unexpected
 from outboxkit.relay.rows import ClaimedRow
 from outboxkit.telemetry import tracing
+
+LONGEST_AFTER = timedelta(days=365)
+"""The maximum of the wait that a publisher may ask for before the next attempt."""
 
 
 class Publishing:
@@ -70,7 +76,7 @@ class Publishing:
         return [receipt or next(answers) for receipt in receipts]
 
     async def _answers(self, messages: Sequence[Message]) -> list[Receipt]:
-        failures: dict[int, Exception] = {}
+        failures: dict[int, BaseException] = {}
         receipts = await self._publish(messages, 0, failures) if messages else []
         if not failures:
             return receipts
@@ -90,13 +96,13 @@ class Publishing:
             self.since = None
         if len(answers) != len(messages):
             raise RuntimeError(f"{len(answers)} receipts for {len(messages)} messages")
-        return answers
+        return [each if each is CONFIRMED else _checked(each) for each in answers]
 
     async def _publish(
         self,
         messages: Sequence[Message],
         start: int,
-        failures: dict[int, Exception],
+        failures: dict[int, BaseException],
         blocked: frozenset[str] = frozenset(),
     ) -> list[Receipt]:
         """Publish the messages that are not behind a failed one of their key. If that fails as a whole, bisect."""
@@ -107,7 +113,9 @@ class Publishing:
             raise
         except asyncio.CancelledError as error:
             raise _as_outage(error) from error
-        except Exception as error:  # noqa: BLE001 - a publisher may be an application's own
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a publisher may be an application's own
             await self._publisher.close()
             await self.connect()
             if len(messages) == 1:
@@ -122,6 +130,16 @@ class Publishing:
             return first + await self._publish(messages[middle:], start + middle, failures, blocked)
         receipts = iter(answers)
         return [_not_sent(message) if message.key in blocked else next(receipts) for message in messages]
+
+
+def _checked(receipt: Any) -> Receipt:
+    """The receipt, if it is one. A publisher may be an application's own, and one wrong receipt must stop no other."""
+    if not isinstance(receipt, Receipt) or not isinstance(receipt.verdict, Verdict):
+        return Receipt(Verdict.REJECTED, f"the publisher returned {first_line_of(receipt)!r}; a Receipt is accepted")
+    after: Any = receipt.after
+    if after is None or (isinstance(after, timedelta) and timedelta() < after <= LONGEST_AFTER):
+        return receipt
+    return replace(receipt, after=LONGEST_AFTER if isinstance(after, timedelta) and after > LONGEST_AFTER else None)
 
 
 def _not_sent(message: Message) -> Receipt:

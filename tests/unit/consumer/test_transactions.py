@@ -4,13 +4,19 @@ import asyncio
 from typing import Any, Self
 
 import pytest
+import sqlalchemy
+from sqlalchemy import insert
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
 
+from outboxkit import inbox_handler, tables
 from outboxkit.consumer.transactions import CONFLICTS, LOST_CONNECTIONS, Transactions, is_conflict
 from outboxkit.failures import first_line
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, what_is_away
+from tests.unit.consumer.conftest import Bench, in_both_places
+from tests.unit.shop import OrderConfirmed, effects, message, rows
 
 
 class Diagnosis:
@@ -141,3 +147,25 @@ async def test_a_database_that_does_not_answer_is_away(transactions: Transaction
         await transactions._probe(0.01)
     assert what_is_away(raised.value) == "database"
     assert first_line(raised.value) == "TimeoutError: the database does not answer"
+
+
+@in_both_places
+@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("one", [GeneratorExit()]), KeyboardInterrupt()])
+async def test_a_hook_of_the_session_is_a_part_of_the_handler(bench: Bench, database_url: str, error: BaseException):
+    attempts: list[int] = []
+
+    def fail(_: Session) -> None:
+        attempts.append(1)
+        raise error
+
+    @inbox_handler("Hooked")
+    def hooked(session: Session, event: OrderConfirmed) -> None:
+        sqlalchemy.event.listen(session, "before_commit", fail)
+        session.execute(insert(effects).values(what="never"))
+
+    bench.put(message())
+    await bench.run_until_settled(hooked, max_attempts=3)
+    assert len(attempts) == 3
+    assert rows(database_url, effects) == []
+    (letter,) = rows(database_url, tables.dead_letter)
+    assert letter["attempts"] == 3
