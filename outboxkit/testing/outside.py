@@ -221,6 +221,9 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
         span.recorder.add(span, PROGRAMS, {"command": _command(arguments)})
 
 
+_heard.__cantrace__ = True  # type: ignore[attr-defined]  # Python traces no audit hook without it: debuggers, coverage
+
+
 _EVENTS = frozenset(
     ("open", "os.rename", "os.remove", "socket.connect", "socket.sendto", "subprocess.Popen", "os.system", "os.fork")
 )

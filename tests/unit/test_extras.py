@@ -4,6 +4,8 @@ Each program runs in a process whose import system refuses every module outside 
 imports, and not what pip would install: `make dist` installs the wheel into bare environments.
 """
 
+import os
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -11,8 +13,9 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 
-from outboxkit.extras import EXTRAS, how_to_install
+from outboxkit.extras import EXTRAS, how_to_install, needs_extra
 from tests.pages import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -30,6 +33,8 @@ class Refusing:
         if name in self.refused or not is_accepted:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+for name in [name for name in sys.modules if name.partition(".")[0] == "greenlet"]:
+    del sys.modules[name]  # which coverage imports
 sys.meta_path.insert(0, Refusing(%r, %r))
 """
 APPLICATION = """
@@ -46,13 +51,20 @@ import runpy
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-WITH_DATABASE = {"OUTBOXKIT_DATABASE_URL": "postgresql+psycopg://app@127.0.0.1:1/shop", "PYTHONPATH": str(ROOT)}
+MEASURED = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
+WITH_DATABASE = {
+    "OUTBOXKIT_DATABASE_URL": "postgresql+psycopg://app@127.0.0.1:1/shop",
+    "PYTHONPATH": str(ROOT),
+    **MEASURED,
+}
 
 
 def without(
     program: str, *arguments: str, accepted: tuple[str, ...] = CORE, refused: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that can import only what is `accepted`, anything if that is empty, and nothing `refused`."""
+    if accepted and MEASURED:
+        accepted = (*accepted, "coverage")
     return subprocess.run(
         [sys.executable, "-c", REFUSING % (accepted, refused) + program, *arguments],
         capture_output=True,
@@ -95,6 +107,19 @@ def test_the_core_takes_sqlalchemys_asyncio_side_from_its_one_home():
     assert [f"{file}: {told}" for file in core() if "from sqlalchemy.ext.asyncio" in file.read_text()] == []
 
 
+def test_without_sqlalchemys_asyncio_side_nothing_is_asynchronous(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "sqlalchemy.ext.asyncio", None)
+    home = runpy.run_path(str(ROOT / "outboxkit" / "sqlalchemy_asyncio.py"))
+    session = Session()
+    assert not isinstance(session, (home["AsyncEngine"], home["AsyncSession"]))
+    assert not isinstance(session, home["async_scoped_session"][int])
+    assert not isinstance(session, home["async_sessionmaker"][int])
+    assert home["async_session"](session) is None
+    with pytest.raises(ModuleNotFoundError, match="import of sqlalchemy") as refused:
+        home["create_async_engine"]("sqlite+aiosqlite://")
+    assert how_to_install(refused.value) == "greenlet is not installed: pip install 'outboxkit[worker]'"
+
+
 @pytest.mark.parametrize("arguments", ["--help", "relay"])
 def test_a_command_names_its_extra(arguments: str):
     ended = without(COMMAND, *arguments.split())
@@ -134,6 +159,20 @@ def test_a_psycopg_without_libpq_is_told_what_it_lacks():
 def test_another_missing_module_is_not_blamed_on_an_extra():
     assert how_to_install(ModuleNotFoundError("No module named 'shop'", name="shop")) is None
     assert how_to_install(ImportError("cannot import name 'x' from 'typer'", name="typer")) is None
+
+
+def test_the_extra_of_a_part_of_a_library_is_found():
+    told = "opentelemetry is not installed: pip install 'outboxkit[otel]'"
+    assert how_to_install(ModuleNotFoundError("No module", name="opentelemetry.trace.status")) == told
+
+
+def test_what_needs_an_extra_says_so_and_hides_no_other_error():
+    needs = r"^the door needs an extra: flask is not installed"
+    with pytest.raises(ModuleNotFoundError, match=needs) as told, needs_extra("the door"):
+        raise ModuleNotFoundError("No module named 'flask'", name="flask")
+    assert told.value.name == "flask"
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'shop'$"), needs_extra("the door"):
+        raise ModuleNotFoundError("No module named 'shop'", name="shop")
 
 
 def test_the_extras_are_those_of_the_project():
