@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 LISTED = {
-    "migrate": ("schema", "Create the tables, or bring them to this version."),
+    "migrate": ("migrate", "Create the tables, or bring them to this version."),
     "relay": ("workers", "Publish the messages that committed transactions added for a destination."),
     "consume": ("workers", "Receive messages and run their handlers, each effect once."),
     "status": (

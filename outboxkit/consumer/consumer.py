@@ -132,7 +132,7 @@ class Consumer:
         self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=queue)
         self.tables: TableGauges | None = TableGauges(engine)
         shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
-        self._runner = runner = HandlerRunner(
+        runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
             records=Records(engine=engine, queue=queue, outage=outage, **shared),

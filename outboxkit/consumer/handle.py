@@ -68,7 +68,7 @@ class HandlerRunner:
         An ordered delivery that is retried stays unsettled: `arrival.waits` is its delay.
         """
         delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
-        if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None:
+        if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None and _may_run(delivery):
             # The copy counts as new, so the record of its earlier starts has to go first.
             is_cleared = await self.records.forget(_id(delivery), stop)
             await (delivery.requeue_fresh() if is_cleared else delivery.requeue())
@@ -91,8 +91,9 @@ class HandlerRunner:
             return
         try:
             await self._run_all(arrival, handlers, record, attempt, stop)
-        except asyncio.CancelledError:  # a stop did not wait for it: it comes again, and has not killed the process
-            if record.starts and self.transactions.is_cancelled:
+        except asyncio.CancelledError:
+            # A stop did not wait for it: it comes again, and has not ended the process. Without a stop it may have.
+            if record.starts and stop.is_set() and self.transactions.is_cancelled:
                 await self.records.call_off(_id(delivery), record, stop)
             raise
 
@@ -194,6 +195,11 @@ class HandlerRunner:
         if done and has_record:
             done = await self.records.forget(_id(delivery), stop)
         await (delivery.ack() if done else delivery.requeue())
+
+
+def _may_run(delivery: Delivery) -> bool:
+    """Whether handlers may run for it. Any other delivery is a dead letter at once, however often it came back."""
+    return isinstance(delivery.message, Message) and not delivery.dropped
 
 
 def _retried_event(retried: Failed) -> str:

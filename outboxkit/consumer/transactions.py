@@ -120,8 +120,10 @@ class Transactions:
                 return await self._threads.run(contained)
             async with self._sessions() as session, session.begin():
                 return await session.run_sync(contained)
-        except asyncio.CancelledError as error:
-            if self._cancellations.requested():
+        except Exception:
+            raise
+        except BaseException as error:  # a hook of the session may raise it at the commit
+            if isinstance(error, asyncio.CancelledError) and self._cancellations.requested():
                 raise
             raise Escaped from error
         finally:

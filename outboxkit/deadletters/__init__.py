@@ -23,6 +23,7 @@ from outboxkit.deadletters.resolving import Resolved, resolve_page
 from outboxkit.outage import Sleep, pause
 from outboxkit.statements.dead import Selection
 from outboxkit.statements.resolve import Resolution
+from outboxkit.wording import COUNTED, Count
 
 __all__ = ["DeadLetterPage", "DeadLetters", "Refusal", "ReplayRules", "Resolved", "Selection", "Survey"]
 
@@ -37,10 +38,10 @@ Kind = tuple[str, str | None, str]
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """The newest dead letters of a selection, how many there are in all, and the database's time."""
+    """The newest dead letters of a selection, how many more there are, and the database's time."""
 
     rows: Sequence[Row[Any]]
-    count: int
+    more: Count
     now: datetime
 
 
@@ -129,14 +130,20 @@ class DeadLetters:
     async def find(self, selection: Selection, *, limit: int) -> DeadLetterPage:
         """The newest dead letters of a selection, at most `limit`, without payloads and headers.
 
+        Beyond them up to `COUNTED` more are counted.
+
         Raises:
             SchemaError: the tables are missing or old.
         """
         async with self._engine.connect() as connection:
             await connection.run_sync(schema.check)
             rows = (await connection.execute(statements.dead.newest(selection), {"limit": limit})).all()
-            kinds = (await connection.execute(statements.dead.count_by_kind(selection))).all()
-            return DeadLetterPage(rows, sum(row[3] for row in kinds), await partitions.clock(connection))
+            more = Count()
+            if len(rows) == limit:
+                most = {"limit": limit + COUNTED + 1}
+                count = (await connection.execute(statements.dead.count_newest(selection), most)).scalar_one()
+                more = Count(count - limit, at_least=count - limit > COUNTED)
+            return DeadLetterPage(rows, more, await partitions.clock(connection))
 
     async def read(self, selection: Selection, *, limit: int) -> Sequence[Row[Any]]:
         """The first dead letters of a selection, at most `limit`, with all columns, the oldest first.

@@ -10,7 +10,7 @@ import msgspec
 from outboxkit.codec import plain_payload
 from outboxkit.compression import INFLATED_LIMIT
 from outboxkit.errors import DecodeError, EncodeError
-from outboxkit.failures import printable
+from outboxkit.failures import first_line, printable, text_of
 from outboxkit.headers import LIMIT
 from outboxkit.message import Message, check_moment, is_storable_name
 
@@ -77,10 +77,9 @@ def read_with(readers: tuple[Reader, ...], envelope: Envelope) -> Message | None
         try:
             message: object = reader(envelope)
         except (DecodeError, EncodeError) as error:
-            raise DecodeError(printable(f"{_name(reader)}: {error}", LONGEST_ERROR)) from error
-        except (Exception, SystemExit) as error:
-            text = f"{_name(reader)} failed: {type(error).__name__}: {error}"
-            raise DecodeError(printable(text, LONGEST_ERROR)) from error
+            raise DecodeError(printable(f"{_name(reader)}: {text_of(error)}", LONGEST_ERROR)) from error
+        except BaseException as error:
+            raise DecodeError(printable(f"{_name(reader)} failed: {first_line(error)}", LONGEST_ERROR)) from error
         if isinstance(message, Message):
             return message
         if message is not None:

@@ -94,6 +94,15 @@ def newest(selection: Selection) -> Select[Any]:
     return select(*LISTED).where(_are(selection)).order_by(dead_letter.c.id.desc()).limit(_LIMIT)
 
 
+def count_newest(selection: Selection) -> Select[int]:
+    """The number of dead letters of a selection, up to `limit`.
+
+    Parameters: limit. Index: outboxkit_dead_letter_open, or as `newest`. Locks: none.
+    """
+    newest = select(dead_letter.c.id).where(_are(selection)).order_by(dead_letter.c.id.desc()).limit(_LIMIT)
+    return select(func.count()).select_from(newest.subquery("newest"))
+
+
 def whole(selection: Selection) -> Select[Any]:
     """Dead letters with all their columns, the oldest first. Parameters: limit. Indexes: as `newest`. Locks: none."""
     columns = (readable(column) for column in dead_letter.columns)

@@ -8,16 +8,16 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
 from sqlalchemy import URL
 
+from outboxkit.testing import files
 from outboxkit.testing.differences import State, Values
 from outboxkit.testing.memory import Memory
 from outboxkit.testing.sending import MAILS, REQUESTS, Answers, patched
@@ -30,9 +30,6 @@ SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 """Methods that only read (RFC 9110, section 9.2.1)."""
 REPEATABLE = frozenset(("PUT", "DELETE"))
 """Methods whose repetition changes nothing more (RFC 9110, section 9.2.2)."""
-FILE_BYTES = 1024 * 1024
-_NOT_FILES = ("/dev/", "/proc/", "/sys/")
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,8 @@ class Recorder:
         self._watch = watch
         self._mark: object = None
         self._rows: dict[str, list[Values]] = {name: [] for name in OUTSIDE}
-        self._files: dict[str, bytes | None] = {}
+        self._files = files.Files()
+        self._process = os.getpid()
         self._known_peers: set[str] = set()
         self._after_commit: list[str] = []
         self._threads: list[Thread] = []
@@ -102,9 +100,7 @@ class Recorder:
             rows.clear()
         self._after_commit.clear()
         self._threads.clear()
-        for path, content in self._files.items():
-            with suppress(OSError):
-                Path(path).unlink(missing_ok=True) if content is None else Path(path).write_bytes(content)
+        self._files.restore()
         self._memory.restore()
         self._mark = self._watched()
 
@@ -112,7 +108,7 @@ class Recorder:
         """The rows of all that was recorded. Repeated requests that are known to be harmless count once."""
         rows: dict[str, Sequence[Values]] = {name: list(rows) for name, rows in self._rows.items()}
         rows[REQUESTS] = list(_once_each(rows[REQUESTS]))
-        rows[FILES] = [row for path in self._files if (row := _file(path)) is not None]
+        rows[FILES] = self._files.rows()
         rows[WATCHED] = list(_new(self._mark, self._watched()))
         return {**rows, **self._memory.state()}
 
@@ -140,18 +136,25 @@ class Recorder:
 
     def connected(self, span: _Span, peer: str) -> None:
         """Record a connection, once for each span; not one that carries requests and mails."""
+        is_database = peer.endswith((f":{self._database_port}", f"/.s.PGSQL.{self._database_port}"))
         if _inside.get():
             self._known_peers.add(peer)
-        elif peer not in span.peers | self._known_peers and peer.rpartition(":")[2] != self._database_port:
+        elif peer not in span.peers | self._known_peers and not is_database:
             span.peers.add(peer)
             self.add(span, CONNECTIONS, {"to": peer})
 
     def touched(self, span: _Span, path: str) -> None:
-        """Record that a file is about to be written, renamed to or removed."""
-        if path not in self._files:
-            self._files[path] = _content(path)
+        """Record that a file or a folder is about to be written, renamed to or removed."""
+        self._files.note(path)
         if span.after_commit:
             self._after_commit.append(f"{FILES}: {path}")
+
+    def run(self, span: _Span, event: str, arguments: tuple[Any, ...]) -> None:
+        """Record that a program starts, and refuse one that would replace the test's own process."""
+        command = _command(arguments)
+        self.add(span, PROGRAMS, {"command": command})
+        if event == "os.exec" and os.getpid() == self._process:
+            raise RuntimeError(f"the handler replaces its own process, which is the test's, by the program {command!r}")
 
     def started(self, thread: Thread) -> None:
         """Record a thread."""
@@ -189,8 +192,14 @@ def record_thread(thread: Thread) -> bool:
 def record_peer(address: object) -> None:
     """Record that the current context speaks with this address."""
     span = _span.get()
-    if span is not None and isinstance(address, tuple) and len(address) >= 2:
+    if span is None:
+        return
+    if isinstance(address, tuple) and len(address) >= 2:
         span.recorder.connected(span, f"{address[0]}:{address[1]}")
+    elif isinstance(address, str | bytes) and address:
+        name = os.fsdecode(address).replace("\0", "@")  # a name outside the file system begins with a zero
+        if not name.startswith(files.NOT_FILES):  # such as /dev/log
+            span.recorder.connected(span, name)
 
 
 @cache
@@ -208,25 +217,22 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if span is None or (_inside.get() and event != "socket.connect"):
         return
-    if event == "open":
-        if _is_written(*arguments):
-            span.recorder.touched(span, _absolute(arguments[0]))
-    elif event in ("os.rename", "os.remove"):
-        for path in arguments[: 2 if event == "os.rename" else 1]:
-            if isinstance(path, str | bytes | os.PathLike):
-                span.recorder.touched(span, _absolute(path))
-    elif event.startswith("socket."):
+    if event == "open" or event in files.PATHS:
+        for path in files.written_paths(event, arguments):
+            span.recorder.touched(span, path)
+    elif event in _SOCKETS:
         record_peer(arguments[1])
     else:
-        span.recorder.add(span, PROGRAMS, {"command": _command(arguments)})
+        span.recorder.run(span, event, arguments)
 
 
 _heard.__cantrace__ = True  # type: ignore[attr-defined]  # Python traces no audit hook without it: debuggers, coverage
 
 
-_EVENTS = frozenset(
-    ("open", "os.rename", "os.remove", "socket.connect", "socket.sendto", "subprocess.Popen", "os.system", "os.fork")
-)
+_SOCKETS = ("socket.connect", "socket.sendto", "socket.sendmsg")
+_PROGRAMS = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec")
+_EVENTS = frozenset(("open", *files.PATHS, *_SOCKETS, *_PROGRAMS))
+"""Those of https://docs.python.org/3/library/audit_events.html that do something outside the process."""
 
 
 def _command(arguments: tuple[Any, ...]) -> str:
@@ -237,46 +243,6 @@ def _command(arguments: tuple[Any, ...]) -> str:
 
 def _readable(value: object) -> str:
     return os.fsdecode(value) if isinstance(value, str | bytes | os.PathLike) else str(value)
-
-
-def _absolute(path: Any) -> str:
-    return str(Path(os.fsdecode(path)).absolute())
-
-
-def _is_written(path: object, mode: object, flags: object) -> bool:
-    if not isinstance(path, str | bytes | os.PathLike):
-        return False
-    writes = (
-        any(letter in mode for letter in "wax+")
-        if isinstance(mode, str)
-        else isinstance(flags, int) and flags & _WRITING
-    )
-    name = os.fsdecode(path)
-    return bool(writes) and not name.startswith(_NOT_FILES) and "__pycache__" not in name and not _is_logging()
-
-
-def _is_logging() -> bool:
-    """Whether a log is being written: it says what happened at each attempt."""
-    frame = sys._getframe(3)  # noqa: SLF001
-    while frame is not None and frame.f_globals.get("__name__") != "logging":
-        frame = frame.f_back  # type: ignore[assignment]
-    return frame is not None
-
-
-def _content(path: str) -> bytes | None:
-    """The file's content; None if there is none, or too much."""
-    with suppress(OSError):
-        if Path(path).is_file() and Path(path).stat().st_size <= FILE_BYTES:
-            return Path(path).read_bytes()
-    return None
-
-
-def _file(path: str) -> Values | None:
-    content = _content(path)
-    if content is None:
-        return None
-    lines = content.decode(errors="backslashreplace").splitlines()
-    return {"path": path, "lines": len(lines), "content": "\n".join(lines)}
 
 
 def _once_each(rows: Sequence[Values]) -> Iterator[Values]:

@@ -175,7 +175,7 @@ def _patch_sockets(patch: Patch, record_peer: Callable[[object], None]) -> None:
     def sending(original: Any) -> Any:
         def send(self: socket.socket, *arguments: Any) -> Any:
             with suppress(OSError):
-                if self.family in (socket.AF_INET, socket.AF_INET6):
+                if self.family in (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_UNIX", None)):
                     record_peer(self.getpeername())
             return original(self, *arguments)
 

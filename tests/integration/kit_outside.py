@@ -12,6 +12,7 @@ import threading
 import urllib.request
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from tests.integration.kit_handlers import Ordered, Receipt, add_receipt
 WEB = ""
 MAIL = 0
 FOLDER = Path()
+LOCAL = ""
+KEPT: Any = None
 SESSIONS: Any = None
 POOL = ThreadPoolExecutor(1)
 
@@ -144,6 +147,29 @@ def wrong_udp(session: Session, event: Ordered) -> None:
         sender.sendto(b"sold", ("127.0.0.1", 9))
 
 
+@inbox_handler("wrong.UnixSocket")
+def wrong_unix_socket(session: Session, event: Ordered) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(LOCAL)
+
+
+@inbox_handler("wrong.UnixSocketKept")
+def wrong_unix_socket_kept(session: Session, event: Ordered) -> None:
+    KEPT.sendall(b"sold")
+
+
+@inbox_handler("wrong.UnixDatagram")
+def wrong_unix_datagram(session: Session, event: Ordered) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendmsg([b"sold"], [], 0, f"{LOCAL}.datagrams")
+
+
+@inbox_handler("wrong.UdpParts")
+def wrong_udp_parts(session: Session, event: Ordered) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.sendmsg([b"so", b"ld"], [], 0, ("127.0.0.1", 9))
+
+
 @inbox_handler("wrong.File")
 def wrong_file(session: Session, event: Ordered) -> None:
     with (FOLDER / "orders.csv").open("a") as file:
@@ -153,6 +179,63 @@ def wrong_file(session: Session, event: Ordered) -> None:
 @inbox_handler("wrong.FileOfItsOwn")
 def wrong_file_of_its_own(session: Session, event: Ordered) -> None:
     (FOLDER / f"receipt-{uuid.uuid4()}.txt").write_text("thank you")
+
+
+@inbox_handler("wrong.Truncate")
+def wrong_truncate(session: Session, event: Ordered) -> None:
+    path = FOLDER / "counter"
+    os.truncate(path, path.stat().st_size + 1)
+
+
+@inbox_handler("wrong.Folder")
+def wrong_folder(session: Session, event: Ordered) -> None:
+    (FOLDER / str(uuid.uuid4())).mkdir()
+
+
+@inbox_handler("wrong.FolderRemoved")
+def wrong_folder_removed(session: Session, event: Ordered) -> None:
+    (FOLDER / "folder").rmdir()
+
+
+@inbox_handler("wrong.HardLink")
+def wrong_hard_link(session: Session, event: Ordered) -> None:
+    (FOLDER / str(uuid.uuid4())).hardlink_to(FOLDER / "counter")
+
+
+@inbox_handler("wrong.Link")
+def wrong_link(session: Session, event: Ordered) -> None:
+    (FOLDER / str(uuid.uuid4())).symlink_to("counter")
+
+
+@inbox_handler("wrong.FileBehindALink")
+def wrong_file_behind_a_link(session: Session, event: Ordered) -> None:
+    with (FOLDER / "link").open("a") as file:
+        file.write("sold")
+
+
+@inbox_handler("right.Truncate")
+def right_truncate(session: Session, event: Ordered) -> None:
+    with (FOLDER / "counter").open("r+") as file:
+        file.truncate(2)
+
+
+@inbox_handler("right.Folders")
+def right_folders(session: Session, event: Ordered) -> None:
+    path = FOLDER / "receipts" / str(event.order_id)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "receipt.txt").write_text("thank you")
+
+
+@inbox_handler("right.FolderRemoved")
+def right_folder_removed(session: Session, event: Ordered) -> None:
+    with suppress(FileNotFoundError):
+        (FOLDER / "folder").rmdir()
+
+
+@inbox_handler("right.Link")
+def right_link(session: Session, event: Ordered) -> None:
+    with suppress(FileExistsError):
+        (FOLDER / "last").symlink_to("counter")
 
 
 @inbox_handler("right.File")
@@ -184,6 +267,16 @@ def wrong_system(session: Session, event: Ordered) -> None:
 async def wrong_program_async(session: AsyncSession, event: Ordered) -> None:
     process = await asyncio.create_subprocess_exec("true")
     await process.wait()
+
+
+@inbox_handler("wrong.ProgramSpawned")
+def wrong_program_spawned(session: Session, event: Ordered) -> None:
+    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+
+
+@inbox_handler("wrong.ProgramInstead")
+def wrong_program_instead(session: Session, event: Ordered) -> None:
+    os.execv("/bin/true", ["true"])
 
 
 @inbox_handler("wrong.AfterCommit")

@@ -1,10 +1,12 @@
 """The outside world of handlers: an HTTP server and a mail server, each in a thread."""
 
 import http.server
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 
 class Web(http.server.BaseHTTPRequestHandler):
@@ -45,6 +47,18 @@ class MailServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
 
+class Reading(socketserver.BaseRequestHandler):
+    """Reads what comes, until its end."""
+
+    def handle(self) -> None:
+        while isinstance(self.request, socket.socket) and self.request.recv(1000):
+            pass
+
+
+class LocalServer(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
 @contextmanager
 def serving(server: socketserver.BaseServer) -> Iterator[int]:
     """The port of a server that runs in a thread."""
@@ -70,3 +84,13 @@ def mail() -> Iterator[int]:
     """The port of a mail server."""
     with serving(MailServer(("127.0.0.1", 0), Mail)) as port:
         yield port
+
+
+@contextmanager
+def local() -> Iterator[str]:
+    """The path of a UNIX socket; beside it, with `.datagrams` at its end, one for datagrams."""
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/socket"
+        datagrams = socketserver.UnixDatagramServer(f"{path}.datagrams", Reading)
+        with serving(LocalServer(path, Reading)), serving(datagrams):
+            yield path

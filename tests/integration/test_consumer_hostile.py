@@ -38,6 +38,11 @@ HOSTILE: tuple[dict[str, Any], ...] = (
 )
 
 
+BACK_AGAIN = {"headers": {"outboxkit-redeliveries": 50}}
+"""As if it had come back too often. The second one has a property that cannot be read, and so no copy can mend it."""
+RENEWED: tuple[dict[str, Any], ...] = (BACK_AGAIN, BACK_AGAIN | {"content_type": b"\xff\xfe"})
+
+
 async def test_whatever_is_on_a_message_that_fails_it_is_contained_and_the_connection_lives(
     async_pg_engine: AsyncEngine,
     pg_engine: Engine,
@@ -50,7 +55,7 @@ async def test_whatever_is_on_a_message_that_fails_it_is_contained_and_the_conne
 
     with capture_logs() as said:
         async with starter(async_pg_engine, broker)(fails, policy=ConsumerPolicy(max_attempts=3, delays=DELAYS)):
-            for number, properties in enumerate(HOSTILE):
+            for number, properties in enumerate((*HOSTILE, *RENEWED)):
                 broker.publish(
                     b'{"number":1}', topic="Ordered", **({"message_id": f"m-{number}", "type": "Ordered"} | properties)
                 )
@@ -58,7 +63,7 @@ async def test_whatever_is_on_a_message_that_fails_it_is_contained_and_the_conne
             async def dead() -> set[str]:
                 return {row.message_id for row in await asyncio.to_thread(dead_letters, pg_engine)}
 
-            await eventually_async(dead, lambda found: len(found) == len(HOSTILE))
+            await eventually_async(dead, lambda found: len(found) == len((*HOSTILE, *RENEWED)))
     assert len([line for line in said if line["event"] == "consumer connected"]) == 1
     assert "forged" not in "".join(capfd.readouterr())
 

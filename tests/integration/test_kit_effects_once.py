@@ -1,5 +1,6 @@
 """`assert_effects_once`: wrong handlers are caught, and their right twins are not accused."""
 
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,7 +15,7 @@ from outboxkit.testing import assert_effects_once
 from tests.databases import SqliteCopies
 from tests.integration import kit_handlers, kit_memory, kit_outside
 from tests.integration.kit_handlers import ORDERED, Account, Customer, Ordered, Tables
-from tests.integration.kit_world import mail, web
+from tests.integration.kit_world import local, mail, web
 
 MODULES = (kit_handlers, kit_memory, kit_outside)
 WRONG = [handler for module in MODULES for handler in module.WRONG]
@@ -41,8 +42,10 @@ def database_url(request: pytest.FixtureRequest, database: str) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def _world() -> Iterator[None]:
-    with web() as web_port, mail() as mail_port:
+    with web() as web_port, mail() as mail_port, local() as path, socket.socket(socket.AF_UNIX) as kept:
         kit_outside.WEB, kit_outside.MAIL = f"http://127.0.0.1:{web_port}", mail_port
+        kit_outside.LOCAL, kit_outside.KEPT = path, kept
+        kept.connect(path)
         yield
 
 
@@ -53,6 +56,9 @@ def shop(engine: Engine, tmp_path: Path, migrated_sqlite: SqliteCopies) -> Itera
         session.add_all([Customer(name="ann", orders=3), Account(name="ann", orders=3)])
     kit_memory.URL = engine.url.render_as_string(hide_password=False)
     kit_outside.FOLDER = tmp_path
+    (tmp_path / "counter").write_text("12345")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("counter")
     effects = create_engine(migrated_sqlite.copy(tmp_path / "effects.db"))
     kit_outside.SESSIONS = sessionmaker(effects)
     yield engine

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, text
 
 from outboxkit import statements
+from outboxkit.statements.dead import Selection
 from tests.servers import Server, create_database, drop_database
 
 ROWS = 20_000
@@ -129,6 +130,8 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {"since": NOW - timedelta(days=7), "limit": 50},
         {"outboxkit_audit_started"},
     ),
+    "dead.newest": (statements.dead.newest(Selection()), {"limit": 50}, {"outboxkit_dead_letter_open"}),
+    "dead.count_newest": (statements.dead.count_newest(Selection()), {"limit": 50}, {"outboxkit_dead_letter_open"}),
     "inbox.forget_attempt": (statements.inbox.forget_attempt(), COUNTED, {ATTEMPT}),
 }
 SORTS = {"settle.park": {"Sort"}}

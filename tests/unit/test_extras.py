@@ -51,12 +51,9 @@ import runpy
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+WITH_DATABASE = {"OUTBOXKIT_DATABASE_URL": "postgresql+psycopg://app@127.0.0.1:1/shop", "PYTHONPATH": str(ROOT)}
 MEASURED = {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
-WITH_DATABASE = {
-    "OUTBOXKIT_DATABASE_URL": "postgresql+psycopg://app@127.0.0.1:1/shop",
-    "PYTHONPATH": str(ROOT),
-    **MEASURED,
-}
+"""The variables by which coverage measures a program that a test starts; empty if it does not."""
 
 
 def without(
@@ -64,13 +61,13 @@ def without(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program that can import only what is `accepted`, anything if that is empty, and nothing `refused`."""
     if accepted and MEASURED:
-        accepted = (*accepted, "coverage")
+        accepted += ("coverage",)
     return subprocess.run(
         [sys.executable, "-c", REFUSING % (accepted, refused) + program, *arguments],
         capture_output=True,
         text=True,
         check=False,
-        env=WITH_DATABASE,
+        env=WITH_DATABASE | MEASURED,
     )
 
 

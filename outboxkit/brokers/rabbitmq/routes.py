@@ -160,10 +160,6 @@ class SerializedRoutes:
             self._unroutable_until = {each: until for each, until in self._unroutable_until.items() if until > now}
         return {each for each in routes if each not in self._confirmed or each in self._unroutable_until}
 
-    def is_confirmed(self, route: Route) -> bool:
-        """Whether this connection has confirmed a message of the route."""
-        return route in self._confirmed
-
     def record_confirm(self, route: Route) -> None:
         """A message of this route was confirmed."""
         if len(self._confirmed) >= MAX_ROUTES:

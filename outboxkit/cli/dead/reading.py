@@ -171,10 +171,10 @@ def list_(
     Example: outboxkit dead list --type OrderConfirmed --newer-than 1d
     """
     page = asyncio.run(_find(settings, filters, limit=limit, resolved=all_))
-    more, judge = page.count - len(page.rows), rules(settings)
+    more, judge = page.more, rules(settings)
     if as_json:
         listed = [shown.listed(row, judge.refusal(row, page.now)) for row in page.rows]
-        _print_json({"dead_letters": listed, "more": more})
+        _print_json({"dead_letters": listed, "more": more.value, "at_least": more.at_least})
         return
     if not page.rows:
         typer.echo("no dead letters" if all_ and filters.says_nothing else _nothing(filters, resolved=all_))
@@ -184,7 +184,7 @@ def list_(
     Console(highlight=False, width=width).print(shown.table(page.rows, refused, page.now))
     for line in shown.legend(page.rows, refused):
         typer.echo(line)
-    if more:
+    if more.value:
         typer.echo(f"and {number(more)} more: --limit shows more of them, filters fewer")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import greenlet
 import pytest
+import sqlalchemy
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
@@ -95,6 +96,28 @@ LEAVING: dict[str, Any] = {
     "half made Retry": raising(HalfMade),
     "NUL and surrogate": raising(ValueError("a\0b\ud800" * 100_000)),
 }
+
+
+@in_both_places
+@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("one", [GeneratorExit()]), KeyboardInterrupt()])
+async def test_a_hook_of_the_session_is_a_part_of_the_handler(bench: Bench, database_url: str, error: BaseException):
+    attempts: list[int] = []
+
+    def fail(_: Session) -> None:
+        attempts.append(1)
+        raise error
+
+    @inbox_handler("Hooked")
+    def hooked(session: Session, event: OrderConfirmed) -> None:
+        sqlalchemy.event.listen(session, "before_commit", fail)
+        session.execute(insert(effects).values(what="never"))
+
+    bench.put(message())
+    await bench.run_until_settled(hooked, max_attempts=3)
+    assert len(attempts) == 3
+    assert rows(database_url, effects) == []
+    (letter,) = rows(database_url, tables.dead_letter)
+    assert letter["attempts"] == 3
 
 
 @pytest.mark.parametrize("mode", ["single", "batch", "ordered"])

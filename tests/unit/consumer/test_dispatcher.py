@@ -114,6 +114,29 @@ async def test_what_came_back_too_often_without_a_fault_is_renewed(bench: Bench,
     assert rows(database_url, tables.attempt) == []
 
 
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_a_start_without_an_end_counts_unless_a_stop_did_not_wait_for_it(
+    bench: Bench, database_url: str, *, is_stopped: bool
+):
+    """A handler may cancel every task there is, and so end its process."""
+    began = asyncio.Event()
+
+    @inbox_handler("Waits")
+    async def waits(session: AsyncSession, event: OrderConfirmed) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    put_redelivered(bench, 1)
+    running = asyncio.create_task(bench.consumer(waits).run(bench.stop))
+    await began.wait()
+    if is_stopped:
+        bench.stop.set()
+    running.cancel()
+    await asyncio.wait((running,))
+    starts = [row["starts"] for row in rows(database_url, tables.attempt) if row["starts"]]
+    assert starts == ([] if is_stopped else [1])
+
+
 async def test_a_redelivered_message_that_failed_counts_as_new(bench: Bench, database_url: str):
     @inbox_handler("Fails")
     async def fails(session: AsyncSession, event: OrderConfirmed) -> None:

@@ -1,5 +1,6 @@
 """Whatever a stranger sends: a reader returns a message that every table can hold, or says why it does not."""
 
+import asyncio
 import json
 import tracemalloc
 from dataclasses import fields, replace
@@ -156,9 +157,25 @@ def leaving(_: Envelope) -> Message:
     raise SystemExit(3)
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+def raising(error: BaseException) -> Any:
+    def reader(_: Envelope) -> Message:
+        raise error
+
+    return reader
+
+
 @pytest.mark.parametrize(
     ("reader", "error"),
     [
+        (raising(asyncio.CancelledError()), "reader reader failed: CancelledError"),
+        (raising(KeyboardInterrupt()), "reader reader failed: KeyboardInterrupt"),
+        (raising(BaseExceptionGroup("all", [GeneratorExit()])), "reader reader failed: BaseExceptionGroup: all"),
+        (raising(Mute()), "reader reader failed: Mute: (its text cannot be read: ValueError)"),
         (failing, "reader failing failed: KeyError: "),
         (leaving, "reader leaving failed: SystemExit: 3"),
         (lambda _: {"id": 1}, "reader <lambda> returned dict; a Message or None is accepted"),

@@ -6,6 +6,7 @@ import re
 import pytest
 from sqlalchemy import Engine
 
+from outboxkit import deadletters
 from tests.integration.dead_rows import buried, dead, fill
 from tests.unit.cli.conftest import Run
 
@@ -46,10 +47,19 @@ def test_resolved_ones_are_listed_where_asked_for(run: Run, engine: Engine):
 def test_list_as_json(run: Run, engine: Engine):
     fill(engine, [dead(1), dead(2)])
     found = json.loads(run("dead", "list", "--json", "--limit", "1").out)
-    assert found["more"] == 1
+    assert (found["more"], found["at_least"]) == (1, False)
     (letter,) = found["dead_letters"]
     assert (letter["id"], letter["message_id"], letter["position"]) == (2, "m-2", 2)
     assert "payload" not in letter
+
+
+def test_so_many_more_are_counted_and_no_others(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    fill(engine, [dead(place) for place in range(1, 9)])
+    monkeypatch.setattr(deadletters, "COUNTED", 4)
+    counted = {"3": (5, True), "4": (4, False), "8": (0, False)}
+    for limit, told in counted.items():
+        found = json.loads(run("dead", "list", "--json", "--limit", limit).out)
+        assert (found["more"], found["at_least"]) == told
 
 
 def test_the_inbox_is_listed_with_its_queue_and_handler(run: Run, engine: Engine):
