@@ -226,6 +226,9 @@ def _heard(event: str, arguments: tuple[Any, ...]) -> None:
         span.recorder.run(span, event, arguments)
 
 
+_heard.__cantrace__ = True  # type: ignore[attr-defined]  # Python traces no audit hook without it: debuggers, coverage
+
+
 _SOCKETS = ("socket.connect", "socket.sendto", "socket.sendmsg")
 _PROGRAMS = ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec")
 _EVENTS = frozenset(("open", *files.PATHS, *_SOCKETS, *_PROGRAMS))

@@ -5,6 +5,7 @@ imports, and not what pip would install: `make dist` installs the wheel into bar
 """
 
 import os
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -12,8 +13,9 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 
-from outboxkit.extras import EXTRAS, how_to_install
+from outboxkit.extras import EXTRAS, how_to_install, needs_extra
 from tests.pages import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -31,6 +33,8 @@ class Refusing:
         if name in self.refused or not is_accepted:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
+for name in [name for name in sys.modules if name.partition(".")[0] == "greenlet"]:
+    del sys.modules[name]  # which coverage imports
 sys.meta_path.insert(0, Refusing(%r, %r))
 """
 APPLICATION = """
@@ -100,6 +104,19 @@ def test_the_core_takes_sqlalchemys_asyncio_side_from_its_one_home():
     assert [f"{file}: {told}" for file in core() if "from sqlalchemy.ext.asyncio" in file.read_text()] == []
 
 
+def test_without_sqlalchemys_asyncio_side_nothing_is_asynchronous(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "sqlalchemy.ext.asyncio", None)
+    home = runpy.run_path(str(ROOT / "outboxkit" / "sqlalchemy_asyncio.py"))
+    session = Session()
+    assert not isinstance(session, (home["AsyncEngine"], home["AsyncSession"]))
+    assert not isinstance(session, home["async_scoped_session"][int])
+    assert not isinstance(session, home["async_sessionmaker"][int])
+    assert home["async_session"](session) is None
+    with pytest.raises(ModuleNotFoundError, match="import of sqlalchemy") as refused:
+        home["create_async_engine"]("sqlite+aiosqlite://")
+    assert how_to_install(refused.value) == "greenlet is not installed: pip install 'outboxkit[worker]'"
+
+
 @pytest.mark.parametrize("arguments", ["--help", "relay"])
 def test_a_command_names_its_extra(arguments: str):
     ended = without(COMMAND, *arguments.split())
@@ -139,6 +156,20 @@ def test_a_psycopg_without_libpq_is_told_what_it_lacks():
 def test_another_missing_module_is_not_blamed_on_an_extra():
     assert how_to_install(ModuleNotFoundError("No module named 'shop'", name="shop")) is None
     assert how_to_install(ImportError("cannot import name 'x' from 'typer'", name="typer")) is None
+
+
+def test_the_extra_of_a_part_of_a_library_is_found():
+    told = "opentelemetry is not installed: pip install 'outboxkit[otel]'"
+    assert how_to_install(ModuleNotFoundError("No module", name="opentelemetry.trace.status")) == told
+
+
+def test_what_needs_an_extra_says_so_and_hides_no_other_error():
+    needs = r"^the door needs an extra: flask is not installed"
+    with pytest.raises(ModuleNotFoundError, match=needs) as told, needs_extra("the door"):
+        raise ModuleNotFoundError("No module named 'flask'", name="flask")
+    assert told.value.name == "flask"
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'shop'$"), needs_extra("the door"):
+        raise ModuleNotFoundError("No module named 'shop'", name="shop")
 
 
 def test_the_extras_are_those_of_the_project():
