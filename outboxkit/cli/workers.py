@@ -98,7 +98,8 @@ async def _consume(
                 await worker.run(stop)
             return 0
         done = await worker.drain(stop)
-    counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or "nothing to do"
+    nothing = "nothing to do" if done.paused is None else "nothing done"
+    counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or nothing
     typer.echo(counted + (f"; {done.postponed} wait for a later retry" if done.postponed else ""))
     if done.paused is not None:
         typer.echo(str(done.paused), err=True)

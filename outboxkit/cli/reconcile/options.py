@@ -116,6 +116,10 @@ def with_terms(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         now = utc_now()
         first, last = point_in_time("--since", since, now), point_in_time("--until", until, now)
+        if first is not None and first >= min(last or now, now):
+            raise ConfigurationError(
+                f"--since is {since}: a past time before --until is accepted, such as 1d or 2026-03-01T12:00Z"
+            )
         terms = Terms(
             since=first or now,
             until=last or now + timedelta(days=1),  # the database's clock may be ahead; it ends at its own present time

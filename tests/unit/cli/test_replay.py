@@ -64,7 +64,7 @@ def test_messages_of_another_destination_are_asked_for(run: Run, kept: None, eng
         )
     ask = ("replay", "--to-queue", "q", "--dry-run", "--database-url", database_url)
     assert run(*ask).out.startswith("2 messages for queue q, ")
-    assert run(*ask, "--destination", "payments").out.startswith("1 messages for queue q, ")
+    assert run(*ask, "--destination", "payments").out.startswith("1 message for queue q, ")
 
 
 def test_it_asks_first(run: Run, kept: None, database_url: str, monkeypatch: pytest.MonkeyPatch):

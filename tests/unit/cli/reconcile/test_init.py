@@ -185,3 +185,14 @@ def test_what_is_wrong_is_named_without_secrets(run: Run, database_url: str, tmp
         assert f"{option}-file" in ended.err or "OUTBOXKIT_DATABASE_URL" in ended.err
     ended = run("reconcile", "--producer", database_url, "--consumer", database_url, "--margin", "soon")
     assert (ended.code, "--margin is 'soon'" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(("--since", "2999-01-01T00:00Z"), "2999-01-01"), (("--since", "1d", "--until", "2d"), "--since is 1d")],
+)
+def test_a_span_without_a_past_is_refused(reconcile: Any, options: tuple[str, ...], told: str):
+    ended = reconcile(*options)
+    assert (ended.code, ended.out) == (2, "")
+    assert told in ended.err
+    assert "before --until is accepted" in ended.err
