@@ -113,9 +113,7 @@ class Publishing:
             raise
         except asyncio.CancelledError as error:
             raise _as_outage(error) from error
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a publisher may be an application's own
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a publisher may be an application's own
             await self._publisher.close()
             await self.connect()
             if len(messages) == 1:
