@@ -84,7 +84,9 @@ def test_a_row_waits_for_one_thing(row: dict[str, Any], around: Surroundings, ki
 def test_what_waits_for_long_behind_a_relay_that_is_connected_has_a_cure():
     """It may hang. What came just now, or waits on SQLite, needs none."""
     old, ended = NOW - timedelta(minutes=1), "end its process: its supervisor starts it again"
-    beside = "meanwhile a relay beside it moves what waits and is not locked: outboxkit relay --destination mail --drain"
+    beside = (
+        "meanwhile a relay beside it moves what waits and is not locked: outboxkit relay --destination mail --drain"
+    )
     late = waiting(message=identity(destination="mail", created_at=old), around=Surroundings(relays=1))
     cure = reasons.why_it_waits(late, NOW).cure
     assert ended in cure[0]
