@@ -9,7 +9,6 @@ from outboxkit.cli.status.report import Effects, OfDestination, ParkedKeys, Retr
 from outboxkit.cli.wording import Count
 from tests.unit.cli.status.reports import CALM, NOW, RELAY, holder, outbox, status
 
-
 LOOK = "run `outboxkit doctor`, and read its log"
 
 
