@@ -120,8 +120,8 @@ def _of_late(backlog: Backlog, names: Sequence[str] | None) -> Diagnosis:
             f"{'is' if len(relays) == 1 else 'are'} connected.",
             why=_UNPUBLISHED,
             cure="Read the relay's log: it says which server is away, or what it refuses. The broker's findings of "
-            "doctor may name the cause. If the log stands still, end the relay's process: its supervisor starts it again, and "
-            "nothing is lost. Meanwhile a relay beside it moves what waits and is not locked:",
+            "doctor may name the cause. If the log stands still, end the relay's process: its supervisor starts it "
+            "again, and nothing is lost. Meanwhile a relay beside it moves what waits and is not locked:",
             commands=(f"{command} --drain",),
         )
     return problem(
