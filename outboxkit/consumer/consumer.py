@@ -206,6 +206,11 @@ class Consumer:
 
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
+        with metrics.observed(self._measurements.gauges()):
+            return await self._prepared(stop, wait=wait)
+
+    async def _prepared(self, stop: asyncio.Event, *, wait: bool) -> int:
+        """Get ready, and dispatch. An outage is waited out at each step."""
         self._reports.starts(
             self.handlers,
             exchange=getattr(self._subscriber, "exchange", None),
@@ -225,7 +230,7 @@ class Consumer:
             background.append(asyncio.create_task(self.watchdog.run()))
         tables = self.tables.observed() if self.tables is not None else nullcontext()
         try:
-            with metrics.observed(self._measurements.gauges()), tables:
+            with tables:
                 async with self._watch.watching():
                     return await self._reconnecting(stop, wait=wait)
         except asyncio.CancelledError:

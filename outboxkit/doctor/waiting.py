@@ -116,10 +116,12 @@ def _of_late(backlog: Backlog, names: Sequence[str] | None) -> Diagnosis:
     if relays := _relays(backlog, names):
         return problem(
             "relay-stuck",
-            f"{_waits(backlog)}, though {many(len(relays), 'session')} of a relay for it is connected.",
+            f"{_waits(backlog)}, though {many(len(relays), 'session')} of a relay for it "
+            f"{'is' if len(relays) == 1 else 'are'} connected.",
             why=_UNPUBLISHED,
             cure="Read the relay's log: it says which server is away, or what it refuses. The broker's findings of "
-            "doctor may name the cause. If the log stands still, restart the relay:",
+            "doctor may name the cause. If the log stands still, end the relay's process: its supervisor starts it "
+            "again, and nothing is lost. Meanwhile a relay beside it moves what waits and is not locked:",
             commands=(f"{command} --drain",),
         )
     return problem(

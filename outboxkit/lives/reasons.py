@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from shlex import quote
 
 from outboxkit.failures import printable
@@ -14,6 +14,9 @@ from outboxkit.tables import PARKED
 NAMES = 120
 COUNTED = 10_000
 OUR_RELAY = "outboxkit relay"
+LONG = timedelta(minutes=1)
+"""The time after which a relay that is connected may hang."""
+HANGING = "if the relay's log stands still, end its process: its supervisor starts it again, and nothing is lost"
 UNROUTABLE = "unroutable"
 """The reason of a dead letter that no queue wanted, as the relay writes it."""
 
@@ -50,7 +53,7 @@ def why_it_waits(row: Waiting, now: datetime) -> Explanation:
     """The one thing that a row of the outbox waits for."""
     around = row.around
     if around.lock is not None:
-        return _locked(row, around.lock)
+        return _locked(row, around.lock, now)
     if around.parking is not None:
         return _parked(row, around.parking)
     if around.held is not None:
@@ -59,7 +62,7 @@ def why_it_waits(row: Waiting, now: datetime) -> Explanation:
         return Explanation("paused", str(around.pause), row.database, (f"outboxkit resume relay{_option(row)}",))
     if row.due_at is not None:
         return _until(row, row.due_at, now)
-    return _ready(row) if around.ready is None else _behind(row, around.ready)
+    return _ready(row, now) if around.ready is None else _behind(row, around.ready)
 
 
 def _until(row: Waiting, due_at: datetime, now: datetime) -> Explanation:
@@ -74,13 +77,14 @@ def _until(row: Waiting, due_at: datetime, now: datetime) -> Explanation:
     if due_at > now:
         why = "it waited behind a message of its key, and is" if row.held else "it is delayed by its deliver_at, and"
         return Explanation("delayed", f"{why} due at {written(due_at)}", row.database)
-    return _ready(row)
+    return _ready(row, now)
 
 
-def _locked(row: Waiting, lock: Lock) -> Explanation:
+def _locked(row: Waiting, lock: Lock, now: datetime) -> Explanation:
     since = f", since {written(lock.since)}" if lock.since is not None else ""
     if (lock.name or "").startswith(OUR_RELAY):
-        return Explanation("locked", f"a relay has it in hand: session {lock.pid}{since}", row.database)
+        cure = (HANGING,) if _is_long(lock.since, now) else ()
+        return Explanation("locked", f"a relay has it in hand: session {lock.pid}{since}", row.database, cure)
     text = f"session {lock.pid} ({legible(lock.name)}) has locked its row{since}, and relays skip it until that ends"
     return Explanation(
         "locked", text, row.database, (f"end that transaction, or SELECT pg_terminate_backend({lock.pid})",)
@@ -108,14 +112,21 @@ def _behind(row: Waiting, first: Neighbour) -> Explanation:
     return Explanation("behind", text, row.database, (f"outboxkit trace {legible(first.message_id)}",))
 
 
-def _ready(row: Waiting) -> Explanation:
+def _ready(row: Waiting, now: datetime) -> Explanation:
     destination = row.message.destination or DEFAULT_DESTINATION
     many = f"more than {COUNTED}" if row.around.ahead > COUNTED else str(row.around.ahead)
     ahead = f"{many} messages to {legible(destination)} are before it" if row.around.ahead else "it is the next one"
     if row.around.relays == 0:
         text = f"no relay is connected to this database; {ahead}"
         return Explanation("no relay", text, row.database, (_relay(row),))
-    return Explanation("ready", f"it waits for the relay of {legible(destination)}; {ahead}", row.database)
+    beside = f"meanwhile a relay beside it moves what waits and is not locked: {_relay(row)} --drain"
+    is_late = row.around.relays is not None and _is_long(row.due_at or row.message.created_at, now)
+    text = f"it waits for the relay of {legible(destination)}; {ahead}"
+    return Explanation("ready", text, row.database, (HANGING, beside) if is_late else ())
+
+
+def _is_long(since: datetime | None, now: datetime) -> bool:
+    return since is not None and now - since >= LONG
 
 
 def _relay(row: Waiting) -> str:

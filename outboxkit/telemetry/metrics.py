@@ -84,6 +84,7 @@ def measure(metric: Metric, value: float, attributes: Mapping[str, str] = NONE) 
 @contextmanager
 def observed(readers: Mapping[Metric, Read]) -> Iterator[None]:
     """Have these gauges read while the block runs, whenever somebody collects."""
+    is_on()  # which makes the instruments, long before a process that waits out an outage records anything
     for metric, read in readers.items():
         _readers.setdefault(metric, []).append(read)
     try:

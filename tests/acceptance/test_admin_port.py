@@ -81,6 +81,24 @@ def test_an_outage_makes_a_worker_not_ready_and_leaves_it_live(deployment: Deplo
         assert worker.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("relay", b'\noutboxkit_relay_connected{server="database"} 0.0\n'),
+        ("consumer", b'\noutboxkit_consumer_in_flight{queue="'),
+    ],
+    ids=["relay", "consumer"],
+)
+def test_a_worker_is_measured_in_an_outage_that_lasts_since_its_start(deployment: Deployment, name: str, line: bytes):
+    with proxied(str_url(deployment)) as (database, url):
+        database.refuse()
+        worker = deployment.start(name, *([HANDLERS] if name == "consumer" else []), **ANY, OUTBOXKIT_DATABASE_URL=url)
+        address = address_of(worker)
+        worker.wait_for("database is away, waiting")
+        eventually(lambda: get(address, "/metrics").body, lambda body: line in body)
+        assert worker.stop() == 0
+
+
 def str_url(deployment: Deployment) -> str:
     return deployment.engine.url.render_as_string(hide_password=False)
 

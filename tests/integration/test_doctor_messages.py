@@ -48,6 +48,12 @@ def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:
         (finding,) = look(postgresql_url, waiting.check_relays, thresholds=Thresholds())
     assert (finding.code, finding.severity) == ("relay-stuck", "problem")
     assert "though 1 session of a relay for it is connected" in finding.what
+    assert "end the relay's process: its supervisor starts it again" in finding.cure
+    assert "Meanwhile a relay beside it moves what waits" in finding.cure
+    assert finding.commands == ("outboxkit relay --drain",)
+    with connected(postgresql_url, name="outboxkit relay"), connected(postgresql_url, name="outboxkit relay"):
+        (finding,) = look(postgresql_url, waiting.check_relays, thresholds=Thresholds())
+    assert "though 2 sessions of a relay for it are connected" in finding.what
 
 
 def test_a_relay_that_is_paused_is_not_missed(postgresql_url: str) -> None:

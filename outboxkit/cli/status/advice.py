@@ -15,6 +15,8 @@ from outboxkit.statements import activity
 RIGHT = "pg_read_all_stats"
 """The role whose members see all of the other roles' sessions; pg_monitor includes it."""
 
+UNROUTABLE = "unroutable"
+"""The beginning of the error of a message that no queue wanted, as the relay writes it."""
 _RELAY, _CONSUMER = "outboxkit relay", "outboxkit consumer"
 
 
@@ -57,6 +59,7 @@ FAR_BEHIND = 10_000
 def advise(report: Status) -> Iterator[str]:
     """A line for each thing that is wrong."""
     yield from _waiting(report)
+    yield from _retried(report)
     keys = report.outbox.parked_keys.count
     if keys.value:
         yield f"{many(keys, 'key is', 'keys are')} parked: see `outboxkit dead list`, then replay or discard"
@@ -92,12 +95,23 @@ def _waiting(report: Status) -> Iterator[str]:
         if not report.sessions.relays:
             yield f"no relay is connected, and messages wait for {span(age)}: start `outboxkit relay`"
         else:
-            yield f"messages wait for {span(age)} though a relay is connected: read its log"
+            yield f"messages wait for {span(age)} though a relay is connected: run `outboxkit doctor`, and read its log"
     for name, there in by_destination.items():
         if name not in {DEFAULT_DESTINATION, *paused} and (there.oldest_age_seconds or 0) >= PATIENCE:
             waits = f"messages to {printable_name(name)} wait for {span(there.oldest_age_seconds or 0)}"
             relay = f"outboxkit relay --destination {quote(printable_name(name))}"
             yield f"{waits}: read the log of its relay, or start `{relay}`"
+
+
+def _retried(report: Status) -> Iterator[str]:
+    """A line for each destination whose messages wait for a retry."""
+    for each in report.outbox.retried:
+        to = "" if each.destination == DEFAULT_DESTINATION else f" to {printable_name(each.destination)}"
+        waits = f"{many(each.waiting, f'message{to} waits', f'messages{to} wait')} for a retry"
+        if not to and each.last_error.startswith(UNROUTABLE):
+            yield f"{waits}, as no queue is bound for the type: start its consumer, which binds its queue"
+        else:
+            yield f"{waits}: mend what the error names, and see `outboxkit doctor`; they go by themselves"
 
 
 def is_held_back(vacuum: Vacuum) -> bool:

@@ -1,6 +1,7 @@
 """The reason for which a message is where it is."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -78,6 +79,22 @@ def test_a_row_waits_for_one_thing(row: dict[str, Any], around: Surroundings, ki
     assert text in reason.text
     assert cure in "".join(reason.cure)
     assert bool(cure) is bool(reason.cure)
+
+
+def test_what_waits_for_long_behind_a_relay_that_is_connected_has_a_cure():
+    """It may hang. What came just now, or waits on SQLite, needs none."""
+    old, ended = NOW - timedelta(minutes=1), "end its process: its supervisor starts it again"
+    beside = (
+        "meanwhile a relay beside it moves what waits and is not locked: outboxkit relay --destination mail --drain"
+    )
+    late = waiting(message=identity(destination="mail", created_at=old), around=Surroundings(relays=1))
+    cure = reasons.why_it_waits(late, NOW).cure
+    assert ended in cure[0]
+    assert cure[1:] == (beside,)
+    assert reasons.why_it_waits(replace(late, due_at=NOW - SECOND), NOW).cure == ()
+    assert reasons.why_it_waits(replace(late, around=Surroundings()), NOW).cure == ()
+    locked = waiting(around=Surroundings(lock=Lock(7, "outboxkit relay", old)))
+    assert ended in reasons.why_it_waits(locked, NOW).cure[0]
 
 
 def test_the_relay_of_a_destination_is_named():

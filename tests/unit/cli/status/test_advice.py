@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from outboxkit.cli.status.advice import advise, is_held_back
-from outboxkit.cli.status.report import Effects, OfDestination, ParkedKeys, Sessions, Vacuum
+from outboxkit.cli.status.report import Effects, OfDestination, ParkedKeys, Retried, Sessions, Vacuum
 from outboxkit.cli.wording import Count
 from tests.unit.cli.status.reports import CALM, NOW, RELAY, holder, outbox, status
+
+LOOK = "run `outboxkit doctor`, and read its log"
 
 
 def test_nothing_is_wrong():
@@ -22,7 +24,7 @@ def test_messages_wait_and_no_relay_is_there():
 
 def test_messages_wait_though_a_relay_is_there():
     found = status(outbox=outbox(pending=Count(3), age=190), sessions=Sessions((RELAY,), (), ()))
-    assert list(advise(found)) == ["messages wait for 3 min 10 s though a relay is connected: read its log"]
+    assert list(advise(found)) == ["messages wait for 3 min 10 s though a relay is connected: " + LOOK]
 
 
 @pytest.mark.parametrize("age", [None, 0, 59.9])
@@ -47,6 +49,16 @@ def test_each_destination_has_a_relay_of_its_own():
     assert "--destination payments`" in line
     only = replace(found, outbox=replace(found.outbox, by_destination={"payments": waits(1)}))
     assert list(advise(only)) == []
+
+
+def test_messages_that_wait_for_a_retry_have_a_cure():
+    """A queue is bound by its consumer; what else an error names is to be mended."""
+    unbound = Retried("default", Count(2), "unroutable: NO_ROUTE")
+    full, away = Retried("default", Count(1), "rejected: the queue is full"), Retried("mail", Count(1), "status 503")
+    (no_queue, *others) = advise(status(outbox=replace(outbox(), retried=(unbound, full, away))))
+    assert no_queue.startswith("2 messages wait for a retry, as no queue is bound for the type: start its consumer")
+    assert others[0].startswith("1 message waits for a retry: mend what the error names, and see `outboxkit doctor`")
+    assert others[1].startswith("1 message to mail waits for a retry: mend what the error names")
 
 
 def test_what_nobody_knows_of_an_effect():
