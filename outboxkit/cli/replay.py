@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import compose, process
 from outboxkit.brokers import Publisher
 from outboxkit.cli.options import DATABASE, PROCESS, By, point_in_time, with_settings
-from outboxkit.cli.wording import now_and_then
+from outboxkit.cli.wording import many, now_and_then
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
 from outboxkit.outage import utc_now
@@ -141,7 +141,7 @@ def _described(messages: KeptMessages, queue: str, handlers: tuple[str, ...]) ->
     between = f"published from {_written(messages.first)} to {_written(messages.last)}"
     alone = f" and its handlers {', '.join(handlers)} alone" if handlers else ""
     absent = f"; of the ids, {messages.absent} are not kept" if messages.absent else ""
-    return f"{messages.count} messages for queue {queue}{alone}, {between}{absent}"
+    return f"{many(messages.count, 'message')} for queue {queue}{alone}, {between}{absent}"
 
 
 async def _find(settings: Settings, selection: ReplaySelection) -> KeptMessages:

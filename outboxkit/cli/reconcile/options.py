@@ -116,6 +116,9 @@ def with_terms(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         now = utc_now()
         first, last = point_in_time("--since", since, now), point_in_time("--until", until, now)
+        if first is not None and first > now:
+            accepted = "a moment that has passed, or a duration such as 1d for a day ago"
+            raise ConfigurationError(f"--since is {since!r}: it is in the future; {accepted} is accepted")
         terms = Terms(
             since=first or now,
             until=last or now + timedelta(days=1),  # the database's clock may be ahead; it ends at its own present time

@@ -45,7 +45,7 @@ def test_a_dry_run_says_what_would_happen_and_needs_no_broker(run: Run, kept: No
 )
 def test_what_is_wanted(run: Run, kept: None, database_url: str, options: tuple[str, ...], count: int):
     ended = run("replay", "--to-queue", "q", *options, "--dry-run", "--database-url", database_url)
-    assert ended.out.startswith(f"{count} messages for queue q, ")
+    assert ended.out.startswith(f"{count} message{'s' * (count != 1)} for queue q, ")
 
 
 @pytest.mark.parametrize("options", [("--type", "X"), ("--key", "k"), ("--since", "2h"), ("--until", "2020-01-01")])
@@ -64,7 +64,7 @@ def test_messages_of_another_destination_are_asked_for(run: Run, kept: None, eng
         )
     ask = ("replay", "--to-queue", "q", "--dry-run", "--database-url", database_url)
     assert run(*ask).out.startswith("2 messages for queue q, ")
-    assert run(*ask, "--destination", "payments").out.startswith("1 messages for queue q, ")
+    assert run(*ask, "--destination", "payments").out.startswith("1 message for queue q, ")
 
 
 def test_it_asks_first(run: Run, kept: None, database_url: str, monkeypatch: pytest.MonkeyPatch):

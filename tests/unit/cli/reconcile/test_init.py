@@ -127,7 +127,7 @@ def test_the_command_replays_exactly_what_is_missing(
     name, *arguments = shlex.split(command)
     assert name == "outboxkit"
     again = run(*arguments, "--dry-run", "--database-url", database_url)
-    assert again.out.startswith(f"{len(missing)} messages for queue q and its handlers H alone, published from")
+    assert again.out.startswith(f"{len(missing)} message{'s' * (len(missing) != 1)} for queue q and its handlers H alone, published from")
     assert "not kept" not in again.out
     files = [path.read_text().splitlines() for path in (tmp_path.glob("missing/*"))]
     assert files == ([missing] if missing != FEW else [])
@@ -185,3 +185,9 @@ def test_what_is_wrong_is_named_without_secrets(run: Run, database_url: str, tmp
         assert f"{option}-file" in ended.err or "OUTBOXKIT_DATABASE_URL" in ended.err
     ended = run("reconcile", "--producer", database_url, "--consumer", database_url, "--margin", "soon")
     assert (ended.code, "--margin is 'soon'" in ended.err) == (2, True)
+
+
+def test_the_future_is_refused(reconcile: Any):
+    ended = reconcile("--since", "2999-01-01T12:00Z")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("outboxkit: --since is '2999-01-01T12:00Z': it is in the future; a moment that has ")

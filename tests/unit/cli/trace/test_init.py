@@ -103,10 +103,18 @@ def test_nothing_is_known(run: Run, database_url: str):
     assert (document["asked"], document["messages"]) == ({"key": "k"}, [])
 
 
-@pytest.mark.parametrize("arguments", [(), ("m", "--key", "k"), ("--key", "k", "--correlation", "c")])
-def test_one_thing_is_asked_for(run: Run, database_url: str, arguments: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ((), "none was given"),
+        (("m", "--key", "k"), "2 were given"),
+        (("m", "--key", "k", "--correlation", "c"), "3 were given"),
+    ],
+)
+def test_one_thing_is_asked_for(run: Run, database_url: str, arguments: tuple[str, ...], found: str):
     ended = run("trace", *arguments, "--database-url", database_url)
-    assert (ended.code, ended.err) == (2, "outboxkit: one of a message's ID, --key and --correlation is accepted\n")
+    said = f"outboxkit: exactly one of a message's ID, --key and --correlation is accepted; {found}\n"
+    assert (ended.code, ended.err) == (2, said)
 
 
 @pytest.mark.parametrize("url", ["mysql://u:topsecret@h/d", "postgresql://u:top@secret@h/d", "topsecret"])
