@@ -34,7 +34,7 @@ PIPED_WIDTH = 1000
 
 Since = Annotated[
     str | None,
-    typer.Option("--since", metavar="WHEN", help="Only actions that began since: 2026-03-01T12:00Z, or 7d for 7 d ago."),
+    typer.Option("--since", metavar="WHEN", help="Only actions that began since: 2026-03-01T12:00Z, or 7d."),
 ]
 Limit = Annotated[
     int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)

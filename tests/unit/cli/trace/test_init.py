@@ -11,6 +11,7 @@ from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, outbox, tables
+from outboxkit.urls import shown
 from tests.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
@@ -140,3 +141,10 @@ def test_a_circle_of_causes_ends(run: Run, database_url: str):
         write(database_url, (tables.published, row))
     ended = run("trace", "a", "--database-url", database_url)
     assert "caused        └─ OrderConfirmed b: published\n" in ended.out
+
+
+def test_an_error_names_its_database(run: Run, database_url: str, empty_url: str):
+    Path(empty_url.removeprefix("sqlite:///")).touch()
+    ended = run("trace", "m", "--database-url", database_url, "--also", empty_url)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(f"outboxkit: {shown(empty_url)}: the outboxkit tables are missing")
