@@ -98,7 +98,7 @@ def _shown() -> Iterator[Show]:
 
 
 def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
-    yield f"inbox: {done.inbox} rows forgotten"
+    yield f"inbox: {many(done.inbox, 'row')} forgotten"
     yield from _dropped("inbox", done.inbox_days_dropped)
     yield from _added("inbox", done.inbox_days_made)
     if settings.dead_retention is not None:
@@ -112,7 +112,7 @@ def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
     if settings.published_retention is None:
         return
     yield from _dropped("published", done.days_dropped)
-    yield f"published: {done.published} rows forgotten that were in no day's partition"
+    yield f"published: {many(done.published, 'row')} forgotten that were in no day's partition"
     yield from _added("published", done.days_made)
 
 

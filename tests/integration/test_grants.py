@@ -96,7 +96,7 @@ def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_ur
         connection.execute("UPDATE outboxkit_inbox SET processed_at = processed_at - interval '1 year'")
         connection.execute("UPDATE outboxkit_published SET published_at = published_at - interval '1 day'")
     pruned = run("shop_operator", "outboxkit prune --published-retention 7d").splitlines()
-    assert pruned[0] == "inbox: 1 rows forgotten"
+    assert pruned[0] == "inbox: 1 row forgotten"
     assert "partitions made" in pruned[-1]
     replayed = run("shop_operator", f"outboxkit replay --to-queue {broker.queue} --yes")
     assert replayed.endswith("replayed 1 of 1")
@@ -298,3 +298,13 @@ def test_what_needs_more_is_named(roles: dict[str, str], postgresql_url: str):
             work()
         assert owner.execute("SELECT count(*) FROM outboxkit_outbox").fetchone() == (0,)
     engine.dispose()
+
+
+def test_the_operator_traces_and_reconciles(run: Run, broker: PlainClient):
+    consume = f"outboxkit consume shop.handlers --queue {broker.queue} --drain"
+    run("shop_consumer", consume)
+    run("shop_writer", "python -m shop.orders")
+    run("shop_relay", "outboxkit relay --drain", PUBLISHED_RETENTION="7d")
+    run("shop_consumer", consume)
+    assert "HandleOrderConfirmed" in run("shop_operator", "outboxkit trace --key order-1")
+    assert "HandleOrderConfirmed" in run("shop_operator", "outboxkit reconcile --margin 1ms")

@@ -17,8 +17,8 @@ def test_it_forgets_what_is_old_enough_and_says_how_much(run: Run, engine: Engin
                 insert(tables.inbox).values(**row, processed_at=datetime.now(UTC) - timedelta(days=days))
             )
     for arguments, said, left in (
-        (("--inbox-retention", "30d"), "inbox: 1 rows forgotten\n", ["1d", "20d"]),
-        ((), "inbox: 1 rows forgotten\n", ["1d"]),
+        (("--inbox-retention", "30d"), "inbox: 1 row forgotten\n", ["1d", "20d"]),
+        ((), "inbox: 1 row forgotten\n", ["1d"]),
         ((), "inbox: 0 rows forgotten\n", ["1d"]),
     ):
         ended = run("prune", "--database-url", database_url, *arguments)
@@ -63,7 +63,7 @@ def test_a_row_is_kept_for_as_much_longer_as_clocks_may_be_apart(run: Run, engin
             moment = datetime.now(UTC) - timedelta(days=14, minutes=minutes)
             connection.execute(insert(tables.inbox).values(row | {"message_id": str(minutes), "processed_at": moment}))
     ended = run("prune", "--database-url", database_url)
-    assert (ended.code, ended.out) == (0, "inbox: 1 rows forgotten\n")
+    assert (ended.code, ended.out) == (0, "inbox: 1 row forgotten\n")
     assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["3"]
 
 

@@ -31,7 +31,7 @@ def test_prune_counts_on_a_terminal(run: Run, engine: Engine, database_url: str,
     with engine.begin() as connection:
         connection.execute(insert(tables.inbox).values(**row))
     terminal = on_terminal(monkeypatch)
-    assert run("prune", "--database-url", database_url).out == "inbox: 1 rows forgotten\n"
+    assert run("prune", "--database-url", database_url).out == "inbox: 1 row forgotten\n"
     assert "forgotten: 1 inbox rows and 0 days, 0 dead letters" in terminal.getvalue()
 
 
