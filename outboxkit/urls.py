@@ -1,6 +1,8 @@
 """URLs of databases and brokers, and addresses to listen on: which are accepted, and which parts may be printed."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -8,6 +10,8 @@ from urllib.parse import urlsplit
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+NOTE = "database "
+"""The beginning of a note by which an error names its database."""
 DATABASES = "postgresql+psycopg://user:password@host/name or sqlite:///path"
 ESCAPED = "an @ in a user or a password is written %40, a / %2F, a ? %3F and a # %23"
 _OF_DATABASES, _HTTP = ("postgresql", "postgres", "sqlite"), ("http", "https")
@@ -191,6 +195,16 @@ def shown(url: str | URL) -> str:
     if isinstance(url, URL):
         return _database(url)
     return ", ".join(_one(each.strip()) for each in (url.split(",") if url.startswith("amqp") else [url]))
+
+
+@contextmanager
+def naming(url: str | URL) -> Iterator[None]:
+    """An error inside names this database: it gets the note `shown(url)`, which `compose.explain` prints."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{NOTE}{shown(url)}")
+        raise
 
 
 def file_of(url: str) -> str | None:

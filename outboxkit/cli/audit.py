@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -15,10 +15,10 @@ from sqlalchemy import Connection
 
 from outboxkit import audit, compose, partitions, schema
 from outboxkit.cli.listing import Plain, PlainGroup
-from outboxkit.cli.options import DATABASE, AsJson, with_settings
+from outboxkit.cli.options import DATABASE, AsJson, point_in_time, with_settings
 from outboxkit.cli.wording import number, printable_name
-from outboxkit.errors import ConfigurationError
-from outboxkit.settings import Settings, parse_duration
+from outboxkit.outage import utc_now
+from outboxkit.settings import Settings
 
 app = typer.Typer(
     cls=PlainGroup,
@@ -27,13 +27,14 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     help="List the actions of operators.",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or settings.",
+    epilog="Example: outboxkit audit list --since 7d. Exit codes: 0 done, 1 failed, 2 wrong usage or settings.",
 )
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 PIPED_WIDTH = 1000
 
 Since = Annotated[
-    str | None, typer.Option("--since", metavar="DURATION", help="Only actions that began since then, such as 7d.")
+    str | None,
+    typer.Option("--since", metavar="WHEN", help="Only actions that began since: 2026-03-01T12:00Z, or 7d."),
 ]
 Limit = Annotated[
     int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)
@@ -48,7 +49,7 @@ def list_actions(settings: Settings, *, since: Since = None, limit: Limit = 50, 
 
     Example: outboxkit audit list --since 7d
     """
-    actions = asyncio.run(_read(settings, _age(since), limit))
+    actions = asyncio.run(_read(settings, since, limit))
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(actions)).decode() + "\n")
     elif not actions:
@@ -65,19 +66,13 @@ def _group() -> None:
 app.command("list", cls=Plain, short_help="List the actions of operators, the newest first.")(list_actions)
 
 
-def _age(text: str | None) -> timedelta | None:
-    try:
-        return None if text is None else parse_duration(text)
-    except ValueError as error:
-        raise ConfigurationError(f"--since is {text!r}: {error}") from None
-
-
-async def _read(settings: Settings, age: timedelta | None, limit: int) -> list[audit.AuditedAction]:
+async def _read(settings: Settings, text: str | None, limit: int) -> list[audit.AuditedAction]:
+    point_in_time("--since", text, utc_now())  # a bad value is refused without a database
     engine = compose.database(settings, name="outboxkit audit")
     try:
         async with engine.connect() as connection:
             await connection.run_sync(schema.check)
-            since = BEGINNING if age is None else await partitions.clock(connection) - age
+            since = point_in_time("--since", text, await partitions.clock(connection)) or BEGINNING
 
             def read(plain: Connection) -> list[audit.AuditedAction]:
                 return audit.read_actions(plain, since=since, limit=limit)

@@ -12,9 +12,13 @@ from outboxkit import compose, pauses, schema, statements
 from outboxkit.cli.options import DATABASE, By, with_settings
 from outboxkit.cli.wording import printable_name
 from outboxkit.errors import ConfigurationError
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.settings import Settings, parse_duration
 
 T = TypeVar("T")
+
+FEW = {"limit": 100, "most": 20}
+"""The parked dead letters and the destinations among which a name is looked for, at most."""
 
 What = Annotated[
     str, typer.Argument(metavar="relay|QUEUE", help="The relay, or a queue's name; queue:relay is a queue named relay.")
@@ -37,15 +41,17 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
     ours, lasts = _what(what, settings), _lasts(for_)
 
     def begin(connection: Connection) -> tuple[pauses.Pause, list[str]]:
-        known = connection.execute(statements.activity.of_all_queues()).scalars().all()
-        return pauses.pause_process(connection, *ours, why=why, by=by, lasts=lasts), list(known)
+        begun = pauses.pause_process(connection, *ours, why=why, by=by, lasts=lasts)
+        if begun.process == pauses.RELAY:
+            known = connection.execute(statements.status.destinations(), FEW).scalars().all()
+        else:
+            known = connection.execute(statements.activity.of_all_queues()).scalars().all()
+        return begun, list(known)
 
     begun, known = asyncio.run(_in_transaction(settings, "outboxkit pause", begin))
     typer.echo(str(begun))
-    if begun.process == pauses.CONSUMER and begun.name not in known:
-        names = f"consumers of {', '.join(sorted(known))} are" if known else "no consumer is"
-        note = f"no consumer of {begun.what} was seen on this database, {names}"
-        typer.echo(f"outboxkit: {printable_name(note)}", err=True)
+    if begun.name not in (*known, DEFAULT_DESTINATION if begun.process == pauses.RELAY else None):
+        typer.echo(f"outboxkit: {printable_name(_doubt(begun, sorted(known)))}", err=True)
 
 
 @with_settings(*DATABASE, "destination")
@@ -64,6 +70,15 @@ def resume(settings: Settings, what: What, *, by: By = None) -> None:
         typer.echo(f"{printable_name(pauses.what_of(process, name))} was not paused")
     else:
         typer.echo(f"{printable_name(ended.what)} goes on; it was paused {ended.terms}")
+
+
+def _doubt(begun: pauses.Pause, known: list[str]) -> str:
+    """The sentence that the name may be a typo."""
+    if begun.process == pauses.RELAY:
+        names = f"messages to {', '.join(known)} do" if known else "nothing does"
+        return f"no message to destination {begun.name} waits in this database, {names}: is the name right?"
+    names = f"consumers of {', '.join(known)} are" if known else "no consumer is"
+    return f"no consumer of {begun.what} was seen on this database, {names}"
 
 
 def _what(what: str, settings: Settings) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import admin, compose, process, queues
+from outboxkit import admin, compose, logs, process, queues
 from outboxkit.cli.options import ADMIN, BROKER, DATABASE, PROCESS, with_settings
 from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
@@ -38,6 +38,7 @@ def relay(settings: Settings, *, drain: Drain = False) -> None:
 
 
 async def _relay(settings: Settings, stop: asyncio.Event, *, drain: bool) -> int:
+    _warn(settings, drain=drain)
     async with compose.relay(settings) as worker:
         if not drain:
             async with admin.serving(settings, worker):
@@ -69,6 +70,12 @@ def _summary(done: Drained) -> str:
     return "\n".join(lines)
 
 
+def _warn(settings: Settings, *, drain: bool) -> None:
+    if drain and settings.admin_port is not None:
+        reason = "a command with --drain opens none; its exit code tells how it went"
+        logs.logger().warning("no admin port", reason=reason, admin_port=str(settings.admin_port))
+
+
 @with_settings(
     *("queue", "bind", "declare", *DATABASE, *BROKER),
     *("readers", "concurrency", "consume_batch_size", "ordered"),
@@ -92,13 +99,14 @@ def consume(settings: Settings, modules: Modules, *, drain: Drain = False) -> No
 async def _consume(
     settings: Settings, handlers: list[Handler], wiring: Wiring, stop: asyncio.Event, *, drain: bool
 ) -> int:
+    _warn(settings, drain=drain)
     async with compose.consumer(settings, handlers, wiring=wiring, drain=drain) as worker:
         if not drain:
             async with admin.serving(settings, worker):
                 await worker.run(stop)
             return 0
         done = await worker.drain(stop)
-    nothing = "nothing to do" if done.paused is None else "nothing done"
+    nothing = "nothing to do" if done.paused is None else "nothing handled"
     counted = ", ".join(f"{outcome} {count}" for outcome, count in sorted(done.outcomes.items())) or nothing
     typer.echo(counted + (f"; {done.postponed} wait for a later retry" if done.postponed else ""))
     if done.paused is not None:

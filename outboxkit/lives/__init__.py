@@ -35,13 +35,15 @@ async def follow(engines: Sequence[AsyncEngine], clue: Clue, *, patience: timede
             if searched.get(number) == frozenset(clue.stories):
                 continue
             searched[number] = frozenset(clue.stories)
-            async with _snapshot(engine).connect() as connection:
-                now = await partitions.clock(connection)
-                archive = archives.setdefault(number, Archive(urls.shown(engine.url), now))
-                await connection.run_sync(find_messages, clue, archive, patience=patience)
+            with urls.naming(engine.url):
+                async with _snapshot(engine).connect() as connection:
+                    now = await partitions.clock(connection)
+                    archive = archives.setdefault(number, Archive(urls.shown(engine.url), now))
+                    await connection.run_sync(find_messages, clue, archive, patience=patience)
     for number, engine in enumerate(engines):
-        async with _snapshot(engine).connect() as connection:
-            await connection.run_sync(find_outcomes, clue, archives[number])
+        with urls.naming(engine.url):
+            async with _snapshot(engine).connect() as connection:
+                await connection.run_sync(find_outcomes, clue, archives[number])
     return list(archives.values())
 
 

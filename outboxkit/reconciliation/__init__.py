@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit import partitions, schema
+from outboxkit import partitions, schema, urls
 from outboxkit.driver_rows import pages
 from outboxkit.lives.reading import registered_handlers
 from outboxkit.reconciliation.merging import Compared, Pair, compare
@@ -69,12 +69,8 @@ class Reconciliation:
         """
         producer, consumer = self._engines
         async with AsyncExitStack() as stack:
-            source = await stack.enter_async_context(_snapshot(producer).connect())
-            sink = source if consumer is producer else await stack.enter_async_context(_snapshot(consumer).connect())
-            for connection in (source, sink):
-                await connection.run_sync(schema.check)
-                if is_server(connection.dialect.name):
-                    await connection.execute(statements.whole_cursors())
+            source = await _opened(stack, producer)
+            sink = source if consumer is producer else await _opened(stack, consumer)
             return await self._compare(source, sink)
 
     async def _compare(self, source: AsyncConnection, sink: AsyncConnection) -> Reconciled:
@@ -159,6 +155,16 @@ def _by_id(rows: Iterable[Row[Any]]) -> defaultdict[str, list[Row[Any]]]:
     for row in rows:
         by_id[row.message_id].append(row)
     return by_id
+
+
+async def _opened(stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
+    """A connection that the stack closes, to tables that this version can read."""
+    with urls.naming(engine.url):
+        connection = await stack.enter_async_context(_snapshot(engine).connect())
+        await connection.run_sync(schema.check)
+        if is_server(connection.dialect.name):
+            await connection.execute(statements.whole_cursors())
+    return connection
 
 
 def _snapshot(engine: AsyncEngine) -> AsyncEngine:

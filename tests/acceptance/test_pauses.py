@@ -60,6 +60,7 @@ def test_a_consumer_is_paused_at_work_restarted_stopped_and_resumed(deployment: 
     again.wait_for("consumer paused")
     drained = run(deployment, "consume", "tests.acceptance.shop", "--drain", code=3)
     assert f"queue {queue} is paused since" in drained
+    assert "nothing to do" not in drained
     assert deployment.effects().total() == 1
     run(deployment, "resume", queue)
     assert set(deployment.wait_for_effects(5).values()) == {1}

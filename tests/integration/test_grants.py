@@ -298,3 +298,13 @@ def test_what_needs_more_is_named(roles: dict[str, str], postgresql_url: str):
             work()
         assert owner.execute("SELECT count(*) FROM outboxkit_outbox").fetchone() == (0,)
     engine.dispose()
+
+
+def test_the_operator_traces_and_reconciles(run: Run, broker: PlainClient):
+    consume = f"outboxkit consume shop.handlers --queue {broker.queue} --drain"
+    run("shop_consumer", consume)
+    run("shop_writer", "python -m shop.orders")
+    run("shop_relay", "outboxkit relay --drain", PUBLISHED_RETENTION="7d")
+    run("shop_consumer", consume)
+    assert "HandleOrderConfirmed" in run("shop_operator", "outboxkit trace --key order-1")
+    assert "HandleOrderConfirmed" in run("shop_operator", "outboxkit reconcile --margin 1ms")

@@ -60,8 +60,9 @@ def trace(
 
     Example: outboxkit trace 019cbd26-8c00-7d3e-9c6c-2f7b1c3f4a55 --also-file consumer.url
     """
-    if sum(each is not None for each in (id_, key, correlation)) != 1:
-        raise ConfigurationError("one of a message's ID, --key and --correlation is accepted")
+    if (count := sum(each is not None for each in (id_, key, correlation))) != 1:
+        reason = "none was given" if count == 0 else f"{count} were given"
+        raise ConfigurationError(f"exactly one of a message's ID, --key and --correlation is accepted; {reason}")
     clue = Clue(message_id=id_, key=key, correlation_id=correlation)
     databases = dict.fromkeys([compose.database_url(settings), *further(also or [], also_file or [])])
     report = asyncio.run(_report(clue, list(databases), _duration(search)))

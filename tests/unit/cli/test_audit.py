@@ -84,6 +84,8 @@ def test_the_newest_since_a_time(run: Run, at: str, engine: Engine):
         connection.execute(update(tables.audit).where(old).values(started_at=datetime.now(UTC) - timedelta(days=8)))
     assert len(json.loads(run("audit", "list", "--since", "7d", "--json").out)) == 2
     assert len(json.loads(run("audit", "list", "--limit", "1", "--json").out)) == 1
+    assert len(json.loads(run("audit", "list", "--since", "2020-01-01T00:00Z", "--json").out)) == 3
+    assert json.loads(run("audit", "list", "--since", "2999-01-01", "--json").out) == []
     ended = run("audit", "list", "--since", "yesterday")
     assert ended.code == 2
     assert "--since is 'yesterday': " in ended.err

@@ -57,7 +57,9 @@ def test_a_queue_may_have_the_name_of_the_other_thing(run: Run, at: str, engine:
 
 
 def test_the_relay_of_another_destination(run: Run, at: str):
-    assert run("pause", "relay", "--destination", "payments", *MOVE).code == 0
+    ended = run("pause", "relay", "--destination", "payments", *MOVE)
+    said = "no message to destination payments waits in this database, nothing does: is the name right?"
+    assert (ended.code, ended.err) == (0, f"outboxkit: {said}\n")
     assert [row["name"] for row in rows(at, tables.pause)] == ["payments"]
     assert run("resume", "relay").out == "the relay of destination default was not paused\n"
 

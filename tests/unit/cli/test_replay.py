@@ -45,7 +45,7 @@ def test_a_dry_run_says_what_would_happen_and_needs_no_broker(run: Run, kept: No
 )
 def test_what_is_wanted(run: Run, kept: None, database_url: str, options: tuple[str, ...], count: int):
     ended = run("replay", "--to-queue", "q", *options, "--dry-run", "--database-url", database_url)
-    assert ended.out.startswith(f"{count} messages for queue q, ")
+    assert ended.out.startswith(f"{count} message{'s' * (count != 1)} for queue q, ")
 
 
 @pytest.mark.parametrize("options", [("--type", "X"), ("--key", "k"), ("--since", "2h"), ("--until", "2020-01-01")])

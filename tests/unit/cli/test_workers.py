@@ -149,6 +149,15 @@ def test_a_relay_of_a_broker(run: Run, database_url: str, started: Started):
     assert started["publish_timeout"] == timedelta(seconds=10)
 
 
+@pytest.mark.usefixtures("started")
+def test_a_drain_says_that_it_opens_no_admin_port(run: Run, database_url: str):
+    drain = ("relay", "--drain", "--database-url", database_url, "--broker-url", "amqp://mq/")
+    assert "admin port" not in run(*drain).err
+    ended = run(*drain, "--admin-port", "0")
+    assert ended.code == 0
+    assert "no admin port" in ended.err
+
+
 def test_what_a_request_carries_comes_from_the_settings_and_is_never_shown(
     run: Run, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, insert
 
 from outboxkit import tables
+from outboxkit.urls import shown
 from tests.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 
@@ -127,7 +128,9 @@ def test_the_command_replays_exactly_what_is_missing(
     name, *arguments = shlex.split(command)
     assert name == "outboxkit"
     again = run(*arguments, "--dry-run", "--database-url", database_url)
-    assert again.out.startswith(f"{len(missing)} messages for queue q and its handlers H alone, published from")
+    assert again.out.startswith(
+        f"{len(missing)} message{'s' * (len(missing) != 1)} for queue q and its handlers H alone, published from"
+    )
     assert "not kept" not in again.out
     files = [path.read_text().splitlines() for path in (tmp_path.glob("missing/*"))]
     assert files == ([missing] if missing != FEW else [])
@@ -196,3 +199,12 @@ def test_a_span_without_a_past_is_refused(reconcile: Any, options: tuple[str, ..
     assert (ended.code, ended.out) == (2, "")
     assert told in ended.err
     assert "before --until is accepted" in ended.err
+
+
+@pytest.mark.parametrize("side", ["producer", "consumer"])
+def test_an_error_names_its_database(run: Run, database_url: str, consumer_url: str, empty_url: str, side: str):
+    Path(empty_url.removeprefix("sqlite:///")).touch()
+    urls = {"producer": database_url, "consumer": consumer_url} | {side: empty_url}
+    ended = run("reconcile", "--producer", urls["producer"], "--consumer", urls["consumer"])
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(f"outboxkit: {shown(empty_url)}: the outboxkit tables are missing")

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, outbox, tables
+from outboxkit.urls import shown
 from tests.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
 from tests.unit.shop import OrderConfirmed
@@ -103,10 +104,18 @@ def test_nothing_is_known(run: Run, database_url: str):
     assert (document["asked"], document["messages"]) == ({"key": "k"}, [])
 
 
-@pytest.mark.parametrize("arguments", [(), ("m", "--key", "k"), ("--key", "k", "--correlation", "c")])
-def test_one_thing_is_asked_for(run: Run, database_url: str, arguments: tuple[str, ...]):
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ((), "none was given"),
+        (("m", "--key", "k"), "2 were given"),
+        (("m", "--key", "k", "--correlation", "c"), "3 were given"),
+    ],
+)
+def test_one_thing_is_asked_for(run: Run, database_url: str, arguments: tuple[str, ...], found: str):
     ended = run("trace", *arguments, "--database-url", database_url)
-    assert (ended.code, ended.err) == (2, "outboxkit: one of a message's ID, --key and --correlation is accepted\n")
+    said = f"outboxkit: exactly one of a message's ID, --key and --correlation is accepted; {found}\n"
+    assert (ended.code, ended.err) == (2, said)
 
 
 @pytest.mark.parametrize("url", ["mysql://u:topsecret@h/d", "postgresql://u:top@secret@h/d", "topsecret"])
@@ -132,3 +141,10 @@ def test_a_circle_of_causes_ends(run: Run, database_url: str):
         write(database_url, (tables.published, row))
     ended = run("trace", "a", "--database-url", database_url)
     assert "caused        └─ OrderConfirmed b: published\n" in ended.out
+
+
+def test_an_error_names_its_database(run: Run, database_url: str, empty_url: str):
+    Path(empty_url.removeprefix("sqlite:///")).touch()
+    ended = run("trace", "m", "--database-url", database_url, "--also", empty_url)
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith(f"outboxkit: {shown(empty_url)}: the outboxkit tables are missing")
