@@ -58,7 +58,8 @@ def _summary(done: Drained) -> str:
     if done.blocked is None:
         lines.append("stopped while the database was away: what is left could not be counted")
     if done.blocked and done.paused is None:
-        lines.append(f"{done.blocked} due, but not published: another relay holds them, or the drain was stopped")
+        why = "another relay holds them, or the drain was stopped; the log says more"
+        lines.append(f"{done.blocked} due, but not published: {why}")
     elif done.blocked:
         lines.append(f"{done.blocked} due, but not published")
     if done.expired:

@@ -202,7 +202,7 @@ def test_a_drain_is_summed_up():
     assert _summary(done).splitlines() == [
         "published 5",
         "2 wait for a later time",
-        "3 due, but not published: another relay holds them, or the drain was stopped",
+        "3 due, but not published: another relay holds them, or the drain was stopped; the log says more",
         "4 A could not be published: unroutable: x",
         "1 B could not be published: rejected: y",
     ]
