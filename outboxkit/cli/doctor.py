@@ -1,10 +1,13 @@
 """`outboxkit doctor`: is this installation safe?"""
 
 import asyncio
+import re
+import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -23,6 +26,7 @@ from outboxkit.wording import many
 FAULTY, DOUBTFUL = 1, 3
 """Exit codes if there is a problem, or else a warning."""
 LABEL = 7
+_PLACEHOLDER = re.compile(r"(?<=outboxkit consume )MODULE(\.\.\.)?(?= )")
 NARROWEST = 60
 
 Modules = Annotated[
@@ -59,6 +63,8 @@ def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as
     logs.silence()
     handlers = compose.load_handlers(modules) if modules else []
     report = asyncio.run(_examine(settings, handlers, [side for side in SIDES if only in (side, None)]))
+    if modules:
+        report = replace(report, findings=tuple(_naming(shlex.join(modules), each) for each in report.findings))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
@@ -73,6 +79,12 @@ async def _examine(settings: Settings, handlers: Sequence[Handler], sides: Seque
         return await examine(Installation(settings, engine, tuple(handlers)), sides)
     finally:
         await engine.dispose()
+
+
+def _naming(modules: str, finding: Diagnosis) -> Diagnosis:
+    """The finding with these modules in its commands, which name none of themselves."""
+    commands = tuple(_PLACEHOLDER.sub(lambda _: modules, command) for command in finding.commands)
+    return replace(finding, commands=commands)
 
 
 def _lines(report: Examined, *, width: int) -> Iterator[str]:

@@ -12,6 +12,7 @@ from outboxkit.doctor.installation import Thresholds
 from outboxkit.pauses import CONSUMER, RELAY, pause_process
 from outboxkit.retention import Periods, Retention
 from tests.integration.doctoring import codes, connected, examined, look, one
+from tests.processes import COMMAND, run_to_end
 
 MESSAGE = """
     INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, destination, held,
@@ -163,6 +164,10 @@ def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
     assert (finding.code, finding.commands) == ("consumer-gone", ("outboxkit consume MODULE... --queue billing",))
     with connected(postgresql_url, name="outboxkit consumer mails, billing"):
         assert codes(postgresql_url, handlers.check_consumers, thresholds=Thresholds()) == []
+    module = "tests.unit.cli.one_handler"
+    command = [COMMAND, "doctor", module, "--only", "database"]
+    told = run_to_end(command, {"OUTBOXKIT_DATABASE_URL": postgresql_url}).stdout
+    assert f" outboxkit consume {module} --queue billing\n" in told
 
 
 def test_retention_and_retries(postgresql_url: str) -> None:
