@@ -103,6 +103,7 @@ class Limit:
         self._concurrency, self._rate, self._clock = concurrency, rate, clock
         self._starts: deque[float] = deque(maxlen=rate.count if rate else 0)
         self._opens_at = self._promised_until = float("-inf")
+        self._was_closed = False
         self._running = self._ended = 0
         self._busy_seconds, self._changed_at = 0.0, clock()
         self._waiting = self._waiting_bytes = 0
@@ -111,7 +112,20 @@ class Limit:
         """The seconds until another message may start, 0 for now; None if one that runs has to end first."""
         if self._concurrency is not None and self._running >= self._concurrency:
             return None
-        return max(self._opens_at - self._clock(), 0.0)
+        seconds = max(self._opens_at - self._clock(), 0.0)
+        self._was_closed = self._was_closed or seconds > 0
+        return seconds
+
+    def look_again_in(self) -> float | None:
+        """The seconds until another look is worth while: 0 if it was closed at an earlier one, and has opened since.
+
+        None if its rate holds nothing up.
+        """
+        seconds = self.opens_in()
+        if seconds != 0:
+            return seconds
+        was_closed, self._was_closed = self._was_closed, False
+        return 0.0 if was_closed else None
 
     def start(self) -> None:
         """Count a message that starts."""

@@ -180,8 +180,9 @@ class Dispatcher:
 
     def _wake_for_limits(self) -> None:
         """Look again as soon as the rate of a handler allows another message."""
-        for limit in self._routing.limits.values():
-            if limit not in self._waking and len(self._queues) and (seconds := limit.opens_in()):
+        for limit in self._routing.limits.values() if len(self._queues) else ():
+            seconds = limit.look_again_in()
+            if seconds is not None and limit not in self._waking:
                 self._waking.add(limit)
                 self._running.later(seconds, self._wake, limit)
 
@@ -209,8 +210,7 @@ class Dispatcher:
     def _is_batch_due(self) -> bool:
         if self._in_batch:
             return False
-        full = self._queues.waiting(Mode.BATCHED) >= self._batch
-        return full or asyncio.get_running_loop().time() >= self._batch_due
+        return self._queues.waiting(Mode.BATCHED) >= self._batch or asyncio.get_running_loop().time() >= self._batch_due
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         try:
