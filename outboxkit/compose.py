@@ -281,20 +281,15 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, LifespanError):
         logs.logger().error("the lifespan failed", exc_info=error.__cause__)
     if isinstance(error, OutboxkitError):
-        return f"{_database_of(error)}{error}", FAILED
+        return f"{urls.named_by(error)}{error}", FAILED
     if isinstance(error, DBAPIError):
         from outboxkit.outage import what_is_away  # noqa: PLC0415 - as above
 
         state = "is away" if what_is_away(error) else "refused"
-        return f"{_database_of(error)}the database {state}: {first_line(error)}", FAILED
+        return f"{urls.named_by(error)}the database {state}: {first_line(error)}", FAILED
     if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:
         return cure, WRONG_SETTINGS
     if not logs.is_configured():
         logs.configure_log(level="info", format="auto")
     logs.logger().error("ended by an error that nobody expected", exc_info=error)
     return f"an error that nobody expected, please report it: {first_line(error)}", FAILED
-
-
-def _database_of(error: Exception) -> str:
-    """The database that an error names, if several are worked on."""
-    return "".join(f"{note.removeprefix(urls.NOTE)}: " for note in getattr(error, "__notes__", ()) if urls.NOTE in note)

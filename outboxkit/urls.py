@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-NOTE = "database "
-"""The beginning of a note by which an error names its database."""
 DATABASES = "postgresql+psycopg://user:password@host/name or sqlite:///path"
 ESCAPED = "an @ in a user or a password is written %40, a / %2F, a ? %3F and a # %23"
+_NOTE = "database "  # the beginning of a note by which an error names its database
 _OF_DATABASES, _HTTP = ("postgresql", "postgres", "sqlite"), ("http", "https")
 _VISIBLE, _ANOTHER_URL = re.compile(r"[!-~]+"), re.compile(r",\s*\w+://")
 _OF_ASYNCPG = {"ssl": "sslmode=require", "timeout": "connect_timeout=10", "server_settings": "options=-cname%3Dvalue"}
@@ -203,8 +202,14 @@ def naming(url: str | URL) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"{NOTE}{shown(url)}")
+        error.add_note(f"{_NOTE}{shown(url)}")
         raise
+
+
+def named_by(error: Exception) -> str:
+    """The databases that `naming` noted with an error, each with a colon behind it."""
+    notes = getattr(error, "__notes__", ())
+    return "".join(f"{note.removeprefix(_NOTE)}: " for note in notes if note.startswith(_NOTE))
 
 
 def file_of(url: str) -> str | None:
