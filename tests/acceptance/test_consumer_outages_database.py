@@ -56,8 +56,7 @@ def test_who_stops_while_it_is_down_gives_everything_back(on_own_postgresql: Dep
     customers.assert_away("database", *LOST)
     assert customers.consumer.stop() == 0
     assert states(customers.consumer, "database") == ["away"]
-    given_back = customers.depths()
-    assert given_back["queue"] >= 2
+    given_back = eventually(customers.depths, lambda depths: depths["queue"] >= 2)
     assert list(given_back) == ["queue"]
     customers.start_consumer().wait_for("database is away, waiting")
     own_postgresql.start()
