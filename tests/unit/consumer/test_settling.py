@@ -86,6 +86,21 @@ async def test_in_order_a_message_that_came_back_often_stays_in_front_of_its_key
     assert handled == [7, 8]
 
 
+async def test_in_order_one_that_may_have_killed_a_process_is_a_suspect_at_each_attempt(
+    bench: Bench, database_url: str
+):
+    starts: list[Any] = []
+
+    @inbox_handler("Fails")
+    async def looks(session: AsyncSession, event: OrderConfirmed) -> None:
+        starts.extend(row["starts"] for row in rows(database_url, tables.attempt))
+        raise ValueError("boom")
+
+    put_redelivered(bench, key="k")
+    await bench.run_until_settled(looks, concurrency=Concurrency(2, ordered=True))
+    assert starts == [1, 1, 1]
+
+
 async def test_in_order_a_handler_that_gave_up_is_not_run_again_however_often_the_others_fail(bench: Bench):
     calls: list[int] = []
 
