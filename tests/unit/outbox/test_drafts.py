@@ -210,6 +210,8 @@ class Special(OrderConfirmed):
         (Line("a", Decimal(1)), ConfigurationError, 'Line is not an event: decorate it with @event\\("Line"\\)'),
         ({"order_id": 7}, ConfigurationError, "^a dict is not an event; make a class for it, such as a dataclass"),
         (7, ConfigurationError, "^an int is not an event; make a class"),
+        ([ORDER], ConfigurationError, "^a list is not an event: outbox.add_all takes several events$"),
+        ([], ConfigurationError, "^a list is not an event; make a class"),
         (None, ConfigurationError, "^None is not an event"),
         (
             OrderConfirmed,
@@ -227,6 +229,13 @@ class Special(OrderConfirmed):
 def test_what_is_no_event_is_refused_at_once(session: Session, event: object, error: type[Exception], reason: str):
     with pytest.raises(error, match=reason):
         outbox.add(session, event)
+    assert not session.new
+
+
+@pytest.mark.parametrize("one", [ORDER, message()])
+def test_one_event_is_not_several(session: Session, one: object):
+    with pytest.raises(TypeError, match=r"^outbox\.add_all takes several events, as in a list; found one, .*: outbox\.add"):
+        outbox.add_all(session, one)  # type: ignore[arg-type]
     assert not session.new
 
 
