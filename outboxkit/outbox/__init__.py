@@ -61,8 +61,8 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
     opened = session_of(session, "outbox.add_all")
     check_options("add_all", options)
     if isinstance(events, Message) or is_event(type(events)):
-        found = type(events).__qualname__
-        raise TypeError(f"outbox.add_all takes several events, as in a list; found one, {found}: outbox.add takes one")
+        kind = type(events).__qualname__
+        raise TypeError(f"outbox.add_all takes several events, as in a list; found one, {kind}: outbox.add takes one")
     sequence = list(events)
     if options.get("message_id") is not None and len(sequence) > 1:
         raise EncodeError(
