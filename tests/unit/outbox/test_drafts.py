@@ -232,15 +232,6 @@ def test_what_is_no_event_is_refused_at_once(session: Session, event: object, er
     assert not session.new
 
 
-@pytest.mark.parametrize("one", [ORDER, message()])
-def test_one_event_is_not_several(session: Session, one: object):
-    with pytest.raises(
-        TypeError, match=r"^outbox\.add_all takes several events, as in a list; found one, .*: outbox\.add"
-    ):
-        outbox.add_all(session, one)  # type: ignore[arg-type]
-    assert not session.new
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
