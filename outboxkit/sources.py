@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from outboxkit.limits import MOST_AT_ONCE
 
-_QUEUE = re.compile(r"(.+?)(?::(\d{1,9}))?", re.DOTALL)
+_QUEUE = re.compile(r"([^:](?:.*?[^:])??)(?::(\d{1,9}))?", re.DOTALL)
 QUEUE_LENGTH, NAME_LENGTH = 200, 255
 
 
@@ -32,8 +32,8 @@ class ConsumedQueue:
         number = int(match[2]) if match and match[2] else None
         if match is None or len(match[1]) > QUEUE_LENGTH or (number is not None and not 1 <= number <= MOST_AT_ONCE):
             raise ValueError(
-                f"names of 1 to {QUEUE_LENGTH} characters are accepted, with commas between them. Behind a name, :N "
-                f"stands for N messages at once, from 1 to {MOST_AT_ONCE}"
+                f"names of 1 to {QUEUE_LENGTH} characters are accepted, with commas between them and no colon at an "
+                f"end. Behind a name, :N stands for N messages at once, from 1 to {MOST_AT_ONCE}"
             )
         return cls(match[1], number)
 

@@ -9,12 +9,24 @@ from datetime import timedelta
 from outboxkit import partitions, urls
 from outboxkit.lives.clue import Clue
 from outboxkit.lives.entries import Archive
+from outboxkit.lives.hanging import HangingRun, hanging_run, hanging_runs, is_of_consumer
 from outboxkit.lives.reading import find_messages, find_outcomes
 from outboxkit.lives.story import Life, lives, selected
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 
-__all__ = ["Archive", "Clue", "Life", "follow", "lives", "selected"]
+__all__ = [
+    "Archive",
+    "Clue",
+    "HangingRun",
+    "Life",
+    "follow",
+    "hanging_run",
+    "hanging_runs",
+    "is_of_consumer",
+    "lives",
+    "selected",
+]
 
 
 async def follow(engines: Sequence[AsyncEngine], clue: Clue, *, patience: timedelta) -> list[Archive]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from outboxkit.lives.hanging import HangingRun
 from outboxkit.pauses import Pause
 
 
@@ -163,6 +164,7 @@ class Archive:
         waiting, kept, letters, handled, crashes: the entries.
         handlers: those that are registered.
         oldest_kept: when the oldest message that is kept was published; None if none is.
+        hanging: runs of handlers that work on one of the messages for over a minute.
         cut: for each table that was not searched to its end, what was left out.
     """
 
@@ -176,6 +178,7 @@ class Archive:
     handlers: tuple[Registered, ...] = ()
     oldest_kept: datetime | None = None
     cut: dict[str, str] = field(default_factory=dict)
+    hanging: tuple[HangingRun, ...] = ()
 
     def identities(self) -> list[Identity]:
         """Those of all rows that have one."""

@@ -1,14 +1,16 @@
 """Reading a database for the life of a message: what indexes lead to, a bounded search, and what each row waits for."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, RowMapping
 
 from outboxkit import schema
 from outboxkit.lives.clue import MOST, Clue
 from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
+from outboxkit.lives.hanging import HangingRun, hanging_runs
 from outboxkit.lives.rows import take_crashes, take_handled, take_letter, take_waiting
 from outboxkit.lives.searching import search
 from outboxkit.message import DEFAULT_DESTINATION
@@ -71,7 +73,15 @@ def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
     for row in connection.execute(statements.dead(dialect), by_ids).mappings():
         take_letter(archive, clue, row)
     archive.handlers = registered_handlers(connection)
+    if is_server(dialect):
+        archive.hanging = tuple(run for run in _hanging(connection, archive.now) if run.message_id in clue.ids)
     _explain(connection, clue, archive)
+
+
+def _hanging(connection: Connection, now: datetime) -> Iterator[HangingRun]:
+    rows = connection.execute(activity.sessions()).all()
+    handlers = connection.execute(activity.of_all_handlers()).all()
+    return hanging_runs(((row.pid, row.name, row.open_since) for row in rows), handlers, now)
 
 
 def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:

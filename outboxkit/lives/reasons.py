@@ -7,6 +7,7 @@ from shlex import quote
 
 from outboxkit.failures import printable
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Letter, Lock, Neighbour, Registered, Waiting
+from outboxkit.lives.hanging import HangingRun
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements.activity import NEVER
 from outboxkit.tables import PARKED
@@ -183,6 +184,12 @@ def of_crashes(record: Crashes) -> Explanation:
     return Explanation("started", f"{text}failures", record.database)
 
 
+def of_hanging(run: HangingRun, archive: Archive) -> Explanation:
+    """The reason of a handler that has worked on the message for over a minute."""
+    cure = ("if it hangs, restart that consumer: the message comes again", "outboxkit doctor")
+    return Explanation("started", f"{run}: session {run.pid} has its transaction open", archive.database, cure)
+
+
 def of_handled(row: InboxEntry) -> Explanation:
     """The reason of a row of the inbox."""
     return Explanation("handled", f"{legible(row.handler)} handled it at {written(row.processed_at)}", row.database)
@@ -203,10 +210,13 @@ def expected(message: Identity, archive: Archive) -> list[Registered]:
 
 
 def not_handled(
-    message: Identity, archive: Archive, handled: Sequence[InboxEntry], letters: Sequence[Letter]
+    message: Identity, archive: Archive, handlers: Collection[str], letters: Sequence[Letter]
 ) -> Iterator[Explanation]:
-    """A reason for each handler that takes messages of this type and has neither handled nor given up this one."""
-    done = {row.handler for row in handled} | {letter.handler for letter in letters if letter.side == "inbox"}
+    """A reason for each handler that takes messages of this type and has neither handled nor given up this one.
+
+    `handlers` are those that have handled it, or work on it.
+    """
+    done = {*handlers} | {letter.handler for letter in letters if letter.side == "inbox"}
     if None in done:
         return
     for each in expected(message, archive):

@@ -8,6 +8,7 @@ from outboxkit import ids
 from outboxkit.lives import reasons
 from outboxkit.lives.clue import Clue
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Kept, Letter, Waiting
+from outboxkit.lives.hanging import HangingRun
 from outboxkit.lives.reasons import Explanation
 from outboxkit.lives.timeline import Entry, Event, timeline_of
 
@@ -26,6 +27,7 @@ class Found:
     letters: Sequence[Letter]
     handled: Sequence[InboxEntry]
     crashes: Sequence[Crashes]
+    hanging: Sequence[HangingRun]
 
     def entries(self) -> list[Entry]:
         """All of them."""
@@ -79,10 +81,11 @@ def _age(life: Life) -> tuple[str, str]:
 def _ids(archive: Archive) -> Iterator[str]:
     yield from (message.message_id for message in archive.identities() if message.message_id is not None)
     yield from (id_ for _, id_ in (*archive.handled, *archive.crashes))
+    yield from (run.message_id for run in archive.hanging if run.message_id is not None)
 
 
 def _life(id_: str, archives: Sequence[Archive]) -> Life:
-    parts = [part for archive in archives if (part := _part(id_, archive)).entries()]
+    parts = [part for archive in archives if (part := _part(id_, archive)).entries() or part.hanging]
     message = _merged(id_, parts)
     why = [reason for archive in archives for reason in _reasons(message, _part(id_, archive), archives)]
     states = {"waiting" if reason.kind in _IN_OUTBOX else reason.kind for reason in why}
@@ -113,6 +116,7 @@ def _part(id_: str, archive: Archive) -> Found:
         [row for row in archive.letters.values() if row.message.message_id == id_],
         [row for (_, of), row in archive.handled.items() if of == id_],
         [row for (_, of), row in archive.crashes.items() if of == id_],
+        [run for run in archive.hanging if run.message_id == id_],
     )
 
 
@@ -136,8 +140,10 @@ def _reasons(message: Identity, part: Found, archives: Sequence[Archive]) -> Ite
     yield from (reasons.why_it_waits(row, part.archive.now) for row in part.waiting)
     yield from (reasons.of_letter(row, queues) for row in part.letters if row.resolution is None)
     yield from (reasons.of_crashes(row) for row in part.crashes)
+    yield from (reasons.of_hanging(run, part.archive) for run in part.hanging)
     if not part.waiting and _was_sent(message.message_id or "", archives):
-        yield from reasons.not_handled(message, part.archive, part.handled, part.letters)
+        done = {row.handler for row in part.handled} | {name for run in part.hanging for name in run.handlers}
+        yield from reasons.not_handled(message, part.archive, done, part.letters)
     discarded = {row.handler for row in part.letters if row.resolution == "discarded"}
     yield from (reasons.of_handled(row) for row in part.handled if row.handler not in discarded)
     yield from (reasons.of_letter(row) for row in part.letters if row.resolution is not None)
@@ -157,7 +163,7 @@ def _unknown(id_: str, message: Identity, parts: Sequence[Found], archives: Sequ
     is_in_outbox = any(part.waiting for part in parts)
     if not is_in_outbox and not any(part.kept for part in parts):
         yield from _not_kept(born, archives)
-    if not is_in_outbox and not any(part.handled or part.letters for part in parts):
+    if not is_in_outbox and not any(part.handled or part.letters or part.hanging for part in parts):
         consuming = any(archive.handlers for archive in archives)
         elsewhere = "no consumer works on these databases; add the consumer's with --also"
         forgotten = "its inbox row may be older than OUTBOXKIT_INBOX_RETENTION"

@@ -62,8 +62,8 @@ def _short(content_type: str) -> str:
 class Reason(StrEnum):
     """The reason for which a message of the outbox is dead."""
 
-    UNROUTABLE = "unroutable"
-    REJECTED = "rejected"
+    UNROUTABLE = Verdict.UNROUTABLE.value
+    REJECTED = Verdict.REJECTED.value
     EXPIRED = "expired"
 
 

@@ -3,7 +3,9 @@
 import os
 import secrets
 import sys
+import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from difflib import ndiff
 from typing import Any
@@ -128,7 +130,9 @@ def _line(expected: object, outbox: list[Any]) -> str:
 def _containers(name: str, variable: str) -> Any:
     from importlib import import_module  # noqa: PLC0415
 
-    try:
-        return import_module(f"testcontainers.{name}")
-    except ImportError:
-        pytest.fail(f"no server: set {variable}, or pip install testcontainers[{name}] and have Docker running")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of the library's own code: an error in a strict suite
+        for module in (f"testcontainers.community.{name}", f"testcontainers.{name}"):  # the older name is the last
+            with suppress(ImportError):
+                return import_module(module)
+    pytest.fail(f"no server: set {variable}, or pip install testcontainers[{name}] and have Docker running")

@@ -47,8 +47,7 @@ class Trials:
 
     def __exit__(self, *_: object) -> None:
         if self._loop is not None and self._loop_thread is not None:
-            if self._async_engine is not None:
-                asyncio.run_coroutine_threadsafe(self._async_engine.dispose(), self._loop).result(PATIENCE)
+            asyncio.run_coroutine_threadsafe(self._async_engine.dispose(), self._loop).result(PATIENCE)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop_thread.join()
         self._threads.shutdown()
@@ -62,6 +61,8 @@ class Trials:
     def start(self, delivery: Trial, handler: Handler) -> Trial:
         """Begin a delivery, and return at once."""
         if handler.is_async:
+            if self._async_engine is None:
+                self._async_engine = self._database.async_engine()
             asyncio.run_coroutine_threadsafe(self._run_async(delivery, handler), self._running_loop())
         else:
             if self._engine is None:
@@ -118,8 +119,6 @@ class Trials:
             delivery.ended.set_result(None)
 
     async def _run_async(self, delivery: Trial, handler: Handler) -> None:
-        if self._async_engine is None:
-            self._async_engine = self._database.async_engine()
         before = asyncio.all_tasks()
         try:
             async with AsyncSession(self._async_engine, expire_on_commit=False) as session:

@@ -1,6 +1,7 @@
 """A handler that does not end, on PostgreSQL and RabbitMQ: the log, the gauge and doctor name it and its message."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
 from outboxkit import inbox_handler, process
+from outboxkit.cli import status
 from outboxkit.consumer import runs
 from outboxkit.doctor import activity
+from outboxkit.lives import Clue, follow, hanging, lives
+from outboxkit.outage import utc_now
 from outboxkit.telemetry import catalogue
 from tests.integration.doctoring import look
 from tests.integration.running_consumer import Billed, Ordered, publish, starter
@@ -24,6 +28,7 @@ async def test_a_handler_that_hangs_is_named(
 ):
     monkeypatch.setattr(runs, "LONG_SECONDS", 0)
     monkeypatch.setattr(runs, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(hanging, "LONG", timedelta(0))
     gate = asyncio.Event()
 
     @inbox_handler("SendReceipt")
@@ -46,12 +51,20 @@ async def test_a_handler_that_hangs_is_named(
             publish(broker, 1, "m-1")
             try:
                 (what,) = await eventually_async(found, lambda whats: bool(whats) and "SendReceipt of" in whats[0])
+                with pg_engine.connect() as connection:
+                    report = status.read_status(connection, utc_now())
+                (archive,) = await follow([engine], Clue(message_id="m-1"), patience=timedelta(minutes=1))
                 ages: dict[Any, float] = measured.of(catalogue.LONGEST_RUN, "handler")
             finally:
                 gate.set()
             await running.reaches(processed=1)
             assert measured.of(catalogue.LONGEST_RUN, "handler") == {"SendReceipt": 0, "Bill": 0}
     assert what.startswith(f"Handler SendReceipt of queue {broker.queue} works on message m-1 for ")
+    (run,) = report.hanging
+    assert (run.queue, run.handlers, run.message_id) == (broker.queue, ("SendReceipt",), "m-1")
+    assert report.advice[0].startswith(f"Handler SendReceipt of queue {broker.queue} works on message m-1 for ")
+    life = lives([archive])["m-1"]
+    assert (life.state, life.reasons[0].text.partition(" for ")[0]) == ("started", what.partition(" for ")[0])
     assert ages["SendReceipt"] > ages["Bill"] == 0
     await engine.dispose()
     line = next(line for line in said if line["event"].startswith("handler has not ended for "))

@@ -69,7 +69,7 @@ BAD = {
     "readers": ["", ",", "cloudevents,,celery", " , "],
     "cloudevents": ["", "true", "Binary"],
     "cloudevents_source": ["", "x" * 256],
-    "queue": ["", "x" * 201, "mails:0", "mails:1001", "a,,b", "a,a:2", "a,"],
+    "queue": ["", "x" * 201, "mails:0", "mails:1001", "a,,b", "a,a:2", "a,", ":2", "mails:"],
     "bind": ["", "orders", ":key", "=x:y", "q=:k", "x" * 256 + ":k", "a:b,", "q="],
     "declare": ["", "perhaps", "2"],
     "batch_size": ["0", "-1", "10001", "1.5", "many", ""],

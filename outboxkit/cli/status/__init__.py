@@ -71,5 +71,6 @@ def read_status(connection: Connection, now: datetime) -> Status:
     if is_server(connection.dialect.name):
         sessions, vacuum = advice.read_sessions(connection), advice.read_vacuum(connection, now)
         right = advice.missing_right(sessions, vacuum)
-        report = replace(report, sessions=sessions, vacuum=vacuum, missing_right=right)
+        hanging = advice.read_hanging(connection, sessions, now)
+        report = replace(report, sessions=sessions, vacuum=vacuum, missing_right=right, hanging=hanging)
     return replace(report, advice=tuple(advice.advise(report)))

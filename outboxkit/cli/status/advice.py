@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
+from outboxkit.lives import HangingRun, hanging_runs
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY
 from outboxkit.statements import activity
@@ -28,6 +29,13 @@ def read_sessions(connection: Connection) -> Sessions:
         consumers=tuple(session for session in all_ if session.name.startswith(_CONSUMER)),
         others=tuple(session for session in all_ if not session.name.startswith((_RELAY, _CONSUMER))),
     )
+
+
+def read_hanging(connection: Connection, sessions: Sessions, now: datetime) -> tuple[HangingRun, ...]:
+    """The handlers of consumers that have run for over a minute."""
+    handlers = connection.execute(activity.of_all_handlers()).all()
+    open_ = ((each.pid, each.name, each.open_since) for each in sessions.consumers)
+    return tuple(hanging_runs(open_, handlers, now))
 
 
 def read_vacuum(connection: Connection, now: datetime) -> Vacuum:
@@ -65,6 +73,12 @@ def advise(report: Status) -> Iterator[str]:
         yield f"{many(keys, 'key is', 'keys are')} parked: see `outboxkit dead list`, then replay or discard"
     elif report.dead_letters.open.value:
         yield f"{many(report.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
+    for run in report.hanging:
+        unnamed = "" if run.message_id is not None else "; its consumer's log names the message"
+        yield (
+            f"{run}{unnamed}: if it hangs, restart that consumer, and the message comes again; `outboxkit doctor` says "
+            "more"
+        )
     for shared in report.inbox.shared_names:
         both = (
             f"queues {printable_name(' and '.join(shared.queues))} have a handler {printable_name(shared.handler)} each"

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from outboxkit.cli.wording import NOTHING, Count
+from outboxkit.lives import HangingRun
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import Pause
 
@@ -136,13 +137,17 @@ class Effects:
 
 @dataclass(frozen=True)
 class Session:
-    """A connection of one of outboxkit's processes; what this role may not see is null."""
+    """A connection of one of outboxkit's processes; what this role may not see is null.
+
+    `open_since` is when its transaction began; null if it has none.
+    """
 
     pid: int
     name: str
     since: datetime | None
     state: str | None
     address: str | None
+    open_since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -194,4 +199,5 @@ class Status:
     database: str | None = None
     broker: str | None = None
     paused: tuple[Pause, ...] = ()
+    hanging: tuple[HangingRun, ...] = ()
     advice: tuple[str, ...] = field(default=())

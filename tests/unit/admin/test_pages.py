@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, __version__, admin, process, settings
 from outboxkit.admin import pages
-from outboxkit.admin.pages import Heartbeat, Shared, why_stuck
+from outboxkit.admin.pages import Facts, Heartbeat, Shared, pages_of, why_stuck
 from outboxkit.health import Health
 from outboxkit.settings import Settings
 from outboxkit.telemetry import scrape
@@ -118,6 +118,23 @@ async def test_one_without_its_broker_is_live_and_not_ready(database_url: str, s
         assert (await asked(address, "/livez")).status == 200
         ready = await asked(address, "/readyz")
     assert (ready.status, ready.lines) == (503, ["not ready", "database: connected", "broker: not connected"])
+
+
+@pytest.mark.parametrize(
+    ("age", "told"), [(0.0, "Connection refused"), (12.0, "not asked: the event loop has not turned for 12 s")]
+)
+async def test_a_server_that_is_away_or_that_nobody_can_ask_is_told(age: float, told: str):
+    now = 0.0
+    away = process.engine("postgresql://app:SECRET@127.0.0.1:1/shop", name="test")
+    heartbeat = Heartbeat(asyncio.get_running_loop(), clock=lambda: now)
+    facts = Facts(Stub(away, Health("retention")), heartbeat, 25.0, {}, None)
+    now = age
+    page = await pages_of(facts)["/readyz"]()
+    *_, line = page.body.decode().splitlines()
+    assert (page.status, line.partition(": ")[0]) == (503, "database")
+    assert told in line
+    assert "SECRET" not in line
+    await away.dispose()
 
 
 async def test_one_that_is_stuck_is_neither(database_url: str, stub: Stub):

@@ -63,6 +63,7 @@ async def test_it_asks_again_and_an_outage_does_not_end_it(async_engine: AsyncEn
     async def once() -> None:
         nonlocal calls
         calls += 1
+        await asyncio.sleep(0)
         if calls < 3:
             raise TimeoutError("away")
         asked.set()

@@ -130,6 +130,8 @@ def test_a_stale_message_says_when_it_was_made_and_what_to_do():
         "made at 2026-03-01 12:00 UTC, longer ago than the inbox is sure to remember (14d less 5m); "
         "`dead replay --accept-stale` has it handled anyway"
     )
+    brief = ConsumerPolicy(retention=timedelta(seconds=50), skew=timedelta(seconds=10), delays=(timedelta(seconds=1),))
+    assert "is sure to remember (50s less 10s)" in decisions.stale_message(NOW, brief).error
 
 
 def test_a_handler_has_rules_of_its_own():

@@ -11,7 +11,7 @@ from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.compression import INFLATED_FACTOR
-from outboxkit.consumer import ConsumerPolicy, Decision
+from outboxkit.consumer import ConsumerPolicy, Decision, decisions
 from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.consumer.routing import Routing
 from outboxkit.inbox import handler_of
@@ -98,6 +98,12 @@ def test_what_none_may_handle(found: Message | Malformed, delivery_headers: Deli
     decision = routing(bill).handlers(Arrival(delivery(found, delivery_headers=delivery_headers), Mode.SINGLE), NOW)
     assert isinstance(decision, Decision)
     assert decision.reason == reason
+
+
+def test_what_the_broker_has_dropped_is_handled_by_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(MemoryDelivery, "dropped", True)
+    decision = routing(bill).handlers(Arrival(delivery(message()), Mode.SINGLE), NOW)
+    assert decision == decisions.dropped()
 
 
 def test_staleness_is_judged_by_the_id_and_on_the_safe_side():

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import ConfigurationError, Message, compose, inbox, settings
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
 from outboxkit.consumer import Concurrency, Consumer, Consumers, Failure
+from outboxkit.health import Health
 from outboxkit.inbox import Handler
 from outboxkit.queues import assign
 from tests.unit.shop import NOW, OrderConfirmed
@@ -120,6 +121,14 @@ async def test_a_drain_ends_when_all_queues_are_empty_and_counts_all(pair: Pair)
     done = await pair.consumers(billing=work, mails=work).drain(pair.stop)
     assert dict(done.outcomes) == {"processed": 5}
     assert not any(each.queue.ready or each.unacked for each in pair.subscribers.values())
+
+
+async def test_the_first_in_trouble_tells_the_health_of_all(pair: Pair):
+    consumers = pair.consumers(billing=work, mails=work)
+    assert consumers.engine is pair.engine
+    assert consumers.health() == Health("consumer", servers={"broker": None})
+    pair.subscribers["mails"].trouble = "not connected"  # type: ignore[attr-defined]
+    assert consumers.health() == Health("consumer", servers={"broker": "not connected"})
 
 
 async def test_the_first_error_stops_the_others(pair: Pair, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from outboxkit.doctor.diagnosis import Diagnosis, warning
-from outboxkit.doctor.hanging import CLOSE, of_hung_handler
+from outboxkit.doctor.hanging import of_hung_handler
+from outboxkit.lives.hanging import CLOSE
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SINCE = NOW - timedelta(minutes=6)

@@ -144,9 +144,9 @@ def test_handlers_that_have_not_handled_it_are_known_by_their_types():
             registered("Else", types=("OrderCancelled",)),
         )
     )
-    (reason,) = reasons.not_handled(identity(), there, [handled()], [])
+    (reason,) = reasons.not_handled(identity(), there, {handled().handler}, [])
     assert reason.text.startswith("G of queue other takes this type and has not handled it.")
     assert [each.handler for each in reasons.expected(identity(queue="q"), there)] == ["H"]
     assert reasons.expected(identity(destination="payments"), there) == []
     assert list(reasons.not_handled(identity(), there, [], [letter(handler=None)])) == []
-    assert list(reasons.not_handled(identity(), there, [handled()], [letter(handler="G")])) == []
+    assert list(reasons.not_handled(identity(), there, {handled().handler}, [letter(handler="G")])) == []

@@ -7,6 +7,7 @@ import pytest
 from outboxkit.cli.status.advice import advise, is_held_back
 from outboxkit.cli.status.report import Effects, OfDestination, ParkedKeys, Retried, Sessions, Vacuum
 from outboxkit.cli.wording import Count
+from outboxkit.lives import HangingRun
 from tests.unit.cli.status.reports import CALM, NOW, RELAY, holder, outbox, status
 
 LOOK = "run `outboxkit doctor`, and read its log"
@@ -105,3 +106,10 @@ def test_held_back_is_a_long_time_and_many_rows(vacuum: Vacuum, held_back: bool)
 def test_the_missing_right_is_named():
     (line,) = advise(replace(status(), missing_right="pg_read_all_stats"))
     assert line == "PostgreSQL hides other roles' sessions from this one: GRANT pg_read_all_stats to it"
+
+
+def test_a_handler_that_hangs_has_a_cure():
+    known = HangingRun("billing", ("Bill",), "m-1", 120, 7)
+    named, unnamed = advise(replace(status(), hanging=(known, replace(known, message_id=None))))
+    assert named.startswith("Handler Bill of queue billing works on message m-1 for 2 min 0 s: if it hangs, restart")
+    assert "has not ended for 2 min 0 s; its consumer's log names the message: if it hangs, restart" in unnamed

@@ -79,6 +79,7 @@ def test_json_says_everything(run: Run, filled: str):
         "vacuum": None,
         "missing_right": None,
         "paused": [],
+        "hanging": [],
         "advice": ["3 keys are parked: see `outboxkit dead list`, then replay or discard", UNKNOWN],
     }
 

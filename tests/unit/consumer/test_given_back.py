@@ -1,0 +1,303 @@
+"""Deliveries that a consumer gives back: in the middle of an outage, for their limits, or when the broker is lost."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
+
+from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, limits, tables
+from outboxkit.brokers.memory import MemoryDelivery
+from outboxkit.consumer import Concurrency, Consumer
+from outboxkit.consumer.batch import BatchRunner
+from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.key_queues import KeyQueues
+from outboxkit.consumer.records import Records
+from outboxkit.consumer.transactions import Transactions
+from tests.polling import eventually_async
+from tests.unit.consumer.conftest import Bench
+from tests.unit.shop import OrderConfirmed, effects, message, rows
+
+ORDERED = Concurrency(2, ordered=True)
+
+
+def order(number: int, **more: Any):
+    return message(**({"id": f"m-{number}", "payload": b'{"order_id":%d,"total":"1"}' % number} | more))
+
+
+@inbox_handler("Work")
+async def work(session: AsyncSession, event: OrderConfirmed) -> None:
+    await session.execute(insert(effects).values(what=f"order {event.order_id}"))
+
+
+@inbox_handler("Fails")
+async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
+    raise ValueError("boom")
+
+
+@inbox_handler("Rejects")
+async def rejects(session: AsyncSession, event: OrderConfirmed) -> None:
+    raise Reject("no such order")
+
+
+def done(database_url: str) -> list[str]:
+    return [str(row["what"]) for row in rows(database_url, effects)]
+
+
+def ready(bench: Bench) -> list[str]:
+    return [entry.message.id for entry in bench.subscriber.queue.ready]  # type: ignore[union-attr]
+
+
+def left_to_the_close(bench: Bench) -> list[str]:
+    """Messages that were neither acked nor given back when the consumer left its queue."""
+    left, close = list[str](), bench.subscriber.close
+
+    async def noting() -> None:
+        left.extend(delivery.message.id for delivery in bench.subscriber.unacked)  # type: ignore[union-attr,misc]
+        await close()
+
+    bench.subscriber.close = noting  # type: ignore[method-assign]
+    return left
+
+
+@pytest.mark.parametrize(
+    ("handlers", "number", "redelivered", "concurrency"),
+    [
+        pytest.param([work], 1, True, Concurrency(2), id="its start"),
+        pytest.param([fails], 2, True, Concurrency(2), id="the end of its start"),
+        pytest.param([fails], 1, False, ORDERED, id="its failure"),
+        pytest.param([rejects, fails], 1, False, Concurrency(2), id="one dead letter of two failures"),
+    ],
+)
+async def test_what_a_stop_keeps_from_being_recorded_comes_again(
+    bench: Bench,
+    handlers: list[Any],
+    number: int,
+    redelivered: bool,
+    concurrency: Concurrency,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The database is away at this write, and the stop comes before it is back."""
+    write, writes = Records._write, 0
+
+    async def away(self: Records, statement: Any, parameters: Any, stop: asyncio.Event) -> Any:
+        nonlocal writes
+        writes += 1
+        if writes < number:
+            return await write(self, statement, parameters, stop)
+        bench.stop.set()
+        return None
+
+    monkeypatch.setattr(Records, "_write", away)
+    bench.put(order(1, key="k"))
+    if redelivered:
+        bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
+    consumer, left = bench.consumer(*handlers, concurrency=concurrency), left_to_the_close(bench)
+    await consumer.run(bench.stop)
+    assert (writes, consumer.outcomes) == (number, {})
+    assert (ready(bench), left, bench.subscriber.queue.postponed) == (["m-1"], [], 0)
+
+
+async def test_a_batch_that_a_stop_keeps_from_its_transaction_comes_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    @inbox_handler("Together", batch=True)
+    async def together(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+    async def away(self: Transactions, *_: Any, **__: Any) -> None:
+        bench.stop.set()
+
+    monkeypatch.setattr(Transactions, "run", away)
+    bench.put(*map(order, range(3)))
+    consumer, left = bench.consumer(together), left_to_the_close(bench)
+    await consumer.run(bench.stop)
+    assert (consumer.outcomes, sorted(ready(bench)), left) == ({}, ["m-0", "m-1", "m-2"], [])
+
+
+class Slow:
+    """A handler that lets one run at a time, each as long as it is closed; its limit knows no time."""
+
+    def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(limits, "FEW", 3)
+        self.open = asyncio.Event()
+
+        @inbox_handler("Slow", concurrency=1)
+        async def slow(session: AsyncSession, event: OrderConfirmed) -> None:
+            await self.open.wait()
+
+        self.consumer: Consumer = bench.consumer(slow, concurrency=Concurrency(2))
+        self.consumer._routing.limits["Slow"]._clock = lambda: 0.0  # nobody's turn is known to be far
+
+    async def run_until_settled(self, bench: Bench) -> None:
+        running = asyncio.create_task(self.consumer.run(bench.stop))
+
+        async def is_settled() -> bool:
+            queue = bench.subscriber.queue
+            return not (queue.ready or bench.subscriber.unacked or queue.postponed)
+
+        await eventually_async(is_settled)
+        bench.stop.set()
+        await running
+
+
+async def test_what_waits_too_long_beside_many_goes_to_a_retry_queue(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    slow, postponed, postpone = Slow(bench, monkeypatch), [], bench.subscriber.postpone
+
+    def note(delivery: MemoryDelivery, delay: timedelta, delivery_headers: Any) -> None:
+        postponed.append(delivery)
+        slow.open.set()
+        postpone(delivery, delay, delivery_headers)
+
+    monkeypatch.setattr(bench.subscriber, "postpone", note)
+    bench.put(*map(order, range(9)))
+    await slow.run_until_settled(bench)
+    assert slow.consumer.outcomes == {Outcome.PROCESSED: 9}
+    assert postponed
+    assert all(each.delivery_headers.attempt == 1 for each in postponed)
+
+
+@pytest.mark.parametrize("error", [ValueError("its headers fit no frame"), BrokerUnavailable("gone")])
+async def test_what_cannot_be_postponed_waits_here_or_comes_again(
+    bench: Bench, error: Exception, monkeypatch: pytest.MonkeyPatch
+):
+    slow, requeue_fresh, refused = Slow(bench, monkeypatch), MemoryDelivery.requeue_fresh, []
+
+    async def refuse(self: MemoryDelivery, after: timedelta | None = None) -> None:
+        slow.open.set()
+        if refused:
+            await requeue_fresh(self, after)
+        else:
+            refused.append(self.message)
+            raise error
+
+    monkeypatch.setattr(MemoryDelivery, "requeue_fresh", refuse)
+    bench.put(*map(order, range(9)))
+    with capture_logs() as said:
+        await slow.run_until_settled(bench)
+    told = [line["error"] for line in said if line["event"] == "a message waits in memory for its handler's limits"]
+    lost = [line for line in said if line["event"] == "broker is away, waiting"]
+    assert (told, len(lost)) == (
+        (["ValueError: its headers fit no frame"], 0) if type(error) is ValueError else ([], 1)
+    )
+    assert slow.consumer.outcomes[Outcome.PROCESSED] == 9
+
+
+async def cancelled_pump(session: AsyncSession, event: OrderConfirmed) -> None:
+    for task in asyncio.all_tasks():
+        if getattr(task.get_coro(), "__qualname__", "") == "Dispatcher._pump":
+            task.cancel()
+
+
+async def test_a_drain_whose_receiving_is_cancelled_begins_again(bench: Bench, database_url: str):
+    cancels: list[Callable[..., Any]] = [cancelled_pump]
+
+    @inbox_handler("Cancels")
+    async def cancelling(session: AsyncSession, event: OrderConfirmed) -> None:
+        if cancels:
+            await cancels.pop()(session, event)
+
+    bench.put(order(1), order(2))
+    with capture_logs() as said:
+        done = await bench.drain(cancelling, concurrency=Concurrency(1))
+    assert done.outcomes[Outcome.PROCESSED] == 2
+    assert (ready(bench), bench.subscriber.unacked) == ([], {})
+    assert [line["error"] for line in said if line["event"] == "broker is away, waiting"] == [
+        "BrokerUnavailable: the task that receives deliveries was cancelled"
+    ]
+
+
+async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Bench, database_url: str):
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    @inbox_handler("Waits")
+    async def waits(session: AsyncSession, event: OrderConfirmed) -> None:
+        began.set()
+        await may_end.wait()
+
+    async def lost() -> None:
+        may_end.set()
+        raise BrokerUnavailable("gone")
+
+    bench.subscriber.stop_receiving = lost  # type: ignore[method-assign]
+    bench.put(order(1))
+    consumer = bench.consumer(waits)
+    running = asyncio.create_task(consumer.run(bench.stop))
+    await began.wait()
+    bench.stop.set()
+    await running
+    assert consumer.outcomes == {Outcome.PROCESSED: 1}
+    assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["m-1"]
+
+
+async def test_an_error_of_the_dispatcher_s_own_connects_again(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    errors, put_back = [ZeroDivisionError()], KeyQueues.put_back
+
+    def broken(self: KeyQueues, arrivals: Any) -> None:
+        if errors:
+            raise errors.pop()
+        put_back(self, arrivals)
+
+    monkeypatch.setattr(KeyQueues, "put_back", broken)
+    bench.put(order(1))
+    with capture_logs() as said:
+        consumer = await bench.run_until_settled(work)
+    assert consumer.outcomes == {Outcome.PROCESSED: 1}
+    assert "dispatching deliveries failed, connecting again" in [line["event"] for line in said]
+
+
+async def test_of_a_batch_that_fails_unexpectedly_the_settled_and_the_waiting_are_left_alone(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    @inbox_handler("Together", batch=True)
+    def together(session: Session, event: OrderConfirmed) -> None:
+        session.execute(insert(effects).values(what=f"order {event.order_id}"))
+
+    handle, sizes = BatchRunner.handle, list[int]()
+
+    async def broken(self: BatchRunner, arrivals: Any, stop: asyncio.Event) -> Any:
+        sizes.append(len(arrivals))
+        if len(sizes) > 1:
+            return await handle(self, arrivals, stop)
+        await arrivals[0].delivery.ack()
+        arrivals[1].waits = timedelta(microseconds=1)
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(BatchRunner, "handle", broken)
+    bench.put(*(order(number, key=key) for number, key in enumerate("abbc")))
+    consumer = await bench.run_until_settled(together, concurrency=ORDERED)
+    assert (sizes[0], consumer.outcomes) == (4, {Outcome.PROCESSED: 3})
+    assert done(database_url) == ["order 3", "order 1", "order 2"]
+
+
+async def test_a_message_that_is_set_aside_and_whose_ack_fails_oddly_comes_again(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    bugs, errors = [KeyError("a bug")], [ZeroDivisionError()]
+    conclude, ack = HandlerRunner._conclude, MemoryDelivery.ack
+
+    async def unlucky(self: Any, *given: Any) -> None:
+        if bugs:
+            raise bugs.pop()
+        await conclude(self, *given)
+
+    async def odd(self: Any) -> None:
+        if errors:
+            raise errors.pop()
+        await ack(self)
+
+    monkeypatch.setattr(HandlerRunner, "_conclude", unlucky)
+    monkeypatch.setattr(MemoryDelivery, "ack", odd)
+    bench.put(order(1))
+    with capture_logs() as said:
+        await bench.run_until_settled(work)
+    assert [row["error"] for row in rows(database_url, tables.dead_letter)] == ["KeyError: 'a bug'"]
+    told = [line["error"] for line in said if line["event"] == "broker is away, waiting"]
+    assert told == ["BrokerUnavailable: a delivery could not be settled: ZeroDivisionError"]
+    assert done(database_url) == ["order 1"]
