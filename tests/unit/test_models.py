@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from outboxkit import DecodeError, codec, event, outbox
+from outboxkit import DecodeError, EncodeError, codec, event, outbox
 from tests.unit.zoo import (
     ZOO,
     Aliased,
@@ -99,6 +99,18 @@ def test_an_outside_system_gets_the_aliases_and_is_not_asked_whether_they_can_be
 def test_a_plain_value_of_another_type_may_become_what_its_annotation_says(instance: Any, found: Any):
     decoded = codec.decode(type(instance), codec.encode(instance))
     assert found is None or decoded == found
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_has_not_is_refused_in_a_dataclass_of_pydantic(number: float):
+    @pydantic.dataclasses.dataclass
+    class Measured:
+        value: float
+        unit: str | None = None
+
+    assert codec.encode(Measured(1.5)) == b'{"value":1.5,"unit":null}'
+    with pytest.raises(EncodeError, match="a float that is NaN or infinite"):
+        codec.encode(Measured(number))
 
 
 def test_private_attributes_of_pydantic_are_no_fields():
