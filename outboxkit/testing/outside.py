@@ -209,11 +209,11 @@ def _audit() -> None:
 
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in _EVENTS:
-        return
     try:
+        if event not in _EVENTS:
+            return
         span = _span.get()
-    except (LookupError, TypeError):  # the interpreter ends
+    except (LookupError, TypeError, AttributeError):  # the interpreter ends, and has taken the globals away
         return
     if span is None or (_inside.get() and event != "socket.connect"):
         return

@@ -6,6 +6,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Annotated, Any
 
+import flask
 import pytest
 
 from outboxkit import ConfigurationError, Retries, inbox_handler
@@ -224,6 +225,16 @@ def test_odd_things_in_a_module_do_no_harm():
 
     partial = functools.partial(plain, None)
     assert len(handlers_in([module("a", plain=plain, dict=dict, odd=Odd(), partial=partial)])) == 1
+
+
+def test_a_proxy_that_stands_for_nothing_is_no_handler():
+    class Clients:
+        current = flask.current_app
+
+    content = {"request": flask.request, "Clients": Clients, "plain": plain}
+    shop = module("a", **content)
+    Clients.__module__ = "a"
+    assert [handler.name for handler in handlers_in([shop])] == ["Plain"]
 
 
 def test_a_plain_function_runs_in_a_thread_unless_it_says_otherwise():

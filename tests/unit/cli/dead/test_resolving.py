@@ -1,8 +1,6 @@
 """`outboxkit dead replay` and `outboxkit dead discard`: what they refuse, ask and say."""
 
 import io
-import signal
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,13 +14,9 @@ from tests.unit.cli.conftest import Run
 
 
 @pytest.fixture(autouse=True)
-def _environment(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _environment(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", database_url)
     monkeypatch.setattr("getpass.getuser", lambda: "alice")
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
 
 
 class Terminal(io.StringIO):
