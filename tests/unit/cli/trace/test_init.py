@@ -187,14 +187,6 @@ def test_a_file_that_is_not_there_is_named_with_its_option(run: Run, database_ur
     assert (ended.code, ended.err) == (2, told)
 
 
-def test_a_key_that_is_parked_shows_the_dead_letter_that_parks_it(run: Run, database_url: str):
-    letter = {"message_id": "m-1", "side": "outbox", "reason": "rejected", "error": "too large", "attempts": 1}
-    write(database_url, (tables.dead_letter, ROW | letter | {"position": 1, "parks_key": True}))
-    ended = run("trace", "--key", "order-1", "--database-url", database_url)
-    assert "message       m-1\n" in ended.out
-    assert "state         dead\n" in ended.out
-
-
 @pytest.mark.parametrize("headers", [b"{", b"[" * 100_000, b"7"])
 def test_headers_that_cannot_be_read_hide_no_message(run: Run, database_url: str, headers: bytes):
     write(
