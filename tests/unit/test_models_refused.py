@@ -19,13 +19,11 @@ from typing_extensions import TypeAliasType
 
 from outboxkit import (
     ConfigurationError,
-    DecodeError,
     EncodeError,
     codec,
     event,
     inbox,
     inbox_handler,
-    models,
     pydantic_models,
 )
 from tests.unit.zoo import Animal, Animals, Box, Computed, Empty, Excluded, Open, Page, Place, Slotted
@@ -285,37 +283,3 @@ class Astray(typing.NamedTuple):
 
 def test_an_annotation_that_leads_nowhere_is_no_secret():
     assert pydantic_models._hints(Astray) == []
-
-
-def test_a_secret_that_its_class_writes_itself_is_accepted():
-    class ByField(BaseModel):
-        password: pydantic.SecretStr
-
-        @pydantic.field_serializer("password")
-        def tell(self, value: pydantic.SecretStr) -> str:
-            return value.get_secret_value()
-
-    class ByModel(BaseModel):
-        password: pydantic.SecretStr
-
-        @pydantic.model_serializer
-        def tell(self) -> dict[str, str]:
-            return {"password": self.password.get_secret_value()}
-
-    for cls in (ByField, ByModel):
-        assert codec.encode(cls(password="x")) == b'{"password":"x"}'
-
-
-def test_a_payload_for_a_type_without_a_json_form_is_not_read():
-    with pytest.raises(DecodeError, match="values of type Path have no JSON form"):
-        codec.decode(Located, b'{"at":"/tmp"}')
-
-
-def test_objects_that_nobody_can_compare_are_alike_if_they_are_of_one_class():
-    class Plain: ...
-
-    class Other: ...
-
-    assert models.first_difference({"a": Plain()}, {"a": Plain()}, "event") is None
-    assert models.first_difference({"a": Plain()}, {"a": Other()}, "event") is None
-    assert models.first_difference({"a": Plain()}, {"a": "text"}, "event") == "event[...]"

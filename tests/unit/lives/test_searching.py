@@ -73,7 +73,7 @@ def test_what_was_not_looked_at_is_said(engine: Engine):
 
 
 def test_a_letter_that_parks_a_key_is_found_however_old_it_is(engine: Engine):
-    parking = LETTER | {"message_id": "first", "position": 1, "parks_key": True}
+    parking = LETTER | {"message_id": "first", "position": 1, "parked": True}
     with engine.begin() as connection:
         connection.execute(insert(tables.dead_letter), parking)
     fill(engine)
