@@ -38,7 +38,7 @@ class Placed(Tables):
 
 @inbox_handler("Places")
 def places(session: Session, event: OrderConfirmed) -> None:
-    session.add(Placed(what=f"order {event.order_id}", lines=[Line(), Line()]))
+    session.add(Placed(what=f"order {event.order_id}", lines=[Line() for _ in range(event.order_id)]))
 
 
 @inbox_handler("First")
