@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import DBAPIError
 
-from outboxkit import logs, process, urls
+from outboxkit import logs, process, schema, urls
 from outboxkit.brokers import batch_limit, is_slow
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, LifespanError, OutboxkitError, SchemaError
 from outboxkit.extras import how_to_install
@@ -285,7 +285,7 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, DBAPIError):
         from outboxkit.outage import what_is_away  # noqa: PLC0415 - as above
 
-        state = "is away" if what_is_away(error) else "refused"
+        state = "is away" if what_is_away(error) else schema.cure_of(error) or "refused"
         return f"{urls.named_by(error)}the database {state}: {first_line(error)}", FAILED
     if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:
         return cure, WRONG_SETTINGS

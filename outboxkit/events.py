@@ -177,6 +177,8 @@ def declaration_of_instance(event: object) -> Declaration:
     """
     if isinstance(event, type):
         raise ConfigurationError(f"{event.__qualname__} is the class: pass an instance, as in {event.__name__}(...)")
+    if isinstance(event, list | tuple) and any(map(_is_instance, event)):
+        raise ConfigurationError(f"a {type(event).__name__} is not an event: outbox.add_all takes several events")
     return declaration_of(type(event))
 
 
@@ -192,6 +194,10 @@ def name_of(cls: type) -> str:
 def is_event(cls: object) -> bool:
     """Whether `@event` named this very class."""
     return isinstance(cls, type) and _MARK in cls.__dict__
+
+
+def _is_instance(value: object) -> bool:
+    return is_event(type(value))
 
 
 def is_model(cls: type) -> bool:

@@ -3,14 +3,17 @@
 The version tells which migrations ran. A partition, a column or the trigger may have been dropped since then.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from sqlalchemy import DDL, Connection, inspect
+from sqlalchemy.exc import DBAPIError
 
 from outboxkit import statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
+from outboxkit.sqlstates import is_missing_column, is_missing_table, is_refused_row
 from outboxkit.statements.dialects import NEWEST, OLDEST, is_server
 from outboxkit.tables import inbox, metadata, outbox, published
 from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, PROCESSED, TRIGGER, default_partition_again
@@ -182,3 +185,35 @@ async def check_engine(engine: AsyncEngine) -> None:
     """
     async with engine.begin() as connection:
         await connection.run_sync(check)
+
+
+def cure_of(error: DBAPIError) -> str | None:
+    """The end of a sentence about an error that names a missing table or column of outboxkit; None for another one."""
+    if "outboxkit_" not in str(error.orig) or not (is_missing_table(error) or is_missing_column(error)):
+        return None
+    return (
+        "refused, as its tables are older than this outboxkit, or a part of them is gone; run `outboxkit migrate`, "
+        "which upgrades them or names the part"
+    )
+
+
+async def blame(engine: AsyncEngine, error: BaseException | None) -> None:
+    """`check_engine`, if this error may come from tables that were dropped, changed or replaced while it worked.
+
+    Raises:
+        SchemaError, ConfigurationError: as `check`; nothing if the tables are as they should be, or cannot be read.
+    """
+    if error is None or not (is_missing_table(error) or is_missing_column(error) or is_refused_row(error)):
+        return
+    with suppress(DBAPIError):
+        await check_engine(engine)
+
+
+@asynccontextmanager
+async def blamed(engine: AsyncEngine) -> AsyncIterator[None]:
+    """A context for a worker's run: an error that comes from its tables leaves as the `SchemaError` of `check`."""
+    try:
+        yield
+    except DBAPIError as error:
+        await blame(engine, error)
+        raise

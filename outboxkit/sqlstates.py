@@ -25,7 +25,7 @@ LOCKED = (LOCK_NOT_AVAILABLE, DEADLOCK)
 NO_RIGHT = "42501"
 TAKEN = ("42P07", "42P17")
 """A table of that name is there, or its range is taken by a partition that another process has made."""
-NO_TABLE = "42P01"
+NO_TABLE, NO_COLUMN = "42P01", "42703"
 CHECK_VIOLATION = "23514"
 """Also of an insert that meets a partition being attached."""
 DATA_EXCEPTION = "22"
@@ -48,3 +48,14 @@ def sqlstate_of(error: BaseException) -> str | None:
 def is_missing_table(error: BaseException) -> bool:
     """Whether a statement has named a table that is not there. SQLite says so in words alone."""
     return sqlstate_of(error) == NO_TABLE or "no such table" in str(getattr(error, "orig", ""))
+
+
+def is_refused_row(error: BaseException) -> bool:
+    """Whether a table has refused a row, perhaps because it has no partition for it."""
+    return sqlstate_of(error) == CHECK_VIOLATION
+
+
+def is_missing_column(error: BaseException) -> bool:
+    """Whether a statement has named a column that is not there. SQLite says so in words alone."""
+    text = str(getattr(error, "orig", ""))
+    return sqlstate_of(error) == NO_COLUMN or "no such column" in text or "has no column named" in text

@@ -3,6 +3,7 @@
 import logging
 import re
 import secrets
+import signal
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import structlog
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import logs, process
+from outboxkit import lifetime, logs, process
 from tests.databases import DatabasePool, SqliteCopies
 from tests.delays import DELAYS_TEXT
 from tests.night import NIGHT, SEED, by_night
@@ -66,6 +67,15 @@ def _log_as_it_was() -> Iterator[None]:
     structlog.reset_defaults()
     for library, level in zip(libraries, levels, strict=True):
         library.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_they_were() -> Iterator[None]:
+    """No test, and no process that one starts, ignores what an earlier command in this process ignored at its end."""
+    handlers = {number: signal.getsignal(number) for number in lifetime.SIGNALS}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import Executable, Row
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
@@ -21,6 +21,7 @@ from outboxkit.consumer import decisions
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.reports import Failed, Reports
+from outboxkit.consumer.transactions import blame_tables
 from outboxkit.inbox import Outcome
 from outboxkit.outage import Outage, what_is_away
 from outboxkit.sqlstates import TRANSIENT
@@ -138,6 +139,10 @@ class Records:
         return await self.outage.ride_out(partial(self._execute, statement, parameters), stop)
 
     async def _execute(self, statement: Executable, parameters: Any) -> Sequence[Row[Any]]:
-        async with self.engine.begin() as connection:
-            result = await connection.execute(statement, parameters)
-            return result.all() if result.returns_rows else ()
+        try:
+            async with self.engine.begin() as connection:
+                result = await connection.execute(statement, parameters)
+                return result.all() if result.returns_rows else ()
+        except DBAPIError as error:
+            await blame_tables(self.engine, error)
+            raise

@@ -9,7 +9,8 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from outboxkit import statements, tables
+from outboxkit import schema, statements, tables
+from outboxkit.errors import SchemaError
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, jittered, pause, what_is_away
 from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
@@ -28,6 +29,22 @@ SILENT = TimeoutError("the database does not answer")
 
 class Escaped(Exception):
     """The work raised something that is not an Exception, its `__cause__`: a SystemExit, or its own CancelledError."""
+
+
+class UnusableTables(SchemaError):
+    """The tables were dropped, changed or replaced while the consumer ran: no message is to blame, and it ends."""
+
+
+async def blame_tables(engine: AsyncEngine, cause: BaseException | None) -> None:
+    """Look at outboxkit's tables if this error may come from them.
+
+    Raises:
+        UnusableTables: they are to blame.
+    """
+    try:
+        await schema.blame(engine, cause)
+    except SchemaError as error:
+        raise UnusableTables(str(error)) from cause
 
 
 class Cancellations:
@@ -63,6 +80,7 @@ class Transactions:
         threads: Threads | None = None,
     ) -> None:
         # A task that a handler left behind must not use its session any more: it would keep a connection for ever.
+        self._engine = engine
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
         self._outage = outage
         self._cancellations = cancellations or Cancellations()
@@ -81,6 +99,7 @@ class Transactions:
 
         Raises:
             Exception: the work's own error, if another try would not help.
+            UnusableTables: the same, if outboxkit's tables are to blame.
             Escaped: the same, for an error that is not an Exception.
         """
         lost = collided = 0
@@ -93,6 +112,7 @@ class Transactions:
                 collided, lost = collided + collision, lost + (not collision)
                 away = None if collision else await self._away(cause)
                 if not (collision or away) or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
+                    await blame_tables(self._engine, cause)
                     raise
             if collision:
                 await pause(stop, jittered(0.005 * 2**collided))

@@ -240,8 +240,15 @@ def _marked(modules: Iterable[ModuleType]) -> Iterator[Callable[..., Any]]:
         for candidate in vars(module).values():
             if callable(candidate) and not isinstance(candidate, type) and id(candidate) not in ids:
                 ids.add(id(candidate))
-                if isinstance(getattr(candidate, _MARK, None), _Mark):
+                if _is_marked(candidate):
                     yield candidate
+
+
+def _is_marked(candidate: object) -> bool:
+    try:
+        return isinstance(getattr(candidate, _MARK, None), _Mark)
+    except Exception:  # noqa: BLE001 - a proxy that stands for nothing now, such as Flask's `request`
+        return False
 
 
 def _methods(modules: Iterable[ModuleType], handlers: Iterable[Handler]) -> Iterator[str]:
@@ -251,8 +258,9 @@ def _methods(modules: Iterable[ModuleType], handlers: Iterable[Handler]) -> Iter
         for cls in vars(module).values():
             if isinstance(cls, type) and cls.__module__ == module.__name__:
                 for attribute in vars(cls).values():
-                    method = getattr(attribute, "__func__", attribute)
-                    if isinstance(getattr(method, _MARK, None), _Mark) and method not in bound:
+                    is_wrapped = isinstance(attribute, staticmethod | classmethod)
+                    method = attribute.__func__ if is_wrapped else attribute
+                    if _is_marked(method) and method not in bound:
                         yield _path(method)
 
 

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements
 from outboxkit.errors import EncodeError
+from outboxkit.events import is_event
 from outboxkit.message import Message
 from outboxkit.outbox.drafts import Drafts, Options, check_options
 from outboxkit.outbox.pending import wait_for_flush, writing_connection
@@ -55,9 +56,13 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
 
     Raises:
         EncodeError: as `add`; also a `message_id` for more than one event.
+        TypeError: as `add`; also one event in place of several.
     """
     opened = session_of(session, "outbox.add_all")
     check_options("add_all", options)
+    if isinstance(events, Message) or is_event(type(events)):
+        kind = type(events).__qualname__
+        raise TypeError(f"outbox.add_all takes several events, as in a list; found one, {kind}: outbox.add takes one")
     sequence = list(events)
     if options.get("message_id") is not None and len(sequence) > 1:
         raise EncodeError(

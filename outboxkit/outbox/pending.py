@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from itertools import count
 
 from sqlalchemy import Connection, event, literal_column, select
-from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session, registry
 
-from outboxkit import statements, transaction
+from outboxkit import schema, statements, transaction
 from outboxkit.outbox.drafts import Draft
 from outboxkit.outbox.uncommitted import note_line
 from outboxkit.statements.dialects import has_one_writer, is_server
@@ -108,8 +108,13 @@ def _write(session: Session, _: object) -> None:
     connection = pending.connection or writing_connection(session)
     if pending.strict_keys and not has_one_writer(connection.dialect.name):
         connection.execute(_LOCK_KEYS, {"keys": sorted(pending.strict_keys)})
-    for drafts in _portions(pending.drafts):
-        _insert(connection, drafts)
+    try:
+        for drafts in _portions(pending.drafts):
+            _insert(connection, drafts)
+    except DBAPIError as error:
+        if (cure := schema.cure_of(error)) is not None:
+            error.add_note(f"outboxkit: the database {cure}")
+        raise
 
 
 def _insert(connection: Connection, drafts: list[Draft]) -> None:

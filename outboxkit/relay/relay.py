@@ -128,7 +128,7 @@ class Relay:
         await outage.ride_out(self._watch.look, stop)
         try:
             with tables.observed():
-                async with self._watch.watching(), self._pipeline:
+                async with schema.blamed(self.engine), self._watch.watching(), self._pipeline:
                     await self._loop(outage, stop)
         except asyncio.CancelledError:
             self._log.warning("relay stopped at once; the batch in flight is rolled back and will be published again")
@@ -227,7 +227,7 @@ class Relay:
         await outage.ride_out(self._watch.look, stop)
         totals = self._done = Drained()
         as_of = waiting_since = self.clock()
-        async with self._watch.watching(), self._pipeline:
+        async with schema.blamed(self.engine), self._watch.watching(), self._pipeline:
             while not stop.is_set() and self._watch.current is None:
                 self._limited_log.flush()
                 turn = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)

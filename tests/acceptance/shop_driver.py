@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from tests.polling import eventually
+from tests.polling import DEADLINE_SECONDS, eventually
 from tests.processes import ROOT
 from tests.servers.ports import free_row
 
@@ -66,7 +66,7 @@ class Made:
     def stop(self) -> int:
         """SIGTERM for `make`, which passes it on; the exit code."""
         self.popen.terminate()
-        return self.popen.wait(30)
+        return self.popen.wait(DEADLINE_SECONDS)
 
 
 class Shop:

@@ -132,7 +132,7 @@ class Stock:
 
     def assert_nothing_is_left(self) -> None:
         """No message in any queue, nothing recorded about one."""
-        depths = eventually(self.depths, lambda found: not any(found.values()), seconds=10)
+        depths = eventually(self.depths, lambda found: not any(found.values()))
         assert depths == dict.fromkeys(depths, 0)
         assert self.suspected() == 0
 

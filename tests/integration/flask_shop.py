@@ -22,6 +22,7 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 import outboxkit
 from outboxkit import outbox, preconditions
 from outboxkit.integrations.flask import Idempotent, add_problem_handlers
+from tests.polling import DEADLINE_SECONDS
 
 
 class Model(DeclarativeBase):
@@ -143,7 +144,7 @@ def _holding(shop: Shop) -> None:
         shop.calls += 1
         order = shop.place("held")
         shop.entered.set()
-        assert shop.go_on.wait(30)
+        assert shop.go_on.wait(DEADLINE_SECONDS)
         return jsonify(order_id=order.id), 201
 
 

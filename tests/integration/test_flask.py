@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 
 from outboxkit import tables
 from tests.integration.flask_shop import Order, Shop, serving
-from tests.polling import eventually
+from tests.polling import DEADLINE_SECONDS, eventually
 
 KEY = {"Idempotency-Key": '"8e03978e-40d5-43dd-bc93-6894a57f9324"'}
 BODY = {"customer": "Ada"}
@@ -51,7 +51,7 @@ def at_once(number: int, call: Callable[[int], httpx.Response]) -> list[httpx.Re
     barrier = threading.Barrier(number)
 
     def one(index: int) -> httpx.Response:
-        barrier.wait(30)
+        barrier.wait(DEADLINE_SECONDS)
         return call(index)
 
     with ThreadPoolExecutor(number) as threads:
@@ -243,7 +243,7 @@ def test_a_blueprint(shop: Shop, client: httpx.Client):
 def test_a_duplicate_that_waits_gets_the_replay(shop: Shop, client: httpx.Client):
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(client.post, "/held", headers=KEY)
-        assert shop.entered.wait(30)
+        assert shop.entered.wait(DEADLINE_SECONDS)
         second = threads.submit(client.post, "/held", headers=KEY)
         shop.go_on.set()
         assert (first.result().status_code, second.result().status_code) == (201, 201)
@@ -257,7 +257,7 @@ def test_a_duplicate_does_not_wait_for_the_first(shop: Shop, client: httpx.Clien
     """On SQLite it waits: there is one writer."""
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(client.post, "/held-without-wait", headers=KEY)
-        assert shop.entered.wait(30)
+        assert shop.entered.wait(DEADLINE_SECONDS)
         assert problem(client.post("/held-without-wait", headers=KEY)) == (409, "in-progress")
         assert problem(client.post("/held-without-wait?x=1", headers=KEY)) == (422, "key-reused")
         assert client.post("/orders", json=BODY, headers={"Idempotency-Key": "other"}).status_code == 201

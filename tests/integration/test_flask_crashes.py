@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from outboxkit import tables
 from tests.integration.flask_shop import Order, Shop, serving
 from tests.night import by_day_on
-from tests.polling import eventually
+from tests.polling import DEADLINE_SECONDS, eventually
 from tests.processes import ROOT, programs
 
 MOMENTS = 10
@@ -31,7 +31,7 @@ def dies_at(moment: int, database_url: str, key: str) -> bool:
             with contextlib.suppress(httpx.TransportError):
                 assert order(f"http://127.0.0.1:{port}", key).status_code == 201
                 return False
-            return server.wait(30) == -9
+            return server.wait(DEADLINE_SECONDS) == -9
         finally:
             server.kill()
 

@@ -5,13 +5,15 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, func, insert, select
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, func, insert, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, TransactionRequired, event, ids, inbox, inbox_handler, tables
 from outboxkit.inbox import BatchEntryFailed, Entry, handler_of
+from tests.polling import eventually_async
+from tests.requests import waiting
 
 EFFECTS = Table("effect", MetaData(), Column("id", Integer, primary_key=True), Column("by", String(300)))
 
@@ -62,6 +64,20 @@ async def test_two_batches_that_overlap_wait_for_each_other_one_way(pg_engine: E
         assert sum(await asyncio.gather(*(consume() for _ in range(4)))) == len(names)
         names[:] = [ids.new() for _ in names]
     assert len(effects(pg_engine)) == len(set(effects(pg_engine))) == 1_500
+
+
+async def test_a_batch_that_waits_for_a_message_holds_none_behind_it(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    """Whatever the order in which they came: two batches never wait for each other in a circle."""
+    row = {"handler": "Ship", "type": "Ordered"}
+    with pg_engine.connect() as other:
+        other.execute(insert(tables.inbox).values(message_id="a", **row))
+        batch = asyncio.create_task(run(async_pg_engine, entries("c", "a", "b", "c")))
+        await eventually_async(lambda: asyncio.to_thread(waiting, pg_engine))
+        other.execute(text("SET LOCAL lock_timeout = '10s'"))
+        for message_id in ("b", "c"):
+            other.execute(insert(tables.inbox).values(message_id=message_id, **row))
+        other.commit()
+    assert await batch == [Outcome.DUPLICATE] * 4
 
 
 async def test_an_error_that_a_handler_swallowed_is_its_own_and_not_the_next_ones(async_pg_engine: AsyncEngine):

@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, make_url, text
 from outboxkit import metadata
 from tests.databases import migrate
 from tests.pages import libpq
+from tests.polling import DEADLINE_SECONDS
 
 INSERT = (
     "INSERT INTO {}outboxkit_outbox (message_id, type, payload, headers, content_type) VALUES ('m', 'T', '', '', '')"
@@ -43,7 +44,7 @@ def listen(connection: Connection) -> None:
 def heard(ear: Connection, writer: Connection) -> int:
     """How many notifications came. They arrive in the order of the commits: behind the last one is nothing."""
     writer.execute("NOTIFY the_end")
-    for count, notification in enumerate(ear.notifies(timeout=30)):
+    for count, notification in enumerate(ear.notifies(timeout=DEADLINE_SECONDS)):
         if notification.channel == "the_end":
             return count
     raise AssertionError("notifications do not arrive")

@@ -90,7 +90,5 @@ async def test_other_keys_flow_past_a_key_whose_first_message_somebody_else_hold
     with pg_engine.begin() as connection:
         connection.execute(select(tables.outbox).where(tables.outbox.c.position == 1).with_for_update())
         async with running(relay(async_pg_engine, recorder, batch_size=50)):
-            await eventually_async(
-                lambda: asyncio.sleep(0, len(recorder.arrived)), lambda found: found == 20, seconds=20
-            )
+            await eventually_async(lambda: asyncio.sleep(0, len(recorder.arrived)), lambda found: found == 20)
     assert {number(found) for found in recorder.arrived} == set(range(301, 321))

@@ -70,6 +70,11 @@ def test_what_was_asked_for_is_the_nearest_delay(delays: tuple[timedelta, ...], 
     assert all(abs(found - wanted) <= abs(step - wanted) for step in delays)
 
 
+@pytest.mark.parametrize(("seconds", "nearest"), [(4, 1), (6, 10), (11, 10), (40, 60)])
+def test_what_was_asked_for_is_rounded_down_as_well_as_up(seconds: int, nearest: int):
+    assert delay_for((SECOND, 10 * SECOND, 60 * SECOND), 1, seconds * SECOND) == nearest * SECOND
+
+
 def test_what_was_asked_for_may_be_no_delay_at_all():
     assert delay_for((SECOND, 2 * SECOND), 2, timedelta(0)) == SECOND
 

@@ -1,8 +1,9 @@
 """Queues of the broker: whether they are there, of the right kind, and consumed. Pure."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from outboxkit.brokers.memory import matches
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth
 from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER, dead_queue, retry_queue
 from outboxkit.doctor.broker.facts import QueueReport
@@ -12,6 +13,9 @@ from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
 from outboxkit.wording import many
 
 QUORUM, CLASSIC, STREAM = "quorum", "classic", "stream"
+SHOWN = 10
+"""Names that a finding lists, at most."""
+_GROWS = "The queue grows until the broker's memory or disk is full, and then nobody can publish."
 
 
 def of_exchange(look: Look) -> Iterator[Diagnosis]:
@@ -206,13 +210,13 @@ def of_consumers(look: Look) -> Iterator[Diagnosis]:
     for queue in look.subject.known_queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, Depth) and not depth.consumers and queue.name not in look.subject.paused:
-            yield _unconsumed(queue.name, depth.messages, is_ours=True)
+            yield _unconsumed(queue.name, depth.messages)
     ours = {queue.name for queue in look.subject.known_queues}
     yield from _stalled(look, ours)
     others = {each.destination for each in look.bound if each.destination_type == "queue"} - ours
     for report in (look.reports.queues if look.reports is not None else {}).values():
         if report is not None and report.name in others and report.messages_ready and not report.consumers:
-            yield _unconsumed(report.name, report.messages_ready, is_ours=False)
+            yield _unknown(report.name, report.messages_ready, look)
 
 
 def _stalled(look: Look, ours: set[str]) -> Iterator[Diagnosis]:
@@ -230,19 +234,41 @@ def _stalled(look: Look, ours: set[str]) -> Iterator[Diagnosis]:
             )
 
 
-def _unconsumed(name: str, messages: int, *, is_ours: bool) -> Diagnosis:
-    make = problem if messages and is_ours else warning
+def _unknown(name: str, messages: int, look: Look) -> Diagnosis:
+    """The finding about a queue that gets messages of the exchange, and that no consumer here knows."""
+    keys = sorted({each.routing_key for each in look.bound if each.destination == name})
+    types = sorted({type_ for queue in look.subject.known_queues for type_ in queue.types})
+    what, cure = "", "Start its consumer. If nobody needs the queue, delete it."
+    taken = any(matches(key.split("."), type_.split(".")) for key in keys for type_ in types)
+    if types and not taken:
+        what = f" It is bound for {_listed(keys)}. No handler here takes that; they take {_listed(types)}."
+        cure = (
+            "If one of these handlers should get its messages, correct the event of that handler, and start its "
+            "consumer again. If the queue is another service's, start its consumer. If nobody needs it, delete it."
+        )
+    elif types:
+        what = f" It is bound for {_listed(keys)}, of which another queue has a handler."
+        cure = "If it is that consumer's old queue, delete it once its messages are handled. Else start its consumer."
+    return warning(
+        "queue-unconsumed",
+        f"Nobody consumes queue {name!r}, and {many(messages, 'message waits', 'messages wait')} in it.{what}",
+        why=f"What is in it happens to nobody. {_GROWS}",
+        cure=cure,
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _unconsumed(name: str, messages: int) -> Diagnosis:
     waiting = f"and {many(messages, 'message waits', 'messages wait')} in it" if messages else "and it is empty"
-    return make(
+    return (problem if messages else warning)(
         "queue-unconsumed",
         f"Nobody consumes queue {name!r}, {waiting}.",
-        why="The queue grows until the broker's memory or disk is full, and then nobody can publish."
-        if messages
-        else "The next message will wait in it.",
-        cure="Start its consumer, and look at the last lines of its log if it has ended."
-        if is_ours
-        else "Start its consumer. If nobody needs the queue, delete it.",
-        commands=(f"outboxkit consume MODULE --queue {shlex.quote(name)}",) if is_ours else (),
+        why=_GROWS if messages else "The next message will wait in it.",
+        cure="Start its consumer, and look at the last lines of its log if it has ended.",
+        commands=(f"outboxkit consume MODULE --queue {shlex.quote(name)}",),
     )
 
 

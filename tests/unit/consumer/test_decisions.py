@@ -76,6 +76,7 @@ def test_a_failing_broker_in_a_handler_is_a_failure_like_any_other():
 def test_an_error_of_the_database_is_told_without_its_values():
     error = IntegrityError("INSERT INTO cards", {"card": "4111"}, ValueError("duplicate key\nDETAIL: secret"))
     assert decide_for(error, attempt=1, max_attempts=2).error == "ValueError: duplicate key"
+    assert "4111" not in str(error), "the error itself goes to the hooks of the application"
 
 
 def test_a_handler_may_subclass_the_signals():
@@ -87,6 +88,13 @@ def test_a_handler_may_subclass_the_signals():
 
     assert decide_for(Closed(after=5), attempt=1, max_attempts=2).after == timedelta(seconds=5)
     assert decide_for(Gone("x"), attempt=1, max_attempts=2).reason == "rejected"
+
+
+def test_a_delay_of_another_kind_is_no_delay():
+    signal = Retry("later")
+    signal.after = "soon"  # type: ignore[assignment]
+    found = decide_for(signal, attempt=1, max_attempts=2)
+    assert (found.outcome, found.after) == (Outcome.RETRIED, None)
 
 
 def test_the_defaults_of_the_policy():

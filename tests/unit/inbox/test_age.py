@@ -1,14 +1,16 @@
 """When a message is too old to be handled."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 
-from outboxkit import ids
-from outboxkit.inbox import is_stale
-from tests.unit.shop import NOW, message
+from outboxkit import ids, inbox, inbox_handler, tables
+from outboxkit.inbox import Entry, handler_of, is_stale
+from tests.unit.shop import NOW, OrderConfirmed, message, rows
 
 DAY, SKEW = timedelta(days=1), timedelta(minutes=5)
 WINDOW = DAY - SKEW
@@ -34,6 +36,23 @@ def test_what_was_accepted_is_counted_from_there():
     old = message(id=ids.new(at=NOW - 9 * DAY), created_at=None)
     assert not is_stale(old, now=NOW, retention=DAY, accepted_at=NOW - WINDOW)
     assert is_stale(old, now=NOW + SKEW, retention=DAY, accepted_at=NOW - WINDOW)
+
+
+@inbox_handler("Works", batch=True)
+def works(session: Session, event: OrderConfirmed) -> None: ...
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_what_was_accepted_is_remembered_from_there(engine: Engine, database_url: str, *, batch: bool):
+    soon = datetime.now(UTC) + timedelta(hours=1)  # by a clock that is ahead of the database's
+    old = message(id=ids.new(at=NOW - 9 * DAY))
+    with Session(engine) as session, session.begin():
+        if batch:
+            inbox.run_batch(session, [Entry.of(old, handler_of(works), accepted_at=soon)])
+        else:
+            inbox.run_once(session, old, works, accepted_at=soon)
+    (row,) = rows(database_url, tables.inbox)
+    assert row["processed_at"] == soon
 
 
 def test_a_message_without_any_time_is_new():

@@ -4,8 +4,9 @@ import functools
 import sys
 from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
+import flask
 import pytest
 
 from outboxkit import ConfigurationError, Retries, inbox_handler
@@ -226,6 +227,16 @@ def test_odd_things_in_a_module_do_no_harm():
     assert len(handlers_in([module("a", plain=plain, dict=dict, odd=Odd(), partial=partial)])) == 1
 
 
+def test_a_proxy_that_stands_for_nothing_is_no_handler():
+    class Clients:
+        current = flask.current_app
+
+    content = {"request": flask.request, "Clients": Clients, "plain": plain}
+    shop = module("a", **content)
+    Clients.__module__ = "a"
+    assert [handler.name for handler in handlers_in([shop])] == ["Plain"]
+
+
 def test_a_plain_function_runs_in_a_thread_unless_it_says_otherwise():
     @inbox_handler("Here", in_loop=True)
     def here(session, event: OrderConfirmed) -> None: ...
@@ -245,3 +256,9 @@ def test_what_is_awaited_is_in_the_loop_anyway():
 
     with pytest.raises(ConfigurationError, match="in_loop is for a plain def"):
         handler_of(here)
+
+
+def test_the_annotation_of_an_event_may_say_more():
+    def handle(session, event: Annotated[OrderConfirmed, "of another service"]): ...
+
+    assert handler_of(inbox_handler("More")(handle)).event_type is OrderConfirmed

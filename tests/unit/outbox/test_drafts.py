@@ -210,6 +210,8 @@ class Special(OrderConfirmed):
         (Line("a", Decimal(1)), ConfigurationError, 'Line is not an event: decorate it with @event\\("Line"\\)'),
         ({"order_id": 7}, ConfigurationError, "^a dict is not an event; make a class for it, such as a dataclass"),
         (7, ConfigurationError, "^an int is not an event; make a class"),
+        ([ORDER], ConfigurationError, "^a list is not an event: outbox.add_all takes several events$"),
+        ([], ConfigurationError, "^a list is not an event; make a class"),
         (None, ConfigurationError, "^None is not an event"),
         (
             OrderConfirmed,

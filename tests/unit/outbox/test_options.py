@@ -41,6 +41,15 @@ def test_an_option_that_does_not_exist_is_refused_as_python_does(
     assert not session.new
 
 
+@pytest.mark.parametrize("one", [ORDER, message()])
+def test_one_event_is_not_several(session: Session, one: object):
+    with pytest.raises(
+        TypeError, match=r"^outbox\.add_all takes several events, as in a list; found one, .*: outbox\.add"
+    ):
+        outbox.add_all(session, one)  # type: ignore[arg-type]
+    assert not session.new
+
+
 @pytest.mark.parametrize("name", Options.__annotations__)
 def test_none_is_the_same_as_not_given(session: Session, database_url: str, name: str):
     outbox.add(session, ORDER, **{name: None})

@@ -208,6 +208,17 @@ async def test_an_error_of_the_publisher_takes_everything_back(bench: Bench):
     assert bench.async_engine.pool.checkedout() == 0
 
 
+async def test_after_an_outage_it_looks_below_its_floor(bench: Bench):
+    async with bench.pipeline() as pipeline:
+        await pipeline.turn(bench.clock.now, bench.stop)
+        bench.add("low")  # as in a standby that was behind, and is the server now
+        pipeline._claimer.floor.value = 1000
+        bench.publisher.refuse_to_connect = 1
+        with pytest.raises(BrokerUnavailable):
+            await pipeline.turn(bench.clock.now, bench.stop)
+        assert await pipeline.turn(bench.clock.now, bench.stop) is Turn.MOVED
+
+
 async def test_a_publisher_that_answers_for_too_few_settles_nothing(bench: Bench):
     async def publish(batch: object) -> list[object]:
         return []

@@ -64,3 +64,19 @@ async def test_whatever_it_raises_is_the_failure_of_one_message(bench: Bench, er
     assert sorted(set(bench.arrived())) == ["a", "b"]
     (row,) = bench.rows()
     assert (row["message_id"], row["attempts"]) == ("odd", 1)
+
+
+async def test_behind_a_message_at_which_it_fails_nothing_of_its_key_leaves_even_behind_a_second_one(bench: Bench):
+    def fail(message: Message) -> None:
+        if message.id.startswith("odd"):
+            raise ValueError("boom")
+
+    bench.add("odd-1", key="k")
+    bench.add("a")
+    bench.add("odd-2", key="j")
+    bench.add("behind", key="k")
+    bench.publisher.answer = fail
+    async with bench.pipeline(batch_size=4) as pipeline:
+        await pipeline.turn(bench.clock.now, bench.stop)
+    assert set(bench.arrived()) == {"a"}
+    assert bench.left() == ["odd-1", "odd-2", "behind"]

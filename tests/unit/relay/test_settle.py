@@ -67,13 +67,14 @@ async def test_a_failure_keeps_its_reason_and_when_it_first_failed(bench: Bench)
 
 async def test_a_dead_letter_keeps_everything(bench: Bench):
     more = {"key": "k", "topic": "t", "headers": {"h": 1}, "correlation_id": "c", "causation_id": "d"}
-    bench.add("a", "b", "c", "d", columns={"attempts": 9, "discard_unroutable": True}, **more)
+    bench.add("a", "b", "c", "d", "e", columns={"attempts": 9, "discard_unroutable": True}, **more)
     written = bench.rows()
     lost = [
         dead(1, Reason.REJECTED, "rejected: a\0", parked=True),
         dead(2, Reason.REJECTED, "rejected: b"),
         dead(3, Reason.REJECTED, "rejected: b"),
         dead(4, Reason.EXPIRED, "late", failures=0),
+        dead(5, Reason.REJECTED, "rejected: e"),
     ]
     await settled(bench, Settlement(dead=lost))
     assert bench.rows() == []
@@ -83,6 +84,7 @@ async def test_a_dead_letter_keeps_everything(bench: Bench):
         ("rejected", "rejected: b", 10, False),
         ("rejected", "rejected: b", 10, False),
         ("expired", "late", 9, False),
+        ("rejected", "rejected: e", 10, False),
     ]
     kept = set(written[0]) & set(found[0]) - {"attempts", "first_failed_at"}
     assert kept >= {"payload", "headers", "key", "topic", "correlation_id", "causation_id", "position", "created_at"}

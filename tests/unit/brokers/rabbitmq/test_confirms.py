@@ -129,6 +129,21 @@ def test_a_tag_that_was_never_given_takes_no_time():
     assert receipts == [CONFIRMED, CONFIRMED]
 
 
+def test_an_ack_of_several_up_to_tag_0_is_one_of_all():
+    tracker, receipts = tracking(3)
+    tracker.ack(0, multiple=True)
+    assert receipts == [CONFIRMED] * 3
+
+
+def test_batches_without_an_end_leave_nothing_in_memory():
+    tracker, _ = tracking(3)
+    for number in range(20):
+        tracker.begin([None])
+        tracker.sent([f"new-{number}"], [0])
+        tracker.ack(0, multiple=True)
+    assert len(tracker._tags) == 1
+
+
 def test_the_first_reason_of_a_loss_is_kept():
     tracker, _ = tracking(1)
     tracker.closed(406, "too large", connection_too=False)

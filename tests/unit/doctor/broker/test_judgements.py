@@ -7,7 +7,7 @@ import pytest
 
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Obstacle
 from outboxkit.doctor.broker import access, limits, queues, server
-from outboxkit.doctor.broker.facts import ApiReports, NodeReport, QueueReport, Rights
+from outboxkit.doctor.broker.facts import ApiReports, Bound, NodeReport, QueueReport, Rights
 from outboxkit.doctor.broker.look import Look, Node, numbers_of
 from outboxkit.doctor.broker.subject import BrokerSubject, ExpectedQueue
 from outboxkit.doctor.diagnosis import Diagnosis, Severity
@@ -123,6 +123,26 @@ def test_of_two_limits_the_smaller_one_holds():
     queue = QueueReport("q", "quorum", {"x-max-length": 4}, effective_policy_definition={"max-length": 5})
     assert (queue.effective("max-length"), queue.is_by_policy("max-length")) == (4, False)
     assert QueueReport("q", effective_policy_definition=[]).effective("max-length") is None
+
+
+@pytest.mark.parametrize(
+    ("types", "text"),
+    [
+        (
+            ("OrderConfirmd",),
+            " It is bound for 'OrderConfirmed'. No handler here takes that; they take 'OrderConfirmd'.",
+        ),
+        (("OrderConfirmed", "X"), " It is bound for 'OrderConfirmed', of which another queue has a handler."),
+        ((), ""),
+    ],
+)
+def test_an_old_queue_tells_of_a_consumer_of_the_wrong_type(types: tuple[str, ...], text: str):
+    old, bound = QueueReport("old", messages_ready=1), Bound("outboxkit", "old", "queue", "OrderConfirmed")
+    found = look(queues={"old": old}, bindings=(bound,))
+    subject = replace(SUBJECT, queues=(ExpectedQueue(name="billing", types=types),))
+    (finding,) = queues.of_consumers(replace(found, subject=subject))
+    assert finding.what == f"Nobody consumes queue 'old', and 1 message waits in it.{text}"
+    assert codes([finding]) == {"queue-unconsumed": Severity.WARNING}
 
 
 def test_lost_nodes():

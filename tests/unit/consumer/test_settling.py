@@ -1,0 +1,161 @@
+"""How a delivery is settled: in which order its copy, its records and its dead letters are written."""
+
+import asyncio
+import sqlite3
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import event as events
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncSession
+from structlog.testing import capture_logs
+
+from outboxkit import Outcome, Reject, Retry, inbox_handler, tables
+from outboxkit.brokers.memory import MemoryDelivery
+from outboxkit.consumer import Concurrency
+from outboxkit.consumer.handle import HandlerRunner
+from tests.unit.consumer.conftest import AT_ONCE, Bench
+from tests.unit.shop import OrderConfirmed, message, rows
+
+
+@inbox_handler("Fails")
+async def fails(session: AsyncSession, event: OrderConfirmed) -> None:
+    raise ValueError("boom")
+
+
+def put_redelivered(bench: Bench, times: int = 1, **more: Any) -> None:
+    """As if consumers had died that had it."""
+    bench.put(message(**more))
+    for _ in range(times):
+        bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
+
+
+@pytest.mark.parametrize(("starts", "outcome"), [(2, Outcome.PROCESSED), (3, Outcome.DEAD)])
+async def test_it_may_be_started_three_times_without_an_end(bench: Bench, starts: int, outcome: Outcome):
+    @inbox_handler("Works")
+    async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+    records = bench.consumer(works)._containment.handling.records
+    for _ in range(starts):
+        await records.start("m-1", bench.stop)
+    put_redelivered(bench)
+    assert (await bench.drain(works)).outcomes == {outcome: 1}
+
+
+async def test_while_a_copy_waits_no_start_is_on_record(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    retry, recorded = MemoryDelivery.retry, list[Any]()
+
+    async def look(self: MemoryDelivery, *given: Any, **more: Any) -> timedelta:
+        recorded.append([row["starts"] for row in rows(database_url, tables.attempt)])
+        return await retry(self, *given, **more)
+
+    monkeypatch.setattr(MemoryDelivery, "retry", look)
+    put_redelivered(bench)
+    await bench.run_until_settled(fails, max_attempts=2)
+    assert recorded == [[]]
+
+
+async def test_a_start_stays_on_record_if_the_dead_letter_was_not_written(bench: Bench, database_url: str):
+    def refuse(*given: Any) -> None:
+        if given[2].startswith(f"INSERT INTO {tables.dead_letter.name}"):
+            bench.stop.set()
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise OperationalError(given[2], {}, busy)
+
+    events.listen(bench.engine.sync_engine, "before_cursor_execute", refuse)
+    put_redelivered(bench)
+    async with asyncio.timeout(60):
+        await bench.consumer(fails, max_attempts=1).run(bench.stop)
+    assert [row["starts"] for row in rows(database_url, tables.attempt)] == [1]
+    assert len(bench.subscriber.queue.ready) == 1
+
+
+async def test_in_order_a_message_that_came_back_often_stays_in_front_of_its_key(bench: Bench):
+    handled: list[int] = []
+
+    @inbox_handler("Ordered")
+    async def ordered(session: AsyncSession, event: OrderConfirmed) -> None:
+        handled.append(event.order_id)
+
+    put_redelivered(bench, 12, key="k")
+    bench.put(message(id="m-2", key="k", payload=b'{"order_id":8,"total":"1"}'))
+    await bench.run_until_settled(ordered, concurrency=Concurrency(2, ordered=True))
+    assert handled == [7, 8]
+
+
+async def test_in_order_one_that_may_have_killed_a_process_is_a_suspect_at_each_attempt(
+    bench: Bench, database_url: str
+):
+    starts: list[Any] = []
+
+    @inbox_handler("Fails")
+    async def looks(session: AsyncSession, event: OrderConfirmed) -> None:
+        starts.extend(row["starts"] for row in rows(database_url, tables.attempt))
+        raise ValueError("boom")
+
+    put_redelivered(bench, key="k")
+    await bench.run_until_settled(looks, concurrency=Concurrency(2, ordered=True))
+    assert starts == [1, 1, 1]
+
+
+async def test_in_order_a_handler_that_gave_up_is_not_run_again_however_often_the_others_fail(bench: Bench):
+    calls: list[int] = []
+
+    @inbox_handler("Rejects")
+    async def rejects(session: AsyncSession, event: OrderConfirmed) -> None:
+        calls.append(event.order_id)
+        raise Reject("no such order")
+
+    bench.put(message(key="k"))
+    consumer = await bench.run_until_settled(rejects, fails, max_attempts=4, concurrency=Concurrency(2, ordered=True))
+    assert consumer.outcomes == {Outcome.RETRIED: 3, Outcome.DEAD: 2}
+    assert calls == [7]
+
+
+async def test_of_the_delays_that_handlers_ask_for_the_shortest_counts(bench: Bench):
+    @inbox_handler("Soon")
+    async def soon(session: AsyncSession, event: OrderConfirmed) -> None:
+        raise Retry("soon", after=AT_ONCE[0])
+
+    @inbox_handler("Late")
+    async def late(session: AsyncSession, event: OrderConfirmed) -> None:
+        raise Retry("late", after=AT_ONCE[2])
+
+    bench.put(message())
+    with capture_logs() as said:
+        await bench.run_until_settled(soon, late, max_attempts=2)
+    assert {line["after"] for line in said if "after" in line} == {f"{AT_ONCE[0].total_seconds():g}s"}
+
+
+async def test_a_message_that_is_set_aside_and_whose_ack_fails_oddly_comes_again(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    @inbox_handler("Works")
+    async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+    bugs, errors = [KeyError("a bug")], [ZeroDivisionError()]
+    conclude, ack = HandlerRunner._conclude, MemoryDelivery.ack
+
+    async def unlucky(self: Any, *given: Any) -> None:
+        if bugs:
+            raise bugs.pop()
+        await conclude(self, *given)
+
+    async def odd(self: Any) -> None:
+        if errors:
+            raise errors.pop()
+        await ack(self)
+
+    monkeypatch.setattr(HandlerRunner, "_conclude", unlucky)
+    monkeypatch.setattr(MemoryDelivery, "ack", odd)
+    bench.put(message())
+    with capture_logs() as said:
+        await bench.run_until_settled(works)
+    assert [row["error"] for row in rows(database_url, tables.dead_letter)] == ["KeyError: 'a bug'"]
+    told = [line["error"] for line in said if line["event"] == "broker is away, waiting"]
+    assert told == ["BrokerUnavailable: a delivery could not be settled: ZeroDivisionError"]
+    assert [row["handler"] for row in rows(database_url, tables.inbox)] == ["Works"]
