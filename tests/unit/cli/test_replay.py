@@ -111,7 +111,9 @@ AT_THE_ENDS = ["0001-01-01", "0001-01-01T00:00+14:00", "9999-12-31T23:59:59-23:5
 
 @pytest.mark.parametrize("text", ["", "yesterday", "12:00", "2 weeks", "-2h", *AT_THE_ENDS])
 def test_what_is_no_moment(text: str):
-    with pytest.raises(ConfigurationError, match=f"--since is {re.escape(repr(text))}: a moment such as .* or 7d is accepted"):
+    with pytest.raises(
+        ConfigurationError, match=f"--since is {re.escape(repr(text))}: a moment such as .* or 7d is accepted"
+    ):
         point_in_time("--since", text, NOW)
 
 
