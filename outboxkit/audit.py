@@ -95,7 +95,7 @@ def read_actions(connection: Connection, *, since: datetime, limit: int) -> list
     rows = connection.execute(statements.audit.newest_actions(), {"since": since, "limit": limit})
     return [
         AuditedAction(
-            *(row.id, row.action, row.operator, msgspec.json.decode(row.filter)),
+            *(row.id, row.action, row.operator, _read_filter(row.filter)),
             *(row.started_at, row.ended_at, row.affected, row.result),
         )
         for row in rows
@@ -146,6 +146,14 @@ async def _end(engine: AsyncEngine, running: RunningAction) -> None:
     async with engine.begin() as connection:
         outcome = {"of": running.number, "outcome": redacted(running.result), "counted": running.uncounted}
         await connection.execute(statements.audit.end_action(connection.dialect.name), outcome)
+
+
+def _read_filter(text: str) -> dict[str, Any]:
+    """The filter of a row; its whole text under one name if it was not written here."""
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (ValueError, RecursionError):
+        return {"unreadable": text}
 
 
 def _json(filter_: Mapping[str, Any]) -> str:

@@ -121,7 +121,7 @@ class Replayer:
         self._publisher = publisher
         self._selection = selection
         self._rate, self._by = rate, by
-        self._page = PAGE if rate is None else max(min(PAGE, int(rate)), 1)
+        self._page = PAGE if rate is None else max(int(min(PAGE, rate)), 1)
         self._patience = patience
         self._outage = Outage("replay", patience=patience.total_seconds())
         self._monotonic = monotonic

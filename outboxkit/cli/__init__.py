@@ -7,6 +7,7 @@ import typer
 
 import outboxkit
 from outboxkit.cli.listing import Commands
+from outboxkit.errors import ConfigurationError, OutboxkitError
 
 app = typer.Typer(
     name="outboxkit",
@@ -37,6 +38,14 @@ def _main(
     pass
 
 
+def _explained(error: Exception) -> Exception:
+    """The error itself, unless an argument is not text: databases and libraries fail on it in many ways."""
+    not_text = next((each for each in sys.argv if any("\ud800" <= sign <= "\udfff" for sign in each)), None)
+    if not_text is None or isinstance(error, OutboxkitError):
+        return error
+    return ConfigurationError(f"{not_text!r} is not valid UTF-8; arguments are texts in UTF-8")
+
+
 def main() -> None:
     """Run the command line. Every error is one line and an exit code."""
     try:
@@ -44,6 +53,6 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - whatever it is becomes one line
         from outboxkit import compose  # noqa: PLC0415 - `outboxkit --help` does without
 
-        text, code = compose.explain(error)
+        text, code = compose.explain(_explained(error))
         typer.secho(f"outboxkit: {text}", err=True, fg=typer.colors.RED if sys.stderr.isatty() else None)
         sys.exit(code)

@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from outboxkit import compose
 from outboxkit.environment import FILE, variable
-from outboxkit.errors import ConfigurationError
+from outboxkit.errors import ConfigurationError, EncodeError
+from outboxkit.message import check_moment
 from outboxkit.settings import SECRETS, Settings, load, parse_duration, unknown_variables
 from outboxkit.settings import option as option_of
 from outboxkit.urls import ListenAddress
@@ -46,7 +47,7 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
     """A moment in ISO 8601, in UTC without a zone, or a duration before now.
 
     Raises:
-        ConfigurationError: it reads otherwise.
+        ConfigurationError: it reads otherwise, or it is near the end of the calendar.
     """
     if text is None:
         return None
@@ -56,10 +57,12 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
         pass
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        check_moment(option, moment)
+    except (ValueError, EncodeError):
         accepted = "a moment such as 2026-03-01T12:00Z, or a duration such as 2h or 7d"
         raise ConfigurationError(f"{option} is {text!r}: {accepted} is accepted") from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return moment
 
 
 def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

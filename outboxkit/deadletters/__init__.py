@@ -113,7 +113,7 @@ class DeadLetters:
         self._engine = engine
         self._rules = rules or ReplayRules()
         self._rate, self._by = rate, by
-        self._page = PAGE if rate is None else max(min(PAGE, int(rate)), 1)
+        self._page = PAGE if rate is None else max(int(min(PAGE, rate)), 1)
         self._monotonic = monotonic
         self._sleep = sleep
 

@@ -1,6 +1,7 @@
 """Replay: what is published again, in which order, how fast, and how far it is when it ends."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -221,7 +222,7 @@ async def no_time(_: float) -> None:
     pass
 
 
-@pytest.mark.parametrize(("rate", "batches"), [(2, [2, 2, 1]), (0.5, [1] * 5), (1000, [5])])
+@pytest.mark.parametrize(("rate", "batches"), [(2, [2, 2, 1]), (0.5, [1] * 5), (1000, [5]), (math.inf, [5])])
 async def test_a_rate_is_kept(engine: Engine, async_engine: AsyncEngine, rate: float, batches: list[int]):
     for position in range(1, 6):
         keep(engine, position)

@@ -30,6 +30,7 @@ REASONS = (
 )
 """The reasons of a relay, and those of a consumer."""
 LARGEST = 2**63 - 1
+DIGITS = len(str(LARGEST))
 Id = Annotated[list[str] | None, typer.Option("--id", metavar="ID", help="Only this message id; may be repeated.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
 Key = Annotated[str | None, typer.Option("--key", metavar="KEY", help="Only messages with this key.")]
@@ -79,7 +80,7 @@ def rules(settings: Settings, *, accept_stale: bool = False) -> ReplayRules:
 
 def is_number(argument: str) -> bool:
     """Whether an argument is a dead letter's number."""
-    return argument.isascii() and argument.isdigit() and int(argument) <= LARGEST
+    return len(argument) <= DIGITS and argument.isascii() and argument.isdigit() and int(argument) <= LARGEST
 
 
 FILTERS: dict[str, Any] = {

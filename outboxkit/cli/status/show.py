@@ -117,7 +117,7 @@ def _dead_letters(letters: DeadLetterCounts) -> Iterator[str]:
     resolved = f", {number(letters.resolved)} resolved" if letters.resolved.value else ""
     yield f"{number(letters.open)} open{resolved}"
     for row in letters.by_reason:
-        yield f"  {row.side}, {row.reason}: {number(row.count)}"
+        yield f"  {printable_name(row.side)}, {printable_name(row.reason)}: {number(row.count)}"
 
 
 def _published(published: Published) -> Iterator[str]:

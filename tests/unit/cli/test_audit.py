@@ -92,3 +92,12 @@ def test_the_newest_since_a_time(run: Run, at: str, engine: Engine):
     with engine.begin() as connection:
         connection.execute(tables.audit.delete())
     assert run("audit", "list", "--since", "7d").out == "no action since 7d\n"
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "[1]", "null", '{"a":'])
+def test_a_filter_that_was_edited_by_hand_is_shown_as_it_is(run: Run, at: str, engine: Engine, text: str):
+    assert run("pause", "relay", "--why", "a move").code == 0
+    with engine.begin() as connection:
+        connection.execute(update(tables.audit).values(filter=text))
+    assert run("audit", "list").code == 0
+    assert json.loads(run("audit", "list", "--json").out)[0]["filter"] == {"unreadable": text}

@@ -54,6 +54,17 @@ def test_wrong_usage_is_code_2(run: Run, wrong: tuple[str, ...]):
     assert "Usage: " in ended.err
 
 
+@pytest.mark.parametrize(
+    "arguments", [("dead", "list", "--key"), ("dead", "replay", "--dry-run", "--type"), ("trace",)], ids=" ".join
+)
+def test_an_argument_that_is_not_utf_8_is_one_line_and_code_2(
+    run: Run, postgresql_url: str, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+):
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", postgresql_url)
+    ended = run(*arguments, "a\udcff")
+    assert (ended.code, ended.err) == (2, "outboxkit: 'a\\udcff' is not valid UTF-8; arguments are texts in UTF-8\n")
+
+
 @pytest.mark.parametrize("command", ["status", "prune", "migrate", "relay"])
 def test_a_bad_variable_is_one_line_and_code_2(run: Run, monkeypatch: pytest.MonkeyPatch, command: str):
     monkeypatch.setenv("OUTBOXKIT_INBOX_RETENTION", "14")

@@ -1,6 +1,7 @@
 """`outboxkit replay`, up to the broker: see tests/integration/test_replay.py for what it publishes."""
 
 import io
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -105,9 +106,14 @@ def test_moments(text: str | None, moment: datetime | None):
     assert point_in_time("--since", text, NOW) == moment
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "12:00", "2 weeks", "-2h"])
+AT_THE_ENDS = ["0001-01-01", "0001-01-01T00:00+14:00", "9999-12-31T23:59:59-23:59"]
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "12:00", "2 weeks", "-2h", *AT_THE_ENDS])
 def test_what_is_no_moment(text: str):
-    with pytest.raises(ConfigurationError, match=f"--since is {text!r}: a moment such as .* or 7d is accepted"):
+    with pytest.raises(
+        ConfigurationError, match=f"--since is {re.escape(repr(text))}: a moment such as .* or 7d is accepted"
+    ):
         point_in_time("--since", text, NOW)
 
 

@@ -96,12 +96,13 @@ def test_show_by_number_and_by_message_id(run: Run, engine: Engine):
     assert [one["id"] for one in json.loads(run("dead", "show", "same", "--json").out)] == [2, 3]
 
 
-def test_show_nobody(run: Run, engine: Engine):
+@pytest.mark.parametrize("nobody", ["99", "9" * 25, "9" * 5000], ids=len)
+def test_show_nobody(run: Run, engine: Engine, nobody: str):
     fill(engine, [dead(1)])
-    ended = run("dead", "show", "1", "99")
+    ended = run("dead", "show", "1", nobody)
     assert ended.code == 2
     assert "dead letter 1 of" in ended.out
-    assert ended.err.startswith("outboxkit: no dead letter is '99'; ")
+    assert ended.err.startswith(f"outboxkit: no dead letter is '{nobody}'; ")
 
 
 def test_an_id_stays_in_one_line_for_who_copies_it(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):

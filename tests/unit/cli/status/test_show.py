@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from outboxkit.cli.status import show
-from outboxkit.cli.status.report import OfType, Sessions, Vacuum
+from outboxkit.cli.status.report import DeadLetterCounts, OfReason, OfType, Sessions, Vacuum
 from outboxkit.cli.wording import Count
 from tests.unit.cli.status.reports import NOBODY, NOW, RELAY, SECRETIVE, holder, outbox, status
 
@@ -51,6 +51,11 @@ LATELY = "2026-03-01 11:58:30"
 )
 def test_what_holds_the_oldest_transaction(vacuum: Vacuum, line: str):
     assert f"                {line}" in list(show.lines(status(vacuum=vacuum), width=200))
+
+
+def test_a_side_and_a_reason_that_were_edited_by_hand_colour_no_screen():
+    edited = DeadLetterCounts(Count(1), (OfReason("in\x1b[31m", "wh\x1b[31mat", Count(1)),), Count(0))
+    assert "\x1b" not in "".join(show.lines(replace(status(), dead_letters=edited), width=80))
 
 
 def test_a_young_transaction_is_not_worth_a_line():
