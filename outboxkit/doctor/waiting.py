@@ -165,17 +165,31 @@ async def check_failing(installation: Installation) -> AsyncGenerator[Diagnosis]
     rows = [(name, row) for name, rows in failing.items() for row in rows]
     for name, row in sorted(rows, key=lambda pair: -pair[1].rows)[:_MOST_TYPES]:
         kind, to = printable_name(row.type), printable_name(name)
-        yield warning(
+        messages = many(Count(row.rows, at_least=row.rows > COUNTED), "message")
+        what = f"{messages} of type {kind} to {to} cannot be published"
+        error = printable(row.last_error or "-", _LONGEST_ERROR)
+        yield _of_failing(what, error, row.attempts)
+
+
+def _of_failing(what: str, error: str, attempts: int) -> Diagnosis:
+    """The finding about one type; without attempts its messages were only put off."""
+    if not attempts:
+        return warning(
             "type-failing",
-            f"{many(Count(row.rows, at_least=row.rows > COUNTED), 'message')} of type {kind} to {to} cannot be "
-            f"published, after up to {many(row.attempts, 'attempt')}: "
-            f"{printable(row.last_error or '-', _LONGEST_ERROR)}",
-            why="After OUTBOXKIT_MAX_ATTEMPTS each becomes a dead letter, and later messages of its key wait behind "
-            "it.",
-            cure="Mend what the error names. If no queue wants the type, start its consumer once: that binds the "
-            "queue. They go at their next attempt by themselves.",
+            f"{what} for now: {error}",
+            why="No attempt is counted for that, and nothing is lost. Later messages of their keys wait behind them.",
+            cure="If a queue is full, start its consumer, or more of them. If a destination asks to wait, its own log "
+            "says why. They go by themselves.",
             commands=("outboxkit status",),
         )
+    return warning(
+        "type-failing",
+        f"{what}, after up to {many(attempts, 'attempt')}: {error}",
+        why="After OUTBOXKIT_MAX_ATTEMPTS each becomes a dead letter, and later messages of its key wait behind it.",
+        cure="Mend what the error names. If no queue wants the type, start its consumer once: that binds the queue. "
+        "They go at their next attempt by themselves.",
+        commands=("outboxkit status",),
+    )
 
 
 async def check_dead_letters(installation: Installation) -> AsyncGenerator[Diagnosis]:

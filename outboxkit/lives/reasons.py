@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from shlex import quote
 
 from outboxkit.failures import printable
+from outboxkit.hanging import HangingRun
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Letter, Lock, Neighbour, Registered, Waiting
-from outboxkit.lives.hanging import HangingRun
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements.activity import NEVER
 from outboxkit.tables import PARKED
@@ -71,7 +71,8 @@ def _until(row: Waiting, due_at: datetime, now: datetime) -> Explanation:
         text = f"its key {legible(row.message.key)} is parked, and no open dead letter parks it any more"
         return Explanation("parked", text, row.database)
     if row.held and row.last_error is not None:
-        text = f"attempt {row.attempts} failed, and the next one is due at {written(due_at)}: {legible(row.last_error)}"
+        failed = f"attempt {row.attempts} failed" if row.attempts else "it was put off, which counts no attempt"
+        text = f"{failed}, and the next one is due at {written(due_at)}: {legible(row.last_error)}"
         if due_at > now or row.around.relays != 0:
             return Explanation("retry", text, row.database, ("outboxkit doctor",))
         return Explanation("no relay", f"no relay is connected to this database; {text}", row.database, (_relay(row),))
@@ -109,7 +110,8 @@ def _behind(row: Waiting, first: Neighbour) -> Explanation:
     elif first.due_at is not None:
         text += f", whose next attempt is due at {written(first.due_at)}"
     if first.error is not None:
-        text += f" after attempt {first.attempts}: {legible(first.error)}"
+        text += f" after attempt {first.attempts}" if first.attempts else ""
+        text += f": {legible(first.error)}"
     return Explanation("behind", text, row.database, (f"outboxkit trace {legible(first.message_id)}",))
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
-from outboxkit.lives import HangingRun, hanging_runs
+from outboxkit.hanging import HangingRun, hanging_runs
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY
 from outboxkit.statements import activity
@@ -16,8 +16,8 @@ from outboxkit.statements import activity
 RIGHT = "pg_read_all_stats"
 """The role whose members see all of the other roles' sessions; pg_monitor includes it."""
 
-UNROUTABLE = "unroutable"
-"""The beginning of the error of a message that no queue wanted, as the relay writes it."""
+UNROUTABLE, POSTPONED = "unroutable", "postponed"
+"""The beginnings of the errors of messages that no queue wanted, and that are to come later, as the relay has them."""
 _RELAY, _CONSUMER = "outboxkit relay", "outboxkit consumer"
 
 
@@ -103,6 +103,10 @@ def _waiting(report: Status) -> Iterator[str]:
     for name in sorted(paused):
         option = "" if name == DEFAULT_DESTINATION else f" --destination {quote(printable_name(name))}"
         yield f"no message to {printable_name(name)} leaves while its relay is paused: `outboxkit resume relay{option}`"
+    for pause in report.paused:
+        if pause.process != RELAY:
+            name = printable_name(pause.name)
+            yield f"no message of queue {name} is handled while it is paused: `outboxkit resume {quote(name)}`"
     ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else report.outbox
     age = (ours.oldest_age_seconds if ours is not None else None) or 0
     if report.sessions is not None and age >= PATIENCE and DEFAULT_DESTINATION not in paused:
@@ -124,6 +128,9 @@ def _retried(report: Status) -> Iterator[str]:
         waits = f"{many(each.waiting, f'message{to} waits', f'messages{to} wait')} for a retry"
         if not to and each.last_error.startswith(UNROUTABLE):
             yield f"{waits}, as no queue is bound for the type: start its consumer, which binds its queue"
+        elif each.last_error.startswith(POSTPONED):
+            who = "a destination asks to wait" if to else "a queue is full or has no leader: start its consumers"
+            yield f"{waits}, as {who}; they go by themselves, and `outboxkit doctor` names a full queue"
         else:
             yield f"{waits}: mend what the error names, and see `outboxkit doctor`; they go by themselves"
 

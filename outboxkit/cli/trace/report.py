@@ -126,6 +126,7 @@ def _nothing(archives: Sequence[Archive]) -> Iterator[str]:
     yield "whether its transaction has been committed: until then nobody sees it, and after a rollback there is nothing"
     if not any(archive.oldest_kept is not None for archive in archives):
         yield "whether it was published: OUTBOXKIT_PUBLISHED_RETENTION at the relay keeps published messages"
+        yield "whether it waits at the broker: no table has what is in a queue; ask its consumer and `outboxkit doctor`"
     yield "whether it was handled longer ago than OUTBOXKIT_INBOX_RETENTION, or died before OUTBOXKIT_DEAD_RETENTION"
     if len(archives) == 1:
         yield "what another service's database has: name it with --also"

@@ -51,6 +51,7 @@ class QueueReport(msgspec.Struct, frozen=True):
     operator_policy: str | None = None
     effective_policy_definition: Any = None
     messages_ready: int = 0
+    message_bytes_ready: int = 0
     messages_unacknowledged: int = 0
     message_stats: Any = None
     consumers: int = 0

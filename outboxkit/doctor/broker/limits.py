@@ -12,6 +12,7 @@ from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.queues import QUORUM
 from outboxkit.doctor.broker.routes import routed
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.wording import many
 
 RABBITMQ_4_DELIVERIES = 20
 """The delivery limit of a quorum queue in RabbitMQ 4, if nobody sets one. Before there is none."""
@@ -80,9 +81,14 @@ def _ageing(report: QueueReport, look: Look, *, own: int | None, is_lost: bool) 
 def _full(report: QueueReport, look: Look, *, is_lost: bool) -> Iterator[Diagnosis]:
     for name in _LENGTHS:
         limit = report.effective(name)
-        if not isinstance(limit, int) or report.effective("overflow") == "reject-publish":
-            continue
         unit = "bytes" if name == "max-length-bytes" else "messages"
+        if not isinstance(limit, int):
+            continue
+        if report.effective("overflow") == "reject-publish":
+            has = report.message_bytes_ready if unit == "bytes" else report.messages_ready
+            if has >= limit:
+                yield _refusing(report, name, f"{many(has, unit[:-1])}, and takes no more than {limit}", look)
+            continue
         yield (problem if is_lost else warning)(
             "queue-length",
             f"Above {limit} {unit}, the oldest messages of queue {report.name!r} {_become(is_lost)}"
@@ -90,6 +96,25 @@ def _full(report: QueueReport, look: Look, *, is_lost: bool) -> Iterator[Diagnos
             why="A consumer that is slow or away for a while loses its place, and messages that nobody has handled.",
             **_undo(report, name, look),
         )
+
+
+def _refusing(report: QueueReport, name: str, fill: str, look: Look) -> Diagnosis:
+    return problem(
+        "queue-full",
+        f"Queue {report.name!r} is full: it has {fill}{_whose(report, name)}.",
+        why="It refuses new messages. Those that are to reach it stay in the outbox: a message leaves once all of its "
+        "queues take it.",
+        cure="Start its consumer, or more of them, and look in its log for what slows it down. Else raise the limit. "
+        "If nobody needs the queue, delete it:",
+        commands=(
+            _consume(report),
+            f"rabbitmqctl list_queues -p {shlex.quote(look.subject.vhost)} name messages consumers",
+        ),
+    )
+
+
+def _consume(report: QueueReport) -> str:
+    return f"outboxkit consume MODULE --queue {shlex.quote(report.name)}"
 
 
 def _delivered_too_often(report: QueueReport, look: Look, *, is_lost: bool, is_dead: bool) -> Iterator[Diagnosis]:
@@ -134,7 +159,6 @@ def _leads_nowhere(report: QueueReport, look: Look) -> str | None:
 
 
 def _into_nowhere(report: QueueReport, place: str, look: Look) -> Diagnosis:
-    consume = f"outboxkit consume MODULE --queue {shlex.quote(report.name)}"
     is_ours = report.name in {queue.name for queue in look.subject.known_queues}
     return problem(
         "dead-letter-nowhere",
@@ -143,7 +167,7 @@ def _into_nowhere(report: QueueReport, place: str, look: Look) -> Diagnosis:
         cure="Start the consumer again, which declares that queue."
         if is_ours and report.effective("dead-letter-routing-key") == dead_queue(report.name)
         else "Declare what is missing, or correct the queue's dead letter exchange and key.",
-        commands=(consume,) if is_ours else (),
+        commands=(_consume(report),) if is_ours else (),
     )
 
 

@@ -167,6 +167,16 @@ async def test_limits_of_queues_of_others(server: PrivateRabbitmq, client: Plain
         assert "by an argument of the queue" in findings[code].what
 
 
+async def test_a_full_queue(server: PrivateRabbitmq, client: PlainClient):
+    client.bind(TYPE, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    settings = settings_of(server, client, queue=None)
+    findings, _ = await examined(settings)
+    assert "queue-full" not in findings
+    client.publish(b"{}", topic=TYPE)
+    finding = (await found("queue-full", settings))["queue-full"]
+    assert f"Queue {client.queue!r} is full: it has 1 message, and takes no more than 1 by an argument" in finding.what
+
+
 async def test_dead_letters_to_nowhere(server: PrivateRabbitmq, client: PlainClient):
     settings = settings_of(server, client)
     async with consuming(client):

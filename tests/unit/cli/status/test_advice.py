@@ -7,7 +7,8 @@ import pytest
 from outboxkit.cli.status.advice import advise, is_held_back
 from outboxkit.cli.status.report import Effects, OfDestination, ParkedKeys, Retried, Sessions, Vacuum
 from outboxkit.cli.wording import Count
-from outboxkit.lives import HangingRun
+from outboxkit.hanging import HangingRun
+from outboxkit.pauses import CONSUMER, Pause
 from tests.unit.cli.status.reports import CALM, NOW, RELAY, holder, outbox, status
 
 LOOK = "run `outboxkit doctor`, and read its log"
@@ -54,12 +55,21 @@ def test_each_destination_has_a_relay_of_its_own():
 
 def test_messages_that_wait_for_a_retry_have_a_cure():
     """A queue is bound by its consumer; what else an error names is to be mended."""
+    postponed = Retried("default", Count(1), "postponed: nacked by the broker")
+    (line,) = advise(status(outbox=replace(outbox(), retried=(postponed,))))
+    assert "a queue is full or has no leader: start its consumers; they go by themselves" in line
     unbound = Retried("default", Count(2), "unroutable: NO_ROUTE")
     full, away = Retried("default", Count(1), "rejected: the queue is full"), Retried("mail", Count(1), "status 503")
     (no_queue, *others) = advise(status(outbox=replace(outbox(), retried=(unbound, full, away))))
     assert no_queue.startswith("2 messages wait for a retry, as no queue is bound for the type: start its consumer")
     assert others[0].startswith("1 message waits for a retry: mend what the error names, and see `outboxkit doctor`")
     assert others[1].startswith("1 message to mail waits for a retry: mend what the error names")
+
+
+def test_a_paused_queue_has_its_command():
+    held = Pause(CONSUMER, "billing", NOW, None, "the bank is moved", "ada")
+    (line,) = advise(replace(status(), paused=(held,)))
+    assert line == "no message of queue billing is handled while it is paused: `outboxkit resume billing`"
 
 
 def test_what_nobody_knows_of_an_effect():
