@@ -124,9 +124,10 @@ async def test_what_dies_meanwhile_is_no_part_of_it(engine: Engine, async_engine
         fill(engine, [dead(100 + len(letters(engine)))])
 
     done = Resolved()
-    await DeadLetters(async_engine, rate=1.0, monotonic=lambda: 0.0, sleep=no_sleep).replay(
-        ALL, asyncio.Event(), done, die_again
-    )
+    async with asyncio.timeout(60):
+        await DeadLetters(async_engine, rate=1.0, monotonic=lambda: 0.0, sleep=no_sleep).replay(
+            ALL, asyncio.Event(), done, die_again
+        )
     assert done.count == 2
     assert sum(row.resolution is None for row in letters(engine).values()) == 2
 

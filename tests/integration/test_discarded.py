@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +16,8 @@ from outboxkit.deadletters import DeadLetters, Resolved, Selection
 from outboxkit.replay import Replayed, Replayer
 from outboxkit.replay import ReplaySelection as Kept
 from outboxkit.statements import published
+from tests.polling import eventually_async
+from tests.requests import waiting
 from tests.unit.test_replay import Queue
 
 ENVELOPE = {"type": "Ordered", "payload": b'{"number":1}', "headers": b"{}", "content_type": "application/json"}
@@ -61,6 +63,36 @@ async def test_a_handler_that_was_discarded_does_not_run_any_more(engine: Engine
     assert done.count == len(rows)
     assert handled(engine, issue, "one") is Outcome.DUPLICATE
     assert handled(engine, count, "one") is Outcome.PROCESSED, "the other handler of the message is not concerned"
+
+
+async def test_it_is_remembered_for_as_long_as_a_handled_one(engine: Engine, async_engine: AsyncEngine):
+    ahead = datetime.now(UTC) + timedelta(hours=1)  # by the clock of its producer
+    letter = {"side": "inbox", "queue": "billing", "reason": "rejected", "attempts": 3, "created_at": ahead}
+    with engine.begin() as connection:
+        row = letter | ENVELOPE | {"handler": "billing.IssueInvoice", "message_id": "one"}
+        connection.execute(insert(tables.dead_letter).values(row))
+    await DeadLetters(async_engine).discard(Selection(), asyncio.Event(), Resolved())
+    with engine.connect() as connection:
+        assert connection.execute(select(tables.inbox.c.processed_at)).scalar_one() == ahead
+
+
+async def test_a_discard_that_waits_for_a_consumer_holds_no_message_behind_its_own(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    letter = {"side": "inbox", "queue": "billing", "reason": "rejected", "attempts": 3, "handler": "H"} | ENVELOPE
+    handled_now = {"handler": "H", "type": "Ordered"}
+    with pg_engine.begin() as connection:
+        connection.execute(insert(tables.dead_letter), [letter | {"message_id": each} for each in ("b", "a")])
+    with pg_engine.connect() as consumer:
+        consumer.execute(insert(tables.inbox).values(message_id="a", **handled_now))
+        discard = DeadLetters(async_pg_engine).discard(Selection(), asyncio.Event(), done := Resolved())
+        discarding = asyncio.create_task(discard)
+        await eventually_async(lambda: asyncio.to_thread(waiting, pg_engine))
+        consumer.execute(text("SET LOCAL lock_timeout = '10s'"))
+        consumer.execute(insert(tables.inbox).values(message_id="b", **handled_now))
+        consumer.commit()
+    await discarding
+    assert done.count == 2
 
 
 async def test_a_replay_can_be_for_some_handlers(engine: Engine, async_engine: AsyncEngine):

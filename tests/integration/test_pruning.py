@@ -66,6 +66,12 @@ def test_tenants_with_a_schema_each_prune_at_the_same_time(empty_postgresql_url:
         engine.dispose()
 
 
+async def test_between_two_rounds_another_process_may_prune(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    assert (await Retention(async_pg_engine, Periods(inbox=14 * DAY)).prune()).alone
+    with pg_engine.connect() as other:  # while the first one's connections stay in its pool
+        assert other.execute(statements.published.try_prune_lock()).scalar_one() is True
+
+
 def test_a_second_pruner_does_nothing_and_says_so(pg_engine: Engine, postgresql_url: str):
     with pg_engine.begin() as connection:
         connection.execute(text(FILL), {"rows": 10})

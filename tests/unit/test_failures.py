@@ -97,6 +97,16 @@ class Falsy(Exception):
         raise RuntimeError("no")
 
 
+def test_the_value_that_no_column_can_hold_is_left_out():
+    class Refused(Exception):
+        """As a driver's error has its state."""
+
+        sqlstate = "22P02"
+
+    refused = Refused('invalid input syntax for type integer: "4111 1111"\nCONTEXT: portal parameter $1')
+    assert failures.first_line(refused) == "Refused: invalid input syntax for type integer"
+
+
 def test_an_exception_whose_attributes_cannot_be_read_is_told_all_the_same():
     assert failures.traceback_of(raised(Hidden("x"))).endswith("Hidden: x")
     error = ValueError("boom")

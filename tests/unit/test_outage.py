@@ -69,7 +69,9 @@ def test_a_locked_sqlite_database_is_away(tmp_path):
     other.execute("BEGIN EXCLUSIVE")
     with engine.connect() as connection, pytest.raises(OperationalError) as raised:
         connection.execute(text("INSERT INTO a VALUES (1)"))
-    assert what_is_away(raised.value) == "database"
+    for code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_SNAPSHOT):  # the plain code, and one that extends it
+        raised.value.orig.sqlite_errorcode = code
+        assert what_is_away(raised.value) == "database"
     other.close()
     engine.dispose()
 

@@ -164,14 +164,17 @@ async def test_what_a_relay_keeps_is_found_page_by_page(
     assert queue.ids == ["m-1", "m-2", "m-3"]
 
 
-async def test_what_is_published_later_is_no_part_of_it(engine: Engine, async_engine: AsyncEngine):
+@pytest.mark.parametrize("until", [None, datetime.now(NOW.tzinfo) + timedelta(days=1)])
+async def test_what_is_published_later_is_no_part_of_it(
+    engine: Engine, async_engine: AsyncEngine, until: datetime | None
+):
     def publish_another(batch: Sequence[Message]) -> list[Receipt]:
         keep(engine, 2, datetime.now(NOW.tzinfo))
         return [CONFIRMED] * len(batch)
 
     keep(engine, 1)
     queue = Queue(publish_another)
-    assert (await replay(async_engine, queue)).complete
+    assert (await replay(async_engine, queue, ReplaySelection(until=until))).complete
     assert queue.ids == ["m-1"]
 
 

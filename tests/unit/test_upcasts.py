@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import ConfigurationError, DecodeError, Message, NewerVersion, event, upcast, upcasts
+from outboxkit.compression import deflate
 from tests.unit.shop import OrderConfirmed, message
 
 NUMBERS = itertools.count()
@@ -53,6 +54,12 @@ VERSIONS = {
 def booked(version: int, document: object = None, **more: Any) -> Message:
     payload = json.dumps(VERSIONS[version] if document is None else document).encode()
     return message(**{"type": "OrderBooked", "payload": payload, "version": version} | more)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_compressed_payload_of_any_version_is_inflated_first(version: int):
+    payload = deflate(booked(version).payload, "gzip")
+    assert upcasts.event_of(OrderBooked, booked(version, payload=payload, content_encoding="gzip")) == BOOKED
 
 
 def module_of(source: str) -> ModuleType:

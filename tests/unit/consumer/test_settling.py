@@ -116,6 +116,27 @@ async def test_in_order_a_handler_that_gave_up_is_not_run_again_however_often_th
     assert calls == [7]
 
 
+async def test_in_order_a_batch_that_breaks_is_handled_singly_and_nothing_passes_one_that_waits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    handled: list[int] = []
+
+    @inbox_handler("Shared", batch=True)
+    async def shared(session: AsyncSession, event: OrderConfirmed) -> None:
+        handled.append(event.order_id)
+        if handled == [1]:
+            raise ValueError("boom")
+
+    async def broken(*_: Any) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("outboxkit.consumer.batch.BatchRunner.handle", broken)
+    for number in (1, 2, 3):
+        bench.put(message(id=f"m-{number}", key="k", payload=b'{"order_id":%d,"total":"1"}' % number))
+    await bench.run_until_settled(shared, concurrency=Concurrency(2, ordered=True))
+    assert handled == [1, 1, 2, 3]
+
+
 async def test_of_the_delays_that_handlers_ask_for_the_shortest_counts(bench: Bench):
     @inbox_handler("Soon")
     async def soon(session: AsyncSession, event: OrderConfirmed) -> None:

@@ -61,6 +61,13 @@ def test_a_number_is_unique_in_its_table_only():
     assert (one.id, one.id == other.id) == (ids.derive("debezium", "orders", "7"), False)
 
 
+def test_a_long_number_is_no_uuid():
+    number = "12345678123456781234567812345678"
+    found = DebeziumOutbox()(row(id=number, routing_key="orders"))
+    assert found is not None
+    assert found.id == ids.derive("debezium", "orders", number)
+
+
 def test_what_is_no_such_row_is_left_to_others():
     strangers = (samples.KNATIVE, samples.task(), samples.sent(), Envelope(b"", headers={"id": "1"}, message_id="1"))
     assert [DebeziumOutbox()(envelope) for envelope in strangers] == [None] * 4

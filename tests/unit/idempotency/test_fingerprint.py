@@ -210,6 +210,7 @@ def test_nothing_moves_from_one_part_to_the_next(one: Any, other: Any):
         ({"values": {"a": "bc"}}, {"values": {"ab": "c"}}),
         ({"values": {"a": "1"}, "query": []}, {"values": {}, "query": [("a", "1")]}),
         ({"query": [("a", "1"), ("b", "2")]}, {"query": [("a", "1b2")]}),
+        ({"query": [("a", "1"), ("a", "2")]}, {"query": [("a", "2"), ("a", "1")]}),
         ({"query": [("a", "1")], "body": b""}, {"query": [], "body": b"a1"}),
         ({"body": b"json", "content_type": None}, {"body": b"", "content_type": "json"}),
         ({"body": b"[]"}, {"body": b"[]", "content_type": None}),

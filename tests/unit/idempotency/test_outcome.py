@@ -1,11 +1,12 @@
 """The outcomes compare by what they say."""
 
 from dataclasses import FrozenInstanceError
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Response
+from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Response, ledger
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -21,3 +22,9 @@ def test_an_outcome_cannot_be_changed():
     assert (fresh.lease, fresh.steps) == (None, {})
     with pytest.raises(FrozenInstanceError):
         fresh.token = "other"
+
+
+@pytest.mark.parametrize(("left", "outcome"), [(1, InProgress(timedelta(seconds=1))), (0, None), (-1, None)])
+def test_a_lease_that_has_just_ended_keeps_nobody_away(left: int, outcome: InProgress | None):
+    row = SimpleNamespace(fingerprint=b"f", state="processing", locked_until=NOW + timedelta(seconds=left), now=NOW)
+    assert ledger._tell(row, b"f") == outcome

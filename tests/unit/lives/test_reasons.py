@@ -31,6 +31,7 @@ PARKING = Neighbour("m-0", error="too large", number=3, reason="rejected")
         ),
         ({}, Surroundings(relays=0), "no relay", "no relay is connected to this database; it is the next one", "relay"),
         ({}, Surroundings(ready=EARLIER), "behind", "it is behind message m-0 of its key order-1", "trace m-0"),
+        ({}, Surroundings(parking=PARKING, held=FAILED), "parked", "parked by dead letter 3", "dead replay 3"),
         (
             {},
             Surroundings(held=FAILED, ready=EARLIER),
@@ -157,3 +158,10 @@ def test_handlers_that_have_not_handled_it_are_known_by_their_types():
     assert reasons.expected(identity(destination="payments"), there) == []
     assert list(reasons.not_handled(identity(), there, [], [letter(handler=None)])) == []
     assert list(reasons.not_handled(identity(), there, {handled().handler}, [letter(handler="G")])) == []
+
+
+def test_a_copy_for_one_queue_does_not_tell_that_a_message_was_never_sent():
+    copy = letter(side="outbox", reason="unroutable")
+    assert copy.message.queue is not None
+    assert not reasons.was_never_sent([copy])
+    assert reasons.was_never_sent([copy, replace(copy, message=identity())])

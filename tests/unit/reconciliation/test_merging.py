@@ -59,3 +59,9 @@ async def test_many_rows_of_others_are_passed_by():
     assert first.left == {("b", "G"): True, ("b", "H"): True}
     assert second.left == {("y", "G"): False, ("y", "H"): False}
     assert await compared([], handled) == []
+
+
+async def test_the_rows_of_one_message_may_be_on_two_pages():
+    kept: list[KeptId] = [("a", "T", None, True), ("b", "T", None, True)]
+    handled = [("0", "H"), ("a", "G"), ("a", "H"), ("b", "G"), ("b", "H")]
+    assert [page.left for page in await compared(kept, handled, size=1)] == [{}, {}]

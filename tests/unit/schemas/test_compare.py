@@ -24,6 +24,7 @@ def found(old: str, new: str, before: str = "", before_new: str | None = None) -
         ("a: int\nb: int", "a: int", "b", "was removed"),
         ("a: int\nb: int = 1", "a: int", "b", "was removed"),
         ("a: int", "a: int\nb: int", "b", "is a new required field"),
+        ("a: int = 1", "b: int\na: int = 1", "b", "is a new required field"),
         ("a: int = 1", "a: int", "a", "was optional, and is required"),
         ("a: int", "a: str", "a", "was integer, and is string"),
         ("a: int", "a: float", "a", "was integer, and is number"),
