@@ -9,7 +9,7 @@ from datetime import timedelta
 from outboxkit import partitions, urls
 from outboxkit.lives.clue import Clue
 from outboxkit.lives.entries import Archive
-from outboxkit.lives.hanging import HangingRun, hanging_run, hanging_runs, is_of_consumer
+from outboxkit.lives.hanging import HangingRun, by_consumer, hanging_runs, is_long, is_of_consumer
 from outboxkit.lives.reading import find_messages, find_outcomes
 from outboxkit.lives.story import Life, lives, selected
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
@@ -20,9 +20,10 @@ __all__ = [
     "Clue",
     "HangingRun",
     "Life",
+    "by_consumer",
     "follow",
-    "hanging_run",
     "hanging_runs",
+    "is_long",
     "is_of_consumer",
     "lives",
     "selected",
