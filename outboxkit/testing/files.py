@@ -74,6 +74,15 @@ def written_paths(event: str, arguments: Sequence[Any]) -> Iterator[str]:
             yield path
 
 
+def path_behind(file: object) -> str | None:
+    """The path of an open file; None if it has none that counts."""
+    path = _resolved(getattr(file, "name", None), -1)
+    with suppress(OSError):
+        if path is not None and _counts(path) and Path(path).is_file():
+            return path
+    return None
+
+
 def _resolved(path: object, folder: object) -> str | None:
     """The absolute path; None if nobody knows it. A descriptor has one on Linux."""
     with suppress(OSError):

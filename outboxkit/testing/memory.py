@@ -1,10 +1,14 @@
 """The memory of a handler: variables, objects and mocks that outlive its transaction."""
 
+import asyncio
+import io
 import itertools
+import queue
 import sys
 import types
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass
 from enum import Enum
@@ -16,7 +20,10 @@ VARIABLES = "variables of "
 PLAIN = (bool, int, float, complex, str, bytes, type(None), itertools.count)
 CONTAINERS = (list, dict, set, deque, bytearray)
 """With their subclasses, such as `Counter` and `defaultdict`."""
+QUEUES = (queue.Queue, asyncio.Queue)
 DEPTH = 5
+OBJECTS_DEPTH = 3
+"""So many objects, one in the other, are looked into."""
 READS = ("get", "fetch", "read", "find", "list", "load", "query", "select", "is_", "has_", "__")
 """Names of a mock's methods that only read."""
 
@@ -47,12 +54,18 @@ class _Home:
         else:
             self.cells[name].cell_contents = value
 
+    def forget(self, name: str) -> None:
+        """Take away a variable that came, such as an attribute of a function."""
+        if self.cells is None:
+            with suppress(AttributeError, TypeError):  # a frozen object
+                delattr(self.owner, name)
+
 
 class Memory:
     """The variables that a function can reach: those that hold numbers, texts, containers and mocks.
 
-    They are those of its module, of the classes and objects there, and of the modules of the same package that it
-    names. Cells of its closure, its defaults and its own attributes count, too.
+    They are those of its module, of the classes, objects and queues there, and of the modules of the same package that
+    it names. Objects in these objects count, too, and so do cells of its closure, its defaults and its own attributes.
 
     Args:
         function: the handler's.
@@ -74,7 +87,10 @@ class Memory:
     def restore(self) -> None:
         """Put the variables back. Containers stay the same objects; mocks forget their calls."""
         for place, home, value in list(self._values()):
-            if place not in self._saved or _shown(value) == self._before[place]:
+            if place not in self._saved:
+                home.forget(place[1])
+                continue
+            if _shown(value) == self._before[place]:
                 continue
             saved = self._saved[place]
             if _is_mock(value):
@@ -85,10 +101,20 @@ class Memory:
             else:
                 home.put(place[1], _copy(saved))
 
-    def _values(self) -> Iterator[tuple[tuple[str, str], _Home, Any]]:
+    def open_files(self) -> Iterator[io.IOBase]:
+        """The files that are open for writing in these variables."""
         for home in self._homes:
             for name, value in home.items():
-                if not name.startswith("__") and (isinstance(value, PLAIN + CONTAINERS) or _is_mock(value)):
+                if not name.startswith("__") and isinstance(value, io.IOBase):
+                    with suppress(ValueError):  # it is detached from its buffer
+                        if not value.closed and value.writable():
+                            yield value
+
+    def _values(self) -> Iterator[tuple[tuple[str, str], _Home, Any]]:
+        for home in self._homes:
+            kinds = CONTAINERS if isinstance(home.owner, QUEUES) else PLAIN + CONTAINERS  # what a queue counts grows
+            for name, value in home.items():
+                if not name.startswith("__") and (isinstance(value, kinds) or _is_mock(value)):
                     yield (home.label, name), home, value
 
 
@@ -104,15 +130,27 @@ def _homes(function: Callable[..., Any]) -> Iterator[_Home]:
     sources = [(module.__name__, list(vars(module).items())) for module in modules] + [("", list(closure.items()))]
     for module in modules:
         yield _Home(module.__name__, module)
+    known: set[int] = set()
     for label, variables in sources:
         for name, value in variables:
             if _has_variables(value, packages):
-                yield _Home(f"{label}.{name}".lstrip("."), value)
+                yield from _inside(_Home(f"{label}.{name}".lstrip("."), value), packages, known, OBJECTS_DEPTH)
             elif isinstance(value, types.FunctionType) and (defaults := _defaults(value)):
                 yield _Home(f"the defaults of {label}.{name}", None, defaults)
             elif isinstance(value, types.ModuleType) and value not in modules:
                 mocks = {each: types.CellType(mock) for each, mock in list(vars(value).items()) if _is_mock(mock)}
                 yield _Home(value.__name__, None, mocks)
+
+
+def _inside(home: _Home, packages: set[str], known: set[int], depth: int) -> Iterator[_Home]:
+    """An object or a class, and the objects in its variables."""
+    if id(home.owner) in known:
+        return
+    known.add(id(home.owner))
+    yield home
+    for name, value in home.items() if depth > 1 else ():
+        if not name.startswith("__") and not isinstance(value, type) and _has_variables(value, packages):
+            yield from _inside(_Home(f"{home.label}.{name}", value), packages, known, depth - 1)
 
 
 def _defaults(function: Any) -> dict[str, types.CellType]:
@@ -123,7 +161,9 @@ def _defaults(function: Any) -> dict[str, types.CellType]:
 
 
 def _has_variables(value: Any, packages: set[str]) -> bool:
-    """Whether it is a class of these packages, or an object of one, that is neither a table, an event nor a mock."""
+    """Whether it is a queue, a class of these packages or an object of one, and no table, event or mock."""
+    if isinstance(value, QUEUES):
+        return True
     cls = value if isinstance(value, type) else type(value)
     if (getattr(cls, "__module__", None) or "").partition(".")[0] not in packages or _is_mock(value):
         return False

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
@@ -100,6 +100,7 @@ class Recorder:
             rows.clear()
         self._after_commit.clear()
         self._threads.clear()
+        self._note_open_files()
         self._files.restore()
         self._memory.restore()
         self._mark = self._watched()
@@ -108,6 +109,7 @@ class Recorder:
         """The rows of all that was recorded. Repeated requests that are known to be harmless count once."""
         rows: dict[str, Sequence[Values]] = {name: list(rows) for name, rows in self._rows.items()}
         rows[REQUESTS] = list(_once_each(rows[REQUESTS]))
+        self._note_open_files()
         rows[FILES] = self._files.rows()
         rows[WATCHED] = list(_new(self._mark, self._watched()))
         return {**rows, **self._memory.state()}
@@ -159,6 +161,14 @@ class Recorder:
     def started(self, thread: Thread) -> None:
         """Record a thread."""
         self._threads.append(thread)
+
+    def _note_open_files(self) -> None:
+        """Note the files that the handler's modules keep open: of a write to them no audit event tells."""
+        for file in self._memory.open_files():
+            with suppress(OSError, ValueError):  # a disk that is full, or a file that another thread closes
+                file.flush()
+            if (path := files.path_behind(file)) is not None:
+                self._files.note(path)
 
     def _watched(self) -> object:
         value = self._watch() if self._watch is not None else None

@@ -2,10 +2,13 @@
 
 import asyncio
 import itertools
+import queue
 import random
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from typing import TextIO
 from unittest.mock import Mock
 
 from sqlalchemy import create_engine, text
@@ -21,6 +24,7 @@ SEEN: set[int] = set()
 TOTALS: Counter[str] = Counter()
 PRICES: dict[str, int] = {}
 HANDLED = 0
+LOG: TextIO = sys.stderr
 POOL = ThreadPoolExecutor(1)
 
 
@@ -147,6 +151,58 @@ def right_mocked_reader(session: Session, event: Ordered) -> None:
 @inbox_handler("right.Cache")
 def right_cache(session: Session, event: Ordered) -> None:
     add_receipt(session, event, number=PRICES.setdefault(event.customer, 5))
+
+
+class Desk:
+    """An object with another one inside."""
+
+    def __init__(self) -> None:
+        self.mailer = Mailer()
+
+
+DESK = Desk()
+JOBS: queue.Queue[int] = queue.Queue()
+LATER: asyncio.Queue[int] = asyncio.Queue()
+CLIENTS: queue.Queue[Mailer] = queue.Queue()
+CLIENTS.put(MAILER)
+
+
+@inbox_handler("wrong.ObjectInside")
+def wrong_object_inside(session: Session, event: Ordered) -> None:
+    DESK.mailer.send(event.order_id)
+
+
+@inbox_handler("wrong.OwnAttribute")
+def wrong_own_attribute(session: Session, event: Ordered) -> None:
+    vars(wrong_own_attribute)["calls"] = vars(wrong_own_attribute).get("calls", 0) + 1
+
+
+@inbox_handler("wrong.Queue")
+def wrong_queue(session: Session, event: Ordered) -> None:
+    JOBS.put(event.order_id)
+
+
+@inbox_handler("wrong.QueueAsync")
+async def wrong_queue_async(session: AsyncSession, event: Ordered) -> None:
+    LATER.put_nowait(event.order_id)
+
+
+@inbox_handler("wrong.FileKeptOpen")
+def wrong_file_kept_open(session: Session, event: Ordered) -> None:
+    LOG.write("ordered\n")
+
+
+@inbox_handler("right.Clients")
+def right_clients(session: Session, event: Ordered) -> None:
+    CLIENTS.put(CLIENTS.get())
+    add_receipt(session, event)
+
+
+@inbox_handler("right.RateKept")
+def right_rate_kept(session: Session, event: Ordered) -> None:
+    if not hasattr(DESK, "rate"):
+        vars(DESK)["rate"] = 5
+    add_receipt(session, event, number=vars(DESK)["rate"])
 
 
 # Chance and the clock.

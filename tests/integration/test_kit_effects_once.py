@@ -61,7 +61,8 @@ def shop(engine: Engine, tmp_path: Path, migrated_sqlite: SqliteCopies) -> Itera
     (tmp_path / "link").symlink_to("counter")
     effects = create_engine(migrated_sqlite.copy(tmp_path / "effects.db"))
     kit_outside.SESSIONS = sessionmaker(effects)
-    yield engine
+    with (tmp_path / "kept.log").open("a") as kit_memory.LOG:
+        yield engine
     effects.dispose()
 
 
