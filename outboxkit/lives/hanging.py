@@ -66,8 +66,8 @@ def is_long(session: OpenSession, now: datetime) -> bool:
 def hanging_runs(sessions: Sequence[OpenSession], handlers: Sequence[Row[Any]], now: datetime) -> dict[int, HangingRun]:
     """The runs for which these sessions of consumers have their transactions open, by pid.
 
-    A consumer notes one message for each of its handlers. So of several runs of a handler one has a message, the one
-    that began at the nearest time; it may be another one's if they began at once.
+    A consumer notes one message for each of its handlers. So of several runs of a handler one has a message: the one
+    that began at the nearest time. If they began at once, it may be another one's.
 
     Args:
         sessions: those that are open for long.
