@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from outboxkit.doctor.diagnosis import Diagnosis
-from outboxkit.lives import HangingRun
+from outboxkit.hanging import HangingRun
 from outboxkit.wording import many
 
 _TIMEOUT = '@inbox_handler("...", timeout=60)'

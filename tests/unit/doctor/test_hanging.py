@@ -2,7 +2,7 @@
 
 from outboxkit.doctor.diagnosis import problem
 from outboxkit.doctor.hanging import of_hung_handler
-from outboxkit.lives import HangingRun
+from outboxkit.hanging import HangingRun
 
 RUN = HangingRun("billing", ("SendReceipt",), "m-1", 360, 7)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outboxkit.lives.hanging import CLOSE, LONG, HangingRun, by_consumer, hanging_runs, is_long
+from outboxkit.hanging import CLOSE, LONG, HangingRun, by_consumer, hanging_runs, is_long
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SINCE = NOW - 2 * LONG
