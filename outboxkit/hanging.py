@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Row
@@ -56,34 +57,57 @@ def is_of_consumer(name: str | None) -> bool:
     return (name or "").startswith(CONSUMER)
 
 
-def hanging_run(session: OpenSession, handlers: Sequence[Row[Any]], now: datetime) -> HangingRun:
-    """The run for which a consumer's session has its transaction open.
+def is_long(session: OpenSession, now: datetime) -> bool:
+    """Whether it is a consumer's, and its transaction is open for long."""
+    _, name, since = session
+    return is_of_consumer(name) and since is not None and now - since >= LONG
+
+
+def hanging_runs(sessions: Sequence[OpenSession], handlers: Sequence[Row[Any]], now: datetime) -> dict[int, HangingRun]:
+    """The runs for which these sessions of consumers have their transactions open, by pid.
+
+    A consumer notes one message for each of its handlers. So of several runs of a handler one has a message: the one
+    that began at the nearest time. If they began at once, it may be another one's.
 
     Args:
-        session: its pid, its name, and when its transaction began; None if that is hidden.
+        sessions: those that are open for long.
         handlers: those that consumers have registered, with the last message of each that took long.
         now: the database's time.
     """
+    noted = dict[int, list[tuple[timedelta, Row[Any]]]]()
+    for row in handlers:
+        near = [
+            (abs(row.long_since - since), pid)
+            for pid, name, since in sessions
+            if row.long_since is not None and since is not None and _has(name, row.queue)
+        ]
+        distance, pid = min(near, default=(NEVER_NEAR, 0))
+        if distance <= CLOSE:
+            noted.setdefault(pid, []).append((distance, row))
+    return {session[0]: _run(session, noted.get(session[0], []), handlers, now) for session in sessions}
+
+
+def _run(
+    session: OpenSession, noted: Sequence[tuple[timedelta, Row[Any]]], handlers: Sequence[Row[Any]], now: datetime
+) -> HangingRun:
     pid, name, since = session
-    theirs = [row for row in handlers if _has(name, row.queue)]
-    long = [row for row in theirs if row.long_since is not None and since is not None]
-    nearest = min((abs(row.long_since - since) for row in long), default=NEVER_NEAR)
-    known = [row for row in long if abs(row.long_since - since) == nearest <= CLOSE]  # several in a batch
+    nearest = min((distance for distance, _ in noted), default=NEVER_NEAR)
+    known = [row for distance, row in noted if distance == nearest]  # several in a batch
     return HangingRun(
         queue=known[0].queue if known else name.removeprefix(CONSUMER),
-        handlers=tuple(row.handler for row in known or theirs),
+        handlers=tuple(row.handler for row in known or handlers if known or _has(name, row.queue)),
         message_id=known[0].long_message_id if known else None,
         seconds=None if since is None else max(0.0, round((now - since).total_seconds(), 1)),
         pid=pid,
     )
 
 
-def hanging_runs(sessions: Iterable[OpenSession], handlers: Sequence[Row[Any]], now: datetime) -> Iterator[HangingRun]:
-    """The runs of those sessions that are consumers' and have their transaction open for long."""
-    for session in sessions:
-        _, name, since = session
-        if is_of_consumer(name) and since is not None and now - since >= LONG:
-            yield hanging_run(session, handlers, now)
+def by_consumer(runs: Iterable[HangingRun]) -> Iterator[tuple[HangingRun, list[HangingRun]]]:
+    """The runs of each consumer: first one whose message is known, or else the longest one; and the others."""
+    ordered = sorted(runs, key=lambda run: (run.queue, run.message_id is None, -(run.seconds or 0)))
+    for _, group in groupby(ordered, key=lambda run: run.queue):
+        first, *others = group
+        yield first, others
 
 
 def _has(session: str, queue: str) -> bool:

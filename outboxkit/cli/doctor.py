@@ -50,6 +50,8 @@ Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="databa
         "published_retention",
         "dead_retention",
     ),
+    exchange="the exchange to which your relays publish; doctor declares nothing",
+    declare="whether your consumers declare their queues and bindings",
 )
 def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as_json: AsJson = False) -> None:
     """Say whether this installation is safe: what is wrong, why it matters, and the cure. It changes nothing.

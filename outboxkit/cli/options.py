@@ -65,13 +65,14 @@ def point_in_time(option: str, text: str | None, now: datetime) -> datetime | No
     return moment
 
 
-def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_settings(*names: str, **texts: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Turn `command(settings: Settings, ...)` into a typer command with these settings as options, behind its own.
 
     If an option was used, an error names it instead of the setting's variable. The help fits one screen: it lists no
-    option of `FOR_FEW`, and says once that each option is a variable, too.
+    option of `FOR_FEW`, and says once that each option is a variable, too. `texts` are the help of settings that mean
+    something else to this command than to others.
     """
-    added = [option for name in names for option in _options(name)]
+    added = [option for name in names for option in _options(name, texts.get(name))]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = list(inspect.signature(command).parameters.values())[1:]
@@ -114,9 +115,9 @@ def _as_typed(text: str, options: dict[str, Any]) -> str:
     return text
 
 
-def _options(name: str) -> list[inspect.Parameter]:
+def _options(name: str, text: str | None = None) -> list[inspect.Parameter]:
     field = Settings.model_fields[name]
-    options = [_option(name, field.annotation, str(field.description))]
+    options = [_option(name, field.annotation, text or str(field.description))]
     if name in SECRETS:
         options.append(_option(name + FILE.lower(), "FILE", f"a file that holds the value of {option_of(name)}"))
     return options

@@ -26,10 +26,11 @@ What = Annotated[
 For = Annotated[
     str | None, typer.Option("--for", metavar="DURATION", help="The pause ends by itself after this time, such as 10m.")
 ]
+_OF_RELAY = "with relay: the destination whose relays are meant, if not the broker's (default)"
 Why = Annotated[str, typer.Option("--why", metavar="TEXT", help="The reason, for people who find the pause.")]
 
 
-@with_settings(*DATABASE, "destination")
+@with_settings(*DATABASE, "destination", destination=_OF_RELAY)
 def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By = None) -> None:
     """Hold the relays of a destination, or the consumers of a queue. They see it within a second, and keep running.
 
@@ -54,7 +55,7 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
         typer.echo(f"outboxkit: {printable_name(_doubt(begun, sorted(known)))}", err=True)
 
 
-@with_settings(*DATABASE, "destination")
+@with_settings(*DATABASE, "destination", destination=_OF_RELAY)
 def resume(settings: Settings, what: What, *, by: By = None) -> None:
     """Let the relays of a destination, or the consumers of a queue, go on after `outboxkit pause`.
 

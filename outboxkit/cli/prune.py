@@ -102,11 +102,11 @@ def _lines(done: Pruned, settings: Settings) -> Iterator[str]:
     yield from _dropped("inbox", done.inbox_days_dropped)
     yield from _added("inbox", done.inbox_days_made)
     if settings.dead_retention is not None:
-        yield f"dead letters: {done.dead} forgotten, {done.dead_open} of them open"
+        yield f"dead letters: {many(done.dead, 'row')} forgotten, {done.dead_open} of them open"
     if done.idempotency:
-        yield f"idempotency keys: {done.idempotency} forgotten"
+        yield f"idempotency keys: {many(done.idempotency, 'row')} forgotten"
     if done.effects:
-        yield f"effects: {done.effects} forgotten"
+        yield f"effects: {many(done.effects, 'row')} forgotten"
     if done.untouched:
         yield "published: left alone; OUTBOXKIT_PUBLISHED_RETENTION is not set, and messages are kept"
     if settings.published_retention is None:

@@ -12,7 +12,7 @@ from outboxkit import partitions, statements
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
 from outboxkit.doctor.hanging import of_hung_handler
 from outboxkit.doctor.installation import Installation, Thresholds
-from outboxkit.hanging import is_of_consumer
+from outboxkit.hanging import by_consumer, hanging_runs, is_of_consumer
 from outboxkit.statements import activity
 from outboxkit.wording import number, printable_name, span
 
@@ -35,8 +35,15 @@ async def check_transactions(installation: Installation) -> AsyncGenerator[Diagn
         facts = (await connection.execute(statements.server.facts())).one()
         old = [holder for holder in holders if _is_old(holder, now, installation.thresholds)]
         handlers = await _handlers(connection) if any(is_of_consumer(holder.name) for holder in old) else []
+    ours = [holder for holder in old if holder.kind == "session" and is_of_consumer(holder.name)]
+    runs = hanging_runs([(each.pid, each.name, each.since) for each in ours], handlers, now)
+    for run, others in by_consumer(runs.values()):
+        seconds = max((each.seconds for each in (run, *others) if each.seconds is not None), default=0.0)
+        is_long = seconds >= (_AS_PROBLEM * installation.thresholds.transaction).total_seconds()
+        yield of_hung_handler(run, others, problem if is_long else warning, why=_WHY)
     for holder in old:
-        yield _of_holder(holder, handlers, now, installation.thresholds)
+        if holder not in ours:
+            yield _of_holder(holder, now, installation.thresholds)
     hidden = [each for each in holders if each.kind == "session" and each.since is None]
     if hidden or any(session.since is None for session in sessions):
         yield warning(
@@ -63,11 +70,9 @@ def _is_old(holder: Row[Any], now: datetime, thresholds: Thresholds) -> bool:
     return bool(now - holder.since >= thresholds.transaction)
 
 
-def _of_holder(holder: Row[Any], handlers: Sequence[Row[Any]], now: datetime, thresholds: Thresholds) -> Diagnosis:
+def _of_holder(holder: Row[Any], now: datetime, thresholds: Thresholds) -> Diagnosis:
     is_long = holder.since is not None and now - holder.since >= _AS_PROBLEM * thresholds.transaction
     make = problem if is_long else warning
-    if holder.kind == "session" and is_of_consumer(holder.name):
-        return of_hung_handler(holder, handlers, now, make, why=_WHY)
     name = printable_name(holder.name)
     code, what, cure, commands = {
         "session": _of_session,
@@ -163,7 +168,13 @@ async def check_slots(installation: Installation) -> AsyncGenerator[Diagnosis]:
     for row in rows:
         name, size = printable_name(row.name), f"{number(int(row.bytes or 0) >> 20)} MB"
         if int(row.bytes or 0) < installation.thresholds.wal_bytes:
-            yield note("slot-unused", f"Nobody reads from the replication slot {name}, which keeps {size} of WAL.")
+            yield note(
+                "slot-unused",
+                f"Nobody reads from the replication slot {name}, which keeps {size} of WAL.",
+                why="What it keeps grows with every write.",
+                cure="Start the slot's reader again. If there is none any more, this gives the slot up:",
+                commands=(f"SELECT pg_drop_replication_slot('{name}');",),
+            )
             continue
         yield problem(
             "slot-unused",

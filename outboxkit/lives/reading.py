@@ -1,14 +1,14 @@
 """Reading a database for the life of a message: what indexes lead to, a bounded search, and what each row waits for."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, RowMapping
 
 from outboxkit import schema
-from outboxkit.hanging import HangingRun, hanging_runs
+from outboxkit.hanging import HangingRun, hanging_runs, is_long
 from outboxkit.lives.clue import MOST, Clue
 from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
 from outboxkit.lives.rows import take_crashes, take_handled, take_letter, take_waiting
@@ -78,10 +78,11 @@ def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
     _explain(connection, clue, archive)
 
 
-def _hanging(connection: Connection, now: datetime) -> Iterator[HangingRun]:
+def _hanging(connection: Connection, now: datetime) -> Iterable[HangingRun]:
     rows = connection.execute(activity.sessions()).all()
     handlers = connection.execute(activity.of_all_handlers()).all()
-    return hanging_runs(((row.pid, row.name, row.open_since) for row in rows), handlers, now)
+    open_ = [session for row in rows if is_long(session := (row.pid, row.name, row.open_since), now)]
+    return hanging_runs(open_, handlers, now).values()
 
 
 def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:

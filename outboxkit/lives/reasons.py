@@ -11,9 +11,9 @@ from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Lett
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements.activity import NEVER
 from outboxkit.tables import PARKED
+from outboxkit.wording import COUNTED, Count, many
 
 NAMES = 120
-COUNTED = 10_000
 OUR_RELAY = "outboxkit relay"
 LONG = timedelta(minutes=1)
 """The time after which a relay that is connected may hang."""
@@ -117,15 +117,16 @@ def _behind(row: Waiting, first: Neighbour) -> Explanation:
 
 def _ready(row: Waiting, now: datetime) -> Explanation:
     destination = row.message.destination or DEFAULT_DESTINATION
-    many = f"more than {COUNTED}" if row.around.ahead > COUNTED else str(row.around.ahead)
-    ahead = f"{many} messages to {legible(destination)} are before it" if row.around.ahead else "it is the next one"
+    count, verb = row.around.ahead, "is" if row.around.ahead == 1 else "are"
+    before = f"{many(Count(count, at_least=count > COUNTED), 'message')} to {legible(destination)} {verb} before it"
+    ahead = before if count else "it is the next one"
     if row.around.relays == 0:
         text = f"no relay is connected to this database; {ahead}"
         return Explanation("no relay", text, row.database, (_relay(row),))
     beside = f"meanwhile a relay beside it moves what waits and is not locked: {_relay(row)} --drain"
     is_late = row.around.relays is not None and _is_long(row.due_at or row.message.created_at, now)
     text = f"it waits for the relay of {legible(destination)}; {ahead}"
-    return Explanation("ready", text, row.database, (HANGING, beside) if is_late else ())
+    return Explanation("ready", text, row.database, ("outboxkit doctor", HANGING, beside) if is_late else ())
 
 
 def _is_long(since: datetime | None, now: datetime) -> bool:
@@ -189,7 +190,7 @@ def of_crashes(record: Crashes) -> Explanation:
 def of_hanging(run: HangingRun, archive: Archive) -> Explanation:
     """The reason of a handler that has worked on the message for over a minute."""
     cure = ("if it hangs, restart that consumer: the message comes again", "outboxkit doctor")
-    return Explanation("started", f"{run}: session {run.pid} has its transaction open", archive.database, cure)
+    return Explanation("started", f"{run}, and its transaction is open", archive.database, cure)
 
 
 def of_handled(row: InboxEntry) -> Explanation:

@@ -194,6 +194,6 @@ def test_the_clock_of_the_database_decides(pg_engine: Engine, postgresql_url: st
         for key, ago in (("expired", "1 second"), ("new", "-60 seconds")):
             connection.execute(text(f"{insert} now(), now() - interval '{ago}')"), {"key": key})
     said = run_to_end([COMMAND, "prune", "--database-url", postgresql_url], {"TZ": "Pacific/Kiritimati"}).stdout
-    assert "idempotency keys: 1 forgotten\n" in said
+    assert "idempotency keys: 1 row forgotten\n" in said
     with pg_engine.connect() as connection:
         assert connection.execute(text("SELECT key FROM outboxkit_idempotency")).scalars().all() == ["new"]

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
-from outboxkit.hanging import HangingRun, hanging_runs
+from outboxkit.hanging import HangingRun, by_consumer, hanging_runs, is_long
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY
 from outboxkit.statements import activity
@@ -34,8 +34,9 @@ def read_sessions(connection: Connection) -> Sessions:
 def read_hanging(connection: Connection, sessions: Sessions, now: datetime) -> tuple[HangingRun, ...]:
     """The handlers of consumers that have run for over a minute."""
     handlers = connection.execute(activity.of_all_handlers()).all()
-    open_ = ((each.pid, each.name, each.open_since) for each in sessions.consumers)
-    return tuple(hanging_runs(open_, handlers, now))
+    all_ = ((each.pid, each.name, each.open_since) for each in sessions.consumers)
+    open_ = [session for session in all_ if is_long(session, now)]
+    return tuple(hanging_runs(open_, handlers, now).values())
 
 
 def read_vacuum(connection: Connection, now: datetime) -> Vacuum:
@@ -73,12 +74,11 @@ def advise(report: Status) -> Iterator[str]:
         yield f"{many(keys, 'key is', 'keys are')} parked: see `outboxkit dead list`, then replay or discard"
     elif report.dead_letters.open.value:
         yield f"{many(report.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
-    for run in report.hanging:
-        unnamed = "" if run.message_id is not None else "; its consumer's log names the message"
-        yield (
-            f"{run}{unnamed}: if it hangs, restart that consumer, and the message comes again; `outboxkit doctor` says "
-            "more"
-        )
+    for run, others in by_consumer(report.hanging):
+        have = "has" if len(others) == 1 else "have"
+        more = f", and {many(len(others), 'more run')} of that consumer {have} not ended" if others else ""
+        unnamed = "; the consumer's log names the message" if run.message_id is None else ""
+        yield f"{run}{more}{unnamed}: if it hangs, restart the consumer, and its messages come again"
     for shared in report.inbox.shared_names:
         both = (
             f"queues {printable_name(' and '.join(shared.queues))} have a handler {printable_name(shared.handler)} each"

@@ -76,7 +76,7 @@ def test_old_dead_letters_go_and_it_says_how_many_were_open(run: Run, engine: En
             row = known | {"attempts": days, "dead_at": dead_at, "parked": parked, "resolution": resolution}
             connection.execute(insert(tables.dead_letter).values(row))
     ended = run("prune", "--database-url", database_url, "--dead-retention", "90d")
-    assert (ended.code, ended.out.splitlines()[1:]) == (0, ["dead letters: 2 forgotten, 1 of them open"])
+    assert (ended.code, ended.out.splitlines()[1:]) == (0, ["dead letters: 2 rows forgotten, 1 of them open"])
     assert [row["parked"] for row in rows(database_url, tables.dead_letter)] == [False, True]
 
 
@@ -91,5 +91,5 @@ def test_expired_keys_and_old_effects_are_counted(run: Run, engine: Engine, data
         connection.execute(insert(tables.effect), [called | {"key": k} for k in "abc"])
     ended = run("prune", "--database-url", database_url)
     assert ended.code == 0
-    assert ended.out.splitlines()[1:] == ["idempotency keys: 2 forgotten", "effects: 3 forgotten"]
+    assert ended.out.splitlines()[1:] == ["idempotency keys: 2 rows forgotten", "effects: 3 rows forgotten"]
     assert run("prune", "--database-url", database_url).out == "inbox: 0 rows forgotten\n"

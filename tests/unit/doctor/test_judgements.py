@@ -58,7 +58,7 @@ def holder(kind: str, **more: Any) -> Any:
 )
 def test_a_holder_by_its_kind_and_age(one: Any, code: str, severity: str) -> None:
     assert activity._is_old(one, NOW, Thresholds())
-    finding = activity._of_holder(one, [], NOW, Thresholds())
+    finding = activity._of_holder(one, NOW, Thresholds())
     assert (finding.code, finding.severity) == (code, severity)
     assert finding.what.endswith(".")
     assert "None" not in finding.what
@@ -85,7 +85,5 @@ def test_an_address_on_another_machine(client: str | None, *, expected: bool) ->
 
 
 def test_a_name_is_quoted_in_what_is_to_be_pasted() -> None:
-    commands = activity._of_holder(
-        holder("prepared", name="it's", since=NOW - timedelta(hours=1)), [], NOW, Thresholds()
-    )
+    commands = activity._of_holder(holder("prepared", name="it's", since=NOW - timedelta(hours=1)), NOW, Thresholds())
     assert commands.commands == ("COMMIT PREPARED 'it''s';", "ROLLBACK PREPARED 'it''s';")

@@ -120,6 +120,10 @@ def test_the_missing_right_is_named():
 
 def test_a_handler_that_hangs_has_a_cure():
     known = HangingRun("billing", ("Bill",), "m-1", 120, 7)
-    named, unnamed = advise(replace(status(), hanging=(known, replace(known, message_id=None))))
+    unknown = replace(known, message_id=None)
+    (named,) = advise(replace(status(), hanging=(known,)))
+    (unnamed,) = advise(replace(status(), hanging=(unknown,)))
+    (several,) = advise(replace(status(), hanging=(unknown, unknown, known)))
     assert named.startswith("Handler Bill of queue billing works on message m-1 for 2 min 0 s: if it hangs, restart")
-    assert "has not ended for 2 min 0 s; its consumer's log names the message: if it hangs, restart" in unnamed
+    assert "has not ended for 2 min 0 s; the consumer's log names the message: if it hangs, restart" in unnamed
+    assert "works on message m-1 for 2 min 0 s, and 2 more runs of that consumer have not ended: if" in several
