@@ -124,7 +124,7 @@ async def test_what_dies_meanwhile_is_no_part_of_it(engine: Engine, async_engine
         fill(engine, [dead(100 + len(letters(engine)))])
 
     done = Resolved()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await DeadLetters(async_engine, rate=1.0, monotonic=lambda: 0.0, sleep=no_sleep).replay(
             ALL, asyncio.Event(), done, die_again
         )

@@ -68,7 +68,7 @@ async def test_a_start_stays_on_record_if_the_dead_letter_was_not_written(bench:
 
     events.listen(bench.engine.sync_engine, "before_cursor_execute", refuse)
     put_redelivered(bench)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await bench.consumer(fails, max_attempts=1).run(bench.stop)
     assert [row["starts"] for row in rows(database_url, tables.attempt)] == [1]
     assert len(bench.subscriber.queue.ready) == 1
