@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import schema, statements, tables
 from outboxkit.errors import SchemaError
+from outboxkit.failures import first_line
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, jittered, pause, what_is_away
 from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
@@ -140,7 +141,8 @@ class Transactions:
                 return await self._threads.run(contained)
             async with self._sessions() as session, session.begin():
                 return await session.run_sync(contained)
-        except Exception:
+        except Exception as error:
+            _check_class(error)
             raise
         except BaseException as error:  # a hook of the session may raise it at the commit
             if isinstance(error, asyncio.CancelledError) and self._cancellations.requested():
@@ -169,6 +171,19 @@ class Transactions:
                 await session.execute(statements.inbox.probe_writable())
         except TimeoutError as error:
             raise OperationalError(None, None, SILENT, connection_invalidated=True) from error
+
+
+def _check_class(error: Exception) -> None:
+    """Raise a plain error in place of one that does not tell its class: every `isinstance` with it would fail.
+
+    Raises:
+        RuntimeError: the error's text; the work or one of its libraries raised it.
+    """
+    original = error.__cause__ if type(error) in (BatchEntryFailed, Escaped) else error
+    try:
+        _ = original.__class__
+    except BaseException:  # noqa: BLE001 - nothing is awaited here, so it is the error's own
+        raise RuntimeError(first_line(original)) from None
 
 
 def is_conflict(error: BaseException | None) -> bool:
