@@ -36,7 +36,7 @@ def incoming(scope: Scope, body: bytes) -> protocol.IncomingRequest:
         method=scope["method"],
         template=path.decode("latin-1"),
         values={},
-        query=parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True),
+        query=parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True, encoding="latin-1"),
         keys=header_lines(scope, protocol.KEY.lower()),
         content_type=next(iter(header_lines(scope, "content-type")), None),
         body=body,

@@ -34,6 +34,12 @@ def test_every_line_of_the_key_counts_and_the_query_is_whole():
     assert found.query == [("x", "1"), ("x", "2"), ("y", "")]
 
 
+def test_queries_that_differ_in_bytes_of_no_text_are_two():
+    first, second = (incoming(scope(query_string=query), b"").query for query in (b"a=%ff", b"a=%fe"))
+    assert first != second
+    assert first == incoming(scope(query_string=b"a=\xff"), b"").query, "however it is written"
+
+
 async def test_a_body_comes_in_pieces_and_is_limited():
     pieces = [{"type": "http.request", "body": b"ab", "more_body": True}, {"type": "http.request", "body": b"c"}]
     assert await read_body(scope(), source(*pieces), 3) == b"abc"
