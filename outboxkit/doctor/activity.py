@@ -12,7 +12,7 @@ from outboxkit import partitions, statements
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
 from outboxkit.doctor.hanging import of_hung_handler
 from outboxkit.doctor.installation import Installation, Thresholds
-from outboxkit.lives import is_of_consumer
+from outboxkit.hanging import is_of_consumer
 from outboxkit.statements import activity
 from outboxkit.wording import number, printable_name, span
 

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from outboxkit.doctor.diagnosis import Diagnosis
-from outboxkit.lives import hanging_run
+from outboxkit.hanging import hanging_run
 
 _TIMEOUT = '@inbox_handler("...", timeout=60)'
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 from outboxkit import partitions, urls
 from outboxkit.lives.clue import Clue
 from outboxkit.lives.entries import Archive
-from outboxkit.lives.hanging import HangingRun, hanging_run, hanging_runs, is_of_consumer
 from outboxkit.lives.reading import find_messages, find_outcomes
 from outboxkit.lives.story import Life, lives, selected
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
@@ -18,12 +17,8 @@ from outboxkit.statements.dialects import SNAPSHOT, is_server
 __all__ = [
     "Archive",
     "Clue",
-    "HangingRun",
     "Life",
     "follow",
-    "hanging_run",
-    "hanging_runs",
-    "is_of_consumer",
     "lives",
     "selected",
 ]

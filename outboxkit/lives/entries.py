@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from outboxkit.lives.hanging import HangingRun
+from outboxkit.hanging import HangingRun
 from outboxkit.pauses import Pause
 
 

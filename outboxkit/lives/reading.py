@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, RowMapping
 
 from outboxkit import schema
+from outboxkit.hanging import HangingRun, hanging_runs
 from outboxkit.lives.clue import MOST, Clue
 from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
-from outboxkit.lives.hanging import HangingRun, hanging_runs
 from outboxkit.lives.rows import take_crashes, take_handled, take_letter, take_waiting
 from outboxkit.lives.searching import search
 from outboxkit.message import DEFAULT_DESTINATION

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from shlex import quote
 
 from outboxkit.failures import printable
+from outboxkit.hanging import HangingRun
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Letter, Lock, Neighbour, Registered, Waiting
-from outboxkit.lives.hanging import HangingRun
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements.activity import NEVER
 from outboxkit.tables import PARKED

@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from outboxkit import ids
+from outboxkit.hanging import HangingRun
 from outboxkit.lives import reasons
 from outboxkit.lives.clue import Clue
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Kept, Letter, Waiting
-from outboxkit.lives.hanging import HangingRun
 from outboxkit.lives.reasons import Explanation
 from outboxkit.lives.timeline import Entry, Event, timeline_of
 

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import inspect
 
 from outboxkit import models, pydantic_models
-from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of, is_pydantic
 from outboxkit.schemas.keywords import DEFINITIONS, Schema, check_schema
 
@@ -53,9 +52,7 @@ def _of_pydantic(cls: Any) -> Schema:
 def _of_msgspec(cls: type) -> Schema:
     nested: Schema = {}
 
-    def of_nested(each: type) -> Schema:
-        if not is_pydantic(each):
-            raise ConfigurationError(f"{cls.__qualname__} has a field of type {each.__qualname__}, without a JSON form")
+    def of_nested(each: type) -> Schema:  # a class of pydantic: any other one has been refused
         schema = _of_pydantic(each)
         nested.update(schema.pop("$defs", {}))
         return schema

@@ -9,11 +9,11 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import inbox_handler, process
+from outboxkit import hanging, inbox_handler, process
 from outboxkit.cli import status
 from outboxkit.consumer import runs
 from outboxkit.doctor import activity
-from outboxkit.lives import Clue, follow, hanging, lives
+from outboxkit.lives import Clue, follow, lives
 from outboxkit.outage import utc_now
 from outboxkit.telemetry import catalogue
 from tests.integration.doctoring import look

@@ -36,3 +36,13 @@ class Order:
 )
 def test_the_first_place_that_differs(given: object, found: object, place: str | None):
     assert first_difference(given, found) == place
+
+
+def test_objects_that_nobody_can_compare_are_alike_if_they_are_of_one_class():
+    class Plain: ...
+
+    class Other: ...
+
+    assert first_difference({"a": Plain()}, {"a": Plain()}, "event") is None
+    assert first_difference({"a": Plain()}, {"a": Other()}, "event") is None
+    assert first_difference({"a": Plain()}, {"a": "text"}, "event") == "event[...]"

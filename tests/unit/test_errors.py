@@ -51,3 +51,8 @@ def test_retry_without_a_delay_leaves_it_to_the_backoff():
 
 def test_reject_carries_its_reason():
     assert Reject("no such order").reason == str(Reject("no such order")) == "no such order"
+
+
+def test_a_delay_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="Retry: after is nan; a number of seconds"):
+        Retry(after=float("nan"))

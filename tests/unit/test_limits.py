@@ -148,3 +148,8 @@ def test_turns_behind_a_concurrency_follow_from_how_long_its_messages_take(clock
         limit.end()
         clock.now += 1000
     assert limit.turn() == pytest.approx(FEW * 2 + 2)
+
+
+def test_another_argument_of_the_decorator_is_refused():
+    with pytest.raises(TypeError, match=r"@inbox_handler\('a'\) got an unexpected keyword argument 'speed'"):
+        inbox_handler("a", speed="fast")  # type: ignore[call-overload]

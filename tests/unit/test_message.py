@@ -139,3 +139,8 @@ def test_what_a_message_says_itself_stays():
     cause = message(id="m-1", correlation_id="c-1", headers={"traceparent": "00-a", "tracestate": "b"})
     own = message(correlation_id="c-2", causation_id="m-0", headers={"traceparent": "00-c"})
     assert own.caused_by(cause) == own
+
+
+def test_the_name_of_a_queue_is_not_empty():
+    with pytest.raises(EncodeError, match="message queue is ''; None is accepted, or the name of a queue"):
+        message(queue="")

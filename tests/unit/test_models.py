@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pydantic
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from outboxkit import DecodeError, codec, event, outbox
+from outboxkit import DecodeError, EncodeError, codec, event, outbox
 from tests.unit.zoo import (
     ZOO,
     Aliased,
@@ -101,6 +102,18 @@ def test_a_plain_value_of_another_type_may_become_what_its_annotation_says(insta
     assert found is None or decoded == found
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_number_that_json_has_not_is_refused_in_a_dataclass_of_pydantic(number: float):
+    @pydantic.dataclasses.dataclass
+    class Measured:
+        value: float
+        unit: str | None = None
+
+    assert codec.encode(Measured(1.5)) == b'{"value":1.5,"unit":null}'
+    with pytest.raises(EncodeError, match="a float that is NaN or infinite"):
+        codec.encode(Measured(number))
+
+
 def test_private_attributes_of_pydantic_are_no_fields():
     class Counted(BaseModel):
         name: str
@@ -141,3 +154,32 @@ def test_a_field_that_is_missing_has_the_default_of_its_class():
     assert codec.decode(Validated, b'{"theNumber":1}') == Validated(theNumber=1, many=[])
     with pytest.raises(DecodeError, match="theNumber"):
         codec.decode(Validated, b"{}")
+
+
+def test_a_secret_that_its_class_writes_itself_is_accepted():
+    class ByField(BaseModel):
+        password: pydantic.SecretStr
+
+        @pydantic.field_serializer("password")
+        def tell(self, value: pydantic.SecretStr) -> str:
+            return value.get_secret_value()
+
+    class ByModel(BaseModel):
+        password: pydantic.SecretStr
+
+        @pydantic.model_serializer
+        def tell(self) -> dict[str, str]:
+            return {"password": self.password.get_secret_value()}
+
+    for cls in (ByField, ByModel):
+        assert codec.encode(cls(password="x")) == b'{"password":"x"}'
+
+
+@dataclass
+class Located:
+    at: Path | None = None
+
+
+def test_a_payload_for_a_type_without_a_json_form_is_not_read():
+    with pytest.raises(DecodeError, match="values of type Path have no JSON form"):
+        codec.decode(Located, b'{"at":"/tmp"}')

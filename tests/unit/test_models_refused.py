@@ -15,8 +15,17 @@ import pydantic.dataclasses
 import pytest
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
+from typing_extensions import TypeAliasType
 
-from outboxkit import ConfigurationError, EncodeError, codec, event, inbox, inbox_handler, pydantic_models
+from outboxkit import (
+    ConfigurationError,
+    EncodeError,
+    codec,
+    event,
+    inbox,
+    inbox_handler,
+    pydantic_models,
+)
 from tests.unit.zoo import Animal, Animals, Box, Computed, Empty, Excluded, Open, Page, Place, Slotted
 
 
@@ -124,8 +133,22 @@ class Deep(BaseModel):
     records: list[InDataclass] = []
 
 
+HiddenText = TypeAliasType("HiddenText", pydantic.SecretStr)
+
+
+class SecretByAlias(BaseModel):
+    password: HiddenText | None = None
+
+
+@dataclass
+class Titled:
+    inner: Annotated[list[Private], msgspec.Meta(title="people")]
+
+
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Secret(password="x"), r"Secret\.password is a secret.*writes as stars.*a serializer"),
+    (SecretByAlias, r"SecretByAlias\.password is a secret"),
+    (lambda: Titled([]), r"Private\._hidden is a private field"),
     (Secrets, r"Secret\.password is a secret"),
     (Deep, r"Secret\.password is a secret"),
     (lambda: NeverRead(a=1, b=2), r"NeverRead\.b is excluded \(exclude=True\) and has no default.*give it a default"),

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
 from outboxkit import SchemaError, inbox, process, tables
-from outboxkit.retention import Periods, Retention
+from outboxkit.health import Health
+from outboxkit.retention import Periods, Pruned, Retention
 from tests.unit.shop import NOW, count, message, rows
 
 DAY = timedelta(days=1)
@@ -259,3 +260,33 @@ async def test_forgotten_keys_and_effects_are_logged(async_engine: AsyncEngine, 
         await Retention(async_engine, Periods(inbox=DAY), clock=clock).run(stop, interval=SECOND)
     logged = {line["event"]: line.get("rows") for line in said}
     assert (logged["idempotency keys pruned"], logged["effects pruned"]) == (1, 1)
+
+
+async def test_it_says_what_it_did_and_who_prunes_in_its_place(
+    async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+):
+    rounds = [Pruned(alone=False), Pruned(alone=True, dead=3, dead_open=1, problems=["day 2026-01-01 is in use"])]
+    stop = asyncio.Event()
+
+    async def prune(self: Retention) -> Pruned:
+        if len(rounds) == 1:
+            stop.set()
+        return rounds.pop(0)
+
+    monkeypatch.setattr(Retention, "prune", prune)
+    worker = Retention(async_engine, Periods(inbox=DAY, dead=DAY))
+    with capture_logs() as said:
+        await worker.run(stop, interval=timedelta(milliseconds=1))
+    told = [(line["event"], line.get("open"), line.get("problem")) for line in said[1:]]
+    assert told == [
+        ("another process prunes", None, None),
+        ("inbox pruned", None, None),
+        ("dead letters pruned", 1, None),
+        ("idempotency keys pruned", None, None),
+        ("effects pruned", None, None),
+        ("a partition was left as it is", None, "day 2026-01-01 is in use"),
+    ]
+
+
+async def test_its_health_needs_nothing_but_its_database(retention: Retention, async_engine: AsyncEngine):
+    assert (retention.health(), retention.engine) == (Health("retention"), async_engine)

@@ -287,3 +287,9 @@ def test_anything_else_is_no_duration(text: Any):
         return
     with pytest.raises(ValueError, match="500ms, 10s, 5m, 2h or 7d"):
         parse_duration(text)
+
+
+@pytest.mark.parametrize("name", ["queue", "bind"])
+def test_a_value_of_a_program_that_is_no_text_is_refused(name: str):
+    with pytest.raises(ConfigurationError, match=f"--{name}"):
+        load({name: 5})

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import outboxkit
 from outboxkit.cli.listing import LISTED, Listing
 from tests.pages import ROOT
 
@@ -75,3 +76,7 @@ def test_a_start_imports_what_it_uses(start: str, database_url: str):
 def test_the_list_of_commands_says_what_each_says_of_itself():
     for name, (_, text) in LISTED.items():
         assert " ".join(Listing()[name].help.split()).startswith(text.removesuffix(".")), name
+
+
+def test_what_is_public_is_listed_before_it_is_used():
+    assert set(outboxkit.__all__) <= set(dir(outboxkit))

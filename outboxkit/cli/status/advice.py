@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
-from outboxkit.lives import HangingRun, hanging_runs
+from outboxkit.hanging import HangingRun, hanging_runs
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY
 from outboxkit.statements import activity

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from outboxkit.cli.wording import NOTHING, Count
-from outboxkit.lives import HangingRun
+from outboxkit.hanging import HangingRun
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import Pause
 

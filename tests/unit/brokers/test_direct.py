@@ -271,3 +271,17 @@ async def test_the_publisher_says_what_it_is(async_engine: AsyncEngine):
     assert (address_of(publisher), is_slow(publisher)) == ("this process", True)
     with pytest.raises(ConfigurationError, match="timeout of more than 0"):
         direct(async_engine, work, timeout=timedelta(0))
+
+
+async def test_behind_a_failure_nothing_of_its_key_is_handled(async_engine: AsyncEngine, database_url: str):
+    batch = [
+        message(id="a", key="k", type="Unknown"),
+        message(id="b", key="k"),
+        message(id="c", key="other"),
+        message(id="d"),
+    ]
+    receipts = await direct(async_engine, work).publish(batch)
+    verdicts = [Verdict.UNROUTABLE, Verdict.NOT_SENT, Verdict.CONFIRMED, Verdict.CONFIRMED]
+    assert [receipt.verdict for receipt in receipts] == verdicts
+    assert receipts[1].reason == "an earlier message of key 'k' has failed"
+    assert [id_ for _, id_ in handled(database_url)] == ["c", "d"]

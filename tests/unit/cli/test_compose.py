@@ -251,6 +251,24 @@ async def test_a_queue_and_handlers_are_asked_for(database_url: str):
             pass
     with pytest.raises(ConfigurationError, match="which handlers"):
         compose.load_handlers([])
+    with pytest.raises(ConfigurationError, match="'--queue' is not a module: settings come from OUTBOXKIT_… variables"):
+        compose.load_handlers(["tests.unit.cli.one_handler", "--queue"])
+
+
+def test_a_program_takes_no_options_and_says_what_it_has_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    async def service(chosen: Settings, stop: asyncio.Event) -> int:
+        raise ModuleNotFoundError("No module named 'httpx'", name="httpx")
+
+    monkeypatch.setenv("OUTBOXKIT_DATABASE_URL", "sqlite://")
+    monkeypatch.setattr(sys, "argv", ["relay.py"])
+    assert compose.main("relay", service) == 2
+    assert capsys.readouterr().err == "relay: httpx is not installed: pip install 'outboxkit[http]'\n"
+    monkeypatch.setattr(sys, "argv", ["relay.py", "--drain"])
+    assert compose.main("relay", service) == 2
+    told = "relay: '--drain' is not accepted: settings come from OUTBOXKIT_… variables here\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_relay_is_still_made_by_hand(async_engine: Any):

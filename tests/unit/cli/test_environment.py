@@ -142,3 +142,10 @@ def test_a_secret_in_place_of_its_file_is_not_shown(secret: str, monkeypatch: py
     with pytest.raises(ConfigurationError, match="OUTBOXKIT_HTTP_AUTHORIZATION_FILE") as raised:
         settings.load()
     assert secret not in str(raised.value)
+
+
+def test_an_empty_path_of_a_secret_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("OUTBOXKIT_HTTP_AUTHORIZATION_FILE", "")
+    told = "OUTBOXKIT_HTTP_AUTHORIZATION_FILE is empty; a file with the value in one line is accepted"
+    with pytest.raises(ConfigurationError, match=told):
+        settings.load()

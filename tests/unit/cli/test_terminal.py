@@ -65,3 +65,22 @@ def test_replay_refuses_a_name_that_no_handler_has(run: Run, database_url: str, 
     ended = run("replay", "--to-queue", "q", "--handler", name, "--dry-run", "--database-url", database_url)
     assert ended.code == 2
     assert "a handler's name of 1 to 255 bytes is accepted" in ended.err
+
+
+def test_reconcile_shows_a_bar_on_a_terminal(
+    run: Run, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    row = {"message_id": "m", "type": "T", "payload": b"", "headers": b"{}", "content_type": "application/json"}
+    with engine.begin() as connection:
+        at = datetime.now(UTC) - timedelta(hours=1)
+        connection.execute(insert(tables.published).values(**row, published_at=at, position=1))
+        connection.execute(insert(tables.handler).values(handler="H", queue="q", types='["T"]'))
+        connection.execute(insert(tables.inbox).values(handler="H", message_id="m", type="T"))
+    monkeypatch.setenv("OUTBOXKIT_QUEU", "q")
+    terminal = on_terminal(monkeypatch)
+    ended = run("reconcile", "--producer", database_url, "--consumer", database_url)
+    assert ended.code == 0
+    shown = terminal.getvalue()
+    assert "compared" in shown
+    assert "1 of 1" in shown
+    assert "outboxkit: OUTBOXKIT_QUEU is not a setting: did you mean OUTBOXKIT_QUEUE?" in shown

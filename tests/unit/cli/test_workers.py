@@ -206,6 +206,12 @@ def test_a_drain_is_summed_up():
         "4 A could not be published: unroutable: x",
         "1 B could not be published: rejected: y",
     ]
+    assert _summary(Drained(published=1, blocked=None, expired=2, discarded=3)).splitlines() == [
+        "published 1",
+        "stopped while the database was away: what is left could not be counted",
+        "2 had expired and were set aside as dead letters",
+        "3 that no queue wanted were discarded",
+    ]
 
 
 def test_a_fault_in_a_module_of_handlers_is_told_with_its_place(run: Run, tmp_path: Path):

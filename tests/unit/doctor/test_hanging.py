@@ -8,7 +8,7 @@ import pytest
 
 from outboxkit.doctor.diagnosis import Diagnosis, warning
 from outboxkit.doctor.hanging import of_hung_handler
-from outboxkit.lives.hanging import CLOSE
+from outboxkit.hanging import CLOSE
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SINCE = NOW - timedelta(minutes=6)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit import DecodeError, Message, codec, ids
+from outboxkit import ConfigurationError, DecodeError, Message, codec, ids
 from outboxkit.compression import deflate
 from outboxkit.envelopes import CloudEvents, Envelope
-from outboxkit.envelopes.cloudevents import STRUCTURED, ContentMode, as_cloud_event
+from outboxkit.envelopes.cloudevents import STRUCTURED, ContentMode, as_cloud_event, check_source
 from outboxkit.errors import EncodeError
 from tests.unit.envelopes import samples
 from tests.unit.shop import message
@@ -108,6 +108,14 @@ def test_data_in_each_form(more: dict[str, Any], payload: bytes | None):
     envelope = document(**more)
     found = read(envelope)
     assert found.payload == (payload or json.dumps(more["data"]).encode())
+
+
+@pytest.mark.parametrize(
+    ("mode", "source", "error"), [("true", "/shop", "cloudevents is 'true'"), ("binary", "", "a source")]
+)
+def test_a_mode_that_there_is_not_or_one_without_a_source_is_refused(mode: Any, source: str, error: str):
+    with pytest.raises(ConfigurationError, match=error):
+        check_source(mode, source)
 
 
 def test_a_number_keeps_its_digits():

@@ -64,3 +64,10 @@ def test_a_number_is_unique_in_its_table_only():
 def test_what_is_no_such_row_is_left_to_others():
     strangers = (samples.KNATIVE, samples.task(), samples.sent(), Envelope(b"", headers={"id": "1"}, message_id="1"))
     assert [DebeziumOutbox()(envelope) for envelope in strangers] == [None] * 4
+
+
+@pytest.mark.parametrize("text", ['"order', "{order}", '{"schema": 1'])
+def test_a_header_that_only_looks_like_json_is_a_text(text: str):
+    found = DebeziumOutbox()(row(aggregateId=text))
+    assert found is not None
+    assert found.key == text

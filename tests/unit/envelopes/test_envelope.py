@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from outboxkit import DecodeError, Message
 from outboxkit.compression import INFLATED_LIMIT
 from outboxkit.envelope import to_row
-from outboxkit.envelopes import READERS, Envelope
+from outboxkit.envelopes import READERS, Envelope, reader_for
 from outboxkit.envelopes.envelope import Reader, moment_of, read_with
 from outboxkit.headers import carried, decode_headers, encode_foreign_headers
 from tests.unit.envelopes import samples
@@ -212,3 +212,9 @@ def test_a_reader_is_no_coroutine():
 )
 def test_moments(value: object, moment: datetime | None):
     assert moment_of(value) == moment
+
+
+def test_a_built_in_reader_that_refuses_an_envelope_knows_it():
+    broken = samples.sent()
+    assert reader_for(replace(broken, body=broken.body.replace(b'"messageType"', b'"types"'))) == "masstransit"
+    assert reader_for(Envelope(body=b"{}", content_type="application/json")) is None

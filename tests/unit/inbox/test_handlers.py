@@ -4,7 +4,7 @@ import functools
 import sys
 from datetime import timedelta
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import flask
 import pytest
@@ -256,3 +256,9 @@ def test_what_is_awaited_is_in_the_loop_anyway():
 
     with pytest.raises(ConfigurationError, match="in_loop is for a plain def"):
         handler_of(here)
+
+
+def test_the_annotation_of_an_event_may_say_more():
+    def handle(session, event: Annotated[OrderConfirmed, "of another service"]): ...
+
+    assert handler_of(inbox_handler("More")(handle)).event_type is OrderConfirmed

@@ -269,3 +269,13 @@ def test_wiring_adds_up():
     (first,) = Wiring(providers={Mailer: Mailer}).prepare([mails])
     (second,) = Wiring(middleware=[lambda call, context: call()]).prepare([first])
     assert (len(second.middleware), list(second.providers)) == (1, ["mailer"])
+
+
+async def test_a_function_in_c_may_be_a_provider(async_engine: AsyncEngine):
+    """Python knows no signature of some of them."""
+
+    @inbox_handler("Gets")
+    async def gets(session: AsyncSession, event: OrderConfirmed, region: Region) -> None:
+        GOT.append(region)
+
+    assert await call(async_engine, gets, Wiring(providers={Region: str})) == [""]

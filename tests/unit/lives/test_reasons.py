@@ -39,6 +39,13 @@ PARKING = Neighbour("m-0", error="too large", number=3, reason="rejected")
             "trace m-0",
         ),
         (
+            {},
+            Surroundings(held=Neighbour("m-0", 5, PARKED), ready=EARLIER),
+            "behind",
+            "it is behind message m-0 of its key order-1, which is parked",
+            "trace m-0",
+        ),
+        (
             RETRY,
             Surroundings(),
             "retry",

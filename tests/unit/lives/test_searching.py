@@ -11,6 +11,7 @@ from outboxkit import ids, tables
 from outboxkit.lives import searching
 from outboxkit.lives.clue import Clue
 from outboxkit.lives.entries import Archive
+from outboxkit.lives.reading import find_messages
 from outboxkit.lives.searching import search
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -69,6 +70,18 @@ def test_what_was_not_looked_at_is_said(engine: Engine):
         "published": "messages that were published before 2026-03-01 00:00:07 UTC",
         "dead_letter": "dead letters before number 8",
     }
+
+
+def test_a_letter_that_parks_a_key_is_found_however_old_it_is(engine: Engine):
+    parking = LETTER | {"message_id": "first", "position": 1, "parked": True}
+    with engine.begin() as connection:
+        connection.execute(insert(tables.dead_letter), parking)
+    fill(engine)
+    archive = Archive("db", START)
+    with engine.connect() as connection:
+        find_messages(connection, Clue(key="k"), archive, patience=timedelta(seconds=-1))
+    found = [row.message.message_id for row in archive.letters.values()]
+    assert (found[0], len(found)) == ("first", 4), "the page of the search has the three newest"
 
 
 def test_a_time_in_the_id_is_where_the_kept_messages_are_read_from(engine: Engine):

@@ -165,3 +165,15 @@ def test_fixed_tuples_have_their_length():
         "had 2 items of types of their own, and has 3",
         True,
     )
+
+
+def test_a_value_and_a_list_of_one_value_are_the_same():
+    one, listed = ({"type": "object", "properties": {"a": each}} for each in ({"const": "x"}, {"enum": ["x"]}))
+    assert differences(one, listed) == differences(listed, one) == []
+    other = {"type": "object", "properties": {"a": {"const": "y"}}}
+    assert next(tuple(each) for each in differences(one, other))[:2] == ("a", "no longer accepts 'x'")
+
+
+def test_an_alternative_that_is_the_choice_itself_adds_nothing():
+    circle = {"$defs": {"A": {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/A"}]}}, "$ref": "#/$defs/A"}
+    assert differences(circle, {"type": "integer"}) == differences({"type": "integer"}, circle) == []

@@ -141,3 +141,26 @@ def test_a_pydantic_model_is_tried_too(total: str, failure: str | None):
 
 def schema_of_old() -> dict[str, Any]:
     return json_schema(event_with(OLD))
+
+
+@pytest.mark.parametrize(
+    ("schema", "examples"),
+    [
+        ({"anyOf": [False, {"const": 3}]}, [3]),
+        ({"anyOf": [False, {"type": "string", "pattern": "("}]}, []),
+        ({"type": "object", "properties": {"a": False, "b": {"const": 1}}}, [{"b": 1}, {}]),
+        ({"type": "object", "minProperties": 2, "properties": {"b": {"const": 1}}}, []),
+        ({"type": "object", "minProperties": 1, "properties": {"b": {"const": 1}}}, [{"b": 1}]),
+        ({"type": "array", "uniqueItems": True, "minItems": 2, "items": {"type": "integer"}}, []),
+    ],
+)
+def test_what_has_no_example_is_left_out_of_the_document(schema: dict[str, Any], examples: list[Any]):
+    made = list(examples_of(schema))
+    assert [each for index, each in enumerate(made) if each not in made[:index]] == examples
+
+
+def test_a_listed_value_that_no_payload_can_have_is_not_tried():
+    cls = release(NEW.format("raise KeyError('number')")).Shipped
+    schema = {"type": "object", "properties": {"number": {"const": "\ud800"}}, "required": ["number"]}
+    assert failed_upcast(cls, 1, schema) is None
+    assert failed_upcast(cls, 1, schema | {"properties": {"number": {"const": 10}}}) is not None

@@ -8,7 +8,7 @@ import pytest
 
 from outboxkit import ConfigurationError
 from outboxkit.schemas import json_schema
-from outboxkit.schemas.json_schema import dereference
+from outboxkit.schemas.json_schema import changed_schemas, dereference
 from tests.unit.schemas.releases import event_with, release
 from tests.unit.shop import CustomerMoved, OrderConfirmed, ParcelSent, StockChanged
 
@@ -95,3 +95,18 @@ def test_pydantic_is_written_under_its_aliases():
 def test_what_is_no_event_has_none():
     with pytest.raises(ConfigurationError, match="is not an event"):
         json_schema(msgspec.Struct)
+
+
+def test_a_field_of_a_type_without_a_json_form_has_no_schema():
+    with pytest.raises(ConfigurationError, match="Shipped has a field of type Path, which has no JSON form"):
+        json_schema(
+            release("from pathlib import Path\n@event('Shipped')\n@dataclass\nclass Shipped:\n    a: Path\n").Shipped
+        )
+
+
+def test_a_change_reaches_the_schemas_of_items_and_values():
+    leaf = {"type": "string"}
+    schema = {"type": "array", "items": {"type": "object", "additionalProperties": leaf}, "not": leaf}
+    changed = changed_schemas(schema, lambda each: each | {"seen": True})
+    assert changed["items"]["additionalProperties"] == changed["not"] == leaf | {"seen": True}
+    assert changed["seen"] is changed["items"]["seen"] is True

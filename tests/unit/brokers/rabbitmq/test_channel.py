@@ -11,7 +11,7 @@ import pytest
 from aiormq.abc import ChannelFrame
 from pamqp import commands, frame
 
-from outboxkit.brokers import CONFIRMED
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import channel
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel
 from outboxkit.brokers.rabbitmq.plan import PublishPlan
@@ -183,3 +183,20 @@ def test_the_client_library_still_has_what_is_built_upon():
     writer = inspect.getsource(aiormq.Connection._Connection__writer)  # type: ignore[attr-defined]
     assert "writer.write(channel_frame.payload)" in writer
     assert writer.index("await writer.drain()") < writer.index("channel_frame.drain()")
+
+
+async def test_a_message_on_which_the_encoder_stumbles_stops_no_other(wire: Wire, opened: ConfirmChannel):
+    batch, write = batch_of(1, 2, 3), opened._encoder.write
+
+    def stumbling(written: Any, pieces: list[bytes]) -> int:
+        if written.id == "1":
+            raise ZeroDivisionError("SECRET")
+        return write(written, pieces)
+
+    opened._encoder = SimpleNamespace(write=stumbling)  # type: ignore[assignment]
+    sending = asyncio.create_task(opened.send(batch, batch.next_group()))
+    assert await wire.next_ids() == ["0", "2"]
+    opened.tracker.ack(2, multiple=True)
+    await sending
+    refused = Receipt(Verdict.REJECTED, "cannot be written as AMQP: ZeroDivisionError")
+    assert batch.receipts == [CONFIRMED, refused, CONFIRMED]

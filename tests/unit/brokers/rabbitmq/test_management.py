@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -117,3 +118,12 @@ async def test_a_clock_that_is_behind():
     date = DATE.replace(b"12:00:00", b"11:59:00")
     async with answering(b"HTTP/1.1 200 OK\r\n" + date + b"Content-Length: 2\r\n\r\n{}") as (api, _):
         assert (await api.get("whoami")).ahead == -59.0
+
+
+@pytest.mark.parametrize(("verify", "checked"), [(True, (True, ssl.CERT_REQUIRED)), (False, (False, ssl.CERT_NONE))])
+async def test_over_tls_the_server_is_verified_unless_the_broker_s_is_not(verify: bool, checked: tuple[bool, int]):
+    api = Management("https://monitor@127.0.0.1:1/", ("other", "x"), timeout=30, verify=verify)
+    with pytest.raises(BrokerUnavailable, match=r"https://127\.0\.0\.1:1 does not answer: .*refused"):
+        await api.get("whoami")
+    context = api._connection()._context  # type: ignore[attr-defined]
+    assert (context.check_hostname, context.verify_mode) == checked

@@ -144,3 +144,12 @@ def test_the_first_nack_of_a_connection_serializes_keys_too():
     publishing.publish("a", "a", "a", "a", key="one", full=("a",), room=1)
     assert publishing.groups[:2] == [["a"], ["a"]]
     assert publishing.verdicts == ["confirmed", "postponed", "not sent", "not sent"]
+
+
+def test_warnings_of_endlessly_many_routes_take_no_more_memory(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(routes, "MAX_ROUTES", 3)
+    nacked = NackedRoutes(Clock())
+    for number in range(8):
+        nacked.record_nack(f"r-{number}", f"reason {number}", retry_on_new_connection=False)
+        assert max(len(nacked._routes), len(nacked._warned_at)) <= 3
+    assert nacked.take_warnings() == [f"reason {number}" for number in range(8)]

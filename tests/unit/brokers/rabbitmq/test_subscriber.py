@@ -4,8 +4,11 @@ import pytest
 from pamqp import commands
 
 from outboxkit import BrokerUnavailable, ConfigurationError
+from outboxkit.brokers import trouble_of
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.brokers.rabbitmq.subscriber import RabbitSubscriber
+from outboxkit.brokers.reading import ReadingSubscriber
+from outboxkit.envelopes import CloudEvents
 
 
 @pytest.fixture
@@ -22,6 +25,10 @@ async def test_without_a_connection_nothing_can_be_asked(subscriber: RabbitSubsc
     ):
         with pytest.raises(BrokerUnavailable, match="connection to the broker"):
             await ask()
+
+
+def test_before_it_is_connected_that_is_its_trouble(subscriber: RabbitSubscriber):
+    assert trouble_of(subscriber) == trouble_of(ReadingSubscriber(subscriber, [CloudEvents()])) == "not connected"
 
 
 async def test_a_wrong_url_is_noticed_when_connecting_and_every_time(subscriber: RabbitSubscriber):

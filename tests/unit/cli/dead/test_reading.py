@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from outboxkit import deadletters
+from outboxkit.cli.dead import reading
 from tests.integration.dead_rows import buried, dead, fill
 from tests.unit.cli.conftest import Run
 
@@ -113,3 +114,11 @@ def test_an_id_stays_in_one_line_for_who_copies_it(run: Run, engine: Engine, mon
     (_, line) = run("dead", "list").out.splitlines()
     assert id_ in line
     assert key in line
+
+
+def test_of_many_that_are_shown_the_first_ones_are(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    fill(engine, [buried("x", handler=f"H{number}") for number in range(5)])
+    monkeypatch.setattr(reading, "MOST_SHOWN", 3)
+    ended = run("dead", "show", "x")
+    assert (ended.code, ended.err) == (0, "the first 3 are shown\n")
+    assert sum(f"H{number}" in ended.out for number in range(5)) == 3

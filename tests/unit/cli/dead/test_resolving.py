@@ -7,6 +7,8 @@ import pytest
 from sqlalchemy import Engine
 
 from outboxkit import ids
+from outboxkit.cli.dead import resolving
+from outboxkit.deadletters import DeadLetters, Resolved
 from tests.integration.dead_rows import buried, dead, fill, letters, outbox_rows, waiting
 from tests.unit.cli.conftest import Run
 
@@ -166,3 +168,24 @@ def test_a_replay_asks_on_a_terminal_alone(run: Run, engine: Engine, monkeypatch
     assert untouched(engine)
     assert "Replay them?" not in run("dead", "replay", "1", "--yes").out
     assert not untouched(engine)
+
+
+def test_so_many_ids_are_a_matter_for_filters(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    fill(engine, [dead(1)])
+    monkeypatch.setattr(resolving, "MOST_NAMED", 2)
+    ended = run("dead", "discard", "1", "2", "3", "--yes")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "outboxkit: 3 ids are given; up to 2 are accepted, or filters\n"
+    assert untouched(engine)
+
+
+def test_a_stop_in_the_middle_says_what_goes_on(run: Run, engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    async def stopped(self: DeadLetters, selection: object, stop: object, done: Resolved, *_: object) -> None:
+        done.count, done.complete = 1, False
+
+    fill(engine, [dead(1), dead(2)])
+    monkeypatch.setattr(DeadLetters, "discard", stopped)
+    ended = run("dead", "discard", "--all", "--yes")
+    assert ended.code == 3
+    assert ended.out.splitlines()[-1] == "discarded 1 of 2 by alice"
+    assert ended.err == "stopped before the end: the same command goes on\n"

@@ -11,6 +11,8 @@ from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, outbox, tables
+from outboxkit.cli.trace import report
+from outboxkit.lives import reading, searching
 from outboxkit.urls import shown
 from tests.databases import SqliteCopies
 from tests.unit.cli.conftest import Run
@@ -148,3 +150,57 @@ def test_an_error_names_its_database(run: Run, database_url: str, empty_url: str
     ended = run("trace", "m", "--database-url", database_url, "--also", empty_url)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.startswith(f"outboxkit: {shown(empty_url)}: the outboxkit tables are missing")
+
+
+def test_what_was_not_searched_or_is_not_shown_is_said(
+    run: Run, database_url: str, also_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    for module, name, most in ((searching, "PAGE", 1), (report, "MOST_SHOWN", 2), (reading, "MOST_NAMES", 1)):
+        monkeypatch.setattr(module, name, most)
+    kept = ROW | {"published_at": NOW, "correlation_id": "c"}
+    write(database_url, *((tables.published, kept | {"position": n, "message_id": f"m-{n}"}) for n in range(1, 5)))
+    handled = ({"handler": name, "message_id": "m-1", "type": "OrderConfirmed"} for name in ("A", "B", "C"))
+    write(database_url, *((tables.inbox, row) for row in handled))
+    ended = run("trace", "--correlation", "c", "--search", "30s", "--database-url", database_url)
+    assert "more          2 messages not shown: --json has no more of them either; trace one by its id\n" in ended.out
+    assert f"not searched the inbox's rows of handlers behind A in {database_url} " in " ".join(ended.out.split())
+    assert ended.out.endswith("--search 10s looks longer\n")
+    nothing = run("trace", "of nobody", "--database-url", database_url, "--also", also_url).out
+    assert "OUTBOXKIT_INBOX_RETENTION" in nothing
+    assert "OUTBOXKIT_PUBLISHED_RETENTION" not in nothing
+    assert "--also" not in nothing
+
+
+def test_a_tree_of_causes_is_as_deep_as_anybody_reads(run: Run, database_url: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(report, "DEEPEST", 2)
+    for number in range(1, 6):
+        row = {"message_id": f"m-{number}", "causation_id": f"m-{number - 1}", "position": number, "published_at": NOW}
+        write(database_url, (tables.published, ROW | row | {"correlation_id": "c"}))
+    ended = run("trace", "m-1", "--database-url", database_url)
+    assert "OrderConfirmed m-3: published" in ended.out
+    assert "m-4" not in ended.out
+
+
+def test_a_file_that_is_not_there_is_named_with_its_option(run: Run, database_url: str, tmp_path: Path):
+    ended = run("trace", "m", "--database-url", database_url, "--also", f"sqlite:///{tmp_path}/none.db")
+    told = f"outboxkit: --also cannot be used: there is no file '{tmp_path}/none.db'\n"
+    assert (ended.code, ended.err) == (2, told)
+
+
+@pytest.mark.parametrize("headers", [b"{", b"[" * 100_000, b"7"])
+def test_headers_that_cannot_be_read_hide_no_message(run: Run, database_url: str, headers: bytes):
+    write(
+        database_url,
+        (tables.published, ROW | {"message_id": "m", "position": 1, "published_at": NOW, "headers": headers}),
+    )
+    assert "state         published\n" in run("trace", "m", "--database-url", database_url).out
+
+
+@pytest.mark.parametrize("types", ["[", "7", "null"])
+def test_types_of_handlers_that_cannot_be_read_are_not_known(run: Run, database_url: str, types: str):
+    write(
+        database_url,
+        (tables.handler, {"handler": "H", "queue": "q", "types": types}),
+        (tables.published, ROW | {"message_id": "m", "position": 1, "published_at": NOW}),
+    )
+    assert run("trace", "m", "--database-url", database_url).code == 0

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from outboxkit.lives.hanging import LONG, hanging_run, hanging_runs
+from outboxkit.hanging import LONG, hanging_run, hanging_runs
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 CONSUMER = "outboxkit consumer billing"

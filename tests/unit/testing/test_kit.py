@@ -1,0 +1,131 @@
+"""Parts of the test kit on a file: orders in which a handler fails, references to numbered rows, long reports."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import ForeignKey, create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
+
+from outboxkit import ConfigurationError, Retry, inbox_handler
+from outboxkit.inbox import handler_of
+from outboxkit.testing import assert_order_does_not_matter, bench, differences, once, order, reading
+from outboxkit.testing.database import TrialDatabase
+from outboxkit.testing.differences import Change, varying
+from outboxkit.testing.once import Finding
+from outboxkit.testing.trial import Trial
+from tests.unit.shop import OrderConfirmed, message
+
+EVENTS = [OrderConfirmed(1, 5), OrderConfirmed(2, 5)]  # type: ignore[arg-type]
+
+
+class Tables(DeclarativeBase): ...
+
+
+class Line(Tables):
+    __tablename__ = "lines"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    order_number: Mapped[int] = mapped_column(ForeignKey("placed.id"))
+
+
+class Placed(Tables):
+    __tablename__ = "placed"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    what: Mapped[str]
+    lines: Mapped[list[Line]] = relationship()
+
+
+@inbox_handler("Places")
+def places(session: Session, event: OrderConfirmed) -> None:
+    session.add(Placed(what=f"order {event.order_id}", lines=[Line() for _ in range(event.order_id)]))
+
+
+@inbox_handler("First")
+def is_first(session: Session, event: OrderConfirmed) -> None:
+    if event.order_id == 2 and not session.query(Placed).count():
+        raise KeyError("no order yet")
+    places(session, event)
+
+
+@inbox_handler("Waits")
+def waits(session: Session, event: OrderConfirmed) -> None:
+    raise Retry("for ever")
+
+
+@pytest.fixture
+def url(database_url: str) -> str:
+    engine = create_engine(database_url)
+    Tables.metadata.create_all(engine)
+    engine.dispose()
+    return database_url
+
+
+def test_numbers_that_the_file_gives_are_not_compared_nor_what_refers_to_them(url: str):
+    assert_order_does_not_matter([places], EVENTS, engine=url)
+
+
+@pytest.mark.parametrize(
+    ("handler", "told"),
+    [
+        (is_first, r"handler 'First' fails if the order is OrderConfirmed\(order_id=2.*: KeyError: 'no order yet'"),
+        (waits, r"handler 'Waits' still raises Retry after 2 rounds"),
+    ],
+)
+def test_an_order_in_which_a_handler_fails_is_told(
+    handler: Callable[..., Any], told: str, url: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(order, "ROUNDS", 2)
+    with pytest.raises(AssertionError, match=told):
+        assert_order_does_not_matter([handler], EVENTS, engine=url)
+
+
+def test_another_database_is_refused(monkeypatch: pytest.MonkeyPatch):
+    engine = create_engine("sqlite://")
+    monkeypatch.setattr(engine.dialect, "name", "oracle")
+    with pytest.raises(ConfigurationError, match="the engine is for 'oracle'; postgresql and sqlite are supported"):
+        TrialDatabase(engine)
+    engine.dispose()
+
+
+def test_a_long_report_ends_with_the_names_of_the_rest(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(once, "SHOWN", 1)
+    lines = once._report(handler_of(places), [Finding("first", ["    + row"], "wait"), Finding("second", ["    + x"])])
+    assert lines.splitlines() == [
+        *("the effects of handler 'Places' do not happen once", "", "first", "    + row", "  to do: wait", ""),
+        *("also:", "  second", "", "(- expected, + in this trial)"),
+    ]
+
+
+def test_what_was_done_outside_may_be_less_the_second_time():
+    sent = {"requests sent": Change([], [{"url": "https://pay.example/"}])}
+    assert varying(sent, {}, extra_only=("requests sent",)) == {}
+    assert varying(sent, {}) is None
+
+
+def test_a_text_that_begins_like_a_year_is_no_moment_of_today():
+    assert not differences._is_now("20 apples")
+
+
+def test_a_payload_that_is_not_json_is_compared_as_it_is():
+    assert reading._document(b"\xff{") == repr(b"\xff{")
+    assert reading._document("\\x7b7d") == {}
+
+
+def test_a_message_that_always_fails_is_delivered_some_times():
+    deliveries: list[Any] = []
+
+    def deliver(given: Any) -> Any:
+        deliveries.append(given)
+        return SimpleNamespace(error=KeyError())
+
+    settle: Any = bench.Bench.settle
+    assert isinstance(settle(SimpleNamespace(deliver=deliver), message()).error, KeyError)
+    assert len(deliveries) == bench.ATTEMPTS
+
+
+def test_a_delivery_may_be_released_twice():
+    delivery = Trial(message())
+    delivery.release()
+    delivery.release()
+    assert delivery.released.done()
