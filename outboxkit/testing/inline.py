@@ -10,6 +10,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import inbox, statements
+from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler, Outcome, handler_of, handlers_in
 from outboxkit.inbox.failure import decide
 from outboxkit.message import DEFAULT_DESTINATION, Message
@@ -101,6 +102,7 @@ def deliver_all(
 
     Raises:
         AssertionError: handlers go on causing messages; the text has the circle.
+        ConfigurationError: `handlers` has something that is neither a module nor a handler.
     """
     specs, plain = list(_handlers(handlers)), _begun(session)
     moment = now or datetime.now(UTC)
@@ -178,6 +180,10 @@ def _refuse_circle(message: Message, causes: dict[str, Message]) -> None:
 
 def _handlers(handlers: Handlers) -> Iterator[Handler]:
     each: Any
+    if isinstance(handlers, str):
+        raise ConfigurationError(
+            f"deliver_all takes modules and functions; {handlers!r} is a name: import it, and pass it"
+        )
     several = isinstance(handlers, Collection) and not isinstance(handlers, ModuleType)
     for each in handlers if several else (handlers,):  # type: ignore[union-attr]
         if isinstance(each, ModuleType):

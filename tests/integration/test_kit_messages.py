@@ -10,7 +10,18 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import Message, Outcome, Reject, Retries, Retry, TransactionRequired, event, inbox_handler, outbox
+from outboxkit import (
+    ConfigurationError,
+    Message,
+    Outcome,
+    Reject,
+    Retries,
+    Retry,
+    TransactionRequired,
+    event,
+    inbox_handler,
+    outbox,
+)
 from outboxkit.testing import deliver, deliver_all, message_of, outbox_messages
 from tests.night import by_day_on
 
@@ -182,3 +193,10 @@ def test_a_handler_that_commits_or_rejects_is_told(session: Session):
         deliver(session, reject, Placed(1))
     with pytest.raises(TransactionRequired):
         deliver(session, commit, Placed(1))
+
+
+def test_the_name_of_a_module_is_not_one(session: Session):
+    with pytest.raises(
+        ConfigurationError, match=r"^deliver_all takes modules and functions; 'shop\.handlers' is a name"
+    ):
+        deliver_all(session, "shop.handlers")  # type: ignore[arg-type]
