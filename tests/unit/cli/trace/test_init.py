@@ -62,7 +62,9 @@ def test_a_message_in_the_outbox(run: Run, engine: Engine, database_url: str):
 def test_two_services_and_a_tree(run: Run, database_url: str, also_url: str, tmp_path: Path):
     parent, child, grandchild = ids.new(), ids.new(), ids.new()
     story = {"correlation_id": parent}
-    write(database_url, (tables.published, ROW | {"published_at": datetime.now(UTC), "position": 1, "message_id": parent}))
+    write(
+        database_url, (tables.published, ROW | {"published_at": datetime.now(UTC), "position": 1, "message_id": parent})
+    )
     write(
         also_url,
         (tables.inbox, {"handler": "Charge", "message_id": parent, "type": "OrderConfirmed"}),
