@@ -59,21 +59,25 @@ def ask(engine: Engine, query: str) -> Any:
         return connection.execute(text(query)).scalar()
 
 
-async def is_listening(engine: Engine, count: int = 1) -> None:
-    """Wait until so many relays are registered, and have looked after that."""
-    looked = f"SELECT count(*) {CONNECTIONS} AND state = 'idle' AND query LIKE 'SELECT (SELECT min(%'"
+async def is_listening(engine: Engine, waits: int = 1, *, since: datetime) -> None:
+    """Wait until so many relays are registered, and have looked after that and after `since`, by the server's clock."""
+    looked = (
+        f"SELECT count(*) {CONNECTIONS} AND state = 'idle' AND query LIKE 'SELECT (SELECT min(%'"
+        f" AND query_start > '{since.isoformat()}'"
+    )
 
     def read() -> tuple[int, int]:
         return ask(engine, LISTENERS), ask(engine, looked)
 
-    await eventually_async(lambda: asyncio.to_thread(read), lambda found: found == (count, count))
+    await eventually_async(lambda: asyncio.to_thread(read), lambda found: found == (waits, waits))
 
 
 async def listening(notifier: Notifier, engine: Engine) -> tuple[asyncio.Task[None], asyncio.Event]:
-    """A wait that has begun."""
+    """A wait that has begun: it has looked, and what a wait before it saw does not count."""
+    since = ask(engine, "SELECT clock_timestamp()")
     stop = asyncio.Event()
     waiting = asyncio.create_task(notifier.wait(stop))
-    await is_listening(engine)
+    await is_listening(engine, since=since)
     assert not waiting.done()
     return waiting, stop
 
@@ -91,9 +95,9 @@ async def test_a_commit_wakes_all_who_listen(
     idle: Notifier, relay_engine: AsyncEngine, pg_engine: Engine, writer: Writer
 ):
     another = Notifier(relay_engine, poll_interval=HOUR, fallback_poll=HOUR)
-    stop = asyncio.Event()
+    stop, since = asyncio.Event(), ask(pg_engine, "SELECT clock_timestamp()")
     waiting = [asyncio.create_task(notifier.wait(stop)) for notifier in (idle, another)]
-    await is_listening(pg_engine, 2)
+    await is_listening(pg_engine, 2, since=since)
     writer.execute(INSERT.format("", ""))
     async with asyncio.timeout(60):
         await asyncio.gather(*waiting)
@@ -150,8 +154,9 @@ async def test_a_delayed_message_wakes_the_relay_when_it_is_due(
     now = datetime(2030, 1, 1, tzinfo=UTC)
     notifier = Notifier(relay_engine, poll_interval=HOUR, fallback_poll=HOUR, clock=lambda: now)
     writer.execute(INSERT.format(", due_at", ", %s"), (now + timedelta(seconds=1),))
+    since = ask(pg_engine, "SELECT clock_timestamp()")
     waiting = asyncio.create_task(notifier.wait(asyncio.Event()))
-    await is_listening(pg_engine)
+    await is_listening(pg_engine, since=since)
     now += timedelta(seconds=1)
     async with asyncio.timeout(60):
         await waiting
