@@ -37,6 +37,9 @@ S = TypeVar("S", bound=Server)
 
 pytest.register_assert_rewrite("tests.acceptance")  # its helpers assert, too: a failure there says what was found
 
+BROKERS_OF_THEIR_OWN = frozenset({"admin", "cluster", "small_broker"})
+"""Fixtures that start one."""
+
 hypothesis.settings.register_profile("day", deadline=None, derandomize=True, max_examples=60)
 hypothesis.settings.register_profile("night", deadline=None, max_examples=1000, print_blob=True)
 hypothesis.settings.load_profile(by_night("night", else_="day"))
@@ -49,6 +52,11 @@ def pytest_configure(config: pytest.Config) -> None:
         closed_late = ".*connections.Connection object at .* was deleted while still open"
         config.addinivalue_line("filterwarnings", f"ignore:{closed_late}:ResourceWarning")
         warnings.filterwarnings("ignore", closed_late, ResourceWarning)  # behind the last test
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of brokers of their own, so that one worker runs them and starts each broker once."""
+    items.sort(key=lambda item: BROKERS_OF_THEIR_OWN.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def pytest_report_header() -> str:

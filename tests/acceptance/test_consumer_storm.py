@@ -16,9 +16,9 @@ from tests.night import by_night, chance
 from tests.polling import eventually
 from tests.servers import Server
 
-MESSAGES = by_night({"together": 5000}, else_={"together": 400})
-SINGLY = by_night(2000, else_=300)
-POISON_EVERY = by_night(500, else_=80)
+MESSAGES = by_night({"together": 5000}, else_={"together": 250})
+SINGLY = by_night(2000, else_=200)
+POISON_EVERY = by_night(500, else_=40)
 KILLS = by_night(15, else_=2)
 KINDS = (("undecodable", {"weight": "heavy"}), ("failed", {"fate": "breaks"}), ("rejected", {"fate": "refused"}))
 """The reasons for which messages are given up on, and what these are like."""

@@ -16,11 +16,13 @@ from tests.acceptance.shop_storm import check, payment_server, weather
 from tests.acceptance.test_examples import fenced, run_script, with_exports
 from tests.night import by_night
 
-BOTH = pytest.mark.parametrize("app", ["fastapi", "flask"])
-
 
 def at_night(*names: str) -> list[object]:
     return [pytest.param(name, marks=pytest.mark.night) for name in names]
+
+
+BOTH = pytest.mark.parametrize("app", ["fastapi", "flask"])
+ONE_BY_DAY = pytest.mark.parametrize("app", ["fastapi", *at_night("flask")])
 
 
 @pytest.fixture(
@@ -57,7 +59,7 @@ def test_a_storm_of_kills(request: pytest.FixtureRequest, tmp_path: Path, where:
     with servers_of(request, *servers.split("+")) as environment, payment_server(tmp_path) as payments_url:
         shop = Shop(app, tmp_path / "data", {**environment, "PAYMENTS_URL": payments_url})
         try:
-            buyers = weather(shop, payments_url, kills=by_night(40, else_=3))
+            buyers = weather(shop, payments_url, kills=by_night(40, else_=2))
             print(check(shop, payments_url, buyers, environment.get("OUTBOXKIT_DATABASE_URL", shop.sqlite_url)))
         finally:
             shop.close()
@@ -83,7 +85,7 @@ def test_the_readme_shows_what_happens(app: str, tmp_path: Path):
         assert len(ledger(shop.payments_url())) == 1
 
 
-@BOTH
+@ONE_BY_DAY
 def test_sigterm_ends_it_and_a_new_start_goes_on(app: str, tmp_path: Path):
     with serving(app, tmp_path / "data") as shop:
         ada = shop.client()
@@ -97,7 +99,7 @@ def test_sigterm_ends_it_and_a_new_start_goes_on(app: str, tmp_path: Path):
         assert (again.json()["order_id"], again.headers["Idempotency-Replayed"]) == (order, "true")
 
 
-@BOTH
+@ONE_BY_DAY
 def test_it_does_not_outlive_a_make_that_was_killed(app: str, tmp_path: Path):
     with serving(app, tmp_path / "data") as shop:
         assert shop.running is not None

@@ -17,7 +17,7 @@ from tests.polling import eventually
 from tests.servers import Server
 
 RELAYS = 4
-AMOUNTS = by_night([(50, 20_000), (1, 5000), (1000, 8000)], else_=[(50, 2000), (1, 500)])
+AMOUNTS = by_night([(50, 20_000), (1, 5000), (1000, 8000)], else_=[(50, 1500), (1, 400)])
 """Keys, and messages on them."""
 TAKEN, UNDONE = "StepTaken", "StepUndone"
 FLAPS = by_night(30, else_=3)
@@ -71,7 +71,7 @@ def write(deployment: Deployment, messages: int, keys: int, numbers: random.Rand
 @pytest.mark.parametrize("kind", ["quorum", pytest.param("classic", marks=pytest.mark.night)])
 def test_order_outlives_restarts_of_the_broker(on_own_rabbitmq: Deployment, own_rabbitmq: Server, kind: str):
     """Three relays and many keys; the broker is stopped and killed, and each relay is killed once."""
-    deployment, numbers, many = on_own_rabbitmq, chance("restarts", kind), by_night(1000, else_=200)
+    deployment, numbers, many = on_own_rabbitmq, chance("restarts", kind), by_night(1000, else_=100)
     deployment.broker.bind(TAKEN, UNDONE, arguments={"x-queue-type": kind})
     written = write(deployment, many, many, numbers)
     relays = [deployment.relay(**QUIET) for _ in range(3)]

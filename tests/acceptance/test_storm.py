@@ -11,7 +11,7 @@ from tests.acceptance.shop import OrderConfirmed, take_orders
 from tests.night import by_night, chance
 from tests.polling import eventually
 
-ORDERS = by_night(5000, else_=500)
+ORDERS = by_night(5000, else_=300)
 FOREIGN = range(10_001, 10_001 + ORDERS // 10)
 KILLS = by_night(40, else_=2)
 INFO = {"OUTBOXKIT_LOG_LEVEL": "info"}

@@ -6,6 +6,7 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import GATE
 from tests.acceptance.stock import Parcel, Stock
 from tests.acceptance.worker_process import WorkerProcess
+from tests.night import by_night
 from tests.polling import eventually
 
 MODULE = "tests.acceptance.two_queues"
@@ -74,7 +75,7 @@ def test_what_does_not_finish_in_time_is_rolled_back_in_both_queues(depot: Depot
 
 
 def test_kills_under_load_lose_and_double_nothing_in_either_queue(depot: Depot):
-    count, parts = 240, 3
+    count, parts = by_night((240, 3), else_=(100, 2))
     depot.stock.arrive([Parcel(number) for number in range(count)])
     for part in range(1, parts):
         consumer = depot.start()

@@ -12,12 +12,18 @@ from outboxkit.brokers import Verdict
 from outboxkit.relay import RelayPolicy
 from outboxkit.retry import Backoff
 from tests.integration.recording import Recorder, at_random, count, fill, number, relay, rows, running
+from tests.night import by_night
 from tests.polling import eventually_async
 
+AMOUNTS = by_night(
+    [(5000, 50, 100), (1000, 1, 25), (5000, 1000, 100)],
+    else_=[(2000, 50, 100), (500, 1, 25), (2000, 1000, 100)],
+)
+"""Messages, keys, and the size of a batch."""
 READY = tables.outbox.c.due_at.is_(None)
 
 
-@pytest.mark.parametrize(("messages", "keys", "batch_size"), [(5000, 50, 100), (1000, 1, 25), (5000, 1000, 100)])
+@pytest.mark.parametrize(("messages", "keys", "batch_size"), AMOUNTS)
 async def test_each_key_is_in_order_with_four_relays_and_a_broker_that_fails(
     pg_engine: Engine, async_pg_engine: AsyncEngine, messages: int, keys: int, batch_size: int
 ):

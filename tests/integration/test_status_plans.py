@@ -15,9 +15,10 @@ from outboxkit.cli.status.waiting import LIMIT
 from outboxkit.cli.wording import COUNTED, Count, total
 from outboxkit.outage import utc_now
 from tests.integration.test_status import DEFAULT, OUTBOX, read
+from tests.night import by_night
 from tests.servers import Server, create_database, drop_database
 
-ROWS = 100_000
+ROWS = by_night(100_000, else_=25_000)
 DEAD = """
     INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked,
                                        destination)
@@ -71,8 +72,8 @@ def large(request: pytest.FixtureRequest, postgresql: Server, template: str) -> 
                 (40, soon, False, "default"),
                 (30, soon, True, "default"),
                 (20, tables.PARKED, True, "default"),
-                (20_000, None, False, "mail"),
-                (60_000, tables.PARKED, True, "mail"),
+                (ROWS // 2, None, False, "mail"),
+                (ROWS // 2, tables.PARKED, True, "mail"),
                 (5, soon, True, "mail"),
                 (3, None, False, "payments"),
             ):

@@ -67,6 +67,7 @@ def test_the_users_environment_has_the_wheel_and_not_the_source(python: Path):
     assert Path(told.stdout.strip()).is_relative_to(building.site_packages(python))
 
 
+@pytest.mark.night
 def test_mypy_finds_nothing_wrong_with_a_users_program_and_the_types_that_it_expects(mypy: Check, tmp_path: Path):
     ended = mypy(program(tmp_path))
     assert (ended.stdout, ended.returncode) == ("Success: no issues found in 1 source file\n", 0)
