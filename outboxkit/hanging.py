@@ -57,10 +57,14 @@ def is_of_consumer(name: str | None) -> bool:
     return (name or "").startswith(CONSUMER)
 
 
-def is_long(session: OpenSession, now: datetime) -> bool:
-    """Whether it is a consumer's, and its transaction is open for long."""
-    _, name, since = session
-    return is_of_consumer(name) and since is not None and now - since >= LONG
+def long_runs(sessions: Iterable[OpenSession], handlers: Sequence[Row[Any]], now: datetime) -> tuple[HangingRun, ...]:
+    """The runs of consumers, among these sessions, whose transactions are open for long."""
+    long = [
+        (pid, name, since)
+        for pid, name, since in sessions
+        if is_of_consumer(name) and since is not None and now - since >= LONG
+    ]
+    return tuple(hanging_runs(long, handlers, now).values())
 
 
 def hanging_runs(sessions: Sequence[OpenSession], handlers: Sequence[Row[Any]], now: datetime) -> dict[int, HangingRun]:

@@ -14,14 +14,7 @@ from outboxkit.lives.story import Life, lives, selected
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 
-__all__ = [
-    "Archive",
-    "Clue",
-    "Life",
-    "follow",
-    "lives",
-    "selected",
-]
+__all__ = ["Archive", "Clue", "Life", "follow", "lives", "selected"]
 
 
 async def follow(engines: Sequence[AsyncEngine], clue: Clue, *, patience: timedelta) -> list[Archive]:

@@ -1,14 +1,13 @@
 """Reading a database for the life of a message: what indexes lead to, a bounded search, and what each row waits for."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import Connection, RowMapping
 
 from outboxkit import schema
-from outboxkit.hanging import HangingRun, hanging_runs, is_long
+from outboxkit.hanging import long_runs
 from outboxkit.lives.clue import MOST, Clue
 from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
 from outboxkit.lives.rows import take_crashes, take_handled, take_letter, take_waiting
@@ -74,15 +73,10 @@ def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
         take_letter(archive, clue, row)
     archive.handlers = registered_handlers(connection)
     if is_server(dialect):
-        archive.hanging = tuple(run for run in _hanging(connection, archive.now) if run.message_id in clue.ids)
+        sessions = [(row.pid, row.name, row.open_since) for row in connection.execute(activity.sessions())]
+        runs = long_runs(sessions, connection.execute(activity.of_all_handlers()).all(), archive.now)
+        archive.hanging = tuple(run for run in runs if run.message_id in clue.ids)
     _explain(connection, clue, archive)
-
-
-def _hanging(connection: Connection, now: datetime) -> Iterable[HangingRun]:
-    rows = connection.execute(activity.sessions()).all()
-    handlers = connection.execute(activity.of_all_handlers()).all()
-    open_ = [session for row in rows if is_long(session := (row.pid, row.name, row.open_since), now)]
-    return hanging_runs(open_, handlers, now).values()
 
 
 def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outboxkit.hanging import CLOSE, LONG, HangingRun, by_consumer, hanging_runs, is_long
+from outboxkit.hanging import CLOSE, LONG, HangingRun, by_consumer, hanging_runs, long_runs
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SINCE = NOW - 2 * LONG
@@ -23,13 +23,13 @@ def run_of(name: str, *rows: Any, since: datetime | None = SINCE) -> HangingRun:
 
 def test_only_long_transactions_of_consumers_count():
     just_long = NOW - LONG
-    assert is_long((1, CONSUMER, just_long), NOW)
-    for name, since in (
-        (CONSUMER, just_long + timedelta(seconds=1)),
-        (CONSUMER, None),
-        ("outboxkit relay", just_long),
-    ):
-        assert not is_long((1, name, since), NOW)
+    sessions = [
+        (1, CONSUMER, just_long),
+        (2, CONSUMER, just_long + timedelta(seconds=1)),
+        (3, CONSUMER, None),
+        (4, "outboxkit relay", just_long),
+    ]
+    assert [run.pid for run in long_runs(sessions, [], NOW)] == [1]
 
 
 def test_handler_and_message_are_named_if_the_consumer_has_noted_them():

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
-from outboxkit.hanging import HangingRun, by_consumer, hanging_runs, is_long
+from outboxkit.hanging import HangingRun, by_consumer, long_runs
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY
 from outboxkit.statements import activity
@@ -34,9 +34,7 @@ def read_sessions(connection: Connection) -> Sessions:
 def read_hanging(connection: Connection, sessions: Sessions, now: datetime) -> tuple[HangingRun, ...]:
     """The handlers of consumers that have run for over a minute."""
     handlers = connection.execute(activity.of_all_handlers()).all()
-    all_ = ((each.pid, each.name, each.open_since) for each in sessions.consumers)
-    open_ = [session for session in all_ if is_long(session, now)]
-    return tuple(hanging_runs(open_, handlers, now).values())
+    return long_runs(((each.pid, each.name, each.open_since) for each in sessions.consumers), handlers, now)
 
 
 def read_vacuum(connection: Connection, now: datetime) -> Vacuum:
