@@ -1,5 +1,6 @@
 """The memory of a handler: variables, objects and mocks that outlive its transaction."""
 
+import ast
 import asyncio
 import io
 import itertools
@@ -197,6 +198,11 @@ def _is_mock(value: Any) -> bool:
 def _copy(value: Any) -> Any:
     if _is_mock(value):
         return None
+    if isinstance(value, itertools.count):  # its own copies are deprecated since Python 3.12, and gone in 3.14
+        with suppress(ValueError):  # it counts in something else than numbers of Python
+            numbers = ast.literal_eval(repr(value).removeprefix("count"))
+            return itertools.count(*numbers) if isinstance(numbers, tuple) else itertools.count(numbers)
+        return value
     try:
         return deepcopy(value)
     except Exception:  # noqa: BLE001 - something in it cannot be copied

@@ -147,6 +147,7 @@ async def test_what_was_handled_but_not_settled_is_a_duplicate(engine: Engine, a
     for _ in range(2):
         (receipt,) = await publisher.publish([message])
         assert receipt.verdict is Verdict.CONFIRMED
+    await publisher.close()
     assert done(engine) == [("billed", 1)]
 
 

@@ -194,4 +194,5 @@ async def test_the_relays_own_handlers(pair: Any, postgresql_url: str, pg_engine
         for _ in range(2):
             (receipt,) = await publisher.publish([Message(id="m", type="Placed", payload=b'{"number":2}')])
             assert receipt.verdict is Verdict.CONFIRMED
+        await publisher.close()
     assert payloads(pg_engine) == [b'{"number":2}']

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -47,8 +47,16 @@ def direct(engine: AsyncEngine, *functions: Callable[..., Any], **more: Any) -> 
 
 async def publish(engine: AsyncEngine, *functions: Callable[..., Any], **more: Any) -> Receipt:
     """The receipt for one message."""
-    (receipt,) = await direct(engine, *functions).publish([message(**more)])
+    (receipt,) = await published(direct(engine, *functions), [message(**more)])
     return receipt
+
+
+async def published(publisher: DirectPublisher, batch: Sequence[Message]) -> Sequence[Receipt]:
+    """The receipts for a batch; no connection is left open."""
+    try:
+        return await publisher.publish(batch)
+    finally:
+        await publisher.close()
 
 
 def handled(database_url: str) -> list[tuple[object, object]]:
@@ -66,8 +74,8 @@ async def test_every_handler_of_its_type_runs_once(async_engine: AsyncEngine, da
 
     publisher = direct(async_engine, work, other, async_work)
     batch = [message(headers={"tenant": "acme"}), message(headers={"tenant": "acme"})]
-    assert await publisher.publish(batch) == [CONFIRMED, CONFIRMED]
-    assert await publisher.publish(batch[:1]) == [CONFIRMED]
+    assert await published(publisher, batch) == [CONFIRMED, CONFIRMED]
+    assert await published(publisher, batch[:1]) == [CONFIRMED]
     assert what(database_url) == ["order 7", "m-1 {'tenant': 'acme'}"]
     assert sorted(handled(database_url)) == [("Async", "m-1"), ("Sync", "m-1")]
     assert being_handled() is None
@@ -182,7 +190,7 @@ async def test_what_is_behind_a_failure_of_its_key_is_held(async_engine: AsyncEn
         message(id="e", headers={"bad": True}),
         message(id="f"),
     ]
-    receipts = await direct(async_engine, picky).publish(batch)
+    receipts = await published(direct(async_engine, picky), batch)
     assert [str(receipt.verdict) for receipt in receipts] == [
         "confirmed", "rejected", "not sent", "confirmed", "rejected", "confirmed"
     ]  # fmt: skip
@@ -206,12 +214,12 @@ async def test_a_message_that_may_have_been_handled_and_forgotten_is_refused(
 ):
     old = message(created_at=NOW - timedelta(days=2))
     strict = direct(async_engine, work, retention=timedelta(days=2))
-    (receipt,) = await strict.publish([old])
+    (receipt,) = await published(strict, [old])
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, True)
     assert "(2 days)" in str(receipt.reason)
     later = datetime(2099, 1, 1, tzinfo=UTC)  # what is accepted is remembered from then on
     accepted = message(created_at=old.created_at, headers={"outboxkit-accepted-at": int(later.timestamp() * 1000)})
-    assert await strict.publish([accepted]) == [CONFIRMED]
+    assert await published(strict, [accepted]) == [CONFIRMED]
     assert what(database_url) == ["order 7"]
     assert [row["processed_at"] for row in rows(database_url, tables.inbox)] == [later]
 
@@ -251,7 +259,7 @@ async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_af
             pass
 
     publisher = direct(async_engine, slow, blocks, timeout=timedelta(seconds=0.4))
-    receipts = await publisher.publish([message(), message(id="m-2"), message(id="m-3", key="one")])
+    receipts = await published(publisher, [message(), message(id="m-2"), message(id="m-3", key="one")])
     assert [receipt.verdict for receipt in receipts] == [Verdict.REJECTED, Verdict.NOT_SENT, Verdict.NOT_SENT]
     assert "took longer than 0.2 s" in str(receipts[0].reason)
     assert [receipt.reason for receipt in receipts[1:]] == ["there was no time left for it"] * 2
@@ -260,7 +268,7 @@ async def test_the_handlers_of_a_message_share_its_time_and_no_other_is_begun_af
 
 async def test_a_database_that_is_away_is_nobodys_fault(tmp_path):
     engine = process.engine(f"sqlite:///{tmp_path}/gone/shop.db", name="test")
-    receipts = await direct(engine, work, async_work).publish([message(), message(id="m-2")])
+    receipts = await published(direct(engine, work, async_work), [message(), message(id="m-2")])
     assert [receipt.verdict for receipt in receipts] == [Verdict.UNKNOWN, Verdict.NOT_SENT]
     assert "unable to open" in str(receipts[0].reason)
     await engine.dispose()
@@ -280,7 +288,7 @@ async def test_behind_a_failure_nothing_of_its_key_is_handled(async_engine: Asyn
         message(id="c", key="other"),
         message(id="d"),
     ]
-    receipts = await direct(async_engine, work).publish(batch)
+    receipts = await published(direct(async_engine, work), batch)
     verdicts = [Verdict.UNROUTABLE, Verdict.NOT_SENT, Verdict.CONFIRMED, Verdict.CONFIRMED]
     assert [receipt.verdict for receipt in receipts] == verdicts
     assert receipts[1].reason == "an earlier message of key 'k' has failed"

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import event, inbox_handler, upcast
 from outboxkit.brokers import CONFIRMED, Verdict
-from tests.unit.brokers.test_direct import direct, what
+from tests.unit.brokers.test_direct import direct, published, what
 from tests.unit.shop import effects, message
 
 
@@ -33,13 +33,13 @@ async def test_events_of_older_versions_and_names_are_handled(async_engine: Asyn
     publisher = direct(async_engine, note_amount)
     old = message(id="1", type="StockTaken", payload=b'{"dozens":2}')
     new = message(id="2", type="StockCounted", payload=b'{"amount":7}', version=2)
-    assert list(await publisher.publish([old, new])) == [CONFIRMED, CONFIRMED]
+    assert list(await published(publisher, [old, new])) == [CONFIRMED, CONFIRMED]
     assert what(database_url) == ["amount 24", "amount 7"]
 
 
 async def test_a_newer_version_is_tried_again(async_engine: AsyncEngine):
     publisher = direct(async_engine, note_amount)
-    (receipt,) = await publisher.publish([message(type="StockCounted", payload=b"{}", version=3)])
+    (receipt,) = await published(publisher, [message(type="StockCounted", payload=b"{}", version=3)])
     assert (receipt.verdict, receipt.final) == (Verdict.REJECTED, False)
     assert receipt.reason is not None
     assert "Counter: it has version 3 of 'StockCounted'" in receipt.reason
