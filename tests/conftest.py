@@ -1,11 +1,12 @@
 """Fixtures: real servers, started once and where a test asks for them; a database and broker names for each test."""
 
+import gc
 import logging
 import re
 import secrets
 import signal
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,6 +53,18 @@ def pytest_configure(config: pytest.Config) -> None:
         closed_late = ".*connections.Connection object at .* was deleted while still open"
         config.addinivalue_line("filterwarnings", f"ignore:{closed_late}:ResourceWarning")
         warnings.filterwarnings("ignore", closed_late, ResourceWarning)  # behind the last test
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests stay until the end, so the garbage collector need not look at them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
