@@ -28,7 +28,7 @@ test: $(VENV)/.tests ## every promise once, on real PostgreSQL and RabbitMQ (fou
 	$(BIN)/python -m pytest -m "not night" $(WORKERS) --ignore=tests/test_architecture.py --ignore=tests/test_prose.py $(ARGS)
 
 test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples, random seeds (SEED=… for the same again)
-	@$(BIN)/python -m tests.servers --provide
+	@$(BIN)/python -m tests.servers --provide --night
 	OUTBOXKIT_TEST_NIGHT=1 OUTBOXKIT_TEST_SEED=$(SEED) $(BIN)/python -m pytest --hypothesis-seed=$(SEED) $(WORKERS) $(ARGS)
 	@$(MAKE) --no-print-directory coverage
 	@$(MAKE) --no-print-directory dist
