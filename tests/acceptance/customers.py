@@ -12,7 +12,7 @@ from sqlalchemy import select, text
 
 from outboxkit import tables
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.shop import GATE
+from tests.acceptance.shop import GATE, GATED
 from tests.acceptance.witness import assert_discreet, states
 from tests.acceptance.worker_process import WorkerProcess
 from tests.delays import DELAYS_TEXT
@@ -65,11 +65,15 @@ class Customers:
         """The connections of a handler and of a batch that both wait at the gate, once they do; others than `gone`."""
         return eventually(self._at_the_gate, lambda found: len(found) == len(TYPES) and not found.intersection(gone))
 
-    def wait_for_effects(self) -> None:
-        """Return once each message that is not refunded had its effect; AssertionError where one had two."""
+    def wait_for_gated_effects(self) -> None:
+        """Return once those that waited at the gate had their effects: a consumer without a broker has no others."""
+        self.wait_for_effects([sent for sent in self.sent if int(sent.split()[1]) % 5 == GATED])
+
+    def wait_for_effects(self, wanted: Collection[str] = ()) -> None:
+        """Return once these, or all that are not refunded, had their effects; AssertionError where one had two."""
         found = eventually(
             lambda: Counter(self.deployment.message_ids()),
-            lambda found: set(found) >= set(self.sent) or not self.consumer.is_running,
+            lambda found: set(found) >= set(wanted or self.sent) or not self.consumer.is_running,
         )
         assert self.consumer.is_running, self.consumer.log.read_text()
         assert found <= self.expected()

@@ -16,6 +16,8 @@ from outboxkit import Message, Reject, Retry, event, inbox_handler, outbox
 
 GATE = 4711
 """While a test holds this advisory lock, handlers of `OrderGated` wait inside their transaction."""
+GATED = 2
+"""While a test holds it, messages of the till whose number is so, modulo five, wait as well."""
 
 
 class Tables(DeclarativeBase):

@@ -41,6 +41,7 @@ def test_it_goes_down_in_the_middle(on_own_postgresql: Deployment, own_postgresq
         customers.send()
         customers.wait_in_the_middle()
         getattr(own_postgresql, way)()
+    customers.send()  # if the gate went first, those that waited have ended well
     customers.assert_away("database", *LOST)
     own_postgresql.start()
     customers.assert_all_handled("database")
@@ -53,6 +54,7 @@ def test_who_stops_while_it_is_down_gives_everything_back(on_own_postgresql: Dep
         customers.send()
         customers.wait_in_the_middle()
         own_postgresql.stop()
+    customers.send()  # if the gate went first, those that waited have ended well
     customers.assert_away("database", *LOST)
     assert customers.consumer.stop() == 0
     assert states(customers.consumer, "database") == ["away"]

@@ -10,10 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, inbox_handler
-from tests.acceptance.shop import GATE, Effect
-
-GATED = 2
-"""While a test holds the advisory lock `GATE`, messages whose number is so, modulo five, wait in their transaction."""
+from tests.acceptance.shop import GATE, GATED, Effect
 
 asked: set[str] = set()
 """Refunds that this process has asked about."""
