@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 
+from outboxkit.brokers import Verdict
 from outboxkit.failures import printable
 from outboxkit.hanging import HangingRun
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Letter, Lock, Neighbour, Registered, Waiting
@@ -18,8 +19,6 @@ OUR_RELAY = "outboxkit relay"
 LONG = timedelta(minutes=1)
 """The time after which a relay that is connected may hang."""
 HANGING = "if the relay's log stands still, end its process: its supervisor starts it again, and nothing is lost"
-UNROUTABLE = "unroutable"
-"""The reason of a dead letter that no queue wanted, as the relay writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +157,8 @@ def of_letter(letter: Letter, queues: Collection[str] = ()) -> Explanation:
 def _binding(letter: Letter, queues: Collection[str]) -> Iterator[str]:
     """The step that gives an unroutable message a queue, before its replay."""
     message = letter.message
-    if (letter.side, letter.reason) != ("outbox", UNROUTABLE) or message.destination not in (None, DEFAULT_DESTINATION):
+    is_unroutable = (letter.side, letter.reason) == ("outbox", Verdict.UNROUTABLE)
+    if not is_unroutable or message.destination not in (None, DEFAULT_DESTINATION):
         return
     for queue in sorted({message.queue} if message.queue is not None else queues) or ["QUEUE"]:
         name = quote(legible(queue))

@@ -6,6 +6,7 @@ from shlex import quote
 
 from sqlalchemy import Connection
 
+from outboxkit.brokers import Verdict
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
 from outboxkit.hanging import HangingRun, by_consumer, long_runs
@@ -16,8 +17,6 @@ from outboxkit.statements import activity
 RIGHT = "pg_read_all_stats"
 """The role whose members see all of the other roles' sessions; pg_monitor includes it."""
 
-UNROUTABLE, POSTPONED = "unroutable", "postponed"
-"""The beginnings of the errors of messages that no queue wanted, and that are to come later, as the relay has them."""
 _RELAY, _CONSUMER = "outboxkit relay", "outboxkit consumer"
 
 
@@ -124,9 +123,9 @@ def _retried(report: Status) -> Iterator[str]:
     for each in report.outbox.retried:
         to = "" if each.destination == DEFAULT_DESTINATION else f" to {printable_name(each.destination)}"
         waits = f"{many(each.waiting, f'message{to} waits', f'messages{to} wait')} for a retry"
-        if not to and each.last_error.startswith(UNROUTABLE):
+        if not to and each.last_error.startswith(Verdict.UNROUTABLE):
             yield f"{waits}, as no queue is bound for the type: start its consumer, which binds its queue"
-        elif each.last_error.startswith(POSTPONED):
+        elif each.last_error.startswith(Verdict.POSTPONED):
             who = "a destination asks to wait" if to else "a queue is full or has no leader: start its consumers"
             yield f"{waits}, as {who}; they go by themselves, and `outboxkit doctor` names a full queue"
         else:
