@@ -271,8 +271,8 @@ class Relay:
 
         async def count() -> tuple[int, int]:
             async with self.engine.connect() as connection:
-                blocked = (await connection.execute(statements.status.count_due(as_of), parameters)).scalar_one()
-                later = (await connection.execute(statements.status.count_later(as_of), parameters)).one()[0]
+                blocked = (await connection.execute(statements.claim.count_due(as_of), parameters)).scalar_one()
+                later = (await connection.execute(statements.claim.count_later(as_of), parameters)).scalar_one()
             return blocked, later
 
         return count

@@ -3,6 +3,7 @@
 A relay has one destination: each statement has it as a parameter, and sees no row of another one.
 """
 
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -219,3 +220,26 @@ def _of_no_key_in(name: str) -> ColumnElement[bool]:
 
 def _first(query: Select[Any]) -> LateralFromClause:
     return query.order_by(outbox.c.position).limit(literal_column("1")).lateral()
+
+
+def count_due(now: datetime) -> Select[int]:
+    """The number of committed rows of a destination that could be published now, also those that a relay holds.
+
+    Parameters: destination. Indexes: outboxkit_outbox_ready and outboxkit_outbox_due, the destination's part of them
+    counted in full. Locks: none.
+    """
+    ready = _count_of_destination(outbox.c.due_at.is_(None)).scalar_subquery()
+    due = _count_of_destination(outbox.c.due_at <= now).scalar_subquery()
+    return select(ready + due)
+
+
+def count_later(now: datetime) -> Select[int]:
+    """The number of rows of a destination that wait for a later time.
+
+    Parameters: destination. Index: outboxkit_outbox_due, from `now` on. Locks: none.
+    """
+    return _count_of_destination(outbox.c.due_at > now)
+
+
+def _count_of_destination(condition: ColumnElement[bool]) -> Select[int]:
+    return select(func.count()).select_from(outbox).where(outbox.c.destination == _DESTINATION, condition)

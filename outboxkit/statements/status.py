@@ -1,11 +1,10 @@
-"""Statements that count: for a relay that drains, and for `outboxkit status`.
+"""Statements that count, for `outboxkit status` and for the gauges.
 
-The statements of `status` read a bounded part of a table, however many rows it has: the first ones of an index. They
-also walk over what vacuum has not removed there yet.
+They read a bounded part of a table, however many rows it has: the first ones of an index. They also walk over what
+vacuum has not removed there yet.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -28,27 +27,6 @@ _DESTINATION = bindparam("destination", type_=String)
 _MOST = bindparam("most", type_=Integer)
 _ROWS = func.count().label("rows")
 _PARKED = bindparam("parked_until", PARKED, type_=outbox.c.due_at.type)
-
-
-def count_due(now: datetime) -> Select[int]:
-    """The number of committed rows of a destination that could be published now, also those that a relay holds.
-
-    Parameters: destination. Indexes: outboxkit_outbox_ready and outboxkit_outbox_due, the destination's part of them
-    counted in full. Locks: none.
-    """
-    ours = select(func.count()).select_from(outbox).where(outbox.c.destination == _DESTINATION)
-    ready = ours.where(outbox.c.due_at.is_(None)).scalar_subquery()
-    due = ours.where(outbox.c.due_at <= now).scalar_subquery()
-    return select(ready + due)
-
-
-def count_later(now: datetime) -> Select[int, datetime | None]:
-    """The number of rows of a destination that wait for a later time, and the next such time.
-
-    Parameters: destination. Index: outboxkit_outbox_due, from `now` on. Locks: none.
-    """
-    waiting = (outbox.c.destination == _DESTINATION, outbox.c.due_at > now)
-    return select(func.count(), func.min(outbox.c.due_at)).where(*waiting)
 
 
 def forbid_sorting() -> Select[Any]:
@@ -104,6 +82,16 @@ def waiting() -> Select[Any]:
     first = _first(_to_destination(*columns).where(outbox.c.due_at < _PARKED), outbox.c.due_at, outbox.c.position)
     earliest = (func.min(first.c.due_at), func.min(first.c.created_at))
     return select(first.c.held, func.count(), *earliest).group_by(first.c.held)
+
+
+def count_waiting() -> Select[int, Any]:
+    """The number of rows of a destination that wait for a time or their keys, up to `limit`, and the next such time.
+
+    Parameters: destination, limit. Index: outboxkit_outbox_due alone, up to the parked rows. Locks: none.
+    """
+    ours = _to_destination(outbox.c.due_at, outbox.c.position).where(outbox.c.due_at < _PARKED)
+    first = _first(ours, outbox.c.due_at, outbox.c.position)
+    return select(func.count(), func.min(first.c.due_at)).select_from(first)
 
 
 def retried() -> Select[Any]:

@@ -110,13 +110,11 @@ def _outbox(connection: Connection, now: datetime) -> Readings:
     for name in names[:MOST_DESTINATIONS]:
         ours = LIMIT | {"destination": name}
         ready, oldest_ready = connection.execute(_statement(status.ready), ours).one()
-        later = connection.execute(_statement(status.waiting), ours).all()
+        waiting, next_due = connection.execute(_statement(status.count_waiting), ours).one()
         parked = connection.execute(_statement(status.parked), ours).scalar_one()
-        states = {"ready": ready, "waiting": sum(row[1] for row in later), "parked": parked}
+        states = {"ready": ready, "waiting": waiting, "parked": parked}
         counts += [(count, {"destination": name, "state": state}) for state, count in states.items()]
-        since = [
-            moment for moment in (oldest_ready, *(row[2] for row in later)) if moment is not None and moment <= now
-        ]
+        since = [moment for moment in (oldest_ready, next_due) if moment is not None and moment <= now]
         if since:
             ages.append(((now - min(since)).total_seconds(), {"destination": name}))
     return {catalogue.OUTBOX_MESSAGES: counts, catalogue.OLDEST_AGE: ages}

@@ -93,8 +93,8 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {PRIMARY, PARKED},
     ),
     "settle.bury": (statements.settle.bury("postgresql"), {"positions": POSITIONS} | BURIED, {PRIMARY}),
-    "status.count_due": (statements.status.count_due(NOW - timedelta(hours=2)), OURS, {READY, DUE}),
-    "status.count_later": (statements.status.count_later(NOW + timedelta(hours=2)), OURS, {DUE}),
+    "claim.count_due": (statements.claim.count_due(NOW - timedelta(hours=2)), OURS, {READY, DUE}),
+    "claim.count_later": (statements.claim.count_later(NOW + timedelta(hours=2)), OURS, {DUE}),
     "inbox.record_processed": (statements.inbox.record_processed("postgresql"), HANDLED, {INBOX}),
     "inbox.record_all": (statements.inbox.record_all("postgresql"), HANDLED_ALL, {INBOX}),
     "inbox.record_duration": (

@@ -94,8 +94,8 @@ async def test_a_backlog_of_another_destination_is_not_walked_over(pg_engine: En
         statements.claim.oldest_ready(),
         statements.claim.predecessors("postgresql"),
         statements.notifier.something_to_do(),
-        statements.status.count_due(NOW),
-        statements.status.count_later(NOW),
+        statements.claim.count_due(NOW),
+        statements.claim.count_later(NOW),
     ):
         found = run(pg_engine, statement, ours | before)
         scans = [node for node in walk(found) if "Relation Name" in node]

@@ -1,3 +1,3 @@
-SELECT count(*) AS count_1, min(outboxkit_outbox.due_at) AS min_1
+SELECT count(*) AS count_1
 FROM outboxkit_outbox
 WHERE outboxkit_outbox.destination = :destination AND outboxkit_outbox.due_at > :due_at_1;
