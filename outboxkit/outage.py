@@ -171,12 +171,12 @@ class Outage:
     def _what(self, error: BaseException | None) -> str | None:
         return what_is_away(error, passing=self._passing)
 
-    def is_over(self) -> None:
-        """Note that everything can be reached, and log the end of an outage."""
-        for away in self._away:
-            self._log.info(f"{away} is back, work goes on")
-        self._away.clear()
-        self._errors.clear()
+    def is_over(self, *servers: str) -> None:
+        """Note that these can be reached, by default `broker` and `database`, and log the end of an outage."""
+        for away in servers or tuple(self._away):
+            if self._away.pop(away, None) is not None:
+                self._log.info(f"{away} is back, work goes on")
+            self._errors.pop(away, None)
 
     @property
     def errors(self) -> Mapping[str, str]:

@@ -116,7 +116,7 @@ class Consumer:
         self._outage = outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
         self._clock_outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
-        self._watch = PauseWatch(engine, CONSUMER, queue)
+        self._watch = PauseWatch(engine, CONSUMER, queue, outage)
         self.handlers = handlers
         self.watchdog: Watchdog | None = Watchdog(handlers)
         self.outcomes: Counter[Outcome] = Counter()

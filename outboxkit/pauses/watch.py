@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import statements
 from outboxkit.failures import first_line, printable
-from outboxkit.outage import jittered, what_is_away
+from outboxkit.outage import Outage, jittered, what_is_away
 from outboxkit.pauses import Pause, pause_of, where
 from outboxkit.sqlstates import TRANSIENT
 
@@ -49,6 +49,7 @@ class PauseWatch:
         engine: the process's own.
         process: `relay` or `consumer`.
         name: the relay's destination, or the consumer's queue.
+        outage: hears that the database is away, and back; None if the process asks the database often itself.
 
     Attributes:
         current: the pause; None if there is none.
@@ -56,7 +57,7 @@ class PauseWatch:
         rested_at: the last look at which it was resting, in Unix time.
     """
 
-    def __init__(self, engine: AsyncEngine, process: str, name: str) -> None:
+    def __init__(self, engine: AsyncEngine, process: str, name: str, outage: Outage | None = None) -> None:
         self.current: Pause | None = None
         self.rested_at, self.is_resting = 0.0, False
         self._engine = engine
@@ -67,6 +68,7 @@ class PauseWatch:
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_over = self._is_blind = False
+        self._outage, self._missed = outage, 0
         self._log = structlog.get_logger("outboxkit").bind(process=process, **where(process, name))
 
     async def look(self) -> None:
@@ -155,14 +157,20 @@ class PauseWatch:
         self._looking.add_done_callback(self._look_later)
 
     async def _look_quietly(self) -> None:
-        """Look. An outage is reported by the process itself; another error is told once, until a look succeeds."""
+        """Look. The second look in a row that an outage prevents is told; another error once, until a look succeeds."""
         try:
             await self.look()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next look comes soon
-            if self._is_blind or what_is_away(error, passing=TRANSIENT) is not None:
+            is_outage = what_is_away(error, passing=TRANSIENT) is not None
+            self._missed += is_outage
+            if self._outage is not None and is_outage and self._missed > 1:
+                self._outage.begins(error)
+            if self._is_blind or is_outage:
                 self._log.debug("no look for a pause", error=first_line(error))
                 return
             self._is_blind = True
             self._log.error("pauses cannot be seen; outboxkit doctor names the cause", error=first_line(error))
         else:
-            self._is_blind = False
+            if self._outage is not None and self._missed > 1:
+                self._outage.is_over("database")
+            self._missed, self._is_blind = 0, False

@@ -25,6 +25,11 @@ WHERE datname = current_database() AND application_name IN ('test', :listener)
 """
 
 
+@inbox_handler("Ignore")
+async def ignore_it(session: AsyncSession, event: Ordered) -> None:
+    """Nothing."""
+
+
 def begin(engine: Engine, process: str, name: str) -> None:
     with engine.begin() as connection:
         pause_process(connection, process, name, why="a move", by="ada")
@@ -137,6 +142,20 @@ async def test_an_outage_during_a_pause_is_not_told_when_it_is_over(pg_engine: E
         await engine.dispose()
     assert recorder.arrived == ["m1", "m2", "m3"]
     assert not [line for line in said if line["log_level"] in ("warning", "error")]
+
+
+async def test_an_idle_consumer_tells_that_the_database_is_away_and_back(postgresql_url: str, broker: PlainClient):
+    async with behind_proxy(postgresql_url) as (proxy, url):
+        engine = process.engine(url, name="test")
+        with capture_logs() as said:
+            async with starter(engine, broker)(ignore_it):
+                await asyncio.to_thread(proxy.refuse)
+                await logged(said, "database is away, waiting")
+                proxy.accept()
+                await logged(said, "database is back, work goes on")
+        await engine.dispose()
+    told = [line["event"] for line in said if line["log_level"] in ("warning", "error")]
+    assert told == ["database is away, waiting"]
 
 
 async def test_a_consumer_finishes_what_it_has_in_hand_and_gives_back_the_rest(
