@@ -75,7 +75,7 @@ class Routing:
         return arrival
 
     def in_thread(self, arrival: Arrival) -> bool:
-        """Whether all of its handlers run in a thread. Of one that may be in a batch, else none of them does."""
+        """Whether its handlers run in threads; it is no candidate for a batch then."""
         return arrival.delivery.message.type in self._threaded
 
     def names(self, arrival: Arrival) -> list[str]:

@@ -82,5 +82,11 @@ def something_to_do() -> Select[Any]:
     """
     ours = outbox.c.destination == bindparam("destination", type_=String)
     ready = oldest_ready()
-    due = select(func.min(outbox.c.due_at)).where(ours, outbox.c.due_at.is_not(None))
+    # Not min(): where the planner expects few rows, it would read all of them.
+    due = (
+        select(outbox.c.due_at)
+        .where(ours, outbox.c.due_at.is_not(None))
+        .order_by(outbox.c.due_at)
+        .limit(literal_column("1"))
+    )
     return select(ready.scalar_subquery().label("position"), due.scalar_subquery().label("due_at"))

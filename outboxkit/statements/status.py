@@ -274,10 +274,11 @@ def _to_destination(*columns: Any) -> Select[Any]:
 
 def _each(name: str, values: ColumnElement[str], *where: ColumnElement[bool]) -> Select[str]:
     """The different values of a column, by one look into the index for each: the next one behind the last."""
-    first = select(func.min(values)).where(*where).scalar_subquery()
+    # Not min(): where the planner expects few rows, it would read all of them.
+    lowest = select(values).where(*where).order_by(values).limit(literal_column("1"))
     one = literal_column("1", Integer)
-    seen = select(first.label("value"), one.label("number")).cte(name, recursive=True)
-    behind = select(func.min(values)).where(*where, values > seen.c.value)
+    seen = select(lowest.scalar_subquery().label("value"), one.label("number")).cte(name, recursive=True)
+    behind = lowest.where(values > seen.c.value)
     following = select(behind.correlate(seen).scalar_subquery(), seen.c.number + one).where(
         seen.c.value.is_not(None), seen.c.number < _MOST
     )

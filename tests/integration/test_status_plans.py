@@ -193,9 +193,32 @@ def test_destinations_are_found_by_one_look_for_each(large: Engine) -> None:
     assert max(scan["Actual Loops"] for scan in scans) <= 3
 
 
+@pytest.mark.parametrize("make", [statements.status.destinations, statements.notifier.something_to_do])
+def test_statistics_that_know_no_delayed_rows_mislead_nobody(pg_engine: Engine, make: Callable[[], Any]) -> None:
+    with pg_engine.begin() as connection:
+        connection.execute(text("ALTER TABLE outboxkit_outbox SET (autovacuum_enabled = false)"))
+        connection.execute(text(OUTBOX), {"rows": 5000, "due": None, "held": False} | DEFAULT)
+        connection.execute(text("ANALYZE outboxkit_outbox"))
+        due = {"due": utc_now() + timedelta(hours=1)}
+        connection.execute(text("UPDATE outboxkit_outbox SET due_at = :due WHERE position % 2 = 0"), due)
+    with pg_engine.connect() as connection:
+        nodes = list(walk(explain(connection, make())))
+    scans = [node for node in nodes if node.get("Relation Name") == "outboxkit_outbox"]
+    assert {scan["Index Name"] for scan in scans} == {"outboxkit_outbox_ready", "outboxkit_outbox_due"}
+    assert max(scan["Actual Rows"] for scan in scans) == 1
+
+
 def explain(connection: Connection, statement: Any, destination: str = "default") -> dict[str, Any]:
     made = statement.compile(connection)
-    given = {"destination": destination, "most": 100, "now": utc_now(), "top": 10, "handler": "H1", "text": "x"}
+    given = {
+        "destination": destination,
+        "most": 100,
+        "now": utc_now(),
+        "top": 10,
+        "handler": "H1",
+        "text": "x",
+        "floor": 0,
+    }
     values = made.params | LIMIT | given
     given = {name: values[name] for name in made.params}
     query = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {made}"

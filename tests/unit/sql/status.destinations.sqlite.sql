@@ -1,21 +1,27 @@
 WITH RECURSIVE ready(value, number) AS
-(SELECT (SELECT min(outboxkit_outbox.destination) AS min_1
+(SELECT (SELECT outboxkit_outbox.destination
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at IS NULL) AS value, 1 AS number UNION ALL SELECT (SELECT
-            min(outboxkit_outbox.destination) AS min_2
+        WHERE outboxkit_outbox.due_at IS NULL
+        ORDER BY outboxkit_outbox.destination
+        LIMIT 1 OFFSET :param_1) AS value, 1 AS number UNION ALL SELECT (SELECT
+            outboxkit_outbox.destination
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at IS NULL AND outboxkit_outbox.destination > ready.value) AS
-            anon_1, ready.number + 1 AS anon_2
+        WHERE outboxkit_outbox.due_at IS NULL AND outboxkit_outbox.destination > ready.value
+        ORDER BY outboxkit_outbox.destination
+        LIMIT 1 OFFSET :param_2) AS anon_1, ready.number + 1 AS anon_2
     FROM ready
     WHERE ready.value IS NOT NULL AND ready.number < :most),
 due(value, number) AS
-(SELECT (SELECT min(outboxkit_outbox.destination) AS min_3
+(SELECT (SELECT outboxkit_outbox.destination
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at IS NOT NULL) AS value, 1 AS number UNION ALL SELECT (SELECT
-            min(outboxkit_outbox.destination) AS min_4
+        WHERE outboxkit_outbox.due_at IS NOT NULL
+        ORDER BY outboxkit_outbox.destination
+        LIMIT 1 OFFSET :param_3) AS value, 1 AS number UNION ALL SELECT (SELECT
+            outboxkit_outbox.destination
         FROM outboxkit_outbox
-        WHERE outboxkit_outbox.due_at IS NOT NULL AND outboxkit_outbox.destination > due.value) AS
-            anon_3, due.number + 1 AS anon_4
+        WHERE outboxkit_outbox.due_at IS NOT NULL AND outboxkit_outbox.destination > due.value
+        ORDER BY outboxkit_outbox.destination
+        LIMIT 1 OFFSET :param_4) AS anon_3, due.number + 1 AS anon_4
     FROM due
     WHERE due.value IS NOT NULL AND due.number < :most)
 SELECT names.value
@@ -28,5 +34,5 @@ FROM (SELECT ready.value AS value
         FROM outboxkit_dead_letter
         WHERE outboxkit_dead_letter.parked = 1
         ORDER BY outboxkit_dead_letter."key"
-        LIMIT :limit OFFSET :param_1) AS first) AS names
+        LIMIT :limit OFFSET :param_5) AS first) AS names
 ORDER BY names.value;
