@@ -75,7 +75,7 @@ class Routing:
         return arrival
 
     def in_thread(self, arrival: Arrival) -> bool:
-        """Whether its handlers run in threads; it is no candidate for a batch then."""
+        """Whether its handlers run in threads, and so in no batch."""
         return arrival.delivery.message.type in self._threaded
 
     def names(self, arrival: Arrival) -> list[str]:

@@ -82,7 +82,7 @@ def something_to_do() -> Select[Any]:
     """
     ours = outbox.c.destination == bindparam("destination", type_=String)
     ready = oldest_ready()
-    # Not min(): where the planner expects few rows, it would read all of them.
+    # Not min(): if the planner expects few rows, it reads all of them.
     due = (
         select(outbox.c.due_at)
         .where(ours, outbox.c.due_at.is_not(None))

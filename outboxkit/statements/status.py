@@ -274,7 +274,7 @@ def _to_destination(*columns: Any) -> Select[Any]:
 
 def _each(name: str, values: ColumnElement[str], *where: ColumnElement[bool]) -> Select[str]:
     """The different values of a column, by one look into the index for each: the next one behind the last."""
-    # Not min(): where the planner expects few rows, it would read all of them.
+    # Not min(): if the planner expects few rows, it reads all of them.
     lowest = select(values).where(*where).order_by(values).limit(literal_column("1"))
     one = literal_column("1", Integer)
     seen = select(lowest.scalar_subquery().label("value"), one.label("number")).cte(name, recursive=True)
