@@ -156,7 +156,8 @@ def _check_event(cls: type, folder: Folder) -> Iterator[SchemaChange]:
             softly = "" if text.endswith("optional field") else "deploy consumers first: an old one may not read it"
             yield SchemaChange(name, f"{path} {text}".strip(), cure + more if breaking else softly, breaking)
     if committed and not folder.versions(name):
-        yield SchemaChange(name, f"was {', '.join(map(repr, declaration.aliases))}", breaking=False)
+        cure = f"deploy consumers first: a queue that is not bound to {name!r} yet misses what is published"
+        yield SchemaChange(name, f"was {', '.join(map(repr, declaration.aliases))}", cure, breaking=False)
 
 
 def _differences(name: str, old: Schema, new: Schema) -> list[Difference]:
