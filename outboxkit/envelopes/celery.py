@@ -117,6 +117,9 @@ class Celery:
                 f"task {task!r} has {len(values)} positional arguments, and names for {len(names)}: give the reader "
                 f"arguments={{{task!r}: (…)}}"
             )
+        for name in parse_json(kwargs, dict[str, msgspec.Raw]):
+            if name in names[: len(values)]:
+                raise DecodeError(f"task {task!r} gives {name!r} twice, by position and by name")
         fields = [msgspec.json.encode(name) + b":" + bytes(value) for name, value in zip(names, values, strict=False)]
         others = [rest] if (rest := keywords[1:-1].strip()) else []
         return b"{" + b",".join([*fields, *others]) + b"}"

@@ -64,6 +64,7 @@ def test_what_is_no_task_is_left_to_others():
         (task(expires="2026-03-01T11:59:59"), "a time with a time zone is accepted"),
         (task([1, 2, 3], {}), r"3 positional arguments, and names for 2: give the reader arguments="),
         (task([0] * 65, {}), "not valid"),
+        (task([1, 2], {"y": 3}), "gives 'y' twice, by position and by name"),
         (task(compression="application/x-bz2"), "its compression is 'application/x-bz2'"),
         (task(body=b"{}"), "the envelope is not valid"),
         (task(body=b"[[], {}]"), "the envelope is not valid"),
