@@ -24,10 +24,7 @@ from outboxkit.sqlstates import NO_RIGHT, sqlstate_of
 from outboxkit.statements import activity as statements
 
 EVERY = timedelta(hours=1)
-CURE = (
-    "in one database a handler's name is its identity: of each message only one of them runs. "
-    "Rename one, to a name such as billing.SendReceipt"
-)
+CURE = "in one database a handler's name is its identity: of each message only one of them runs. Rename one"
 
 
 class Registration:
