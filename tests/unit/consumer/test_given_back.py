@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Outcome, Reject, inbox_handler, limits, tables
 from outboxkit.brokers.memory import MemoryDelivery
-from outboxkit.consumer import Concurrency, Consumer
+from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.key_queues import KeyQueues
 from outboxkit.consumer.records import Records
@@ -268,3 +268,20 @@ async def test_of_a_batch_that_fails_unexpectedly_the_settled_and_the_waiting_ar
     consumer = await bench.run_until_settled(together, concurrency=ORDERED)
     assert (sizes[0], consumer.outcomes) == (4, {Outcome.PROCESSED: 3})
     assert done(database_url) == ["order 3", "order 1", "order 2"]
+
+
+async def test_a_stopped_drain_counts_also_what_failed_after_the_stop(bench: Bench):
+    async def given_back() -> bool:
+        return ready(bench) == ["m-2"]
+
+    @inbox_handler("Fails late")
+    async def fails_late(session: AsyncSession, event: OrderConfirmed) -> None:
+        bench.stop.set()
+        await eventually_async(given_back)
+        raise ValueError("boom")
+
+    bench.put(order(1, key="a"), order(2, key="a"))
+    policy = ConsumerPolicy(delays=(timedelta(hours=1),))
+    done = await bench.drain(fails_late, concurrency=ORDERED, policy=policy)
+    assert (done.outcomes, done.postponed) == ({Outcome.RETRIED: 1}, 2)
+    assert sorted(ready(bench)) == ["m-1", "m-2"]
