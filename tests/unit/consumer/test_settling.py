@@ -180,3 +180,21 @@ async def test_a_message_that_is_set_aside_and_whose_ack_fails_oddly_comes_again
     told = [line["error"] for line in said if line["event"] == "broker is away, waiting"]
     assert told == ["BrokerUnavailable: a delivery could not be settled: ZeroDivisionError"]
     assert [row["handler"] for row in rows(database_url, tables.inbox)] == ["Works"]
+
+
+async def test_in_order_a_message_that_failed_and_is_then_set_aside_for_a_bug_leaves_no_record(
+    bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    conclude, calls = HandlerRunner._conclude, list[int]()
+
+    async def broken_at_last(self: Any, *given: Any) -> None:
+        calls.append(len(calls))
+        if len(calls) > 1:
+            raise KeyError("a bug")
+        await conclude(self, *given)
+
+    monkeypatch.setattr(HandlerRunner, "_conclude", broken_at_last)
+    bench.put(message(key="k"))
+    consumer = await bench.run_until_settled(fails, concurrency=Concurrency(2, ordered=True))
+    assert consumer.outcomes == {Outcome.RETRIED: 1, Outcome.DEAD: 1}
+    assert rows(database_url, tables.attempt) == []
