@@ -1,9 +1,14 @@
 """Starts and failures of messages that may have killed a consumer or wait in one, and dead letters."""
 
 import asyncio
+import sqlite3
 from collections import Counter
+from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import text
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from structlog.testing import capture_logs
 
@@ -114,3 +119,25 @@ async def test_a_stop_does_not_wait_for_a_database_that_is_away():
     billing = records(away)
     assert await billing.start("m", stop) is None
     await billing.call_off("m", CrashRecord(starts=2), stop)
+
+
+async def test_a_dead_letter_loses_nothing_for_a_database_that_is_away_too_long(
+    async_engine: AsyncEngine, database_url: str
+):
+    locked = sqlite3.OperationalError("database is locked")
+    locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    outages = [OperationalError("INSERT", {}, locked)]
+
+    @event.listens_for(async_engine.sync_engine, "before_cursor_execute")
+    def fail_once(*_: Any) -> None:
+        if outages:
+            raise outages.pop()
+
+    subscriber = MemorySubscriber(MemoryBroker(), "billing", [])
+    subscriber.queue.put(message(key="k"))
+    delivery = await subscriber.receive()
+    assert delivery is not None
+    billing = replace(records(async_engine), outage=Outage("test", patience=0))
+    with pytest.raises(OperationalError, match="locked"):
+        await billing.bury(Arrival(delivery, Mode.SINGLE), {"Bill": FAILED}, asyncio.Event(), attempts=1)
+    assert rows(database_url, tables.dead_letter) == []
