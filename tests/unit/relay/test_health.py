@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -69,6 +70,26 @@ async def test_a_relay_tells_its_broker_until_it_is_back(bench: Bench):
     stop.set()
     await running
     assert relay.health().without_turn is None
+
+
+async def test_a_relay_that_is_idle_after_a_long_outage_is_not_late(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    seconds = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: seconds[-1], time=lambda: seconds[-1])
+    monkeypatch.setattr("outboxkit.relay.relay.time", clock)
+    bench.publisher.refuse_to_connect = 1_000_000
+    relay, stop = Relay(bench.async_engine, bench.publisher, poll_interval=timedelta(hours=1)), asyncio.Event()
+    running = asyncio.create_task(relay.run(stop))
+
+    async def state() -> Health:
+        return relay.health()
+
+    await eventually_async(state, lambda health: health.servers["broker"] is not None)
+    seconds.append(1600.0)
+    bench.publisher.refuse_to_connect = 0
+    back = await eventually_async(state, lambda health: health.servers["broker"] is None)
+    assert back.without_turn == 0
+    stop.set()
+    await running
 
 
 async def test_an_outage_tells_its_latest_error_until_it_is_over():
