@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import inbox_handler, process, tables
+from outboxkit import Message, inbox_handler, process, tables
+from outboxkit.brokers import Receipt
 from outboxkit.consumer import Concurrency
 from outboxkit.pauses import CONSUMER, RELAY, pause_process, resume_process
 from outboxkit.relay.notifier import NAME as LISTENER
@@ -69,6 +70,29 @@ async def test_several_relays_stop_together_hold_nothing_and_go_on(pg_engine: En
     assert max(Counter(recorder.arrived).values()) == 1
     recorder.assert_in_order()
     assert not [line for line in said if line["log_level"] in ("warning", "error")]
+
+
+async def test_a_pause_during_a_publish_settles_it_and_unlocks_what_was_claimed_ahead(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    may_answer = asyncio.Event()
+
+    class Slow(Recorder):
+        async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+            await may_answer.wait()
+            return await super().publish(batch)
+
+    fill(pg_engine, 200, keys=10)
+    recorder = Slow()
+    paused = relay(async_pg_engine, recorder)
+    with capture_logs() as said:
+        async with running(paused):
+            await eventually_async(reader(lambda: locked(pg_engine)), lambda rows_: rows_ == 100)
+            begin(pg_engine, RELAY, "default")
+            await eventually_async(reader(lambda: paused._watch.current), lambda pause: pause is not None)
+            may_answer.set()
+            await logged(said, "relay paused")
+            assert (len(recorder.arrived), count(pg_engine), locked(pg_engine)) == (50, 150, 0)
 
 
 def locked(engine: Engine) -> int:
