@@ -287,3 +287,11 @@ async def test_one_id_twice_in_a_batch_is_two_calls(destination: Destination):
     assert verdicts(await publish(publisher, made(1), made(2), made(1))) == ["confirmed"] * 3
     assert sorted(map(str, destination.keys)) == ["1", "1", "2"]
     await publisher.close()
+
+
+async def test_a_sender_that_is_refused_again_behind_a_confirmed_message_hears_of_that(destination: Destination):
+    publisher = HttpPublisher(destination.url, concurrency=1)
+    destination.answer = lambda call: say(200 if call.key == "2" else 401)
+    await publish(publisher, made(1))
+    assert verdicts(await publish(publisher, made(2), made(3)))[0] == "confirmed"
+    await publisher.close()
