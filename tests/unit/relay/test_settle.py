@@ -96,6 +96,14 @@ async def test_a_dead_letter_keeps_everything(bench: Bench):
     }
 
 
+async def test_of_rows_that_died_of_the_same_error_only_those_with_a_key_are_parked(bench: Bench):
+    bench.add("a")
+    bench.add("b", key="k")
+    both = [dead(1, Reason.REJECTED, "no"), dead(2, Reason.REJECTED, "no", parked=True)]
+    await settled(bench, Settlement(dead=both))
+    assert [(row["message_id"], row["parked"]) for row in bench.dead()] == [("a", False), ("b", True)]
+
+
 async def test_rows_are_parked_only_while_their_key_is(bench: Bench):
     bench.add("a", "b", key="parked")
     bench.add("c", "d", key="free")
