@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outboxkit.doctor import activity, durability, reach, sessions
+from outboxkit.doctor import activity, durability, reach, sessions, waiting
 from outboxkit.doctor.installation import Thresholds
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -87,3 +87,17 @@ def test_an_address_on_another_machine(client: str | None, *, expected: bool) ->
 def test_a_name_is_quoted_in_what_is_to_be_pasted() -> None:
     commands = activity._of_holder(holder("prepared", name="it's", since=NOW - timedelta(hours=1)), NOW, Thresholds())
     assert commands.commands == ("COMMIT PREPARED 'it''s';", "ROLLBACK PREPARED 'it''s';")
+
+
+@pytest.mark.parametrize(
+    ("session", "destination", "expected"),
+    [
+        ("outboxkit relay", "default", True),
+        ("outboxkit relay billing", "billing", True),
+        ("outboxkit relay billing", "default", False),
+        ("outboxkit relay billing", "bill", False),
+        ("outboxkit relay", "billing", False),
+    ],
+)
+def test_a_relay_by_its_session(session: str, destination: str, *, expected: bool) -> None:
+    assert waiting.serves(session, destination) is expected
