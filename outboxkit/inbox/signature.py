@@ -112,12 +112,16 @@ def _hints(function: Callable[..., Any], handler: str, qualname: str) -> dict[st
 
 
 def _check_session(annotation: object, *, is_async: bool, handler: str, qualname: str) -> None:
-    """Refuse an `AsyncSession` annotation on a `def`, and a `Session` on an `async def`: their calls would do nothing.
+    """Refuse an event, an `AsyncSession` on a `def`, and a `Session` on an `async def`: their calls would do nothing.
 
     Raises:
-        ConfigurationError: the annotation is of the other kind.
+        ConfigurationError: the annotation is an event, or of the other kind.
     """
     classes = list(_types(annotation))
+    if any(map(is_event, classes)):
+        raise ConfigurationError(
+            f"{handler}: the first parameter of {qualname} is annotated as an event; it takes (session, event)"
+        )
     right, wrong = (_ASYNC, _SYNC) if is_async else (_SYNC, _ASYNC)
     if any(issubclass(each, wrong) for each in classes) and not any(issubclass(each, right) for each in classes):
         kind, session = ("an async def", "AsyncSession") if is_async else ("a plain def", "Session")

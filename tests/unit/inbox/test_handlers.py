@@ -153,6 +153,13 @@ def test_a_wrong_signature_is_shown(function: Any):
     assert function.__qualname__ in str(raised.value)
 
 
+def test_a_session_that_does_not_come_first_is_told():
+    def swapped(event: OrderConfirmed, session): ...
+
+    with pytest.raises(ConfigurationError, match=r"swapped is annotated as an event; it takes \(session, event\)"):
+        handler_of(inbox_handler("Wrong")(swapped))
+
+
 def wrong_annotations() -> dict[str, Any]:
     def nothing(session, event): ...
     def no_event(session, event: Line): ...
