@@ -200,7 +200,8 @@ class Queues:
         cure += f"empty and delete that queue with: {delete}"
         if SINGLE_ACTIVE_CONSUMER in refusal:
             before, after = ("without", "with") if self.ordered else ("with", "without")
-            cure = f"An existing queue cannot be changed in this: consume {before} --ordered (OUTBOXKIT_ORDERED) as "
+            name = "OUTBOXKIT_ORDERED" if self.ordered else "--ordered (OUTBOXKIT_ORDERED)"
+            cure = f"An existing queue cannot be changed in this: consume {before} {name} as "
             cure += "before, or stop its consumers, let it run empty, delete it "
             cure += f"({delete}) and start them again {after} --ordered"
         return f"the broker has queue {self.name!r}, or a retry queue of it, with other arguments: {refusal}. {cure}"

@@ -60,7 +60,8 @@ def test_a_queue_of_the_other_kind_is_explained_with_both_cures(ordered: bool, b
     refusal = "inequivalent arg 'x-single-active-consumer' for queue 'billing'"
     text = Queues("billing", "outboxkit", [], [], ordered, vhost="shop's")._explain(refusal)
     assert refusal in text
-    assert f"consume {before} --ordered (OUTBOXKIT_ORDERED) as before" in text
+    name = "OUTBOXKIT_ORDERED" if ordered else "--ordered (OUTBOXKIT_ORDERED)"  # a command says the option it was given
+    assert f"consume {before} {name} as before" in text
     assert f"rabbitmqctl delete_queue -p 'shop'\"'\"'s' billing) and start them again {anew} --ordered" in text
 
 
