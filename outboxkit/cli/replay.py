@@ -13,15 +13,16 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import compose, process
+from outboxkit import compose, process, statements
 from outboxkit.brokers import Publisher
 from outboxkit.cli.options import DATABASE, PROCESS, By, point_in_time, with_settings
-from outboxkit.cli.wording import many, now_and_then
+from outboxkit.cli.wording import many, now_and_then, printable_name
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import NAME_LIMIT
 from outboxkit.outage import utc_now
 from outboxkit.replay import KeptMessages, Replayed, Replayer, ReplaySelection
 from outboxkit.settings import Settings
+from outboxkit.statements.activity import NEVER
 
 FAILED, INCOMPLETE = 1, 3
 """Exit codes: the broker refused a message; it was stopped before the end."""
@@ -98,8 +99,11 @@ def replay(
     Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
     """
     selection = replace(selection, handlers=_checked(handlers or []))
-    messages = asyncio.run(_find(settings, selection))
+    messages, seen = asyncio.run(_find(settings, selection, to_queue))
     typer.echo(_described(messages, to_queue, selection.handlers))
+    unseen = [name for name in selection.handlers if name not in seen]
+    if seen and unseen:  # without any, its consumers may have another database
+        typer.echo(f"outboxkit: {printable_name(_doubt(to_queue, unseen, seen))}", err=True)
     if dry_run or not messages.count:
         return
     if not yes:
@@ -144,10 +148,20 @@ def _described(messages: KeptMessages, queue: str, handlers: tuple[str, ...]) ->
     return f"{many(messages.count, 'message')} for queue {queue}{alone}, {between}{absent}"
 
 
-async def _find(settings: Settings, selection: ReplaySelection) -> KeptMessages:
+def _doubt(queue: str, unseen: list[str], seen: list[str]) -> str:
+    """The sentence that a handler's name may be a typo."""
+    names = f"{', '.join(unseen)}, only with {', '.join(seen)}"
+    return f"no consumer of queue {queue} was seen with handler {names}: is the name right?"
+
+
+async def _find(settings: Settings, selection: ReplaySelection, queue: str) -> tuple[KeptMessages, list[str]]:
+    """The messages, and the handlers with which consumers of the queue were seen."""
     engine, publisher = _connections(settings, "")
     try:
-        return await Replayer(engine, publisher, selection).find()
+        messages = await Replayer(engine, publisher, selection).find()
+        async with engine.connect() as connection:
+            rows = await connection.execute(statements.activity.of_all_handlers())
+            return messages, [row.handler for row in rows if row.queue == queue and row.last_seen > NEVER]
     finally:
         await engine.dispose()
 
