@@ -25,6 +25,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 LONGEST = timedelta(days=36_500)
 _SWITCH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _HEADER = re.compile(r"[!-~]+(?: [!-~]+)*")
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 _LIMITS = (("ge", "from"), ("le", "to"))
 _DURATION_HINT = "a duration such as 500ms, 10s, 5m, 2h or 7d"
 
@@ -131,6 +132,15 @@ class Settings(BaseSettings):
         "info", description="debug, info, warning or error"
     )
     log_format: Literal["auto", "console", "json"] = Field("auto", description="auto: JSON without a terminal")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_text(cls, value: object) -> object:
+        """Refuse bytes that are not UTF-8, of which Python makes lone surrogates, and NUL, which no server takes."""
+        for text in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(text, str) and _NOT_TEXT.search(text):
+                raise ValueError("text in UTF-8, without NUL, is accepted")
+        return value
 
     @field_validator("database_url")
     @classmethod

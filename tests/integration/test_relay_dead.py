@@ -61,6 +61,16 @@ async def test_a_rejected_message_parks_its_key_and_no_other(engine: Engine, asy
     assert waits(engine)[-1] == ("a6", True, PARKED)
 
 
+async def test_what_is_written_later_waits_behind_a_dead_message_alone(engine: Engine, async_engine: AsyncEngine):
+    add(engine, "a1")
+    recorder = told(a1=Verdict.REJECTED)
+    await drained(async_engine, recorder)
+    add(engine, "a2", "b1")
+    await drained(async_engine, recorder)
+    assert recorder.arrived == ["b1"]
+    assert waits(engine) == [("a2", True, PARKED)]
+
+
 async def test_a_parked_key_goes_on_in_order_once_it_is_released(engine: Engine, async_engine: AsyncEngine):
     add(engine, "a1", "a2", "a3")
     recorder = told(a1=Verdict.REJECTED)
