@@ -1,23 +1,19 @@
 """Settings: where they come from, and what a bad one says."""
 
 import os
-import re
 from base64 import b64encode
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from outboxkit import ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
-from outboxkit.settings import SECRETS, Settings, load, parse_duration, variable
+from outboxkit.settings import SECRETS, Settings, load, variable
 from outboxkit.sources import Binding, ConsumedQueue
 
 SECRET = "hunter2"
-UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 BAD = {
     "database_url": ["", "shop.db", f"mysql://shop:{SECRET}@db/shop", f"postgresql://u:p@{SECRET}:{SECRET}@db/shop"],
     "broker_url": [
@@ -289,20 +285,6 @@ def test_every_setting_is_described():
     for name, field in Settings.model_fields.items():
         assert field.description, name
         assert variable(name) == f"OUTBOXKIT_{name.upper()}"
-
-
-@given(st.integers(1, 10_000), st.sampled_from(list(UNITS)))
-def test_a_duration_is_a_number_with_its_unit(number: int, unit: str):
-    assert parse_duration(f"{number}{unit}") == timedelta(seconds=number * UNITS[unit])
-    assert parse_duration(parse_duration(f"{number}{unit}")) == parse_duration(f" {number}{unit} ")
-
-
-@given(st.one_of(st.text(max_size=12), st.integers(), st.floats(), st.none()))
-def test_anything_else_is_no_duration(text: Any):
-    if re.fullmatch(r"\s*\d+(\.\d+)?(ms|s|m|h|d)\s*", str(text)):
-        return
-    with pytest.raises(ValueError, match="500ms, 10s, 5m, 2h or 7d"):
-        parse_duration(text)
 
 
 @pytest.mark.parametrize("name", ["queue", "bind"])
