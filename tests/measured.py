@@ -1,5 +1,6 @@
 """What is measured while a test runs, by OpenTelemetry's own SDK."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,9 +19,13 @@ class Measured:
 
     def __init__(self, reader: InMemoryMetricReader) -> None:
         self._reader = reader
+        self._began = time.perf_counter()
 
     def points(self) -> dict[str, list[Any]]:
-        """Data points by the metric's name; each has the attributes of the catalogue and no others."""
+        """Data points by the metric's name; each has the attributes of the catalogue and no others.
+
+        No duration is longer than the test has been running.
+        """
         collected = self._reader.get_metrics_data()
         resources = collected.resource_metrics if collected is not None else ()
         found = {
@@ -32,6 +37,8 @@ class Measured:
         for name, points in found.items():
             for point in points:
                 assert set(point.attributes) <= set(KNOWN[name].attributes) <= ATTRIBUTES.keys(), name
+                if name.endswith(".duration"):
+                    assert 0 <= point.min <= point.max <= time.perf_counter() - self._began, name
         return found
 
     def of(self, metric: Metric, *names: str) -> dict[Any, float]:

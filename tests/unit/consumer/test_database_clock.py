@@ -97,6 +97,7 @@ async def test_a_day_is_looked_after_once_and_not_if_it_is_far_ahead(
 
 
 async def test_what_was_seen_is_done_soon(async_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(database_clock_module, "EVERY", timedelta(days=1))
     monkeypatch.setattr(database_clock_module, "SETTLING", timedelta(milliseconds=1))
     done = asyncio.Event()
     database_clock = DatabaseClock(async_engine, clock=lambda: NOW)
