@@ -141,7 +141,7 @@ class Locks:
         return cls(request, part, struct.unpack(">i", fingerprint[:4])[0])
 
     def to_take(self) -> dict[str, int]:
-        """The parameters of the functions that lock, which are signed."""
+        """The parameters of PostgreSQL's locking functions, whose numbers are signed."""
         return {"request_lock": self.request, "request_part": self.request_part, "asked_part": self.asked_part}
 
     def to_find(self) -> dict[str, int]:

@@ -132,7 +132,7 @@ class Statements:
             self.end_stale()
 
     def end_stale(self) -> None:
-        """Let it read what is there from now on."""
+        """Drop the stale copies of tables, so that it reads the current rows from now on."""
         tables, self.stale = self.stale, []
         if tables:
             cursor = self._connection.connection.cursor()
