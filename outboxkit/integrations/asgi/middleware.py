@@ -78,7 +78,7 @@ class IdempotencyMiddleware:
                 "an error reaches the middleware as the answer that the framework made of it: leave out store_errors=, "
                 "and choose the answers to remember with stored="
             )
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[BaseException | None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection of the server."""
@@ -122,9 +122,20 @@ class IdempotencyMiddleware:
             )
         return caller
 
-    async def _to_its_end(self, run: Any) -> None:
+    async def _to_its_end(self, run: Awaitable[None]) -> None:
         """Wait for the run, which goes on even if the server cancels the request because its client has left."""
-        task = asyncio.ensure_future(run)
+        task = asyncio.create_task(_error_of(run))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        await asyncio.shield(task)
+        error = await asyncio.shield(task)
+        if error is not None:
+            raise error
+
+
+async def _error_of(run: Awaitable[None]) -> BaseException | None:
+    """The error of a run, as a result: a task that raises SystemExit ends its event loop, and so the server."""
+    try:
+        await run
+    except BaseException as error:  # noqa: BLE001  # raised again in the request's own task
+        return error
+    return None

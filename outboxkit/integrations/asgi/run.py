@@ -100,29 +100,32 @@ class ResponseBuffer:
     Args:
         body: of the request.
         limit: bytes of an answer's body.
-        answered: called once, with the whole answer.
+        answered: called once, with the whole answer; it remembers and sends it.
+
+    Attributes:
+        refusal: the reason for which the answer cannot be remembered, if there is one.
+        is_over: whether the application has answered.
     """
 
     def __init__(self, body: bytes, limit: int, answered: Callable[[Response], Awaitable[None]]) -> None:
+        self.is_over = False
         self.refusal: ConfigurationError | None = None
         self._body: bytes | None = body
         self._limit = limit
         self._answered = answered
         self._start: Message | None = None
         self._held = bytearray()
-        self._over = asyncio.Event()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the application has answered."""
-        return self._over.is_set()
+        self._sent = asyncio.Event()
 
     async def receive(self) -> Message:
-        """The whole body. After that it waits for the answer, because a client that leaves does not end a run."""
+        """The whole body. After that it waits until the answer is sent: a client that leaves does not end a run.
+
+        Frameworks cancel what sends an answer in pieces when they hear that the client has left.
+        """
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
-        await self._over.wait()
+        await self._sent.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
@@ -153,8 +156,11 @@ class ResponseBuffer:
         if self._start is None:
             raise RuntimeError("the application sent a body before http.response.start")
         headers = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in _headers(self._start))
-        self._over.set()
-        await self._answered(Response(self._start["status"], headers, bytes(self._held)))
+        self.is_over = True
+        try:
+            await self._answered(Response(self._start["status"], headers, bytes(self._held)))
+        finally:
+            self._sent.set()
 
     def _refuse(self, why: str) -> None:
         self.refusal = ConfigurationError(why)

@@ -195,6 +195,22 @@ async def test_a_client_that_leaves_does_not_end_the_run(served: Served):
     assert served.runs == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+async def test_an_error_that_would_end_an_event_loop_is_the_requests_own(served: Served, error: BaseException):
+    """The server, which catches every error of a request, goes on; without the middleware it does, too."""
+
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        if served.runs == 1:
+            raise error
+        await respond(send, 201)
+
+    served.act = act
+    with pytest.raises(type(error)):
+        await served.post()
+    assert (await served.post()).status_code == 201
+    assert len(served.calls) == 1
+
+
 async def test_a_client_that_leaves_before_it_has_asked(served: Served):
     async def gone() -> dict[str, str]:
         return {"type": "http.disconnect"}

@@ -91,6 +91,24 @@ async def test_an_answer_in_pieces_is_sent_as_one(served: Served):
     assert "set-cookie" not in second.headers
 
 
+async def test_an_answer_that_ends_when_the_client_leaves_is_remembered_first(served: Served):
+    """Starlette sends an answer in pieces beside a task that waits for `http.disconnect`, and then cancels it."""
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        async def left() -> None:
+            assert (await receive())["type"] == "http.disconnect"
+
+        tasks = [asyncio.create_task(work) for work in (respond(send, 200, b"ab", b"cd"), left())]
+        _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+
+    served.act = stream
+    first, second = await served.post(), await served.post()
+    assert (first.status_code, first.content) == (second.status_code, second.content) == (200, b"abcd")
+    assert second.headers["idempotency-replayed"] == "true"
+
+
 @pytest.mark.parametrize(
     ("headers", "chunks"),
     [([(b"Content-Type", b"text/event-stream; charset=utf-8")], [b"data: 1"]), ([], [b"x" * 6, b"x" * 6])],
