@@ -132,7 +132,7 @@ def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Res
             answer. Nothing was stored.
         LeaseLost: the run has a lease, and another run has taken over, or it has its answer. Roll back.
         TypeError: a part of the response, or the session, is of another kind.
-        ValueError: HTTP has no such status.
+        ValueError: HTTP has no such status, or a header cannot be sent.
     """
     session = transaction.session_of(session, "idempotency.complete", "fresh, response")
     answer = answer_of(response)

@@ -264,10 +264,12 @@ def expires_header(fresh: Fresh) -> tuple[str, str]:
 
 
 def _short(scope: str) -> str:
-    if len(scope) <= SCOPE_LIMIT:
+    """The scope, or, if the ledger cannot keep it as it is, a readable part of it and its digest."""
+    readable = scope.encode(errors="replace").decode().replace("\0", "?")
+    if readable == scope and len(scope) <= SCOPE_LIMIT:
         return scope
     digest = sha256(scope.encode(errors="surrogatepass")).hexdigest()
-    return f"{scope[: SCOPE_LIMIT - len(digest) - 1]}~{digest}"
+    return f"{readable[: SCOPE_LIMIT - len(digest) - 1]}~{digest}"
 
 
 def _http_date(moment: datetime) -> str:

@@ -14,6 +14,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from fastapi.routing import APIRoute
 from sqlalchemy.orm.exc import StaleDataError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from outboxkit import preconditions, problems
 from outboxkit.errors import ConfigurationError
@@ -157,16 +158,20 @@ async def _read(request: Request, rules: protocol.Rules) -> None:
 
     Raises:
         Problem: 413.
+        HTTPException: 400; the client left before the end of the body.
     """
     if not rules.required and protocol.KEY not in request.headers:
         return
     if protocol.is_longer(request.headers.get("content-length"), rules.max_body):
-        raise problems.body_too_large(rules.max_body)
+        raise protocol.refused(problems.body_too_large(rules.max_body))
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > rules.max_body:
-            raise problems.body_too_large(rules.max_body)
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > rules.max_body:
+                raise protocol.refused(problems.body_too_large(rules.max_body))
+    except ClientDisconnect:
+        raise HTTPException(400, "The body ended too early") from None
     request._body = bytes(body)  # noqa: SLF001  # Request.body() looks there first, here and in the error handlers
 
 

@@ -2,13 +2,14 @@
 
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit.idempotency import Response
 from outboxkit.idempotency.answer import answer_of, decode_steps, encode_steps, response_of
 
-LATIN = st.text(st.characters(max_codepoint=255))
+LATIN = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\0"))
 
 
 @given(st.integers(100, 599), st.lists(st.tuples(LATIN, LATIN)), st.binary())
@@ -18,6 +19,12 @@ def test_an_answer_comes_back_as_it_was(status: int, headers: list[tuple[str, st
     assert isinstance(kept["headers"], bytes)
     row = SimpleNamespace(response_status=kept["status"], response_headers=kept["headers"], response_body=kept["body"])
     assert response_of(row) == response
+
+
+@pytest.mark.parametrize("header", [("X-A", "b\r\nSet-Cookie: c"), ("X-A", "b\nc"), ("X-A", "b\0"), ("X\r", "b")])
+def test_an_answer_that_no_server_sends_is_not_kept(header: tuple[str, str]):
+    with pytest.raises(ValueError, match="line break"):
+        answer_of(Response(200, (header,)))
 
 
 def test_pairs_may_be_lists():

@@ -92,6 +92,16 @@ def test_a_long_scope_ends_in_a_digest():
     assert at_limit.scope == "POST /" + "x" * 249
 
 
+@pytest.mark.parametrize(("template", "readable"), [("/t/a\0b", "/t/a?b"), ("/t/\ud800", "/t/?")])
+def test_a_scope_that_no_database_keeps_ends_in_a_digest(template: str, readable: str):
+    """A mounted application's path holds what the client wrote there, a NUL as well."""
+    asked, other = (protocol.keyed_request(incoming(template=path), Rules()) for path in (template, readable))
+    assert asked is not None
+    assert other is not None
+    assert other.scope == f"POST {readable}"
+    assert asked.scope.startswith(f"POST {readable}~")
+
+
 def test_a_replay_says_that_it_is_one():
     stored = Response(201, (("Location", "/7"), ("X", "1"), ("X", "2")), b"\x00\xff")
     repeated = protocol.answered(Replay(stored, EXPIRES))

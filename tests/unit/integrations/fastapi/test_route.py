@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 
 from outboxkit import problems
 from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute
+from outboxkit.telemetry import catalogue
+from tests.measured import measuring
 from tests.unit.integrations.fastapi.conftest import Order, Shop, caller
 from tests.unit.shop import effects
 
@@ -140,6 +142,40 @@ async def test_the_body_is_limited_and_still_readable_by_the_applications_error_
         answer = await shop.post(json=None, content=content)
         assert (answer.status_code, answer.json()["type"]) == (413, problems.TYPES + "body-too-large")
     assert len(taken) < 100, "what is too much is not read to its end"
+
+
+async def test_a_body_that_is_too_large_is_counted(shop: Shop):
+    shop.serve(max_body=5)
+    with measuring() as measured:
+        assert (await shop.post()).status_code == 413
+        assert measured.of(catalogue.HTTP_REQUESTS, "outcome") == {"refused": 1}
+
+
+async def test_a_body_that_is_cut_off_is_no_error_of_the_application(shop: Shop):
+    """Clients may leave in the middle of a body as often as they like, and fill no log with tracebacks."""
+    shop.serve()
+    messages = [{"type": "http.request", "body": b'{"it', "more_body": True}, {"type": "http.disconnect"}]
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status", 0))
+
+    headers = [(b"idempotency-key", b"k"), (b"x-user", b"ada")]
+    scope = {"type": "http", "method": "POST", "path": "/orders", "query_string": b"", "headers": headers}
+    await shop.app(scope, receive, send)
+    assert statuses[0] == 400
+    assert shop.count() == 0
+
+
+async def test_an_answer_that_no_server_sends_is_refused_and_taken_back(shop: Shop):
+    """Otherwise the work would be done, and no client could ever get its answer."""
+    shop.serve()
+    shop.act = lambda *_: Response(headers={"X-File": "a\r\nb"})
+    assert (await shop.post()).status_code == 500
+    assert shop.count() == 0
 
 
 @pytest.mark.parametrize("key", ["k", None])
