@@ -18,6 +18,8 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import lifetime, logs, process
+from outboxkit.consumer.reports import Reports
+from outboxkit.relay.relay import Relay
 from tests.databases import DatabasePool, SqliteCopies
 from tests.delays import DELAYS_TEXT
 from tests.night import NIGHT, SEED, by_night
@@ -75,6 +77,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_report_header() -> str:
     """Say by which random numbers a failure can be had again."""
     return f"random numbers of the seed {SEED}" + (f": make test-all SEED={SEED} has them again" if NIGHT else "")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_unexpected(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test in which relays or consumers meet an error of their own, which they survive, unless it is marked."""
+    errors: list[BaseException] = []
+    report, report_of_relay = Reports.unexpected, Relay._report_unexpected
+
+    def noted(self: Reports, event: str, error: BaseException, **more: object) -> None:
+        errors.append(error)
+        report(self, event, error, **more)
+
+    def noted_of_relay(self: Relay, error: BaseException) -> None:
+        errors.append(error)
+        report_of_relay(self, error)
+
+    monkeypatch.setattr(Reports, "unexpected", noted)
+    monkeypatch.setattr(Relay, "_report_unexpected", noted_of_relay)
+    yield
+    if request.node.get_closest_marker("unexpected") is None:
+        assert errors == []
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -28,14 +28,25 @@ PROGRAMS = {
 }
 """Both ways to start a worker: the composition roots that people copy, and the command line."""
 
+UNEXPECTED = frozenset(
+    (
+        "a batch failed unexpectedly, its messages are handled singly",
+        "a message can be neither handled nor set aside, and is given back",
+        "dispatching deliveries failed, connecting again",
+        "unexpected error, the relay goes on",
+    )
+)
+"""Lines in the log of errors of outboxkit's own, which its processes survive."""
+
 
 class Deployment:
     """What an operator has: servers, settings, and processes that come and go.
 
-    `programs` says in which of the two ways workers are started.
+    `programs` says in which of the two ways workers are started, and `survived` which of `UNEXPECTED` are expected.
     """
 
     programs = "workers"
+    survived: Set[str] = frozenset()
 
     def __init__(self, database_url: str, broker: PlainClient, logs: Path) -> None:
         self.broker = broker
@@ -158,7 +169,10 @@ class Deployment:
             proxy.close()
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill what still runs; AssertionError if one of them logged an error of its own code."""
         for process in self.processes:
             process.kill()
         self.engine.dispose()
+        for process in self.processes:
+            log = process.log.read_text(errors="replace")
+            assert not [event for event in UNEXPECTED if event in log and event not in self.survived], log

@@ -203,6 +203,7 @@ async def test_an_error_of_our_own_sets_one_message_aside(
     assert all("unlucky" in line["exception"] for line in said if "reason" in line)
 
 
+@pytest.mark.unexpected
 @in_both_places
 async def test_a_batch_that_fails_unexpectedly_is_handled_singly(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
@@ -218,6 +219,7 @@ async def test_a_batch_that_fails_unexpectedly_is_handled_singly(
     assert (await bench.run_until_settled(work)).outcomes == {Outcome.PROCESSED: 4}
 
 
+@pytest.mark.unexpected
 async def test_what_cannot_even_be_set_aside_comes_again_after_a_while(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):

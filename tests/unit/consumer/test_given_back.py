@@ -228,6 +228,7 @@ async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Be
     assert [row["message_id"] for row in rows(database_url, tables.inbox)] == ["m-1"]
 
 
+@pytest.mark.unexpected
 async def test_an_error_of_the_dispatcher_s_own_connects_again(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -246,6 +247,7 @@ async def test_an_error_of_the_dispatcher_s_own_connects_again(
     assert "dispatching deliveries failed, connecting again" in [line["event"] for line in said]
 
 
+@pytest.mark.unexpected
 async def test_of_a_batch_that_fails_unexpectedly_the_settled_and_the_waiting_are_left_alone(
     bench: Bench, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):

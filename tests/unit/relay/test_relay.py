@@ -184,6 +184,7 @@ async def test_an_error_of_the_publisher_takes_everything_back_and_the_relay_wai
     await running
 
 
+@pytest.mark.unexpected
 async def test_no_error_around_a_turn_ends_a_relay_and_each_is_told_once(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("outboxkit.relay.relay.UNEXPECTED", Backoff(base=SECOND / 1000, minimum=SECOND / 1000))
     bench.add("a")
