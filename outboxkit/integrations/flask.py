@@ -22,7 +22,7 @@ from outboxkit.transaction import allow_commit, forbid_commit, session_of
 with needs_extra(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
     from flask.typing import ResponseReturnValue
-    from werkzeug.exceptions import HTTPException
+    from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 P = ParamSpec("P")
 Sessions = Callable[[], Session | scoped_session[Session]] | scoped_session[Session]
@@ -221,11 +221,14 @@ def _body(limit: int) -> bytes:
     most = limit if own is None else min(own, limit)
     if (request.content_length or 0) > most:
         raise protocol.refused(problems.body_too_large(most))
+    is_read = "stream" in vars(request)  # or parsed as a form
     request.max_content_length = most + 1  # of a body without a length Werkzeug drops what is beyond this, silently
     body = request.get_data()
     if len(body) > most:
         raise protocol.refused(problems.body_too_large(most))
     expected = request.content_length
+    if len(body) < (expected or 0) and not is_read:
+        raise ClientDisconnected  # some servers end the body of a client that left as if it were whole
     if len(body) < expected if expected is not None else not body and (request.form or request.files):
         raise ConfigurationError(
             "the body was read before the view, and without it this request looks like others: "

@@ -83,6 +83,15 @@ def test_the_smaller_limit_of_a_body_counts(entrance: Door, own: int | None, lim
     assert (post(11).status_code, post(11).content_type) == (413, problems.MEDIA_TYPE)
 
 
+@pytest.mark.parametrize("body", [b"", b"half"])
+def test_a_body_that_is_cut_off_is_a_bad_request(entrance: Door, body: bytes):
+    """gunicorn ends it as if it were whole, and tells that nothing comes behind it."""
+    client = entrance.view(lambda: Response(request.get_data()))
+    environment = {"wsgi.input_terminated": True, "CONTENT_LENGTH": "8"}
+    answer = client.post("/do", headers=KEY, input_stream=BytesIO(body), environ_overrides=environment)
+    assert answer.status_code == 400
+
+
 def test_what_a_preprocessor_takes_out_of_the_path_counts(entrance: Door):
     entrance.app.url_value_preprocessor(lambda _, values: values.pop("language") and None if values else None)
     entrance.app.add_url_rule("/<language>/do", view_func=entrance.idempotent()(lambda: "done"), methods=["POST"])
