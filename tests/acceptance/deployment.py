@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -46,7 +46,7 @@ class Deployment:
     """
 
     programs = "workers"
-    survived: Set[str] = frozenset()
+    survived: frozenset[str] = frozenset()
 
     def __init__(self, database_url: str, broker: PlainClient, logs: Path) -> None:
         self.broker = broker
