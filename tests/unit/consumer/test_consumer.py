@@ -11,6 +11,7 @@ import pytest
 import structlog
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
 from structlog.testing import LogCapture, capture_logs
 
 from outboxkit import (
@@ -189,16 +190,20 @@ async def test_a_database_that_is_away_costs_no_attempt(bench: Bench, impatient_
     other.close()
 
 
-async def test_a_stop_during_an_outage_gives_the_message_back(
-    bench: Bench, impatient_engine: AsyncEngine, database_url: str
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_stop_during_an_outage_gives_the_messages_back(
+    bench: Bench, impatient_engine: AsyncEngine, database_url: str, batch: bool
 ):
+    @inbox_handler("Works", batch=batch)
+    def works(session: Session, event: OrderConfirmed) -> None: ...
+
     bench.engine = impatient_engine
     other = sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)
     when_it_says(connected=lambda: other.execute("BEGIN IMMEDIATE"), away=bench.stop.set)
-    bench.put(message(id="a"))
-    consumer = bench.consumer(work)
+    bench.put(message(id="a"), message(id="b"))
+    consumer = bench.consumer(works)
     await consumer.run(bench.stop)
-    assert (waiting(bench), consumer.outcomes) == (["a"], {})
+    assert (sorted(waiting(bench)), consumer.outcomes) == (["a", "b"], {})
     other.close()
 
 
