@@ -1,6 +1,6 @@
 """The rights of this role, and of the roles of outboxkit's sessions: what is missing, and what is too much."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,9 @@ async def check_rights(installation: Installation) -> AsyncGenerator[Diagnosis]:
             if row.role == facts.role and not works:
                 for finding in _of_own(row.role, missing):
                     yield finding
+            hidden = (await connection.execute(statements.server.hidden_tables(), {"role": row.role})).scalars().all()
+            if hidden:
+                yield _of_hidden(row.role, hidden)
             for finding in _of_width(row.role, works or {"run doctor"}, row, home.schema if home else "public"):
                 yield finding
     if home is not None and home.may_create:
@@ -126,6 +129,17 @@ def _of_missing(role: str, work: str, missing: list[Right]) -> Diagnosis:
         "Or gauges are missing, and alerts on them are blind.",
         cure=f"Grant them, as the owner of the tables. {_PAGE}",
         commands=tuple(_grants(role, missing)),
+    )
+
+
+def _of_hidden(role: str, hidden: Sequence[str]) -> Diagnosis:
+    return problem(
+        "rows-hidden",
+        f"Role {printable_name(role)} sees no row of {', '.join(hidden)}: row-level security is on there, and no "
+        "policy is for that role.",
+        why="It reads them without an error: a relay finds the outbox empty, and publishes nothing. Writing fails.",
+        cure="Turn it off, as the owner of the tables, or give the role a policy of its own for each.",
+        commands=tuple(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY;" for table in hidden),
     )
 
 

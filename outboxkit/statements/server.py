@@ -120,6 +120,22 @@ def rights() -> Select[str, str, str, bool]:
     return select(needs.c.tables, needs.c.privileges, needs.c.columns, func.coalesce(granted, literal_column("false")))
 
 
+def hidden_tables() -> TextClause:
+    """The tables of outboxkit of which a role sees no row: row-level security is on, and no policy is for the role.
+
+    Parameters: role. PostgreSQL only. Index: the catalogue's own. Locks: none.
+    """
+    return text(
+        "SELECT relname FROM pg_class JOIN pg_roles ON rolname = :role "
+        "WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('outboxkit_outbox')) "
+        "AND starts_with(relname, 'outboxkit_') AND relrowsecurity AND NOT relispartition "
+        "AND NOT (rolsuper OR rolbypassrls) "
+        "AND (relforcerowsecurity OR NOT pg_has_role(pg_roles.oid, relowner, 'USAGE')) "
+        "AND NOT EXISTS (SELECT FROM pg_policy, unnest(polroles) AS member WHERE polrelid = pg_class.oid "
+        "AND CASE WHEN member = 0 THEN true ELSE pg_has_role(pg_roles.oid, member, 'USAGE') END) ORDER BY relname"
+    )
+
+
 def stick() -> Select[str, int]:
     """Set a value for the rest of this session, and tell the server process's number. PostgreSQL only.
 

@@ -72,6 +72,22 @@ def test_a_relay_that_is_a_superuser(postgresql_url: str) -> None:
         assert [each.code for each in found if name in each.what] == ["right-missing"]
 
 
+def test_a_relay_from_which_row_level_security_hides_all_messages(postgresql_url: str) -> None:
+    with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
+        owner.execute(granted(url, "shop_relay").replace("TO shop_relay;", f"TO {name};"))
+        owner.execute("ALTER TABLE outboxkit_outbox ENABLE ROW LEVEL SECURITY")
+        assert "rows-hidden" not in codes(postgresql_url, rights.check_rights), "its owner sees them"
+        with connected(url, name="outboxkit relay"):
+            finding = of_role(look(postgresql_url, rights.check_rights), "rows-hidden", name)
+        assert f"Role {name} sees no row of outboxkit_outbox: row-level security is on" in finding.what
+        owner.execute(f"CREATE POLICY all_rows ON outboxkit_outbox TO {name} USING (true)")
+        assert "rows-hidden" not in codes(url, rights.check_rights)
+        owner.execute("DROP POLICY all_rows ON outboxkit_outbox")
+        assert "rows-hidden" in codes(url, rights.check_rights)
+        owner.execute(finding.commands[0])
+        assert "rows-hidden" not in codes(url, rights.check_rights)
+
+
 def test_a_consumer_that_may_create_tables(postgresql_url: str) -> None:
     with connected(postgresql_url) as owner, role(postgresql_url) as (name, url):
         owner.execute(granted(url, "shop_consumer").replace("TO shop_consumer;", f"TO {name};"))
