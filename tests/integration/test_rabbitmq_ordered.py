@@ -125,3 +125,18 @@ async def test_a_stop_gives_back_every_message_to_its_place(broker: PlainClient)
     await one.close()
     assert [*taken_first, "3", await later, *[await taken(other) for _ in ids[5:]]] == ids
     await other.close()
+
+
+async def test_one_that_stands_by_is_not_taken_for_forgotten(
+    two: tuple[RabbitSubscriber, RabbitSubscriber], broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    """Messages wait, and none is delivered to it, for another one is the active consumer."""
+    monkeypatch.setattr("outboxkit.brokers.rabbitmq.subscriber.STALL_SECONDS", 0.05)
+    active, standing_by = two
+    publish(broker, *(str(number) for number in range(100)))
+    assert await active.receive() is not None
+    waiting = asyncio.create_task(standing_by.receive())
+    _, pending = await asyncio.wait((waiting,), timeout=0.5)
+    assert pending
+    assert standing_by.trouble is None
+    waiting.cancel()

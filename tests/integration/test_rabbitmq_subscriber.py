@@ -11,6 +11,8 @@ from sqlalchemy import make_url
 from outboxkit import BrokerUnavailable, ConfigurationError, Message
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
+from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
+from outboxkit.brokers.rabbitmq.topology import declarations
 from tests.delays import DELAYS
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
@@ -209,6 +211,48 @@ async def test_a_queue_that_is_deleted_is_declared_again(subscriber: RabbitSubsc
     await subscriber.connect()
     broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed")
     assert await subscriber.receive() is not None
+
+
+async def test_a_queue_that_is_deleted_and_made_again_at_once(
+    subscriber: RabbitSubscriber, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    """RabbitMQ 3.10 keeps the consumer, and delivers nothing to it."""
+    monkeypatch.setattr(subscriber_module, "STALL_SECONDS", 0.3)
+    broker.publish(b"{}", topic="OrderConfirmed", message_id="0", type="OrderConfirmed")
+    first = await subscriber.receive()
+    assert first is not None
+    await first.ack()
+    broker.delete_queue()
+    broker.bind("OrderConfirmed", arguments=declarations(broker.queue, DELAYS, ordered=False)[broker.queue])
+    ids = {str(number) for number in range(1, 100)}
+    messages = [(b"{}", {"message_id": number, "type": "OrderConfirmed"}) for number in sorted(ids)]
+    broker.publish_all(messages, topic="OrderConfirmed")
+    with pytest.raises(BrokerUnavailable, match="deleted"):
+        await subscriber.receive()
+    await subscriber.connect()
+    for _ in range(len(ids)):
+        delivery = await subscriber.receive()
+        assert delivery is not None
+        ids.remove(str(delivery.raw.properties.message_id))
+        await delivery.ack()
+    assert not ids
+
+
+async def test_one_with_as_many_unacked_as_it_may_have_is_not_taken_for_forgotten(
+    broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(subscriber_module, "STALL_SECONDS", 0.05)
+    subscriber = subscriber_of(broker, prefetch=1)
+    await subscriber.connect()
+    for number in "12":
+        broker.publish(b"{}", topic="OrderConfirmed", message_id=number, type="OrderConfirmed")
+    first = await subscriber.receive()
+    waiting = asyncio.create_task(subscriber.receive())
+    assert not (await asyncio.wait((waiting,), timeout=0.5))[0]
+    assert first is not None
+    await first.ack()
+    assert await waiting is not None
+    await subscriber.close()
 
 
 async def test_a_retry_without_its_step_gives_the_message_back(subscriber: RabbitSubscriber, broker: PlainClient):

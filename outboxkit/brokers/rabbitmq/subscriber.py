@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import aio_pika
@@ -22,7 +23,8 @@ from outboxkit.retry import DEFAULT_DELAYS
 EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 """A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""
 
-
+STALL_SECONDS = 30.0
+"""After so long without a delivery a subscriber looks whether messages wait."""
 STREAM_OFFSET = "x-stream-offset"
 KINDS = "Quorum and classic queues are accepted; bind one of them to the same exchange"
 
@@ -134,7 +136,7 @@ class RabbitSubscriber:
             return None
         if not is_stopped:
             await self._consume(channel)
-        raw = await (channel.next() if wait else self._next_or_none(channel))
+        raw = await (self._next(channel) if wait else self._next_or_none(channel))
         if raw is None:
             return None
         if self._queues.exchange is None and STREAM_OFFSET in (raw.properties.headers or ()):
@@ -211,6 +213,30 @@ class RabbitSubscriber:
         self._consuming = None if self._consuming is task else self._consuming
         if not task.cancelled():
             task.exception()  # marks it as retrieved, in case every caller that waited for it was cancelled
+
+    async def _next(self, channel: DeliveryChannel) -> RawDelivery:
+        """The next delivery; waits for one.
+
+        RabbitMQ may forget the consumers of a queue that is deleted and made again at once. So the channel is given up
+        if messages wait for two looks in a row, and none is delivered.
+        """
+        has_waited = is_waiting = False
+        while not (has_waited and is_waiting):
+            has_waited = is_waiting
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STALL_SECONDS):
+                    return await channel.next()
+            is_waiting = await asyncio.shield(asyncio.ensure_future(self._has_waiting(channel)))
+        channel.lose("messages wait in the queue, and the broker delivers none: was it deleted and made again?")
+        return await channel.next()
+
+    async def _has_waiting(self, channel: DeliveryChannel) -> bool:
+        """Whether messages are ready that should have been delivered to this subscriber."""
+        if self._queues.exchange is None or self._queues.ordered:  # another consumer may be the active one
+            return False
+        if channel.unacked or channel.stopped.is_set() or channel.parser.is_within_delivery:
+            return False
+        return any([await self._depth(queue) for queue in self._sources])
 
     async def _next_or_none(self, channel: DeliveryChannel) -> RawDelivery | None:
         """The next delivery; None if both queues were empty in two polls in a row."""

@@ -219,6 +219,11 @@ class DeliveryParser:
         """Report the deliveries on this channel from now on."""
         self._channel = channel
 
+    @property
+    def is_within_delivery(self) -> bool:
+        """Whether a delivery has begun, and its rest has not arrived."""
+        return self._incomplete is not None
+
     def _take(self, kind: int, channel: int, size: int, buffer: bytes, offset: int) -> bool:
         """The frame handler: it takes deliveries, and only looks at closes."""
         if channel != self._channel:

@@ -227,8 +227,7 @@ def _stalled(look: Look, ours: set[str]) -> Iterator[Diagnosis]:
                 "queue-stalled",
                 f"Consumers of queue {report.name!r} hold {many(report.messages_unacknowledged, 'message')} and have "
                 f"acked none for seconds, while {many(report.messages_ready, 'message waits', 'messages wait')}.",
-                why="A handler may hang, or wait for a lock or for somebody who does not answer. Or each is slow. "
-                "Or the queue was deleted and made again within milliseconds, of which not every broker tells.",
+                why="A handler may hang, or wait for a lock or for somebody who does not answer. Or each is slow.",
                 cure="Read the consumer's log, and give each handler a timeout. A consumer that is started again gets "
                 "the messages again.",
                 commands=('@inbox_handler("NAME", timeout=30)',),
