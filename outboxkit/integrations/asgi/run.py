@@ -232,7 +232,10 @@ class Run:
             if failure is not None and not isinstance(failure, LeaseLost):
                 raise failure
             return
-        instead = await self._failed(fresh)
+        try:
+            instead = await self._failed(fresh)
+        except Exception as error:
+            raise error from buffer.refusal or failure  # the application's own is shown, too
         if instead is None:
             raise buffer.refusal or failure or RuntimeError("the application returned without an answer")
         await answer(send, instead)

@@ -211,6 +211,22 @@ async def test_an_error_that_would_end_an_event_loop_is_the_requests_own(served:
     assert len(served.calls) == 1
 
 
+async def test_the_applications_error_is_shown_if_the_database_is_away_then(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    async def act(*_: Any) -> None:
+        raise RuntimeError("the application's")
+
+    def away(*_: Any, **__: Any) -> None:
+        raise OSError("away")
+
+    monkeypatch.setattr("outboxkit.idempotency.release", away)
+    served.act = act
+    with pytest.raises(OSError, match="away") as raised:
+        await _call(served.middleware())
+    assert str(raised.value.__cause__) == "the application's"
+
+
 async def test_a_client_that_leaves_before_it_has_asked(served: Served):
     async def gone() -> dict[str, str]:
         return {"type": "http.disconnect"}
