@@ -80,15 +80,18 @@ class Folder:
         return self.path / (f"%2E{name[1:]}" if name.startswith(".") else name) / f"{version}.json"
 
     def types(self) -> list[str]:
-        """The types that have a file here."""
-        folders = self.path.iterdir() if self.path.is_dir() else ()
-        return sorted(unquote(each.name) for each in folders if each.is_dir() and any(_versions(each)))
+        """The types that have a file here.
+
+        Raises:
+            ConfigurationError: the folder cannot be read.
+        """
+        return sorted(unquote(each.name) for each in _entries(self.path, "*") if any(_versions(each)))
 
     def versions(self, type_: str) -> dict[int, Schema]:
         """The schemas of a type by version.
 
         Raises:
-            ConfigurationError: a file is not a JSON object.
+            ConfigurationError: the folder cannot be read, or a file is not a JSON object.
         """
         folder = self.file(type_, 1).parent
         return {version: read_schema(folder / f"{version}.json") for version in sorted(_versions(folder))}
@@ -180,8 +183,15 @@ def _try_upcasts(cls: type, committed: Mapping[int, Schema]) -> Iterator[SchemaC
         yield SchemaChange(declaration.name, f"cannot read messages of version {version}: {failure[0]}", cure)
 
 
+def _entries(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern)) if folder.is_dir() else []
+    except OSError as error:  # such as a name that is too long
+        raise ConfigurationError(f"{folder} cannot be read: {error.strerror}") from error
+
+
 def _versions(folder: Path) -> Iterator[int]:
-    for file in folder.glob("*.json") if folder.is_dir() else ():
+    for file in _entries(folder, "*.json"):
         if file.stem.isdecimal() and file.stem.isascii() and file.stem[0] != "0":
             yield int(file.stem)
 

@@ -220,6 +220,8 @@ class RabbitSubscriber:
         RabbitMQ may forget the consumers of a queue that is deleted and made again at once. So the channel is given up
         if messages wait for two looks in a row, and none is delivered.
         """
+        if channel.has_next:
+            return await channel.next()
         has_waited = is_waiting = False
         while not (has_waited and is_waiting):
             has_waited = is_waiting

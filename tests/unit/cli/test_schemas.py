@@ -128,6 +128,13 @@ def test_a_damaged_file_is_wrong_input(run: Run, folder: Path, text: str, error:
         assert ended.err.endswith(". Restore the file, or export it again\n")
 
 
+@pytest.mark.parametrize("command", ["export", "check"])
+def test_a_folder_that_cannot_be_read_is_one_line(run: Run, command: str):
+    ended = run("schema", command, order(), "--dir", "x" * 300)
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert ended.err.endswith(" cannot be read: File name too long\n")
+
+
 def test_names_in_a_file_do_not_write_to_the_terminal(run: Run, folder: Path):
     events = order()
     run("schema", "export", events)
