@@ -69,8 +69,8 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
 
 def _ended(handler: str) -> str:
     return (
-        f"handler {handler!r} ended the transaction that holds its inbox row. Leave commit and rollback to the "
-        "caller; session.begin_nested() is there for work that may fail alone"
+        f"handler {handler!r} ended the transaction that holds its inbox row, by a commit, a rollback, or a flush that "
+        "failed. Leave commit and rollback to the caller; session.begin_nested() is there for work that may fail alone"
     )
 
 

@@ -165,7 +165,13 @@ async def _invoke_async(
     extra = (message,) if handler.takes_message else ()
     awaitable = handler.function(session, event, *extra, **values)
     _refuse_generator(handler, awaitable)
-    _refuse_generator(handler, await awaitable)
+    result = await awaitable
+    _refuse_generator(handler, result)
+    if inspect.iscoroutine(result):
+        result.close()
+        raise ConfigurationError(
+            f"handler {handler.name!r} returned a coroutine, which is never awaited: write `return await ...`"
+        )
 
 
 def _refuse_generator(handler: Handler, result: object) -> None:

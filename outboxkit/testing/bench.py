@@ -29,6 +29,7 @@ class Bench:
         expected: the changes by one delivery.
         statements: the number of the handler's statements.
         reads: the numbers of those that only read.
+        has_effects: whether one delivery changes anything.
         has_sequences: whether sequences are compared. They go on after a rollback, too, so that their numbers mean
             nothing if they are in rows.
     """
@@ -44,6 +45,7 @@ class Bench:
     expected: Changes = field(default_factory=dict)
     statements: int = 0
     reads: list[int] = field(default_factory=list)
+    has_effects: bool = False
     has_sequences: bool = False
 
     def __post_init__(self) -> None:
@@ -86,6 +88,10 @@ class Bench:
         if not self.has_sequences:
             result.pop(SEQUENCES, None)
         return result
+
+    def has_changes(self) -> bool:
+        """Whether anything has changed, also of what is not compared."""
+        return bool(changes(self._before, self.state()))
 
     def look_for_sequences(self) -> None:
         """Compare sequences from now on, if nothing else has changed."""

@@ -53,6 +53,7 @@ def crash_at(
         AssertionError: it ended in another way, or not at all.
         ValueError: there is no such step.
     """
+    __tracebackhide__ = True
     if step not in STEPS:
         raise ValueError(f"step is {step!r}; {', '.join(map(repr, STEPS))} are accepted")
     program = [sys.executable, "-m", __name__, step, *command]

@@ -111,6 +111,7 @@ class OutboxMessages(list[AddedMessage]):
         Raises:
             AssertionError: there is none, or more than one; the text has all messages.
         """
+        __tracebackhide__ = True
         named = self.of(event) if isinstance(event, type | str) else [each for each in self if each == event]
         matches = [each for each in named if all(_property(each, name) == value for name, value in properties.items())]
         if len(matches) == 1:

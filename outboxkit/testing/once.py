@@ -3,13 +3,15 @@
 Each trial begins with the same rows, and ends in a comparison: what it has changed must be what one delivery changes.
 """
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 from outboxkit import sqlstates
+from outboxkit.errors import TransactionRequired
 from outboxkit.inbox import Handler, Outcome, handler_of
 from outboxkit.testing.bench import Bench, open_bench
 from outboxkit.testing.differences import Changes, difference, varying
@@ -69,16 +71,20 @@ def assert_effects_once(
         AssertionError: they do not. The text names the trial, and the tables and rows that differ.
         ConfigurationError: the engine cannot be used for this.
     """
+    __tracebackhide__ = True
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
     with open_bench(spec, event, engine=engine, ignore=ignore, watch=watch, answers=answers) as bench:
         problems = _problems(bench, others)
     if problems:
         raise AssertionError(_report(spec, problems))
+    if not bench.has_effects:
+        warnings.warn(f"handler {spec.name!r} has changed nothing. {_NOTHING}", stacklevel=2)
 
 
 def _problems(bench: Bench, others: Collection[object]) -> list[Finding]:
     """The problems of the first group of trials that shows any."""
-    for trials in (_once, _repeated, _lost, _at_once, _failing, partial(_among_others, others=others)):
+    __tracebackhide__ = True
+    for trials in (_once, _repeated, _second, _lost, _at_once, _failing, partial(_among_others, others=others)):
         if problems := list(trials(bench)):
             return problems
     return []
@@ -94,6 +100,7 @@ def _differs(bench: Bench, title: str, cure: str = "", expected: Sequence[Change
 
 def _once(bench: Bench) -> Iterator[Finding]:
     """Two single deliveries from the same rows: what differs between them varies, and is not compared later on."""
+    __tracebackhide__ = True
     bench.reset()
     first = bench.deliver(bench.message())
     if first.error is not None:
@@ -102,10 +109,15 @@ def _once(bench: Bench) -> Iterator[Finding]:
             f"handler {bench.handler.name!r} failed at its first delivery, so that nothing can be compared: "
             f"{type(first.error).__name__}: {first.error}{hint}"
         ) from first.error
+    bench.has_effects = bench.has_changes()
     bench.look_for_sequences()
     bench.expected, bench.statements, bench.reads = bench.changes(), first.statements, first.reads
     for each in first.left:
         yield Finding(f"it leaves {each} behind, which goes on after its transaction", cure=_AWAIT)
+    for each in dict.fromkeys(bench.recorder.forgotten):
+        yield Finding(
+            f"it calls {each} and does not await it, so that nothing of it is done", cure=f"await {each}(...)"
+        )
     if done := bench.recorder.after_commit():
         yield Finding("it acts after its commit; a crash between the two loses that", [f"    {done}"], cure=_OUTBOX)
     if first.left:
@@ -134,6 +146,15 @@ def _repeated(bench: Bench) -> Iterator[Finding]:
         yield from _differs(bench, title, _OUTBOX)
 
 
+def _second(bench: Bench) -> Iterator[Finding]:
+    """A second message of the same event. The handler may refuse it by an error, and not end the transaction."""
+    bench.reset()
+    bench.deliver(bench.message())
+    error = bench.deliver(bench.message()).error
+    if isinstance(error, TransactionRequired):
+        yield Finding("a second message of the same event fails, each time", [f"    {_shown(error)}"])
+
+
 def _lost(bench: Bench) -> Iterator[Finding]:
     """The transaction is lost before its commit, and the message comes again."""
     for title, ending in (("a rollback", Ending.ROLLBACK), ("a connection lost before the commit", Ending.KILLED)):
@@ -150,7 +171,9 @@ def _lost(bench: Bench) -> Iterator[Finding]:
         again = bench.settle(message)
         if again.error is not None:
             yield Finding(f"{title}, then again: it fails with {_shown(again.error)}")
-        yield from _differs(bench, f"{title}, then again", _OUTSIDE_CURE)
+        for each in _differs(bench, f"{title}, then again", _OUTSIDE_CURE):
+            is_less = not any(line.startswith("    +") for line in each.lines)
+            yield replace(each, cure=_MEMORY) if is_less else each
 
 
 def _at_once(bench: Bench) -> Iterator[Finding]:
@@ -219,6 +242,8 @@ _OUTSIDE_CURE = (
     "a rollback does not undo this. Give it a key that is the same at each attempt (message.id), use effects.once, "
     "or add a message to the outbox"
 )
+_NOTHING = "If it ought to, commit the rows that it needs before, and look whether it writes to its own session"
+_MEMORY = "it takes its work for done: let it remember in rows, which go with the rollback, and not in variables"
 _LOCK = "let the statement compute (SET n = n + 1), or lock the row that is read (with_for_update, version_id_col)"
 _UPSERT = "between the look and the insert another transaction inserts: use INSERT ... ON CONFLICT"
 _TABLES = "create the tables of the models in the database of the test, such as by Base.metadata.create_all(engine)"
@@ -233,6 +258,6 @@ def _report(handler: Handler, problems: Sequence[Finding]) -> str:
         lines.append("")
     if rest := problems[SHOWN:]:
         lines += ["also:", *(f"  {problem.title}" for problem in rest), ""]
-    if any(problem.lines for problem in problems):
+    if any(line.startswith(("    - ", "    + ")) for problem in problems for line in problem.lines):
         lines.append("(- expected, + in this trial)")
     return "\n".join(lines).rstrip()

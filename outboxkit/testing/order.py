@@ -42,6 +42,7 @@ def assert_order_does_not_matter(
         AssertionError: an order leads to other rows, or to an error; the text names both.
         ConfigurationError: the engine cannot be used for this.
     """
+    __tracebackhide__ = True
     specs = [each if isinstance(each, Handler) else handler_of(each) for each in handlers]
     with open_bench(specs[0], None, engine=engine, ignore=ignore) as bench:
         first = tuple(range(len(events)))
@@ -78,6 +79,7 @@ def _deliver(
     bench: Bench, handlers: Sequence[Handler], events: Sequence[object], order: Sequence[int], *, advance: bool = False
 ) -> Any:
     """The changes by the events in this order."""
+    __tracebackhide__ = True
     bench.reset()
     if advance:
         bench.database.advance(bench.start)

@@ -54,6 +54,9 @@ class Recorder:
         database: the address of its database, whose connections do not count.
         watch: returns what is to be compared, too.
         answers: functions that answer instead of the outside world.
+
+    Attributes:
+        forgotten: the names of coroutines that were never awaited.
     """
 
     def __init__(
@@ -74,10 +77,11 @@ class Recorder:
         self._known_peers: set[str] = set()
         self._after_commit: list[str] = []
         self._threads: list[Thread] = []
+        self.forgotten: list[str] = []
 
     def __enter__(self) -> Self:
         _audit()
-        self._patches = patched(record_call, record_thread, record_peer, self._answers)
+        self._patches = patched(record_call, record_thread, record_peer, record_forgotten, self._answers)
         self._patches.__enter__()
         self.reset()
         return self
@@ -100,6 +104,7 @@ class Recorder:
             rows.clear()
         self._after_commit.clear()
         self._threads.clear()
+        self.forgotten.clear()
         self._note_open_files()
         self._files.restore()
         self._memory.restore()
@@ -197,6 +202,12 @@ def record_thread(thread: Thread) -> bool:
     if span is not None:
         span.recorder.started(thread)
     return span is not None
+
+
+def record_forgotten(name: str) -> None:
+    """Record that the current context has made a coroutine of this name, and never awaited it."""
+    if (span := _span.get()) is not None:
+        span.recorder.forgotten.append(name)
 
 
 def record_peer(address: object) -> None:

@@ -5,6 +5,7 @@ import smtplib
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -30,6 +31,7 @@ def patched(
     record: Record,
     record_thread: Callable[[threading.Thread], bool],
     record_peer: Callable[[object], None],
+    record_forgotten: Callable[[str], None],
     answers: Answers,
 ) -> Iterator[None]:
     """Patch the methods, so that they tell these functions. Libraries that are not installed are left out."""
@@ -44,6 +46,7 @@ def patched(
         _patch_mails(patch, record, answers.get("mail"))
         _patch_threads(patch, record_thread)
         _patch_sockets(patch, record_peer)
+        _patch_coroutines(patch, record_forgotten)
         yield
 
 
@@ -183,3 +186,17 @@ def _patch_sockets(patch: Patch, record_peer: Callable[[object], None]) -> None:
 
     for name in ("send", "sendall"):
         patch(socket.socket, name, sending)
+
+
+def _patch_coroutines(patch: Patch, record_forgotten: Callable[[str], None]) -> None:
+    """Python calls this function for a coroutine that goes away and was never awaited."""
+
+    def warning(original: Any) -> Any:
+        def warn(coroutine: Any) -> None:
+            record_forgotten(coroutine.__qualname__)
+            original(coroutine)
+
+        return warn
+
+    if hasattr(warnings, "_warn_unawaited_coroutine"):
+        patch(warnings, "_warn_unawaited_coroutine", warning)

@@ -80,7 +80,10 @@ class Trials:
             delivery.ended.result(PATIENCE)
         except TimeoutError:
             self._database.kill(delivery.backend)
-            raise AssertionError(f"the handler did not end within {PATIENCE:g} s: is it waiting for a lock?") from None
+            raise AssertionError(
+                f"the handler did not end within {PATIENCE:g} s: is it waiting for a lock? One of pg_advisory_lock "
+                "outlives its transaction, and one of pg_advisory_xact_lock does not"
+            ) from None
         return delivery
 
     def wait_for_pause(self, delivery: Trial) -> bool:

@@ -101,11 +101,6 @@ async def right_book_async(session: AsyncSession, event: Ordered, message: Messa
     outbox.add(session, Booked(event.order_id, f"R-{receipt.id}"), deliver_at=datetime.now(UTC) + timedelta(hours=1))
 
 
-@inbox_handler("right.Nothing")
-def right_nothing(session: Session, event: Ordered) -> None:
-    """An event that needs nothing."""
-
-
 # A sum by hand.
 
 
@@ -224,6 +219,33 @@ def right_reraise(session: Session, event: Ordered) -> None:
         session.execute(insert(Invoice).values(order_id=event.order_id).on_conflict_do_nothing())
     except Exception as error:
         raise Retry("later") from error
+
+
+# What nobody awaits, and what fails only when there are rows.
+
+
+async def write_receipt(session: AsyncSession, event: Ordered) -> None:
+    session.add(Receipt(order_id=event.order_id, total=event.total))
+
+
+@inbox_handler("wrong.ForgottenAwait")
+async def wrong_forgotten_await(session: AsyncSession, event: Ordered) -> None:
+    session.add(Invoice(order_id=event.order_id))
+    write_receipt(session, event)  # type: ignore[unused-coroutine]
+
+
+@inbox_handler("right.Await")
+async def right_await(session: AsyncSession, event: Ordered) -> None:
+    await write_receipt(session, event)
+
+
+@inbox_handler("wrong.CaughtWithoutSavepoint")
+def wrong_caught_without_savepoint(session: Session, event: Ordered) -> None:
+    try:
+        session.add(Invoice(order_id=event.order_id))
+        session.flush()
+    except IntegrityError:
+        session.rollback()
 
 
 WRONG = [each for name, each in list(globals().items()) if name.startswith("wrong_")]

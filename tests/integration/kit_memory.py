@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox_handler
-from tests.integration.kit_handlers import Ordered, add_receipt
+from tests.integration.kit_handlers import Ordered, Receipt, add_receipt
 
 URL = ""
 SEEN: set[int] = set()
@@ -230,6 +230,7 @@ async def wrong_task(session: AsyncSession, event: Ordered) -> None:
 
 @inbox_handler("right.Task")
 async def right_task(session: AsyncSession, event: Ordered) -> None:
+    session.add(Receipt(order_id=event.order_id, total=event.total))
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(later(0))
     async with asyncio.timeout(5):
@@ -243,6 +244,7 @@ def wrong_thread(session: Session, event: Ordered) -> None:
 
 @inbox_handler("right.Thread")
 def right_thread(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
     thread = threading.Thread(target=len, args=("",))
     thread.start()
     thread.join()

@@ -228,6 +228,7 @@ def right_folders(session: Session, event: Ordered) -> None:
 
 @inbox_handler("right.FolderRemoved")
 def right_folder_removed(session: Session, event: Ordered) -> None:
+    add_receipt(session, event)
     with suppress(FileNotFoundError):
         (FOLDER / "folder").rmdir()
 

@@ -66,6 +66,7 @@ def shop(engine: Engine, tmp_path: Path, migrated_sqlite: SqliteCopies) -> Itera
     effects.dispose()
 
 
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
 @pytest.mark.parametrize(("database", "handler"), list(cases(WRONG, by_day=1)))
 def test_a_wrong_handler_is_caught(handler: Callable[..., Any], shop: Engine):
     with pytest.raises(AssertionError, match=r"do not happen once|failed at its first delivery"):
@@ -75,6 +76,17 @@ def test_a_wrong_handler_is_caught(handler: Callable[..., Any], shop: Engine):
 @pytest.mark.parametrize(("database", "handler"), list(cases(RIGHT, by_day=3)))
 def test_a_right_handler_is_not_accused(handler: Callable[..., Any], shop: Engine):
     assert_effects_once(handler, ORDERED, engine=shop)
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_a_handler_that_does_nothing_is_told(shop: Engine):
+    @inbox_handler("kit.Nothing")
+    def look(session: Session, event: Ordered) -> None:
+        session.get(Customer, "bob")
+
+    with pytest.warns(UserWarning, match=r"handler 'kit.Nothing' has changed nothing.* commit the rows") as told:
+        assert_effects_once(look, ORDERED, engine=shop)
+    assert told[0].filename == __file__
 
 
 @pytest.mark.parametrize("database", ["postgresql"])

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 import outboxkit
 from outboxkit import event, inbox_handler, outbox
-from outboxkit.testing import deliver_all, outbox_messages
+from outboxkit.testing import assert_effects_once, deliver_all, outbox_messages
 
 
 @event("Placed")
@@ -55,6 +55,22 @@ def test_fails(session):
     assert outbox_messages(session) == [Placed(1), Placed(3)]
 
 
+def test_one(session):
+    outbox_messages(session).one(Placed(3))
+
+
+SEEN = []
+
+
+@inbox_handler("kit.See")
+def see(session, event: Placed) -> None:
+    SEEN.append(event)
+
+
+def test_once(session):
+    assert_effects_once(see, Placed(1), engine=session)
+
+
 def test_server(outboxkit_database):
     engine = create_engine(outboxkit_database)
     with Session(engine) as session:
@@ -68,7 +84,8 @@ def test_fixtures_and_a_failure_as_it_is_printed(tmp_path: Path, postgresql_url:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:schemathesis", str(tmp_path)]
     done = run_to_end(command, {"OUTBOXKIT_TEST_DATABASE_URL": postgresql_url}, folder=tmp_path)
     assert "2 passed" in done.stdout, done.stdout
-    assert "1 failed" in done.stdout, done.stdout
+    assert "3 failed" in done.stdout, done.stdout
+    assert "outboxkit/testing/" not in done.stdout, "the lines of the test are told, and not those of the kit"
     printed = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E ")]
     at = printed.index("<Placed(number=1) key='order-1'>")
     assert printed[at - 1].endswith("the outbox has other messages (- expected, + there)")

@@ -285,3 +285,13 @@ async def test_an_async_generator_that_is_returned_is_refused(async_engine: Asyn
     async with AsyncSession(async_engine) as session, session.begin():
         with pytest.raises(ConfigurationError, match="handler 'Yields' returned a generator"):
             await session.run_sync(inbox.run_once, ORDER, yields)
+
+
+async def test_a_coroutine_that_is_returned_is_refused(async_engine: AsyncEngine):
+    @inbox_handler("Returns")
+    async def returns(session: AsyncSession, event: OrderConfirmed) -> Any:
+        return async_work(session, event)
+
+    async with AsyncSession(async_engine) as session, session.begin():
+        with pytest.raises(ConfigurationError, match="handler 'Returns' returned a coroutine, which is never awaited"):
+            await session.run_sync(inbox.run_once, ORDER, returns)
