@@ -81,6 +81,7 @@ def storm(stock: Stock, sent: list[Parcel], poison: dict[str, str], database: Se
         eventually(lambda: not any(stock.depths().values()))
     killed = [process.wait() for process in stock.deployment.processes]
     assert Counter(killed) == {-signal.SIGKILL: 2 * KILLS, 0: 2}
+    stock.drain(**settings)  # what a consumer had not acked, or not handled, when it ended comes once more
 
 
 def repair(stock: Stock, settings: dict[str, str]) -> None:
@@ -98,6 +99,7 @@ def repair(stock: Stock, settings: dict[str, str]) -> None:
     eventually(lambda: stock.booked().total() >= before + poisoned)
     deployment.wait_for_empty_outbox()
     assert [consumer.stop(), relay.stop()] == [0, 0]
+    stock.drain(**mended)
 
 
 def heard(stock: Stock) -> Counter[int]:
