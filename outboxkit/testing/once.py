@@ -17,7 +17,7 @@ from outboxkit.testing.bench import Bench, open_bench
 from outboxkit.testing.differences import Changes, difference, varying
 from outboxkit.testing.memory import VARIABLES
 from outboxkit.testing.outside import OUTSIDE
-from outboxkit.testing.races import meetings
+from outboxkit.testing.races import Meeting, meetings
 from outboxkit.testing.reading import SEQUENCES
 from outboxkit.testing.trial import Ending
 
@@ -216,6 +216,7 @@ def _among_others(bench: Bench, others: Collection[object]) -> Iterator[Finding]
             bench.deliver(each)
         title = f"again after another message ({meeting.description})"
         late = list(_differs(bench, title, _OUTBOX, meeting.serial[:1]))
+        late += _in_a_batch(bench, meeting) if bench.handler.batch else ()
         for pause in meeting.pauses(bench, STATEMENTS):
             error = meeting.hold(bench, pause)
             title = f"{meeting.description}, at once"
@@ -229,6 +230,16 @@ def _among_others(bench: Bench, others: Collection[object]) -> Iterator[Finding]
     yield from problems.values()
 
 
+def _in_a_batch(bench: Bench, meeting: Meeting) -> Iterator[Finding]:
+    """Both in one transaction, as a consumer handles them; one by one, if that fails."""
+    meeting.prepare(bench)
+    messages = [bench.message(event) for event in meeting.events]
+    if bench.deliver(messages[0], batch=messages[1:]).error is not None:
+        for message in messages:
+            bench.settle(message)
+    yield from _differs(bench, f"{meeting.description}, in one batch", _BATCH, meeting.serial[:1])
+
+
 def _shown(error: BaseException) -> str:
     lines = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {' '.join(line for line in lines[:2] if not line.startswith('['))}"[:300]
@@ -236,6 +247,10 @@ def _shown(error: BaseException) -> str:
 
 _AWAIT = "await the task, or join the thread, before the handler returns"
 _OUTBOX = "add a message to the outbox instead, and let its handler do that"
+_BATCH = (
+    "with batch=True messages share a session: flush what the next one must see, leave alone what is in it, or remove "
+    "batch=True"
+)
 _CHANCE = "what a handler does must follow from its event and the rows, and not from the clock, chance or memory"
 _SESSION = "do everything in the session that the handler is given, and do not commit"
 _OUTSIDE_CURE = (

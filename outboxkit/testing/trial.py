@@ -1,7 +1,7 @@
 """One delivery of a trial: its end, and the statements before which it waits or that fail."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,6 +50,7 @@ class Trial:
     Attributes:
         message: the message.
         ending: the end of its transaction.
+        batch: further messages that are handled in its transaction.
         pause: the statement of the handler before which it waits for `release`, from 1; 0: none. The number after the
             last one is the commit.
         failure: the statement that fails; 0: none.
@@ -65,6 +66,7 @@ class Trial:
 
     message: Message
     ending: Ending = Ending.COMMIT
+    batch: Sequence[Message] = ()
     pause: int = 0
     failure: int = 0
     fails_in_python: bool = False

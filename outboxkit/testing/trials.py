@@ -149,7 +149,7 @@ class Trials:
             if delivery.stale is not None:
                 statements.stale = self._database.shadow(connection, delivery.stale)
             with self._recorder.recording(), statements.watched():
-                delivery.outcome = inbox.run_once(session, delivery.message, handler)
+                delivery.outcome = _handle(session, delivery, handler)
                 delivery.left = self._left_behind(connection, before)
             delivery.statements = statements.count
             statements.end_stale()
@@ -182,6 +182,13 @@ class Trials:
         tasks = [task for task in _running_tasks(connection) - before if _is_handlers(task)]
         left = [f"the task {_name(task)}" for task in tasks]
         return left + [f"the thread {thread.name}" for thread in self._recorder.running_threads()]
+
+
+def _handle(session: Session, delivery: Trial, handler: Handler) -> inbox.Outcome:
+    if not delivery.batch:
+        return inbox.run_once(session, delivery.message, handler)
+    entries = [inbox.Entry.of(message, handler) for message in (delivery.message, *delivery.batch)]
+    return inbox.run_batch(session, entries)[0]
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TextIO
 from unittest.mock import Mock
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, func, select, text
 from sqlalchemy import event as listening
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import inbox_handler
+from outboxkit import Retry, inbox_handler
 from tests.integration.kit_handlers import Ordered, Receipt, add_receipt
 
 URL = ""
@@ -73,6 +73,35 @@ def wrong_rows_after_commit(session: Session, event: Ordered) -> None:
             add_receipt(second, event)
 
     listening.listen(session, "after_commit", more, once=True)
+
+
+# A session that the messages of a batch share.
+
+
+@inbox_handler("wrong.ExpungeInBatch", batch=True)
+def wrong_expunge_in_batch(session: Session, event: Ordered) -> None:
+    session.expunge_all()
+    add_receipt(session, event)
+
+
+@inbox_handler("wrong.DoneInBatch", batch=True)
+async def wrong_done_in_batch(session: AsyncSession, event: Ordered) -> None:
+    if not session.info.setdefault("done", False):
+        session.info["done"] = True
+        session.add(Receipt(order_id=event.order_id, total=event.total))
+
+
+@inbox_handler("right.Batch", batch=True)
+def right_batch(session: Session, event: Ordered) -> None:
+    number = session.scalar(select(func.count()).select_from(Receipt).where(Receipt.order_id == 0))
+    session.add(Receipt(order_id=event.order_id, total=event.total, number=number))
+
+
+@inbox_handler("right.RefusedInBatch", batch=True)
+def right_refused_in_batch(session: Session, event: Ordered) -> None:
+    if session.info.setdefault("order", event.order_id) != event.order_id:
+        raise Retry("one order at a time")
+    add_receipt(session, event)
 
 
 # Memory.
