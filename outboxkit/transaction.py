@@ -49,9 +49,9 @@ def session_of(session: AnySession, caller: str, arguments: str | None = None) -
     name = type(session).__name__
     if arguments is not None:
         behind = "session()" if isinstance(session, async_scoped_session) else "session"
+        passed = ", ".join(filter(None, (caller, arguments)))
         raise TypeError(
-            f"{caller} takes a Session, found {name}; "
-            f"with an AsyncSession: await {behind}.run_sync({caller}, {arguments})"
+            f"{caller} takes a Session, found {name}; with an AsyncSession: await {behind}.run_sync({passed})"
         )
     if isinstance(opened, AsyncSession):
         return opened.sync_session

@@ -13,7 +13,7 @@ from outboxkit.testing.differences import Changes, State, changes
 from outboxkit.testing.messages import message_of
 from outboxkit.testing.outside import Recorder
 from outboxkit.testing.reading import SEQUENCES, read_state
-from outboxkit.testing.sending import Answers
+from outboxkit.testing.sending import ANSWERED, Answers
 from outboxkit.testing.trial import Ending, Trial
 from outboxkit.testing.trials import Trials
 
@@ -111,15 +111,19 @@ def open_bench(
     """A bench on the engine's database, whose rows are put back in the end.
 
     Raises:
-        ConfigurationError: the engine cannot be used for this, or its database has no tables of outboxkit.
+        ConfigurationError: the engine cannot be used for this, or its database has no tables of outboxkit. Or there
+            is no answer of such a name.
     """
+    if unknown := sorted(set(answers or ()) - set(ANSWERED)):
+        raise ConfigurationError(f"answers[{unknown[0]!r}] is unknown; {', '.join(map(repr, ANSWERED))} are answered")
+    patterns = (ignore,) if isinstance(ignore, str) else ignore
     database = TrialDatabase(engine)
     try:
         _check_tables(database)
         start = database.save()
         recorder = Recorder(handler.function, database.url, watch, answers)
         with recorder, Trials(database, recorder) as trials:
-            bench = Bench(trials, database, recorder, handler, event, start=start, ignore=ignore)
+            bench = Bench(trials, database, recorder, handler, event, start=start, ignore=patterns)
             try:
                 yield bench
             finally:

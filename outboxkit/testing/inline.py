@@ -17,7 +17,7 @@ from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import outbox
-from outboxkit.testing.messages import AddedMessage, message_of, outbox_messages
+from outboxkit.testing.messages import AddedMessage, message_for, outbox_messages
 from outboxkit.transaction import session_of
 
 MAX_ATTEMPTS = 5
@@ -70,10 +70,10 @@ def deliver(
 
     Raises:
         Exception: whatever the handler raises, such as `Retry`; nothing of it is left then.
+        ConfigurationError: it handles events of other types.
     """
-    message = event if isinstance(event, Message) else message_of(event, **properties)
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
-    return _run(_begun(session), message, spec, 1)
+    return _run(_begun(session), message_for(spec, event, **properties), spec, 1)
 
 
 def deliver_all(
@@ -104,7 +104,7 @@ def deliver_all(
         AssertionError: handlers go on causing messages; the text has the circle.
         ConfigurationError: `handlers` has something that is neither a module nor a handler.
     """
-    specs, plain = list(_handlers(handlers)), _begun(session)
+    specs, plain = list(specs_of(handlers, "deliver_all")), _begun(session)
     moment = now or datetime.now(UTC)
     done: list[Handled] = []
     causes: dict[str, Message] = {}
@@ -178,11 +178,16 @@ def _refuse_circle(message: Message, causes: dict[str, Message]) -> None:
         )
 
 
-def _handlers(handlers: Handlers) -> Iterator[Handler]:
+def specs_of(handlers: Handlers, caller: str) -> Iterator[Handler]:
+    """The handlers in modules, of functions, and that are `Handler` objects.
+
+    Raises:
+        ConfigurationError: something else is there.
+    """
     each: Any
     if isinstance(handlers, str):
         raise ConfigurationError(
-            f"deliver_all takes modules and functions; {handlers!r} is a name: import it, and pass it"
+            f"{caller} takes modules and functions; {handlers!r} is a name: import it, and pass it"
         )
     several = isinstance(handlers, Collection) and not isinstance(handlers, ModuleType)
     for each in handlers if several else (handlers,):  # type: ignore[union-attr]

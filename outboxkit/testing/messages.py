@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import codec, ids
 from outboxkit.envelope import COLUMNS, from_row
-from outboxkit.errors import OutboxkitError
+from outboxkit.errors import ConfigurationError, OutboxkitError
 from outboxkit.events import declaration_of_instance, is_event, name_of
+from outboxkit.inbox import Handler
 from outboxkit.message import Message
 from outboxkit.outbox.pending import pending_drafts
 from outboxkit.statements.write import NAMES
@@ -152,6 +153,19 @@ def message_of(event: object, *, id: str | None = None, **properties: Any) -> Me
     declaration = declaration_of_instance(event)
     known: dict[str, Any] = {"type": declaration.name, "version": declaration.version}
     return Message(id=id or ids.new(), payload=codec.encode(event), **(known | properties))
+
+
+def message_for(handler: Handler, event: object, **properties: Any) -> Message:
+    """A message with this event, for a handler of its type.
+
+    Raises:
+        ConfigurationError: the handler handles other types.
+    """
+    message = event if isinstance(event, Message) else message_of(event, **properties)
+    if message.type not in handler.message_types:
+        handled = ", ".join(map(repr, handler.message_types))
+        raise ConfigurationError(f"handler {handler.name!r} handles {handled}; the event is {message.type!r}")
+    return message
 
 
 def _property(added: AddedMessage, name: str) -> object:

@@ -16,6 +16,7 @@ from outboxkit.inbox import Handler, Outcome, handler_of
 from outboxkit.testing.bench import Bench, open_bench
 from outboxkit.testing.differences import Changes, difference, varying
 from outboxkit.testing.memory import VARIABLES
+from outboxkit.testing.messages import message_for
 from outboxkit.testing.outside import OUTSIDE
 from outboxkit.testing.races import Meeting, meetings
 from outboxkit.testing.reading import SEQUENCES
@@ -69,10 +70,12 @@ def assert_effects_once(
 
     Raises:
         AssertionError: they do not. The text names the trial, and the tables and rows that differ.
-        ConfigurationError: the engine cannot be used for this.
+        ConfigurationError: the engine cannot be used for this, or the handler handles other events.
     """
     __tracebackhide__ = True
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
+    for each in (event, *others):
+        message_for(spec, each)
     with open_bench(spec, event, engine=engine, ignore=ignore, watch=watch, answers=answers) as bench:
         problems = _problems(bench, others)
     if problems:

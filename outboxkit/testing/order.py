@@ -1,15 +1,18 @@
 """`assert_order_does_not_matter`: events are delivered in every order, and the rows in the end must be the same."""
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice, permutations
 from math import factorial
 from typing import Any
 
-from outboxkit import Retry
-from outboxkit.inbox import Handler, handler_of
+from outboxkit import Message, Retry
+from outboxkit.errors import ConfigurationError
+from outboxkit.inbox import Handler
 from outboxkit.testing.bench import Bench, open_bench
 from outboxkit.testing.differences import difference, varying
+from outboxkit.testing.inline import Handlers, specs_of
+from outboxkit.testing.messages import message_of
 from outboxkit.testing.outside import OUTSIDE
 
 ORDERS = 24
@@ -18,7 +21,7 @@ ROUNDS = 10
 
 
 def assert_order_does_not_matter(
-    handlers: Collection[Callable[..., Any] | Handler],
+    handlers: Handlers,
     events: Sequence[object],
     *,
     engine: Any,
@@ -32,18 +35,20 @@ def assert_order_does_not_matter(
     put back in the end.
 
     Args:
-        handlers: functions with `@inbox_handler`, or `Handler` objects.
-        events: the events, in the order in which they happened.
+        handlers: modules, functions and `Handler` objects, or one of them.
+        events: two or more events, in the order in which they happened.
         engine: as for `assert_effects_once`.
         ignore: patterns of tables, and of `table.column`, that are not compared.
         seed: of the random choice of orders, if there are more than 24.
 
     Raises:
         AssertionError: an order leads to other rows, or to an error; the text names both.
-        ConfigurationError: the engine cannot be used for this.
+        ConfigurationError: the engine cannot be used for this. Or there are fewer events than two, or one that no
+            handler handles.
     """
     __tracebackhide__ = True
-    specs = [each if isinstance(each, Handler) else handler_of(each) for each in handlers]
+    specs = list(specs_of(handlers, "assert_order_does_not_matter"))
+    _refuse_unhandled(specs, events)
     with open_bench(specs[0], None, engine=engine, ignore=ignore) as bench:
         first = tuple(range(len(events)))
         expected = _deliver(bench, specs, events, first)
@@ -54,6 +59,15 @@ def assert_order_does_not_matter(
             lines = difference(expected, _deliver(bench, specs, events, order), varied, extra_only=OUTSIDE)
             if lines:
                 raise AssertionError("\n".join(_report(events, order, lines)))
+
+
+def _refuse_unhandled(handlers: Sequence[Handler], events: Sequence[object]) -> None:
+    if len(events) < 2:
+        raise ConfigurationError(f"{len(events)} events have no other order: give two or more")
+    for event in events:
+        message = event if isinstance(event, Message) else message_of(event)
+        if not any(message.type in handler.message_types for handler in handlers):
+            raise ConfigurationError(f"none of the handlers handles {message.type!r}: give them all")
 
 
 def _report(events: Sequence[object], order: Sequence[int], lines: Sequence[str]) -> Iterator[str]:

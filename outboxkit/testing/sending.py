@@ -18,6 +18,7 @@ from typing import Any
 Answer = Callable[..., Any]
 Answers = Mapping[str, Answer]
 """Functions by `httpx`, `requests` and `mail` that answer instead of the outside world."""
+ANSWERED = ("httpx", "requests", "mail")
 Record = Callable[[str, Any], AbstractContextManager[None]]
 REQUESTS, MAILS = "requests sent", "mails sent"
 KEY_HEADERS = ("idempotency-key", "x-idempotency-key", "webhook-id", "paypal-request-id", "ce-id")

@@ -165,3 +165,12 @@ def test_a_handler_that_fails_is_told_with_its_error(shop: Engine):
     with pytest.raises(AssertionError, match=r"'kit.Fails' failed .* KeyError: 'total'") as caught:
         assert_effects_once(fails, ORDERED, engine=shop)
     assert isinstance(caught.value.__cause__, KeyError)
+
+
+@by_day_on("sqlite")
+def test_arguments_that_would_be_left_out_in_silence_are_refused(shop: Engine):
+    with pytest.raises(ConfigurationError, match=r"'kit\.Add' handles 'Ordered'; the event is 'Booked'"):
+        assert_effects_once(add, ORDERED, engine=shop, others=[Booked(1, "R-1")])
+    with pytest.raises(ConfigurationError, match=r"answers\['smtp'\] is unknown; 'httpx', 'requests', 'mail' are"):
+        assert_effects_once(add, ORDERED, engine=shop, answers={"smtp": print})
+    assert_effects_once(wrong_sum_by_hand, ORDERED, engine=shop, ignore="customers")

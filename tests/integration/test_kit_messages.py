@@ -200,3 +200,14 @@ def test_the_name_of_a_module_is_not_one(session: Session):
         ConfigurationError, match=r"^deliver_all takes modules and functions; 'shop\.handlers' is a name"
     ):
         deliver_all(session, "shop.handlers")  # type: ignore[arg-type]
+
+
+def test_an_event_of_another_type_is_refused(session: Session):
+    with pytest.raises(ConfigurationError, match=r"'kit\.Invoice' handles 'kit\.Placed'; the event is 'kit\.Invoiced'"):
+        deliver(session, invoice, Invoiced(1))
+
+
+async def test_an_async_session_is_told_how(async_engine: AsyncEngine):
+    async with AsyncSession(async_engine) as session:
+        with pytest.raises(TypeError, match=r"await session\.run_sync\(outbox_messages\)$"):
+            outbox_messages(session)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from outboxkit import Retry, event, inbox_handler
+from outboxkit import ConfigurationError, Retry, event, inbox_handler
 from outboxkit.testing import assert_order_does_not_matter
 
 
@@ -93,3 +93,11 @@ def test_the_newest_one_wins_and_a_row_for_each_and_one_that_waits(shop: Engine)
 def test_more_events_than_orders(shop: Engine):
     events = [PriceChanged("lamp", 100 + version, version) for version in range(1, 6)]
     assert_order_does_not_matter([set_price], events, engine=shop, seed=7)
+
+
+def test_events_without_another_order_or_a_handler_are_refused(shop: Engine):
+    with pytest.raises(ConfigurationError, match="1 events have no other order: give two or more"):
+        assert_order_does_not_matter([note], EVENTS[:1], engine=shop)
+    with pytest.raises(ConfigurationError, match="none of the handlers handles 'PriceChanged': give them all"):
+        assert_order_does_not_matter([], EVENTS, engine=shop)
+    assert_order_does_not_matter(note, EVENTS[:2], engine=shop)
