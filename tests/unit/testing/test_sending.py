@@ -25,7 +25,7 @@ class Sent:
         yield
 
     def patched(self, **answers: Any) -> Any:
-        return patched(self.record, lambda _: False, lambda _: None, answers)
+        return patched(self.record, lambda _: False, lambda _: None, lambda _: None, answers)
 
 
 def test_a_body_that_is_a_stream_is_left_alone():
