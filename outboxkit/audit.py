@@ -86,13 +86,13 @@ def record_action(
     """Write the row of an action, in the connection's transaction; returns its number."""
     row = {"action": action, "operator": storable(by)[:NAME_LIMIT], "filter": _json(filter_)}
     values = row | {"counted": count, "outcome": None if result is None else redacted(result)}
-    number: int = connection.execute(statements.audit.insert_action(connection.dialect.name), values).scalar_one()
+    number: int = connection.execute(statements.operations.insert_action(connection.dialect.name), values).scalar_one()
     return number
 
 
 def read_actions(connection: Connection, *, since: datetime, limit: int) -> list[AuditedAction]:
     """The newest actions since this time, at most `limit`."""
-    rows = connection.execute(statements.audit.newest_actions(), {"since": since, "limit": limit})
+    rows = connection.execute(statements.operations.newest_actions(), {"since": since, "limit": limit})
     return [
         AuditedAction(
             *(row.id, row.action, row.operator, _read_filter(row.filter)),
@@ -117,7 +117,7 @@ class RunningAction:
 
     async def count(self, connection: AsyncConnection, more: int) -> None:
         """Add to the row's count, in the connection's transaction."""
-        await connection.execute(statements.audit.count_action(), {"of": self.number, "counted": more})
+        await connection.execute(statements.operations.count_action(), {"of": self.number, "counted": more})
 
 
 @asynccontextmanager
@@ -145,7 +145,7 @@ async def recorded(
 async def _end(engine: AsyncEngine, running: RunningAction) -> None:
     async with engine.begin() as connection:
         outcome = {"of": running.number, "outcome": redacted(running.result), "counted": running.uncounted}
-        await connection.execute(statements.audit.end_action(connection.dialect.name), outcome)
+        await connection.execute(statements.operations.end_action(connection.dialect.name), outcome)
 
 
 def _read_filter(text: str) -> dict[str, Any]:

@@ -5,15 +5,19 @@ SQLAlchemy's result objects would cost more than all other work on such a row.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from functools import cache
+from struct import Struct
 from typing import Any
 
 import psycopg
+from psycopg import DataError
+from psycopg.adapt import Buffer, Loader
+from psycopg.pq import Format
+from psycopg.types.datetime import TimestamptzLoader
 from sqlalchemy import Select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
-
-from outboxkit.moments import read_bounded
 
 Rows = Sequence[tuple[Any, ...]]
 
@@ -86,3 +90,44 @@ async def _errors_of_sqlalchemy(
 @cache
 def _text(statement: Select[Any], dialect: Any) -> str:
     return str(statement.compile(dialect=dialect))
+
+
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+_TIMESTAMPTZ = 1184
+"""The type's number in PostgreSQL's catalogue."""
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+_MICROSECONDS = Struct(">q").unpack
+
+
+class BoundedBinaryLoader(Loader):
+    """Reads the binary format: microseconds since 2000, whatever the session's time zone."""
+
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> datetime:
+        """The moment in UTC."""
+        (microseconds,) = _MICROSECONDS(data)
+        try:
+            return _EPOCH + timedelta(microseconds=microseconds)
+        except OverflowError:
+            return LAST if microseconds > 0 else FIRST
+
+
+class BoundedTextLoader(TimestamptzLoader):
+    """Reads the text format."""
+
+    def load(self, data: Buffer) -> datetime:
+        """The moment in UTC."""
+        try:
+            return super().load(data).astimezone(UTC)
+        except (DataError, OverflowError):
+            text = bytes(data)
+            return FIRST if text.startswith((b"-", b"0001-")) or text.endswith(b"BC") else LAST
+
+
+def read_bounded(driver: Any) -> None:
+    """Make a psycopg connection load timestamps this way. A repeated call costs next to nothing."""
+    adapters = driver.adapters
+    if adapters.get_loader(_TIMESTAMPTZ, Format.BINARY) is not BoundedBinaryLoader:
+        adapters.register_loader(_TIMESTAMPTZ, BoundedBinaryLoader)
+        adapters.register_loader(_TIMESTAMPTZ, BoundedTextLoader)

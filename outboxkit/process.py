@@ -60,7 +60,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     if driver.startswith("sqlite"):
         return _sqlite(target)
     from outboxkit.connections import Connection  # noqa: PLC0415 - psycopg, which SQLite does without
-    from outboxkit.moments import read_bounded  # noqa: PLC0415
+    from outboxkit.driver_rows import read_bounded  # noqa: PLC0415
 
     limits = {option: value for option, value in SILENCE.items() if option not in target.query}
     engine = create_async_engine(

@@ -1,6 +1,6 @@
 """Sessions, slots and prepared transactions that hold back vacuum, or lock the tables, and how to end each."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,11 +10,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import partitions, statements
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
-from outboxkit.doctor.hanging import of_hung_handler
 from outboxkit.doctor.installation import Installation, Thresholds
-from outboxkit.hanging import by_consumer, hanging_runs, is_of_consumer
+from outboxkit.hanging import HangingRun, by_consumer, hanging_runs, is_of_consumer
 from outboxkit.statements import activity
-from outboxkit.wording import number, printable_name, span
+from outboxkit.wording import many, number, printable_name, span
 
 RIGHT = "pg_read_all_stats"
 _WHY = (
@@ -24,6 +23,9 @@ _WHY = (
 _NEVER_AGAIN = "So that no session does this again, limit it for the application's role:"
 _AS_PROBLEM = 10
 """A transaction that is open for so many times the threshold is a problem."""
+
+
+_TIMEOUT = '@inbox_handler("...", timeout=60)'
 
 
 async def check_transactions(installation: Installation) -> AsyncGenerator[Diagnosis]:
@@ -146,7 +148,7 @@ async def check_locks(installation: Installation) -> AsyncGenerator[Diagnosis]:
     """Locks that keep relays, consumers and applications from writing one of the tables."""
     async with installation.database() as connection:
         now = await partitions.clock(connection)
-        rows = (await connection.execute(statements.storage.table_locks())).all()
+        rows = (await connection.execute(statements.doctor.table_locks())).all()
     for row in rows:
         if row.since is None or now - row.since < installation.thresholds.lock:
             continue
@@ -164,7 +166,7 @@ async def check_locks(installation: Installation) -> AsyncGenerator[Diagnosis]:
 async def check_slots(installation: Installation) -> AsyncGenerator[Diagnosis]:
     """Replication slots that nobody reads from."""
     async with installation.database() as connection:
-        rows = (await connection.execute(statements.storage.slots())).all()
+        rows = (await connection.execute(statements.doctor.slots())).all()
     for row in rows:
         name, size = printable_name(row.name), f"{number(int(row.bytes or 0) >> 20)} MB"
         if int(row.bytes or 0) < installation.thresholds.wal_bytes:
@@ -183,3 +185,27 @@ async def check_slots(installation: Installation) -> AsyncGenerator[Diagnosis]:
             cure="Start the slot's reader again. If there is none any more, this gives the slot up:",
             commands=(f"SELECT pg_drop_replication_slot('{name}');",),
         )
+
+
+def of_hung_handler(
+    run: HangingRun, others: Sequence[HangingRun], make: Callable[..., Diagnosis], *, why: str
+) -> Diagnosis:
+    """The finding about a consumer whose transactions are open for long.
+
+    Args:
+        run: one of its runs.
+        others: the other ones.
+        make: `problem` or `warning`.
+        why: what an open transaction does to the database.
+    """
+    more = f" {many(len(others), 'more session')} of that consumer too." if others else ""
+    return make(
+        "handler-hangs",
+        f"{run}: its session, {run.pid}, has a transaction open.{more}",
+        why=f"Its place in the consumer is taken, and later messages of its key wait. {why}",
+        cure="The consumer's log names handler and message: “handler has not ended”. So does the metric "
+        "outboxkit_consumer_longest_run_seconds. Restart that consumer: the message comes again, and nothing of it is "
+        "done twice. Then mend what the handler waits for, and give it a timeout. The last lines free the database at "
+        "once; a handler that waits for something else goes on until the restart:",
+        commands=(_TIMEOUT, *(f"SELECT pg_terminate_backend({each.pid});" for each in (run, *others))),
+    )

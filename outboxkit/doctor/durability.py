@@ -104,7 +104,7 @@ async def check_durability(installation: Installation) -> AsyncGenerator[Diagnos
     async with installation.database() as connection:
         rows = {row.name: row for row in await connection.execute(statements.server.settings())}
         overrides = (await connection.execute(statements.server.overrides())).all()
-        stored = (await connection.execute(statements.storage.dead_rows())).all()
+        stored = (await connection.execute(statements.doctor.dead_rows())).all()
     if rows["fsync"].setting == "off":
         yield problem(
             "fsync-off",

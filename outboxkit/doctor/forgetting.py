@@ -11,7 +11,6 @@ from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.errors import ConfigurationError
 from outboxkit.settings import Settings
-from outboxkit.statements import overdue
 from outboxkit.statements.partitions import PartitionedTable
 from outboxkit.wording import span
 
@@ -89,22 +88,22 @@ async def _oldest(
     """For each kind of row how long its retention is over; less than nothing if it is not."""
     forget = window.forget_before(now, retention=settings.inbox_retention, skew=window.CLOCK_SKEW)
     if has_server:
-        moment = (await connection.execute(overdue.oldest_unplaced(connection.dialect.name))).scalar_one()
+        moment = (await connection.execute(statements.doctor.oldest_unplaced(connection.dialect.name))).scalar_one()
         days = await _days_of(connection, partitions.INBOX)
         ends = [datetime.combine(day + partitions.DAY, datetime.min.time(), forget.tzinfo) for day in days]
         first = min([*ends, *([] if moment is None else [moment])], default=None)
         if first is not None:
             yield "inbox rows", forget - first
     for name, statement, before in (
-        ("effects", overdue.oldest_effect(), forget),
-        ("idempotency keys", overdue.oldest_request(), now),
+        ("effects", statements.doctor.oldest_effect(), forget),
+        ("idempotency keys", statements.doctor.oldest_request(), now),
         ("published messages", statements.status.oldest_published(), _ago(now, settings.published_retention)),
     ):
         moment = None if before is None else (await connection.execute(statement)).scalar_one()
         if moment is not None and before is not None:
             yield name, before - moment
     before = _ago(now, settings.dead_retention)
-    letter = (await connection.execute(overdue.first_dead_letter())).one_or_none()
+    letter = (await connection.execute(statements.doctor.first_dead_letter())).one_or_none()
     if before is not None and letter is not None and not letter.parked:
         yield "dead letters", before - letter.dead_at
 

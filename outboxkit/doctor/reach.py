@@ -108,7 +108,7 @@ async def check_tables(installation: Installation) -> AsyncGenerator[Diagnosis]:
             return
         homes: list[tuple[str, bool]] = []
         if is_server(connection.dialect.name):
-            homes = [(row.schema, row.is_used) for row in await connection.execute(statements.storage.homes())]
+            homes = [(row.schema, row.is_used) for row in await connection.execute(statements.doctor.homes())]
         for finding in _of_version(version, homes):
             yield finding
         if version == schema.NEEDED:

@@ -20,7 +20,7 @@ async def check_vacuum(installation: Installation) -> AsyncGenerator[Diagnosis]:
     async with installation.database() as connection:
         now = await partitions.clock(connection)
         settings = {row.name: row.setting for row in await connection.execute(statements.server.settings())}
-        tables = (await connection.execute(statements.storage.dead_rows())).all()
+        tables = (await connection.execute(statements.doctor.dead_rows())).all()
     why = "A relay deletes every row that it has published. Without vacuum the outbox grows for ever and slows down."
     for name in ("autovacuum", "track_counts"):
         if settings[name] == "off":
@@ -56,7 +56,7 @@ async def check_vacuum(installation: Installation) -> AsyncGenerator[Diagnosis]:
 async def check_indexes(installation: Installation) -> AsyncGenerator[Diagnosis]:
     """Indexes that PostgreSQL does not use."""
     async with installation.database() as connection:
-        rows = (await connection.execute(statements.storage.invalid_indexes())).all()
+        rows = (await connection.execute(statements.doctor.invalid_indexes())).all()
     for row in rows:
         yield problem(
             "index-invalid",
@@ -70,8 +70,8 @@ async def check_indexes(installation: Installation) -> AsyncGenerator[Diagnosis]
 async def check_numbers(installation: Installation) -> AsyncGenerator[Diagnosis]:
     """The numbers of transactions and of identity columns that are left."""
     async with installation.database() as connection:
-        ages = (await connection.execute(statements.storage.oldest_ids())).one()
-        columns = (await connection.execute(statements.storage.ids_left())).all()
+        ages = (await connection.execute(statements.doctor.oldest_ids())).one()
+        columns = (await connection.execute(statements.doctor.ids_left())).all()
     limit = installation.thresholds.transaction_ids
     for kind, age in (("transaction", ages.transactions), ("multixact", ages.multixacts)):
         if age < limit:

@@ -16,7 +16,7 @@ from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY as PAUSED_RELAY
 from outboxkit.pauses import read_pauses
-from outboxkit.statements import activity, lives, overdue, status
+from outboxkit.statements import activity, doctor, lives, status
 from outboxkit.wording import COUNTED, Count, many, printable_name, span
 
 LIMIT = {"limit": COUNTED + 1}
@@ -197,7 +197,7 @@ async def check_dead_letters(installation: Installation) -> AsyncGenerator[Diagn
     async with installation.database() as connection:
         now = await partitions.clock(connection)
         open_ = (await connection.execute(status.dead_open(), LIMIT)).all()
-        oldest = (await connection.execute(overdue.oldest_dead())).one_or_none()
+        oldest = (await connection.execute(doctor.oldest_dead())).one_or_none()
         parked = [row async for row in _parked(connection)]
     for finding in (*_of_parked(parked), *_of_open(open_, oldest, now, installation)):
         yield finding

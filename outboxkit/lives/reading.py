@@ -8,9 +8,8 @@ from sqlalchemy import Connection, RowMapping
 
 from outboxkit import schema
 from outboxkit.hanging import long_runs
-from outboxkit.lives.clue import MOST, Clue
+from outboxkit.lives.clue import MOST, Clue, take_crashes, take_handled, take_letter, take_waiting
 from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
-from outboxkit.lives.rows import take_crashes, take_handled, take_letter, take_waiting
 from outboxkit.lives.searching import search
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY, read_pauses

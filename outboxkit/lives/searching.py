@@ -8,9 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select
 
-from outboxkit.lives.clue import Clue
+from outboxkit.lives.clue import Clue, take_kept, take_letter, take_waiting
 from outboxkit.lives.entries import Archive
-from outboxkit.lives.rows import take_kept, take_letter, take_waiting
 from outboxkit.statements import lives as statements
 from outboxkit.tables import LAST_MOMENT
 

@@ -10,8 +10,7 @@ from outboxkit.errors import EncodeError
 from outboxkit.events import is_event
 from outboxkit.message import Message
 from outboxkit.outbox.drafts import Drafts, Options, check_options
-from outboxkit.outbox.pending import wait_for_flush, writing_connection
-from outboxkit.outbox.uncommitted import UncommittedMessages
+from outboxkit.outbox.pending import UncommittedMessages, wait_for_flush, writing_connection
 from outboxkit.transaction import AnySession, session_of
 
 __all__ = ["AnySession", "Options", "UncommittedMessages", "add", "add_all", "cancel"]

@@ -85,7 +85,7 @@ def pause_process(
         raise ConfigurationError("why is empty: a reason is needed, for those who find the pause")
     operator, reason = audit.who(connection, by), audit.redacted(why.strip())
     row = {"process": process, "name": name, "lasts": lasts, "why": reason, "paused_by": operator}
-    statement = statements.pauses.begin_pause(connection.dialect.name)
+    statement = statements.operations.begin_pause(connection.dialect.name)
     begun = pause_of(connection.execute(statement, row).one())
     filter_ = where(process, name) | {"why": reason} | ({} if lasts is None else {"until": begun.until})
     audit.record_action(connection, "pause", filter_, by=operator, count=1, result=audit.DONE)
@@ -94,7 +94,7 @@ def pause_process(
 
 def resume_process(connection: Connection, process: str, name: str, *, by: str | None = None) -> Pause | None:
     """End a pause, in the connection's transaction; returns it, or None if there was none."""
-    statement = statements.pauses.end_pause(connection.dialect.name)
+    statement = statements.operations.end_pause(connection.dialect.name)
     row = connection.execute(statement, {"process": process, "name": name}).one_or_none()
     ended = pause_of(row) if row is not None and row.was_active else None
     count, result = (0, "was not paused") if ended is None else (1, audit.DONE)
@@ -105,7 +105,7 @@ def resume_process(connection: Connection, process: str, name: str, *, by: str |
 
 def read_pauses(connection: Connection) -> tuple[Pause, ...]:
     """All pauses of now."""
-    rows = connection.execute(statements.pauses.active_pauses(connection.dialect.name))
+    rows = connection.execute(statements.operations.active_pauses(connection.dialect.name))
     return tuple(pause_of(row) for row in rows)
 
 

@@ -62,7 +62,7 @@ class PauseWatch:
         self.rested_at, self.is_resting = 0.0, False
         self._engine = engine
         self._ours = {"process": process, "name": name}
-        self._statement = statements.pauses.current_pause(engine.dialect.name)
+        self._statement = statements.operations.current_pause(engine.dialect.name)
         self._begun, self._ended = asyncio.Event(), asyncio.Event()
         self._ended.set()
         self._looking: asyncio.Task[None] | None = None

@@ -5,9 +5,11 @@ memory does not grow with their number.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Row
@@ -16,7 +18,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import partitions, schema, urls
 from outboxkit.driver_rows import pages
 from outboxkit.lives.reading import registered_handlers
-from outboxkit.reconciliation.merging import Compared, Pair, compare
 from outboxkit.reconciliation.result import HandlerTally, Reconciled, Terms
 from outboxkit.reconciliation.takers import Takers, takers_of
 from outboxkit.statements import reconciliation as statements
@@ -30,6 +31,31 @@ PAGE = 5_000
 MOST_QUEUES = 1_000
 
 Begin = Callable[[Reconciled], None]
+
+
+KeptId = tuple[str, str, str | None, bool]
+"""A kept message: its id, its type, the one queue that it is for, and whether it may be in flight."""
+
+
+Pair = tuple[str, str]
+"""A message's id, and a handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The comparison of a page.
+
+    Attributes:
+        count: its kept messages.
+        expected: the number of messages that each handler takes.
+        left: those that it has not handled, and whether each may be in flight; in the order of the ids.
+        without_handler: messages of each type that no handler takes.
+    """
+
+    count: int
+    expected: Counter[str]
+    left: dict[Pair, bool]
+    without_handler: Counter[str]
 
 
 class Reconciliation:
@@ -169,3 +195,48 @@ async def _opened(stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection
 
 def _snapshot(engine: AsyncEngine) -> AsyncEngine:
     return engine.execution_options(**SNAPSHOT) if is_server(engine.dialect.name) else engine
+
+
+async def compare(
+    messages: AsyncIterator[Sequence[KeptId]], rows: AsyncIterator[Sequence[Pair]], takers: Takers
+) -> AsyncGenerator[Compared]:
+    """Compare the two, page by page; of each stream, no more than a page is in memory.
+
+    A message that is there twice, because it was published twice, counts once.
+
+    Args:
+        messages: pages of kept messages, none of them empty, in the order of the ids by their code points.
+        rows: pages of inbox rows, the same.
+        takers: the handlers of each type.
+    """
+    done: Sequence[Pair] = ()
+    async for page in _with_whole_ids(messages):
+        expected = {(id_, name): young for id_, type_, queue, young in page for name in takers[type_, queue]}
+        counted, last = Counter(map(itemgetter(1), expected)), page[-1][0]
+        while True:
+            for pair in done:
+                expected.pop(pair, None)
+            if done and done[-1][0] > last:
+                break
+            try:
+                done = await anext(rows)
+            except StopAsyncIteration:  # anext(rows, ()) fails with the pages of some drivers
+                done = ()
+                break
+        idle = Counter(type_ for _, type_, queue, _ in page if not takers[type_, queue])
+        yield Compared(len(page), counted, expected, idle)
+
+
+async def _with_whole_ids(pages: AsyncIterator[Sequence[KeptId]]) -> AsyncIterator[list[KeptId]]:
+    """The same rows, in pages of which none ends between two rows of one id."""
+    rows: list[KeptId] = []
+    async for page in pages:
+        rows += page
+        last, end = rows[-1][0], len(rows) - 1
+        while end and rows[end - 1][0] == last:
+            end -= 1
+        if end:
+            yield rows[:end]
+            rows = rows[end:]
+    if rows:
+        yield rows

@@ -15,8 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import statements
 from outboxkit.driver_rows import fetch
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.relay.order import BatchPlan, ContendedKeys, Predecessors, plan_batch
-from outboxkit.relay.rows import ClaimedRow, read_claimed
+from outboxkit.relay.order import BatchPlan, ClaimedRow, ContendedKeys, Predecessors, plan_batch, read_claimed
 from outboxkit.statements.dialects import has_one_writer, is_server
 
 

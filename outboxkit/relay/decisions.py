@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 from outboxkit import ids
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.message import NAME_LIMIT, Message, changed, storable
-from outboxkit.relay.order import BatchPlan
-from outboxkit.relay.rows import ClaimedRow
+from outboxkit.relay.order import BatchPlan, ClaimedRow
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 

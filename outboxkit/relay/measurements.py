@@ -8,7 +8,7 @@ from datetime import datetime
 
 from outboxkit.brokers import Publisher, Verdict, system_of
 from outboxkit.relay.decisions import Reason, Settlement
-from outboxkit.relay.rows import ClaimedRow
+from outboxkit.relay.order import ClaimedRow
 from outboxkit.telemetry import catalogue, metrics
 
 SAMPLE = 16

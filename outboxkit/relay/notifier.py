@@ -24,8 +24,8 @@ from sqlalchemy import Executable, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from outboxkit.driver_rows import read_bounded
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.moments import read_bounded
 from outboxkit.outage import Clock, jittered, pause, utc_now
 from outboxkit.statements import notifier as statements
 

@@ -1,16 +1,40 @@
-"""Order by key: which claimed rows may go, and which wait for an earlier message of their key. Pure.
+"""Claimed rows and their order by key: which may go, and which wait for an earlier message of their key. Pure.
 
 Keys that keep blocking claims are left out of the next ones for a moment.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from outboxkit.relay.rows import ClaimedRow
+from outboxkit.envelope import from_claimed
+from outboxkit.message import Message
 from outboxkit.tables import PARKED
+
+
+@dataclass(slots=True, eq=False)
+class ClaimedRow:
+    """An outbox row that this relay holds locked. `unreadable` is the reason for which it cannot be published."""
+
+    position: int
+    attempts: int
+    message: Message
+    expires_at: datetime | None = None
+    discard_unroutable: bool = False
+    due_at: datetime | None = None
+    reply: str | None = None
+    unreadable: str | None = None
+
+
+def read_claimed(rows: Iterable[tuple[Any, ...]]) -> list[ClaimedRow]:
+    """Rows from tuples, in the order of `statements.claim.CLAIMED`."""
+    batch = []
+    for position, attempts, *values, expires_at, discard, due_at, reply in rows:
+        message, unreadable = from_claimed(values)
+        batch.append(ClaimedRow(position, attempts, message, expires_at, discard, due_at, reply, unreadable))
+    return batch
 
 
 class Predecessors(NamedTuple):

@@ -14,7 +14,7 @@ from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line, first_line_of
 from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.outage import is_unexpected
-from outboxkit.relay.rows import ClaimedRow
+from outboxkit.relay.order import ClaimedRow
 from outboxkit.telemetry import tracing
 
 LONGEST_AFTER = timedelta(days=365)

@@ -35,7 +35,7 @@ from outboxkit.tables import dead_letter, outbox
 CLAIMED = tuple(
     outbox.c[name] for name in ("position", "attempts", *COLUMNS, "expires_at", "discard_unroutable", "due_at", "reply")
 )
-"""The columns of a claimed row, in the order in which `outboxkit.relay.rows` reads them."""
+"""The columns of a claimed row, in the order in which `outboxkit.relay.order` reads them."""
 
 _NOW = bindparam("now", type_=outbox.c.due_at.type)
 _FLOOR = bindparam("floor", type_=BigInteger)

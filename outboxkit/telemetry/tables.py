@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import engines
 from outboxkit.errors import ConfigurationError
 from outboxkit.sqlstates import sqlstate_of
-from outboxkit.statements import activity, partitions, pauses, status
+from outboxkit.statements import activity, operations, partitions, status
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.catalogue import Metric
@@ -131,7 +131,7 @@ def _parked_keys(connection: Connection, _: datetime) -> Readings:
 
 
 def _pauses(connection: Connection, now: datetime) -> Readings:
-    rows = connection.execute(pauses.active_pauses(connection.dialect.name)).all()
+    rows = connection.execute(operations.active_pauses(connection.dialect.name)).all()
     ages = list[Reading]()
     for row in rows:
         names = {"destination": "", "queue": "", "destination" if row.process == "relay" else "queue": row.name}

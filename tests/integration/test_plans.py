@@ -114,19 +114,23 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
         {f"at_{name}": value for name, value in COUNTED.items()},
         {ATTEMPT},
     ),
-    "pauses.current_pause": (
-        statements.pauses.current_pause("postgresql"),
+    "operations.current_pause": (
+        statements.operations.current_pause("postgresql"),
         {"process": "consumer", "name": "q7"},
         {"outboxkit_pause_pkey"},
     ),
-    "pauses.end_pause": (
-        statements.pauses.end_pause("postgresql"),
+    "operations.end_pause": (
+        statements.operations.end_pause("postgresql"),
         {"process": "consumer", "name": "q7"},
         {"outboxkit_pause_pkey"},
     ),
-    "audit.count_action": (statements.audit.count_action(), {"of": 7, "counted": 1}, {"outboxkit_audit_pkey"}),
-    "audit.newest_actions": (
-        statements.audit.newest_actions(),
+    "operations.count_action": (
+        statements.operations.count_action(),
+        {"of": 7, "counted": 1},
+        {"outboxkit_audit_pkey"},
+    ),
+    "operations.newest_actions": (
+        statements.operations.newest_actions(),
         {"since": NOW - timedelta(days=7), "limit": 50},
         {"outboxkit_audit_started"},
     ),

@@ -112,10 +112,10 @@ def test_rows_are_counted_up_to_the_limit(large: Engine) -> None:
 
 
 def oldest_unplaced() -> Any:
-    return statements.overdue.oldest_unplaced("postgresql")
+    return statements.doctor.oldest_unplaced("postgresql")
 
 
-oldest_unplaced.__doc__ = statements.overdue.oldest_unplaced.__doc__
+oldest_unplaced.__doc__ = statements.doctor.oldest_unplaced.__doc__
 READS: dict[str, Callable[[], Any]] = {
     function.__name__: function
     for function in (
@@ -136,13 +136,13 @@ READS: dict[str, Callable[[], Any]] = {
         statements.status.oldest_published,
         statements.status.count_remembered,
         statements.status.unknown_effects,
-        statements.broker.oldest_by_route,
-        statements.broker.newest_error,
+        statements.doctor.oldest_by_route,
+        statements.doctor.newest_error,
         statements.status.failing,
-        statements.overdue.oldest_dead,
-        statements.overdue.first_dead_letter,
-        statements.overdue.oldest_effect,
-        statements.overdue.oldest_request,
+        statements.doctor.oldest_dead,
+        statements.doctor.first_dead_letter,
+        statements.doctor.oldest_effect,
+        statements.doctor.oldest_request,
         oldest_unplaced,
     )
 }

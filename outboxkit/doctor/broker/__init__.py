@@ -21,7 +21,7 @@ from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import CONSUMER, read_pauses
 from outboxkit.statements import activity
-from outboxkit.statements import broker as statements
+from outboxkit.statements import doctor as statements
 
 COUNTED = 10_000
 """Rows of the outbox, and dead letters, that are looked at."""

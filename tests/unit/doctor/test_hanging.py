@@ -1,7 +1,7 @@
 """The finding about handlers that do not end, from what the database knows of their consumer."""
 
+from outboxkit.doctor.activity import of_hung_handler
 from outboxkit.doctor.diagnosis import problem
-from outboxkit.doctor.hanging import of_hung_handler
 from outboxkit.hanging import HangingRun
 
 RUN = HangingRun("billing", ("SendReceipt",), "m-1", 360, 7)

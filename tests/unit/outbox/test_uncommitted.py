@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit import outbox, tables
 from outboxkit.outbox import UncommittedMessages
-from outboxkit.outbox.uncommitted import _seen
+from outboxkit.outbox.pending import _seen
 from tests.unit.shop import OrderConfirmed, count
 
 pytestmark = pytest.mark.filterwarnings("error")  # which pyproject.toml makes an exception of

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.reconciliation.merging import Compared, KeptId, Pair, compare
+from outboxkit.reconciliation import Compared, KeptId, Pair, compare
 from outboxkit.reconciliation.takers import Taker, Takers
 
 TAKERS = Takers(

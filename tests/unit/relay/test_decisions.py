@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.relay.decisions import BACKOFFS, TOO_LATE, Reason, RelayPolicy, Settlement, add_plan, settle
-from outboxkit.relay.order import BatchPlan
-from outboxkit.relay.rows import ClaimedRow
+from outboxkit.relay.order import BatchPlan, ClaimedRow
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
 from tests.unit.shop import NOW, message

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.relay.order import BatchPlan, Predecessors, drop_behind, plan_batch
-from outboxkit.relay.rows import ClaimedRow
+from outboxkit.relay.order import BatchPlan, ClaimedRow, Predecessors, drop_behind, plan_batch
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench
 from tests.unit.shop import NOW, message

@@ -10,7 +10,7 @@ from outboxkit import ids
 from outboxkit.brokers import Answer
 from outboxkit.message import FIELDS, Message
 from outboxkit.relay.decisions import Reply, reply_to
-from outboxkit.relay.rows import ClaimedRow
+from outboxkit.relay.order import ClaimedRow
 from tests.unit.shop import NOW, message
 
 LATER = NOW + timedelta(minutes=1)

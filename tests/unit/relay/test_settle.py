@@ -10,7 +10,7 @@ from outboxkit import ids, tables
 from outboxkit.brokers import Answer
 from outboxkit.relay.claim import ClaimedBatch, Claimer
 from outboxkit.relay.decisions import Dead, FailedRow, Reason, Reply, Settlement, reply_to
-from outboxkit.relay.rows import ClaimedRow
+from outboxkit.relay.order import ClaimedRow
 from outboxkit.relay.settle import SettlementWriter
 from outboxkit.tables import PARKED
 from tests.unit.relay.conftest import SECOND, Bench

@@ -1,6 +1,80 @@
-"""Statements about outboxkit's tables as PostgreSQL keeps them, for `outboxkit doctor`. They read catalogs alone."""
+"""Statements of `outboxkit doctor` alone: what waits for the broker, what should be gone, and what catalogs tell."""
 
-from sqlalchemy import TextClause, text
+from typing import Any
+
+from sqlalchemy import Integer, Select, String, TextClause, bindparam, column, func, literal_column, select, table, text
+
+from outboxkit.statements.dialects import unplaced_rows
+from outboxkit.tables import UtcDateTime, dead_letter, effect, handler, idempotency, inbox, outbox
+
+_LIMIT = bindparam("limit", type_=Integer)
+
+
+def oldest_by_route() -> Select[Any]:
+    """The routing keys of the `limit` rows with the lowest positions, and how many rows have each.
+
+    Of a destination, and without rows that need no queue or are for one alone. Parameters: destination, limit. Index:
+    the primary key. Locks: none.
+    """
+    key = func.coalesce(outbox.c.topic, outbox.c.type).label("key")
+    columns = (key, outbox.c.destination, outbox.c.queue, outbox.c.discard_unroutable)
+    first = select(*columns).order_by(outbox.c.position).limit(_LIMIT).subquery("first")
+    is_ours = first.c.destination == bindparam("destination", type_=String)
+    routed = (is_ours, first.c.queue.is_(None), ~first.c.discard_unroutable)
+    return select(first.c.key, func.count().label("rows")).where(*routed).group_by(first.c.key)
+
+
+def seen_queues() -> Select[str, str | None]:
+    """The queues of consumers that were seen since a moment, with the types of each of their handlers as JSON.
+
+    Parameters: seen_since. Index: none, the table has a row for each queue and handler. Locks: none.
+    """
+    seen = handler.c.last_seen >= bindparam("seen_since", type_=handler.c.last_seen.type)
+    return select(handler.c.queue, handler.c.types).where(seen).order_by(handler.c.queue, handler.c.handler)
+
+
+def newest_error() -> Select[str]:
+    """The newest error with this `text` among the `limit` newest open dead letters.
+
+    Parameters: limit, text. Index: outboxkit_dead_letter_open, from its end. Locks: none.
+    """
+    is_open = dead_letter.c.resolution.is_(None)
+    newest = select(dead_letter.c.id, dead_letter.c.error).where(is_open).order_by(dead_letter.c.id.desc())
+    first = newest.limit(_LIMIT).subquery("first")
+    has_text = first.c.error.contains(bindparam("text", type_=String))
+    return select(first.c.error).where(has_text).order_by(first.c.id.desc()).limit(literal_column("1"))
+
+
+def oldest_unplaced(dialect: str) -> Select[Any]:
+    """When the oldest inbox row that is in no day's partition was processed.
+
+    Index: outboxkit_inbox_processed on PostgreSQL; none on SQLite. Locks: none.
+    """
+    rows = table(unplaced_rows(dialect, inbox), column("processed_at", UtcDateTime))
+    return select(func.min(rows.c.processed_at))
+
+
+def oldest_request() -> Select[Any]:
+    """When the first idempotency key expires, or expired. Index: outboxkit_idempotency_expires. Locks: none."""
+    return select(func.min(idempotency.c.expires_at))
+
+
+def oldest_effect() -> Select[Any]:
+    """When the oldest effect was started. Index: outboxkit_effect_started. Locks: none."""
+    return select(func.min(effect.c.started_at))
+
+
+def first_dead_letter() -> Select[Any]:
+    """When the dead letter with the lowest id died, and whether it parks a key. Index: the primary key. Locks: none."""
+    return select(dead_letter.c.dead_at, dead_letter.c.parked).order_by(dead_letter.c.id).limit(literal_column("1"))
+
+
+def oldest_dead() -> Select[Any]:
+    """The open dead letter with the lowest id. Index: outboxkit_dead_letter_open. Locks: none."""
+    columns = (dead_letter.c.id, dead_letter.c.dead_at, dead_letter.c.type, dead_letter.c.error)
+    is_open = dead_letter.c.resolution.is_(None)
+    return select(*columns).where(is_open).order_by(dead_letter.c.id).limit(literal_column("1"))
+
 
 _GROWING = ("outbox", "inbox", "dead_letter", "published", "idempotency", "effect", "attempt")
 _ROOTS = ", ".join(f"(to_regclass('outboxkit_{name}'))" for name in _GROWING)

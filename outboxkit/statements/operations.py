@@ -1,12 +1,67 @@
-"""Pauses: relays and consumers that operators hold, each until a time or until it is resumed."""
+"""Statements about what operators do: the audit trail, and the pauses of relays and consumers."""
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, case, delete, func, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Update,
+    bindparam,
+    case,
+    delete,
+    func,
+    literal,
+    null,
+    select,
+    update,
+)
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
 
 from outboxkit.statements.dialects import insert_into, interval, statement_time
-from outboxkit.tables import LAST_MOMENT, UtcDateTime, pause
+from outboxkit.tables import LAST_MOMENT, UtcDateTime, audit, pause
+
+_RESULT = bindparam("outcome", type_=audit.c.result.type)
+_COUNTED = bindparam("counted", type_=BigInteger)
+
+
+def insert_action(dialect: str) -> ReturningInsert[Any]:
+    """Write the row of an action; returns its id. With an outcome the action has ended, without one it begins.
+
+    Parameters: action, operator, filter, counted, outcome (may be null). Index: none. Locks: the new row.
+    """
+    now = statement_time(dialect)
+    texts = {name: bindparam(name, type_=audit.c[name].type) for name in ("action", "operator", "filter")}
+    moments = {"started_at": now, "ended_at": case((_RESULT.is_not(None), now), else_=null())}
+    values = texts | moments | {"affected": _COUNTED, "result": _RESULT}
+    statement: ReturningInsert[Any] = insert_into(dialect, audit).values(values).returning(audit.c.id)
+    return statement
+
+
+def count_action() -> Update:
+    """Add to the count of a running action. Parameters: of, counted. Index: the primary key. Locks: the row."""
+    return update(audit).where(_is_of()).values(affected=audit.c.affected + _COUNTED)
+
+
+def end_action(dialect: str) -> Update:
+    """Write the outcome of an action, and add to its count.
+
+    Parameters: of, outcome, counted. Index: the primary key. Locks: the row.
+    """
+    affected = audit.c.affected + _COUNTED
+    return update(audit).where(_is_of()).values(ended_at=statement_time(dialect), result=_RESULT, affected=affected)
+
+
+def newest_actions() -> Select[Any]:
+    """The newest actions, since a time. Parameters: since, limit. Index: outboxkit_audit_started. Locks: none."""
+    newest = (audit.c.started_at.desc(), audit.c.id.desc())
+    since = audit.c.started_at >= bindparam("since", type_=UtcDateTime)
+    return select(audit).where(since).order_by(*newest).limit(bindparam("limit", type_=BigInteger))
+
+
+def _is_of() -> Any:
+    return audit.c.id == bindparam("of", type_=BigInteger)
+
 
 _PROCESS, _NAME = bindparam("process", type_=pause.c.process.type), bindparam("name", type_=pause.c.name.type)
 _NEVER = literal(LAST_MOMENT, UtcDateTime)
