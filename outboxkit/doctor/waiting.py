@@ -1,8 +1,9 @@
 """Messages that wait: without a relay, behind failures, behind dead letters; and calls with an unknown result."""
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
 from shlex import quote
 from typing import Any
 
@@ -10,7 +11,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import partitions, process
-from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.doctor.diagnosis import Diagnosis, Severity, note, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
@@ -22,8 +23,15 @@ from outboxkit.wording import COUNTED, Count, many, printable_name, span
 LIMIT = {"limit": COUNTED + 1}
 MOST_DESTINATIONS = 100
 RELAY = "outboxkit relay"
+NO_RELAY = note(
+    "relay-none",
+    "No relay is connected to this database; no message waits for one.",
+    cure="It is needed as soon as a message is added:",
+    commands=(RELAY,),
+)
 _TOP, _MOST_TYPES = 3, 5
 _LAST = 2**63 - 1
+_AGE = attrgetter("oldest")
 _LONGEST_ERROR = 200
 _MOST_ALONE = 10
 _UNPUBLISHED = "What the application has committed reaches nobody else. Nothing is lost: a relay publishes it later."
@@ -57,12 +65,8 @@ async def check_relays(installation: Installation) -> AsyncGenerator[Diagnosis]:
     if alone:
         yield _of_alone(alone, names)
     if names == [] and not late:
-        yield note(
-            "relay-none",
-            "No relay is connected to this database; no message waits for one.",
-            cure="It is needed as soon as a message is added:",
-            commands=("outboxkit relay",),
-        )
+        fresh = [each for each in backlogs if each.destination not in paused]
+        yield replace(_of_late(max(fresh, key=_AGE), names), severity=Severity.WARNING) if fresh else NO_RELAY
 
 
 async def check_pauses(installation: Installation) -> AsyncGenerator[Diagnosis]:
@@ -136,7 +140,7 @@ def _of_late(backlog: Backlog, names: Sequence[str] | None) -> Diagnosis:
 
 def _of_alone(backlogs: Sequence[Backlog], names: Sequence[str] | None) -> Diagnosis:
     """The finding about all destinations without a relay, those first whose messages wait for longest."""
-    ordered = sorted(backlogs, key=lambda backlog: -backlog.oldest)
+    ordered = sorted(backlogs, key=_AGE, reverse=True)
     shown, more = ordered[:_MOST_ALONE], len(ordered) - _MOST_ALONE
     waits = "; ".join(_waits(each) for each in shown) + (f"; and {many(more, 'other destination')}" if more > 0 else "")
     relay = "a relay for it" if len(ordered) == 1 else "a relay for them"

@@ -43,6 +43,14 @@ def test_a_relay_that_nobody_runs(postgresql_url: str) -> None:
     assert finding.what.startswith("1 message could go now, and the oldest waits for 2 h 0 min, and no session")
 
 
+def test_a_message_that_was_just_added_waits_for_a_relay(postgresql_url: str) -> None:
+    add(postgresql_url)
+    patient = Thresholds(waiting=timedelta(days=1))
+    (finding,) = look(postgresql_url, waiting.check_relays, thresholds=patient)
+    assert (finding.code, finding.severity, finding.commands) == ("relay-missing", "warning", ("outboxkit relay",))
+    assert finding.what.endswith("and no session of a relay for it is connected.")
+
+
 def test_a_relay_that_does_not_get_on(postgresql_url: str) -> None:
     add(postgresql_url)
     with connected(postgresql_url, name="outboxkit relay"):
