@@ -1,4 +1,4 @@
-"""Exceptions as text for people: one line, or a traceback. Bounded, and without SQL and its parameters. Pure.
+"""Exceptions and paths of code as text for people: one line, or a traceback. Bounded, without SQL and its values. Pure.
 
 Nothing here raises, whatever the exception is, even if its `__str__` does.
 """
@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import get_origin
 
 from outboxkit.sqlstates import ATTRIBUTES, DATA_EXCEPTION
 
@@ -164,3 +165,14 @@ def _from_handler(raised: object) -> TracebackType | None:
     while inner is not None and inner.tb_next is not None and "sqlalchemy" in inner.tb_frame.f_code.co_filename:
         inner = inner.tb_next
     return inner or whole
+
+
+def path_of(named: object) -> str:
+    """The dotted path of a function, a class, or an object of a class without a name of its own."""
+    if get_origin(named) is not None:  # `Annotated[Clock, "utc"]` has the name `Annotated`
+        return printable(repr(named), 200)
+    name = getattr(named, "__qualname__", None)
+    if not isinstance(name, str):
+        return printable(repr(named), 200)
+    module = getattr(named, "__module__", None)
+    return name if module in (None, "builtins") else f"{module}.{name}"

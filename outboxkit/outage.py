@@ -31,6 +31,7 @@ __all__ = [
     "check_engine_driver",
     "is_unexpected",
     "jittered",
+    "keep_to_rate",
     "pause",
     "utc_now",
     "what_is_away",
@@ -209,6 +210,14 @@ async def pause(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.slee
     finally:
         sleeping.cancel()
         stopping.cancel()
+
+
+async def keep_to_rate(
+    rate: float | None, count: int, seconds: float, stop: asyncio.Event, sleep: Sleep = asyncio.sleep
+) -> None:
+    """Pause if `count` rows in so many seconds are more than `rate` a second allows. None allows any number."""
+    if rate is not None and (early := count / rate - seconds) > 0:
+        await pause(stop, early, sleep)
 
 
 class _Stopped(stop_base):

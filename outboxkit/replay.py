@@ -16,7 +16,7 @@ from outboxkit.brokers import Publisher, Receipt, Verdict, reserved, system_of
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message, changed
-from outboxkit.outage import Outage, Sleep, pause
+from outboxkit.outage import Outage, Sleep, keep_to_rate
 from outboxkit.statements.dialects import is_server
 from outboxkit.telemetry import tracing
 
@@ -191,7 +191,7 @@ class Replayer:
                 )
                 break
             progress(done)
-            await self._throttle(done.count, started, stop)
+            await keep_to_rate(self._rate, done.count, self._monotonic() - started, stop, self._sleep)
 
     async def _settled(self, connection: AsyncConnection) -> None:
         """Wait for the relays that are settling at this moment: their rows are dated before their commits.
@@ -267,12 +267,6 @@ class Replayer:
             if receipt.verdict is Verdict.UNKNOWN:
                 raise BrokerUnavailable(receipt.reason or "the broker did not answer")
         return receipts
-
-    async def _throttle(self, count: int, started: float, stop: asyncio.Event) -> None:
-        if self._rate is not None:
-            early = started + count / self._rate - self._monotonic()
-            if early > 0:
-                await pause(stop, early, self._sleep)
 
 
 def _confirmed(receipts: Sequence[Receipt]) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from outboxkit import codec
 from outboxkit.errors import ConfigurationError, DecodeError, EncodeError, NewerVersion
 from outboxkit.events import Declaration, declaration_of
-from outboxkit.failures import first_line, printable
+from outboxkit.failures import first_line, path_of, printable
 from outboxkit.message import Message, is_storable_name, is_version
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
@@ -82,13 +82,13 @@ def chain_of(cls: type) -> tuple[Upcast, ...]:
             continue
         if steps.setdefault(step.version, function) is not function:
             raise ConfigurationError(
-                f"two upcasts take version {step.version} of {declaration.name!r}: {_path(steps[step.version])} and "
-                f"{_path(function)}. Keep one of them"
+                f"two upcasts take version {step.version} of {declaration.name!r}: {path_of(steps[step.version])} and "
+                f"{path_of(function)}. Keep one of them"
             )
     beyond = next((version for version in sorted(steps) if version >= declaration.version), None)
     if beyond is not None:
         raise ConfigurationError(
-            f"{_path(steps[beyond])} makes version {beyond + 1} of {declaration.name!r}, and {cls.__qualname__} has "
+            f"{path_of(steps[beyond])} makes version {beyond + 1} of {declaration.name!r}, and {cls.__qualname__} has "
             f"version {declaration.version}: write @event({declaration.name!r}, version={beyond + 1})"
         )
     for version in range(1, declaration.version):
@@ -129,25 +129,21 @@ def event_of(cls: type, message: Message) -> object:
     try:
         payload = codec.encode_value(document, limit=sys.maxsize)
     except EncodeError as error:
-        raise DecodeError(f"what {_path(chain[-1])} returned has no JSON form: {error}") from error
+        raise DecodeError(f"what {path_of(chain[-1])} returned has no JSON form: {error}") from error
     try:
         return codec.decode(cls, payload)
     except DecodeError as error:
-        raise DecodeError(f"{error} (made by {_path(chain[-1])} from version {message.version})") from error.__cause__
+        raise DecodeError(f"{error} (made by {path_of(chain[-1])} from version {message.version})") from error.__cause__
 
 
 def _next(function: Upcast, version: int, document: Any) -> Any:
     try:
         changed = function(document)
     except Exception as error:
-        reason = f"the upcast {_path(function)} has failed on version {version}: {first_line(error)}"
+        reason = f"the upcast {path_of(function)} has failed on version {version}: {first_line(error)}"
         raise DecodeError(reason) from error
     if changed is None:
         raise DecodeError(
-            f"the upcast {_path(function)} returned None; it must return the document of version {version + 1}"
+            f"the upcast {path_of(function)} returned None; it must return the document of version {version + 1}"
         )
     return changed
-
-
-def _path(function: Upcast) -> str:
-    return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"

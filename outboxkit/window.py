@@ -32,7 +32,7 @@ def message_time(message_id: str, timestamp: datetime | None, accepted_at: datet
 
 
 def is_too_old(moment: datetime | None, *, now: datetime, retention: timedelta, skew: timedelta) -> bool:
-    """Whether the message is so old that its inbox row may be forgotten, so that it may have been handled already."""
+    """The rule of `is_stale`, for a time from `message_time`. None is never too old."""
     return moment is not None and now - moment > retention - skew
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 COUNTED = 10_000
 """Rows of a kind that are counted, and no more."""
@@ -50,6 +51,11 @@ def span(seconds: float) -> str:
         if whole >= unit:
             return f"{whole // unit} {name} {whole % unit // part} {smaller}"
     return f"{whole} s"
+
+
+def in_utc(moment: datetime | None) -> str:
+    """`2026-01-02 03:04:05 UTC`; `-` for None."""
+    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def printable_name(name: str | None) -> str:

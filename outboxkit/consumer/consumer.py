@@ -175,7 +175,7 @@ class Consumer:
 
     @on_error.setter
     def on_error(self, hook: OnError | None) -> None:
-        """A hook for error reporters: called in the event loop with a `Failure` for each failure of a handler."""
+        """Set the hook."""
         self._reports.hook(hook)
 
     async def run(self, stop: asyncio.Event) -> None:

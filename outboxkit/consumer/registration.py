@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions
-from outboxkit.failures import first_line
+from outboxkit.failures import first_line, path_of
 from outboxkit.inbox import Handler
 from outboxkit.message import NAME_LIMIT, storable
 from outboxkit.outage import Sleep
@@ -100,10 +100,4 @@ class Registration:
 
 def _row(handler: Handler) -> dict[str, Any]:
     types = storable(json.dumps(handler.message_types, ensure_ascii=False))
-    return {"handler": handler.name, "function": _path(handler), "types": types}
-
-
-def _path(handler: Handler) -> str:
-    function = handler.function
-    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
-    return storable(f"{module}.{name}")[-NAME_LIMIT:]
+    return {"handler": handler.name, "function": storable(path_of(handler.function))[-NAME_LIMIT:], "types": types}

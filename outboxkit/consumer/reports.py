@@ -16,10 +16,9 @@ import structlog
 
 from outboxkit.brokers import Malformed
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import first_line, printable, traceback_of
+from outboxkit.failures import first_line, path_of, printable, traceback_of
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision
-from outboxkit.inbox.middleware import path_of
 from outboxkit.message import Message
 from outboxkit.pauses import Pause
 

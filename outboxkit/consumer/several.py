@@ -62,7 +62,7 @@ class Consumers:
 
     @on_error.setter
     def on_error(self, hook: OnError | None) -> None:
-        """A hook for error reporters: called in the event loop with a `Failure` for each failure of a handler."""
+        """Set the hook of all queues."""
         for each in self._consumers:
             each.on_error = hook
 

@@ -3,7 +3,8 @@
 One transaction resolves a page of them: it puts their messages back into the outbox, marks the dead letters and
 releases their keys. So a replay may be killed at any time, and run again.
 
-`relay/decisions.py` and `inbox/failure.py` decide when a message becomes a dead letter.
+When a message becomes a dead letter is decided in `relay/decisions.py`, `inbox/failure.py` and, if no handler gets it,
+`consumer/decisions.py`.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit import audit, partitions, schema, statements
 from outboxkit.deadletters.refusal import Refusal, ReplayRules
 from outboxkit.deadletters.resolving import Resolved, resolve_page
-from outboxkit.outage import Sleep, pause
+from outboxkit.outage import Sleep, keep_to_rate
 from outboxkit.statements.dead import Selection
 from outboxkit.statements.resolve import Resolution
 from outboxkit.wording import COUNTED, Count
@@ -253,14 +254,8 @@ class DeadLetters:
                     await running.count(connection, page.count)
                 done.add(page)
                 progress(done)
-                await self._slow_down(done.count, started, stop)
+                await keep_to_rate(self._rate, done.count, self._monotonic() - started, stop, self._sleep)
             place = {"after_position": ahead[-1].place, "after_id": ahead[-1].id}
-
-    async def _slow_down(self, count: int, started: float, stop: asyncio.Event) -> None:
-        if self._rate is not None:
-            early = started + count / self._rate - self._monotonic()
-            if early > 0:
-                await pause(stop, early, self._sleep)
 
     async def _judge(
         self, connection: AsyncConnection, selection: Selection

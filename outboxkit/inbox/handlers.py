@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack
 
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of, name_of
-from outboxkit.failures import printable
+from outboxkit.failures import path_of, printable
 from outboxkit.inbox.middleware import Layer, Middleware, check_colour, layers_of
 from outboxkit.inbox.providers import MESSAGE, Provider
 from outboxkit.inbox.signature import Parameter, read_signature
@@ -207,7 +207,7 @@ def handlers_in(modules: Iterable[ModuleType], *, required: bool = True) -> list
         other = by_name.setdefault(handler.name, handler)
         if other.function is not function:
             raise ConfigurationError(
-                f"two handlers are named {handler.name!r}: {_path(other.function)} and {_path(function)}. "
+                f"two handlers are named {handler.name!r}: {path_of(other.function)} and {path_of(function)}. "
                 "The name is what the inbox remembers: give each its own"
             )
     if methods := list(_methods(sources, by_name.values())):
@@ -261,8 +261,4 @@ def _methods(modules: Iterable[ModuleType], handlers: Iterable[Handler]) -> Iter
                     is_wrapped = isinstance(attribute, staticmethod | classmethod)
                     method = attribute.__func__ if is_wrapped else attribute
                     if _is_marked(method) and method not in bound:
-                        yield _path(method)
-
-
-def _path(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{getattr(function, '__qualname__', repr(function))}"
+                        yield path_of(method)

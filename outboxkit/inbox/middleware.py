@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar, cast, get_origin
+from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy.orm import Session
 from sqlalchemy.util import greenlet_spawn
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.failures import printable
+from outboxkit.failures import path_of
 from outboxkit.message import Message
 from outboxkit.sqlalchemy_asyncio import AsyncSession, await_
 
@@ -104,17 +104,6 @@ def check_colour(layers: Iterable[Layer], *, is_async: bool, handler: str) -> No
                 f"middleware {path_of(each.function)} is an async def, and handler {handler!r} a plain def, which "
                 "cannot await it. Make the middleware a plain def, which serves both kinds"
             )
-
-
-def path_of(named: object) -> str:
-    """The dotted path of a function, a class, or an object of a class without a name of its own."""
-    if get_origin(named) is not None:  # `Annotated[Clock, "utc"]` has the name `Annotated`
-        return printable(repr(named), 200)
-    name = getattr(named, "__qualname__", None)
-    if not isinstance(name, str):
-        return printable(repr(named), 200)
-    module = getattr(named, "__module__", None)
-    return name if module in (None, "builtins") else f"{module}.{name}"
 
 
 def run_around(layers: Sequence[Layer], context: Context[Session], handle: Call) -> None:

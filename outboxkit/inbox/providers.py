@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from outboxkit.errors import ConfigurationError
-from outboxkit.inbox.middleware import Context, path_of
+from outboxkit.failures import path_of
+from outboxkit.inbox.middleware import Context
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -27,7 +27,6 @@ with needs_extra(__name__):
 P = ParamSpec("P")
 Sessions = Callable[[], Session | scoped_session[Session]] | scoped_session[Session]
 
-SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 COMMITTED = (
     "the endpoint committed by itself. Its session is committed for it, together with the remembered answer: leave out "
     "the commit, or flush instead"
@@ -79,7 +78,7 @@ class Idempotent:
         principal = self._caller()
         try:
             request_key = (
-                None if request.method in SAFE else protocol.keyed_request(_incoming(self._rules), self._rules)
+                None if request.method in protocol.SAFE else protocol.keyed_request(_incoming(self._rules), self._rules)
             )
             outcome = self._begin_or_wait(session, request_key, principal) if request_key else None
             if outcome is not None:

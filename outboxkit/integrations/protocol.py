@@ -49,6 +49,8 @@ class Places:
 KEY = "Idempotency-Key"
 REPLAYED = "Idempotency-Replayed"
 EXPIRES = "Idempotency-Expires"
+SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
+"""Methods that only read (RFC 9110, section 9.2.1). Their requests need no key."""
 
 MEBIBYTE = 1024 * 1024
 QUICK = 64 * 1024

@@ -1,6 +1,6 @@
 """The clue that a search begins with, and what it learns from the rows that it finds. Pure."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -65,20 +65,11 @@ class Clue:
             self.begun = moment - CLOCK_SKEW
 
 
-_OF_WAITING = ("position", "due_at", "held", "attempts", "last_error", "first_failed_at", "expires_at")
-_OF_LETTER = (
-    *("side", "handler", "reason", "error", "attempts", "dead_at", "parked", "position", "first_failed_at"),
-    *("resolution", "resolved_at", "resolved_by"),
-)
-_OF_HANDLED = ("message_id", "handler", "type", "processed_at", "attempts", "duration_ms")
-_OF_CRASHES = ("message_id", "queue", "starts", "failures", "first_failed_at", "touched_at")
-
-
 def take_waiting(archive: Archive, clue: Clue, row: RowMapping) -> None:
     """Take a row of the outbox."""
     message = identity_of(row)
     clue.learn(message)
-    archive.waiting[row["position"]] = Waiting(archive.database, message, **_some(row, _OF_WAITING))
+    archive.waiting[row["position"]] = Waiting(archive.database, message, **_columns_of(Waiting, row))
 
 
 def take_kept(archive: Archive, clue: Clue, row: RowMapping) -> None:
@@ -92,27 +83,28 @@ def take_letter(archive: Archive, clue: Clue, row: RowMapping) -> None:
     """Take a dead letter."""
     message = identity_of(row)
     clue.learn(message)
-    archive.letters[row["id"]] = Letter(archive.database, message, row["id"], **_some(row, _OF_LETTER))
+    columns = _columns_of(Letter, row) | {"number": row["id"]}  # a page of a search has a `number` of its own
+    archive.letters[row["id"]] = Letter(archive.database, message, **columns)
 
 
 def take_handled(archive: Archive, row: RowMapping) -> None:
     """Take a row of the inbox."""
-    archive.handled[row["handler"], row["message_id"]] = InboxEntry(archive.database, **_some(row, _OF_HANDLED))
+    archive.handled[row["handler"], row["message_id"]] = InboxEntry(archive.database, **_columns_of(InboxEntry, row))
 
 
 def take_crashes(archive: Archive, row: RowMapping) -> None:
     """Take a crash record."""
-    archive.crashes[row["queue"], row["message_id"]] = Crashes(archive.database, **_some(row, _OF_CRASHES))
-
-
-def _some(row: RowMapping, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: row[name] for name in names}
+    archive.crashes[row["queue"], row["message_id"]] = Crashes(archive.database, **_columns_of(Crashes, row))
 
 
 def identity_of(row: RowMapping) -> Identity:
     """The identity in a row with a message's columns."""
-    names = ("message_id", "type", "key", "correlation_id", "causation_id", "created_at", "queue", "destination")
-    return Identity(**{name: row[name] for name in names}, trace_id=trace_of(row["headers"]))
+    return Identity(**_columns_of(Identity, row), trace_id=trace_of(row["headers"]))
+
+
+def _columns_of(entry: type, row: RowMapping) -> dict[str, Any]:
+    """The fields of an entry that are columns of the row."""
+    return {each.name: row[each.name] for each in fields(entry) if each.name in row}
 
 
 def trace_of(headers: bytes) -> str | None:

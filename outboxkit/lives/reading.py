@@ -16,12 +16,12 @@ from outboxkit.pauses import RELAY, read_pauses
 from outboxkit.statements import activity, status
 from outboxkit.statements import lives as statements
 from outboxkit.statements.dialects import is_server
+from outboxkit.wording import COUNTED
 
 MOST_NAMES = 200
 """Handlers and queues whose rows are looked for."""
 MOST_EXPLAINED = 50
 """Rows of the outbox of which it is found out what they wait for."""
-COUNTED_AHEAD = 10_000
 _LIMIT = {"limit": MOST}
 
 
@@ -97,7 +97,7 @@ def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:
 
 def _around(connection: Connection, row: Waiting) -> Surroundings:
     place = {"destination": row.message.destination, "position": row.position}
-    ahead = connection.execute(statements.count_ahead(), place | {"limit": COUNTED_AHEAD + 1}).scalar_one()
+    ahead = connection.execute(statements.count_ahead(), place | {"limit": COUNTED + 1}).scalar_one()
     if row.message.key is None:
         return Surroundings(ahead=ahead)
     parameters = place | {"key": row.message.key}

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from shlex import quote
 
 from outboxkit.brokers import Verdict
@@ -12,7 +12,7 @@ from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Lett
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.statements.activity import NEVER
 from outboxkit.tables import PARKED
-from outboxkit.wording import COUNTED, Count, many
+from outboxkit.wording import COUNTED, Count, in_utc, many
 
 NAMES = 120
 OUR_RELAY = "outboxkit relay"
@@ -44,11 +44,6 @@ def legible(text: str | None) -> str:
     return printable(text or "-", NAMES)
 
 
-def written(moment: datetime | None) -> str:
-    """A moment in UTC, to the second."""
-    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def why_it_waits(row: Waiting, now: datetime) -> Explanation:
     """The one thing that a row of the outbox waits for."""
     around = row.around
@@ -71,18 +66,18 @@ def _until(row: Waiting, due_at: datetime, now: datetime) -> Explanation:
         return Explanation("parked", text, row.database)
     if row.held and row.last_error is not None:
         failed = f"attempt {row.attempts} failed" if row.attempts else "it was put off, which counts no attempt"
-        text = f"{failed}, and the next one is due at {written(due_at)}: {legible(row.last_error)}"
+        text = f"{failed}, and the next one is due at {in_utc(due_at)}: {legible(row.last_error)}"
         if due_at > now or row.around.relays != 0:
             return Explanation("retry", text, row.database, ("outboxkit doctor",))
         return Explanation("no relay", f"no relay is connected to this database; {text}", row.database, (_relay(row),))
     if due_at > now:
         why = "it waited behind a message of its key, and is" if row.held else "it is delayed by its deliver_at, and"
-        return Explanation("delayed", f"{why} due at {written(due_at)}", row.database)
+        return Explanation("delayed", f"{why} due at {in_utc(due_at)}", row.database)
     return _ready(row, now)
 
 
 def _locked(row: Waiting, lock: Lock, now: datetime) -> Explanation:
-    since = f", since {written(lock.since)}" if lock.since is not None else ""
+    since = f", since {in_utc(lock.since)}" if lock.since is not None else ""
     if (lock.name or "").startswith(OUR_RELAY):
         cure = (HANGING,) if _is_long(lock.since, now) else ()
         return Explanation("locked", f"a relay has it in hand: session {lock.pid}{since}", row.database, cure)
@@ -107,7 +102,7 @@ def _behind(row: Waiting, first: Neighbour) -> Explanation:
     if first.due_at is not None and first.due_at >= PARKED:
         text += ", which is parked"
     elif first.due_at is not None:
-        text += f", whose next attempt is due at {written(first.due_at)}"
+        text += f", whose next attempt is due at {in_utc(first.due_at)}"
     if first.error is not None:
         text += f" after attempt {first.attempts}" if first.attempts else ""
         text += f": {legible(first.error)}"
@@ -151,7 +146,7 @@ def of_letter(letter: Letter, queues: Collection[str] = ()) -> Explanation:
         cure = (f"outboxkit dead replay {letter.number}", f"outboxkit dead discard {letter.number}")
         return Explanation("dead", text + parks, letter.database, (*_binding(letter, queues), *cure))
     done = f"dead letter {letter.number} was {letter.resolution} by {legible(letter.resolved_by)}"
-    return Explanation(letter.resolution, f"{done} at {written(letter.resolved_at)}", letter.database)
+    return Explanation(letter.resolution, f"{done} at {in_utc(letter.resolved_at)}", letter.database)
 
 
 def _binding(letter: Letter, queues: Collection[str]) -> Iterator[str]:
@@ -195,7 +190,7 @@ def of_hanging(run: HangingRun, archive: Archive) -> Explanation:
 
 def of_handled(row: InboxEntry) -> Explanation:
     """The reason of a row of the inbox."""
-    return Explanation("handled", f"{legible(row.handler)} handled it at {written(row.processed_at)}", row.database)
+    return Explanation("handled", f"{legible(row.handler)} handled it at {in_utc(row.processed_at)}", row.database)
 
 
 def expected(message: Identity, archive: Archive) -> list[Registered]:

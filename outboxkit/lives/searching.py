@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select
@@ -12,6 +12,7 @@ from outboxkit.lives.clue import Clue, take_kept, take_letter, take_waiting
 from outboxkit.lives.entries import Archive
 from outboxkit.statements import lives as statements
 from outboxkit.tables import LAST_MOMENT
+from outboxkit.wording import in_utc
 
 PAGE = 20_000
 """Rows that one statement reads."""
@@ -110,16 +111,12 @@ def _below(row: RowMapping) -> tuple[dict[str, Any], str]:
 
 
 def _after_moment(row: RowMapping) -> tuple[dict[str, Any], str]:
-    return _from(row), f"messages that were published after {_written(row['published_at'])}"
+    return _from(row), f"messages that were published after {in_utc(row['published_at'])}"
 
 
 def _before_moment(row: RowMapping) -> tuple[dict[str, Any], str]:
-    return _from(row), f"messages that were published before {_written(row['published_at'])}"
+    return _from(row), f"messages that were published before {in_utc(row['published_at'])}"
 
 
 def _from(row: RowMapping) -> dict[str, Any]:
     return {"after_at": row["published_at"], "after_position": row["position"]}
-
-
-def _written(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

@@ -11,6 +11,7 @@ from outboxkit.lives.clue import Clue
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Kept, Letter, Waiting
 from outboxkit.lives.reasons import Explanation, legible
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.wording import in_utc
 
 ORDER = ("waiting", "dead", "started", "not handled", "published", "handled", "discarded", "replayed")
 """The states, the one that matters most first."""
@@ -205,7 +206,7 @@ def _not_kept(born: datetime | None, archives: Sequence[Archive]) -> Iterator[st
         )
     elif born is not None and born < oldest:
         yield (
-            f"when it was published: kept messages begin at {reasons.written(oldest)}. A longer "
+            f"when it was published: kept messages begin at {in_utc(oldest)}. A longer "
             "OUTBOXKIT_PUBLISHED_RETENTION keeps more"
         )
     elif not any("published" in archive.cut for archive in archives):

@@ -4,7 +4,7 @@ A pause is a row of `outboxkit_pause`; `pauses/watch.py` is how processes see it
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -13,6 +13,7 @@ from outboxkit import audit, statements
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import printable
 from outboxkit.message import is_storable_name
+from outboxkit.wording import in_utc
 
 RELAY, CONSUMER = "relay", "consumer"
 """The processes that can be paused: the relays of a destination, and the consumers of a queue."""
@@ -45,8 +46,8 @@ class Pause:
     @property
     def terms(self) -> str:
         """When it began and ends, by whom it is, and why."""
-        until = "" if self.until is None else f" until {_moment(self.until)}"
-        return printable(f"since {_moment(self.since)}{until} by {self.paused_by}: {self.why}")
+        until = "" if self.until is None else f" until {in_utc(self.until)}"
+        return printable(f"since {in_utc(self.since)}{until} by {self.paused_by}: {self.why}")
 
     @property
     def what(self) -> str:
@@ -117,7 +118,3 @@ def pause_of(row: Row[Any]) -> Pause:
 def where(process: str, name: str) -> dict[str, str]:
     """A relay's destination or a consumer's queue, as it is named in the log and in the audit trail."""
     return {"destination" if process == RELAY else "queue": name}
-
-
-def _moment(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

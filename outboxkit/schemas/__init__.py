@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 from outboxkit import upcasts
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import declaration_of, is_event
-from outboxkit.failures import printable, text_of
+from outboxkit.failures import path_of, printable, text_of
 from outboxkit.schemas.compare import Difference, differences
 from outboxkit.schemas.examples import failed_upcast
 from outboxkit.schemas.json_schema import json_schema
@@ -54,7 +54,7 @@ def events_in(modules: Iterable[ModuleType]) -> list[type]:
             other = by_name.setdefault(name, cls)
             if other is not cls:
                 raise ConfigurationError(
-                    f"two event classes of these modules are {name!r}: {_path(other)} and {_path(cls)}. Name the "
+                    f"two event classes of these modules are {name!r}: {path_of(other)} and {path_of(cls)}. Name the "
                     "modules of one release of one service"
                 )
     if not classes:
@@ -194,7 +194,3 @@ def _versions(folder: Path) -> Iterator[int]:
     for file in _entries(folder, "*.json"):
         if file.stem.isdecimal() and file.stem.isascii() and file.stem[0] != "0":
             yield int(file.stem)
-
-
-def _path(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"

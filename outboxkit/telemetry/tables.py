@@ -23,6 +23,7 @@ from outboxkit.statements.dialects import SNAPSHOT, is_server
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.catalogue import Metric
 from outboxkit.telemetry.metrics import NONE, Reading
+from outboxkit.wording import COUNTED
 
 Readings = dict[Metric, list[Reading]]
 
@@ -30,8 +31,6 @@ KEPT_SECONDS = 5.0
 """Readings are that old at most."""
 PATIENCE_SECONDS = 3.0
 """The time for which a collection waits for the database, before it does without."""
-COUNTED = 10_000
-"""Rows of a kind that are counted, and no more."""
 MOST_DESTINATIONS = 20
 LIMIT = {"limit": COUNTED}
 GAUGES = catalogue.CATALOGUE["The tables"]

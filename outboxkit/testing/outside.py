@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from sqlalchemy import URL
 
+from outboxkit.integrations.protocol import SAFE
 from outboxkit.testing import files
 from outboxkit.testing.differences import State, Values
 from outboxkit.testing.memory import Memory
@@ -26,8 +27,6 @@ FILES, PROGRAMS = "files written", "programs started"
 CONNECTIONS, WATCHED = "connections opened", "what is watched"
 OUTSIDE = frozenset((REQUESTS, MAILS, FILES, PROGRAMS, CONNECTIONS, WATCHED))
 """The names under which these are compared, beside those of tables."""
-SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
-"""Methods that only read (RFC 9110, section 9.2.1)."""
 REPEATABLE = frozenset(("PUT", "DELETE"))
 """Methods whose repetition changes nothing more (RFC 9110, section 9.2.2)."""
 

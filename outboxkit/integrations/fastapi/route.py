@@ -33,8 +33,6 @@ from outboxkit.integrations.fastapi.dependency import Idempotent, RequestState, 
 from outboxkit.integrations.fastapi.sessions import at_once, finish, on, remember, rollback
 from outboxkit.problems import Problem
 
-_SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
-
 
 def tree_of(route: APIRoute, request: Request) -> Any:
     """The route, with the path and the dependencies that including routers add."""
@@ -66,7 +64,7 @@ def checked(tree: Any) -> Idempotent | None:
     name = f"{'/'.join(sorted(tree.methods))} {tree.path_format}"
     if len({id(idempotent) for idempotent in idempotents}) > 1:
         raise ConfigurationError(f"{name} depends on two Idempotent at once; one is needed")
-    if tree.methods & _SAFE:
+    if tree.methods & protocol.SAFE:
         raise ConfigurationError(
             f"{name} depends on Idempotent, but such a request changes nothing. Idempotency keys are for POST and "
             "PATCH. If a router has other endpoints as well, depend on Idempotent in the endpoints that need it"
