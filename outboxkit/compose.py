@@ -15,6 +15,7 @@ from outboxkit.errors import BrokerUnavailable, ConfigurationError, LifespanErro
 from outboxkit.extras import how_to_install
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.session_names import CONSUMER, RETENTION, session_name
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ async def consumer(
         subscribers = {name: _reading(each, settings, readers) for name, each in subscribers.items()}
     if engine is None:
         size = sum(queues.connections(handlers, limits[name]) for name, handlers in assigned.items())
-        engine = database(settings, name=f"outboxkit consumer {', '.join(limits)}"[:63], pool_size=size)
+        engine = database(settings, name=session_name(CONSUMER, tuple(limits)), pool_size=size)
     patience = settings.drain_patience if drain else None
     logs.show_records()
     try:
@@ -158,7 +159,7 @@ def _reading(subscriber: "Subscriber", settings: "Settings", readers: "Sequence[
 
 
 @asynccontextmanager
-async def retention(settings: "Settings", *, name: str = "outboxkit retention") -> AsyncIterator["Retention"]:
+async def retention(settings: "Settings", *, name: str = RETENTION) -> AsyncIterator["Retention"]:
     """A retention of these settings; its connections are called `name`.
 
     Raises:

@@ -8,11 +8,9 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from outboxkit.session_names import is_of_consumer, may_be_of_queue, queues_of
 from outboxkit.wording import printable_name, span
 
-CONSUMER = "outboxkit consumer "
-"""The beginning of the names of a consumer's sessions; its queues follow, cut off at 63 bytes in all."""
-LONGEST_NAME = 63
 NEVER_NEAR = timedelta.max
 CLOSE = timedelta(seconds=10)
 """The time between the begin of a handler and that of its transaction, at most."""
@@ -52,11 +50,6 @@ class HangingRun:
         return f"Handler {names} of queue {queue} works on message {printable_name(self.message_id)}{age}"
 
 
-def is_of_consumer(name: str | None) -> bool:
-    """Whether a session of this name is a consumer's."""
-    return (name or "").startswith(CONSUMER)
-
-
 def long_runs(sessions: Iterable[OpenSession], handlers: Sequence[Row[Any]], now: datetime) -> tuple[HangingRun, ...]:
     """The runs of consumers, among these sessions, whose transactions are open for long."""
     long = [
@@ -83,7 +76,7 @@ def hanging_runs(sessions: Sequence[OpenSession], handlers: Sequence[Row[Any]], 
         near = [
             (abs(row.long_since - since), pid)
             for pid, name, since in sessions
-            if row.long_since is not None and since is not None and _has(name, row.queue)
+            if row.long_since is not None and since is not None and may_be_of_queue(name, row.queue)
         ]
         distance, pid = min(near, default=(NEVER_NEAR, 0))
         if distance <= CLOSE:
@@ -98,8 +91,8 @@ def _run(
     nearest = min((distance for distance, _ in noted), default=NEVER_NEAR)
     known = [row for distance, row in noted if distance == nearest]  # several in a batch
     return HangingRun(
-        queue=known[0].queue if known else name.removeprefix(CONSUMER),
-        handlers=tuple(row.handler for row in known or handlers if known or _has(name, row.queue)),
+        queue=known[0].queue if known else queues_of(name),
+        handlers=tuple(row.handler for row in known or handlers if known or may_be_of_queue(name, row.queue)),
         message_id=known[0].long_message_id if known else None,
         seconds=None if since is None else max(0.0, round((now - since).total_seconds(), 1)),
         pid=pid,
@@ -112,10 +105,3 @@ def by_consumer(runs: Iterable[HangingRun]) -> Iterator[tuple[HangingRun, list[H
     for _, group in groupby(ordered, key=lambda run: run.queue):
         first, *others = group
         yield first, others
-
-
-def _has(session: str, queue: str) -> bool:
-    """Whether the consumer of this queue may have a session of this name."""
-    *queues, last = session.removeprefix(CONSUMER).split(", ")
-    is_cut_off = len(session.encode()) >= LONGEST_NAME
-    return queue in queues or (queue.startswith(last) if is_cut_off else queue == last)

@@ -15,6 +15,7 @@ from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit.session_names import RELAY, session_name
 from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
 from outboxkit.statements.dialects import DRIVERS
 
@@ -78,17 +79,9 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     return engine
 
 
-RELAY = "outboxkit relay"
-_LONGEST_NAME = 63
-
-
 def relay_name(destination: str) -> str:
-    """The `application_name` of a relay's sessions: with its destination, unless that is the broker.
-
-    PostgreSQL keeps 63 characters of ASCII.
-    """
-    name = RELAY if destination == DEFAULT_DESTINATION else f"{RELAY} {destination}"
-    return name.encode("ascii", "replace").decode()[:_LONGEST_NAME]
+    """The `application_name` of a relay's sessions: with its destination, unless that is the broker."""
+    return session_name(RELAY, () if destination == DEFAULT_DESTINATION else (destination,))
 
 
 def relay_engine(url: str, *, publish_timeout: timedelta, destination: str = DEFAULT_DESTINATION) -> AsyncEngine:

@@ -11,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outboxkit import partitions, statements
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
 from outboxkit.doctor.installation import Installation, Thresholds
-from outboxkit.hanging import HangingRun, by_consumer, hanging_runs, is_of_consumer
+from outboxkit.hanging import HangingRun, by_consumer, hanging_runs
+from outboxkit.session_names import is_of_consumer
 from outboxkit.statements import activity
 from outboxkit.wording import many, number, printable_name, span
 

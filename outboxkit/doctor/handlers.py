@@ -7,10 +7,9 @@ from operator import itemgetter
 from outboxkit import partitions
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
 from outboxkit.doctor.installation import Installation
+from outboxkit.session_names import may_be_of_queue
 from outboxkit.statements import activity
 from outboxkit.wording import printable_name, span
-
-_CONSUMER = "outboxkit consumer"
 
 
 async def check_names(installation: Installation) -> AsyncGenerator[Diagnosis]:
@@ -58,10 +57,10 @@ async def check_consumers(installation: Installation) -> AsyncGenerator[Diagnosi
         now = await partitions.clock(connection)
         rows = (await connection.execute(activity.of_all_queues())).all()
         names = [row.name for row in (await connection.execute(activity.sessions())).all()]
-    connected = " ".join(name.removeprefix(_CONSUMER) for name in names if name.startswith(_CONSUMER))
     for row in rows:
         age = now - row.last_seen
-        if row.last_seen <= activity.NEVER or age < installation.thresholds.consumer or row.queue in connected:
+        is_connected = any(may_be_of_queue(name, row.queue) for name in names)
+        if row.last_seen <= activity.NEVER or age < installation.thresholds.consumer or is_connected:
             continue
         queue = printable_name(row.queue)
         yield warning(

@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from outboxkit import statements
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
 from outboxkit.doctor.installation import Installation
+from outboxkit.session_names import CONSUMER, RELAY, RETENTION
 from outboxkit.wording import printable_name
 
 _ALL = "SELECT, INSERT, UPDATE, DELETE"
@@ -44,7 +45,7 @@ NEEDED: dict[str, dict[str, str]] = {
     },
 }
 """The work that a role may be for, and the rights on the tables without which it cannot be done."""
-_OF_SESSIONS = {"outboxkit relay": "relay", "outboxkit consumer": "consume", "outboxkit retention": "prune"}
+_OF_SESSIONS = {RELAY: "relay", CONSUMER: "consume", RETENTION: "prune"}
 """The work of a session, by the beginning of its name."""
 _PAGE = "docs/how-to/grant-least-privileges.md has the script with all grants."
 

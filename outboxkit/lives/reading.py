@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy import Connection, RowMapping
 
-from outboxkit import schema
+from outboxkit import schema, session_names
 from outboxkit.hanging import long_runs
 from outboxkit.lives.clue import MOST, Clue, take_crashes, take_handled, take_letter, take_waiting
 from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
@@ -87,7 +87,7 @@ def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:
         for lock in connection.execute(statements.row_locks(), positions).mappings():
             locks[lock["position"]] = Lock(lock["pid"], lock["name"], lock["since"])
         names = [session["name"] for session in connection.execute(activity.sessions()).mappings()]
-        relays = sum(name.startswith("outboxkit relay") for name in names)
+        relays = sum(name.startswith(session_names.RELAY) for name in names)
     pauses = {pause.name: pause for pause in read_pauses(connection) if pause.process == RELAY} if rows else {}
     for row in rows[:MOST_EXPLAINED]:
         pause = pauses.get(row.message.destination or DEFAULT_DESTINATION)

@@ -10,12 +10,12 @@ from outboxkit.failures import printable
 from outboxkit.hanging import HangingRun
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Letter, Lock, Neighbour, Registered, Waiting
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.session_names import RELAY
 from outboxkit.statements.activity import NEVER
 from outboxkit.tables import PARKED
 from outboxkit.wording import COUNTED, Count, in_utc, many
 
 NAMES = 120
-OUR_RELAY = "outboxkit relay"
 LONG = timedelta(minutes=1)
 """The time after which a relay that is connected may hang."""
 HANGING = "if the relay's log stands still, end its process: its supervisor starts it again, and nothing is lost"
@@ -78,7 +78,7 @@ def _until(row: Waiting, due_at: datetime, now: datetime) -> Explanation:
 
 def _locked(row: Waiting, lock: Lock, now: datetime) -> Explanation:
     since = f", since {in_utc(lock.since)}" if lock.since is not None else ""
-    if (lock.name or "").startswith(OUR_RELAY):
+    if (lock.name or "").startswith(RELAY):
         cure = (HANGING,) if _is_long(lock.since, now) else ()
         return Explanation("locked", f"a relay has it in hand: session {lock.pid}{since}", row.database, cure)
     text = f"session {lock.pid} ({legible(lock.name)}) has locked its row{since}, and relays skip it until that ends"

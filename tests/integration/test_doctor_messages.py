@@ -170,6 +170,8 @@ def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
         connection.execute(HANDLER, ("SendReceipt", "billing"))
     (finding,) = look(postgresql_url, handlers.check_consumers, thresholds=Thresholds())
     assert (finding.code, finding.commands) == ("consumer-gone", ("outboxkit consume MODULE... --queue billing",))
+    with connected(postgresql_url, name="outboxkit consumer billing-copies"):
+        assert codes(postgresql_url, handlers.check_consumers, thresholds=Thresholds()) == ["consumer-gone"]
     with connected(postgresql_url, name="outboxkit consumer mails, billing"):
         assert codes(postgresql_url, handlers.check_consumers, thresholds=Thresholds()) == []
     module = "tests.unit.cli.one_handler"

@@ -1,0 +1,36 @@
+"""The names of outboxkit's sessions, by which doctor, status and trace know its processes. Pure.
+
+PostgreSQL keeps 63 characters of ASCII of an `application_name`.
+"""
+
+from collections.abc import Sequence
+
+RELAY, CONSUMER, RETENTION = "outboxkit relay", "outboxkit consumer", "outboxkit retention"
+LONGEST = 63
+_SEPARATOR = ", "
+
+
+def session_name(process: str, names: Sequence[str] = ()) -> str:
+    """The name of a process's sessions: the process, and the destination or the queues that it works for."""
+    return _ascii(" ".join((process, _SEPARATOR.join(names))).rstrip())[:LONGEST]
+
+
+def is_of_consumer(session: str | None) -> bool:
+    """Whether a session of this name is a consumer's."""
+    return (session or "").startswith(f"{CONSUMER} ")
+
+
+def queues_of(session: str) -> str:
+    """The queues in the name of a consumer's session, cut off if they are long."""
+    return session.removeprefix(f"{CONSUMER} ")
+
+
+def may_be_of_queue(session: str, queue: str) -> bool:
+    """Whether a session of this name may be that of the queue's consumer."""
+    *whole, last = queues_of(session).split(_SEPARATOR) if is_of_consumer(session) else [""]
+    name = _ascii(queue)
+    return name in whole or (name.startswith(last) if len(session.encode()) >= LONGEST else name == last)
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "replace").decode()
