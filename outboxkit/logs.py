@@ -130,7 +130,7 @@ def _printable(name: str, value: Any) -> Any:
 
 
 class _Foreign(logging.Handler):
-    """Writes the first line of a library's record as a line of ours. Its further lines may have data."""
+    """A handler that logs the first line of a library's record as a line of ours. Further lines may have data."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Log the record."""

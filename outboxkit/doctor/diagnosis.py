@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """The weight of a finding.
+    """The three severities of a finding.
 
     A problem loses messages, or stops them, or will. A warning should be mended before it becomes one. A note is good
     to know, and nothing has to be done.
@@ -21,7 +21,7 @@ class Diagnosis:
     """One finding.
 
     Attributes:
-        severity: its weight.
+        severity: problem, warning or note.
         code: its kind, which stays the same from release to release, such as `tables-missing`.
         what: the thing that was found, with names and figures, and without anything secret.
         why: why it matters; empty for a note.
