@@ -66,10 +66,19 @@ async def pages(
 
 
 async def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[tuple[Any, ...]]:
-    driver = (await connection.get_raw_connection()).driver_connection
+    driver = of_psycopg((await connection.get_raw_connection()).driver_connection)
+    read_bounded(driver)
+    return driver
+
+
+def of_psycopg(driver: object) -> psycopg.AsyncConnection[Any]:
+    """The driver's own connection.
+
+    Raises:
+        TypeError: it is another driver's.
+    """
     if not isinstance(driver, psycopg.AsyncConnection):
         raise TypeError(f"the connection's driver is {driver!r}; psycopg's AsyncConnection is accepted")
-    read_bounded(driver)
     return driver
 
 

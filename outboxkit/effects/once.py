@@ -22,6 +22,7 @@ from outboxkit.telemetry import catalogue, metrics
 
 TIDY_SECONDS = 5
 """A run that failed or was cancelled may take so long to record it; else its lease runs out."""
+ASYNC_CALL = "effects.once: the call is async and the sessions are not: use an async_sessionmaker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def once(
     if isinstance(session_factory, async_sessionmaker):
         return _run_async(session_factory, _plan(run), call)
     if iscoroutinefunction(call):
-        raise ConfigurationError("effects.once: the call is async and the sessions are not: use an async_sessionmaker")
+        raise ConfigurationError(ASYNC_CALL)
     return _run(session_factory, _plan(run), call)
 
 
@@ -178,7 +179,7 @@ def _plain(result: object) -> object:
         return result
     if iscoroutine(result):
         result.close()
-    raise ConfigurationError("effects.once: the call is async and the sessions are not: use an async_sessionmaker")
+    raise ConfigurationError(ASYNC_CALL)
 
 
 def _written(run: EffectRun, result: object) -> tuple[bytes, EncodeError | None]:

@@ -24,7 +24,7 @@ from sqlalchemy import Executable, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit.driver_rows import read_bounded
+from outboxkit.driver_rows import of_psycopg, read_bounded
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, jittered, pause, utc_now
 from outboxkit.session_names import RELAY
@@ -172,10 +172,7 @@ class Listener:
 
     def _driver(self) -> psycopg.AsyncConnection[Any]:
         proxied = self._connection.sync_connection if self._connection is not None else None
-        driver = proxied.connection.driver_connection if proxied is not None else None
-        if not isinstance(driver, psycopg.AsyncConnection):
-            raise TypeError(f"the connection's driver is {driver!r}; psycopg's AsyncConnection is accepted")
-        return driver
+        return of_psycopg(proxied.connection.driver_connection if proxied is not None else None)
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
