@@ -18,16 +18,16 @@ from outboxkit.statements import activity
 RIGHT = "pg_read_all_stats"
 """The role whose members see all of the other roles' sessions; pg_monitor includes it."""
 
+_RELAY, _CONSUMER = session_names.RELAY, session_names.CONSUMER
+
 
 def read_sessions(connection: Connection) -> Sessions:
     """The connections of relays, consumers and other commands, but this one's."""
     all_ = [Session(**row) for row in connection.execute(activity.sessions()).mappings()]
     return Sessions(
-        relays=tuple(session for session in all_ if session.name.startswith(session_names.RELAY)),
-        consumers=tuple(session for session in all_ if session.name.startswith(session_names.CONSUMER)),
-        others=tuple(
-            session for session in all_ if not session.name.startswith((session_names.RELAY, session_names.CONSUMER))
-        ),
+        relays=tuple(session for session in all_ if session.name.startswith(_RELAY)),
+        consumers=tuple(session for session in all_ if session.name.startswith(_CONSUMER)),
+        others=tuple(session for session in all_ if not session.name.startswith((_RELAY, _CONSUMER))),
     )
 
 
