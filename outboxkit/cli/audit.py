@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from outboxkit import audit, compose, partitions, schema
 from outboxkit.cli.listing import Plain, PlainGroup
 from outboxkit.cli.options import DATABASE, AsJson, point_in_time, with_settings
-from outboxkit.cli.wording import number, printable_name
+from outboxkit.cli.wording import in_utc, number, printable_name
 from outboxkit.outage import utc_now
 from outboxkit.settings import Settings
 
@@ -90,7 +90,7 @@ def _table(actions: Sequence[audit.AuditedAction]) -> Table:
     for name in ("by", "result", "filter"):
         listing.add_column(name, overflow="fold")
     for one in actions:
-        when = f"{one.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+        when = in_utc(one.started_at)
         filter_ = msgspec.json.encode(one.filter).decode()
         texts = (when, one.action, number(one.count), one.operator, one.result or "not ended", filter_)
         listing.add_row(*(Text(printable_name(text)) for text in texts))

@@ -5,9 +5,9 @@ from typing import Protocol, TypeVar
 
 import typer
 
-from outboxkit.wording import COUNTED, NOTHING, Count, many, number, printable_name, span, total
+from outboxkit.wording import COUNTED, NOTHING, Count, in_utc, many, number, printable_name, span, total
 
-__all__ = ["COUNTED", "NOTHING", "Count", "many", "now_and_then", "number", "printable_name", "span", "total"]
+__all__ = ["COUNTED", "NOTHING", "Count", "in_utc", "many", "now_and_then", "number", "printable_name", "span", "total"]
 
 SAY_EVERY = 10_000
 """Messages between two lines."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Row
 
-from outboxkit.cli.wording import many, number, printable_name, span
+from outboxkit.cli.wording import in_utc, many, number, printable_name, span
 from outboxkit.codec import plain_payload
 from outboxkit.deadletters import Refusal, Survey
 from outboxkit.errors import DecodeError
@@ -77,8 +77,8 @@ def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
             yield _line(label, printable_name(text))
     yield _line("attempts", number(row.attempts))
     if row.first_failed_at is not None:
-        yield _line("first failed", _moment(row.first_failed_at))
-    yield _line("dead since", f"{_moment(row.dead_at)}, {span(max((now - row.dead_at).total_seconds(), 0))} ago")
+        yield _line("first failed", in_utc(row.first_failed_at))
+    yield _line("dead since", f"{in_utc(row.dead_at)}, {span(max((now - row.dead_at).total_seconds(), 0))} ago")
     if row.position is not None:
         yield _line("position", str(row.position))
     if row.parked:
@@ -92,9 +92,7 @@ def one(row: Row[Any], why: Refusal | None, now: datetime) -> Iterator[str]:
 def _content(row: Row[Any]) -> Iterator[str]:
     for name in CONTENT:
         if (value := getattr(row, name)) is not None:
-            yield _line(
-                name.replace("_", " "), _moment(value) if isinstance(value, datetime) else printable_name(value)
-            )
+            yield _line(name.replace("_", " "), in_utc(value) if isinstance(value, datetime) else printable_name(value))
     for name, value in headers(row.headers).items():
         yield _line("header", f"{printable_name(name)}: {printable_name(str(value))}")
     if row.traceback is not None:
@@ -110,7 +108,7 @@ def audit(row: Row[Any]) -> str | None:
     """The resolution, by whom and when; None for an open one."""
     if row.resolution is None:
         return None
-    return f"{row.resolution} by {printable_name(row.resolved_by)} at {_moment(row.resolved_at)}"
+    return f"{row.resolution} by {printable_name(row.resolved_by)} at {in_utc(row.resolved_at)}"
 
 
 def listed(row: Row[Any], why: Refusal | None) -> dict[str, Any]:
@@ -210,7 +208,3 @@ def _line(label: str, text: str) -> str:
 def _cut(text: str | None) -> str:
     whole = printable_name(text)
     return whole if len(whole) <= SIGNS else whole[: SIGNS - 1] + "…"
-
-
-def _moment(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

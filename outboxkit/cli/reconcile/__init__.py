@@ -6,7 +6,6 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from datetime import UTC, datetime
 
 import msgspec
 import typer
@@ -17,7 +16,7 @@ from outboxkit import process, urls
 from outboxkit.cli.options import AsJson
 from outboxkit.cli.reconcile.options import Databases, Save, with_databases, with_terms
 from outboxkit.cli.reconcile.report import MissingIds, ReconciliationReport, reconciliation_report
-from outboxkit.cli.wording import many, number, printable_name, span
+from outboxkit.cli.wording import in_utc, many, number, printable_name, span
 from outboxkit.reconciliation import Reconciled, Reconciliation, Terms
 
 MISSING, NOTHING_PROVEN = 1, 3
@@ -93,8 +92,8 @@ def reconciliation_lines(report: ReconciliationReport, *, width: int) -> Iterato
     """The whole report. Commands are not folded: they are to be copied."""
     yield _line("producer", printable_name(report.producer))
     yield _line("consumer", printable_name(report.consumer))
-    yield _line("period", f"{_written(report.since)} to {_written(report.until)}")
-    between = f", from {_written(report.first)} to {_written(report.last)}" if report.published else ""
+    yield _line("period", f"{in_utc(report.since)} to {in_utc(report.until)}")
+    between = f", from {in_utc(report.first)} to {in_utc(report.last)}" if report.published else ""
     yield _line("published", f"{many(report.published, 'kept message')}{between}")
     yield _line("margin", f"{span(report.margin_seconds)}: what was published later than that ago may be in flight")
     if report.handlers:
@@ -139,7 +138,3 @@ def _table(report: ReconciliationReport) -> Iterator[str]:
 
 def _line(label: str, text: str) -> str:
     return label.ljust(LABEL) + text
-
-
-def _written(moment: datetime | None) -> str:
-    return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
