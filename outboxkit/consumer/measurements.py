@@ -14,7 +14,7 @@ from outboxkit.consumer.reports import Failed
 from outboxkit.consumer.runs import HandlerRuns
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
 from outboxkit.message import Message
-from outboxkit.outage import Clock
+from outboxkit.outage import Clock, Outage
 from outboxkit.telemetry import catalogue, metrics
 
 T = TypeVar("T")
@@ -52,9 +52,13 @@ class ConsumerMeasurements:
             catalogue.OPERATION: "process",
         }
 
-    def gauges(self) -> dict[catalogue.Metric, metrics.Read]:
-        """The gauges of a consumer that runs."""
+    def gauges(self, *outages: Outage) -> dict[catalogue.Metric, metrics.Read]:
+        """The gauges of a consumer that runs. In any of these outages it may miss a server."""
         return {
+            catalogue.CONSUMER_CONNECTED: lambda: [
+                (int(not any(outage.is_away(server) for outage in outages)), self._queue | {"server": server})
+                for server in ("broker", "database")
+            ],
             catalogue.IN_FLIGHT: lambda: [(self.in_flight, self._queue)],
             catalogue.LONGEST_RUN: lambda: [
                 (age, self._queue | {"handler": name}) for name, age in self.runs.longest().items()

@@ -160,9 +160,7 @@ OLDEST_TRANSACTION_AGE = _gauge(
     "Age of the transaction that holds back vacuum and the floor for longest. PostgreSQL only.",
 )
 DEAD_ROWS = _gauge(
-    "outboxkit.database.dead_rows",
-    "{row}",
-    "Deleted rows of the outbox that vacuum has not removed yet. PostgreSQL only.",
+    "outboxkit.database.dead_rows", "{row}", "Deleted rows of the outbox that vacuum has not removed. PostgreSQL only."
 )
 INBOX_OLDEST_DAY = _gauge(
     "outboxkit.inbox.oldest_day",
@@ -198,6 +196,9 @@ DELIVERIES = _counter(
     "type",
     "handler",
     "outcome",
+)
+CONSUMER_CONNECTED = _gauge(
+    "outboxkit.consumer.connected", "1", "Whether it reaches this server: 1, or 0 in an outage.", "queue", "server"
 )
 IN_FLIGHT = _gauge("outboxkit.consumer.in_flight", "{delivery}", "Deliveries that handlers are working on.", "queue")
 LONGEST_RUN = _gauge(
@@ -260,7 +261,7 @@ CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
     ),
     "The consumer": (
         *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, LONGEST_RUN, RETRIES, MESSAGE_AGE, RECONNECTS),
-        *(ISOLATED, CONSUMER_BATCH_SIZE),
+        *(ISOLATED, CONSUMER_BATCH_SIZE, CONSUMER_CONNECTED),
     ),
     "Retention": (RETENTION_ROWS, RETENTION_PARTITIONS, RETENTION_LAST_RUN),
     "The application": (HTTP_REQUESTS, LEASES_TAKEN_OVER, EFFECTS),

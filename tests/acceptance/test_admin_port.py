@@ -85,7 +85,7 @@ def test_an_outage_makes_a_worker_not_ready_and_leaves_it_live(deployment: Deplo
     ("name", "line"),
     [
         ("relay", b'\noutboxkit_relay_connected{server="database"} 0.0\n'),
-        ("consumer", b'\noutboxkit_consumer_in_flight{queue="'),
+        ("consumer", b',server="database"} 0.0\n'),
     ],
     ids=["relay", "consumer"],
 )
