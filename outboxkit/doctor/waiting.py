@@ -34,6 +34,10 @@ _LAST = 2**63 - 1
 _AGE = attrgetter("oldest")
 _LONGEST_ERROR = 200
 _MOST_ALONE = 10
+_IF_ONE_RUNS = (
+    "If one runs, read its log: it may have an old password. Or it is connected to another database, "
+    "or a pooler hides its name:"
+)
 _UNPUBLISHED = "What the application has committed reaches nobody else. Nothing is lost: a relay publishes it later."
 
 
@@ -132,8 +136,7 @@ def _of_late(backlog: Backlog, names: Sequence[str] | None) -> Diagnosis:
         "relay-missing",
         f"{_waits(backlog)}, {_nobody(names, 'a relay for it')}.",
         why=_UNPUBLISHED,
-        cure="Start a relay, and let a supervisor keep it running. If one runs, it is connected to another database, "
-        "or a pooler hides its name:",
+        cure=f"Start a relay, and let a supervisor keep it running. {_IF_ONE_RUNS}",
         commands=(command,),
     )
 
@@ -148,8 +151,8 @@ def _of_alone(backlogs: Sequence[Backlog], names: Sequence[str] | None) -> Diagn
         "destination-without-relay",
         f"{waits}, {_nobody(names, relay)}.",
         why=_UNPUBLISHED,
-        cure="Start a relay for each, and let a supervisor keep it running. If one runs, it is connected to another "
-        "database, or a pooler hides its name. Nobody publishes to a misspelt destination:",
+        cure="Start a relay for each, and let a supervisor keep it running. Nobody publishes to a misspelt "
+        f"destination. {_IF_ONE_RUNS}",
         commands=tuple(_command(each.destination) for each in shown),
     )
 
@@ -189,7 +192,8 @@ def _of_failing(what: str, error: str, attempts: int) -> Diagnosis:
     return warning(
         "type-failing",
         f"{what}, after up to {many(attempts, 'attempt')}: {error}",
-        why="After OUTBOXKIT_MAX_ATTEMPTS each becomes a dead letter, and later messages of its key wait behind it.",
+        why="After OUTBOXKIT_MAX_ATTEMPTS each becomes a dead letter. Later messages of its key wait meanwhile, and "
+        "behind the dead letter too, unless it was unroutable.",
         cure="Mend what the error names. If no queue wants the type, start its consumer once: that binds the queue. "
         "They go at their next attempt by themselves.",
         commands=("outboxkit status",),

@@ -58,6 +58,8 @@ def missing_right(sessions: Sessions, vacuum: Vacuum) -> str | None:
 
 PATIENCE = 60
 """Seconds that a message may wait, or a transaction stay open, before it is worth a line."""
+LONG_OPEN = 300
+"""Seconds that a transaction may stay open if it keeps few dead rows."""
 MANY_DEAD_ROWS = 1_000
 FAR_BEHIND = 10_000
 """Transactions since the oldest one began, if its age in seconds is not known."""
@@ -87,9 +89,8 @@ def advise(report: Status) -> Iterator[str]:
             f"{many(report.effects.unknown, 'effect')} may have happened or not: the next run decides as its "
             "on_unknown says; see outboxkit_effect, state 'started'"
         )
-    vacuum = report.vacuum
-    if vacuum is not None and vacuum.oldest_transaction is not None and is_held_back(vacuum):
-        yield f"{number(vacuum.dead_rows)} dead rows cannot be removed: {_cure(vacuum.oldest_transaction)}"
+    if report.vacuum is not None and report.vacuum.oldest_transaction is not None:
+        yield from _held_back(report.vacuum, report.vacuum.oldest_transaction, is_explained=bool(report.hanging))
     if report.missing_right is not None:
         yield f"PostgreSQL hides other roles' sessions from this one: GRANT {report.missing_right} to it"
 
@@ -109,7 +110,8 @@ def _waiting(report: Status) -> Iterator[str]:
     age = (ours.oldest_age_seconds if ours is not None else None) or 0
     if report.sessions is not None and age >= PATIENCE and DEFAULT_DESTINATION not in paused:
         if not report.sessions.relays:
-            yield f"no relay is connected, and messages wait for {span(age)}: start `outboxkit relay`"
+            cure = "start `outboxkit relay`, or read the log of one"
+            yield f"no relay is connected, and messages wait for {span(age)}: {cure}"
         else:
             yield f"messages wait for {span(age)} though a relay is connected: run `outboxkit doctor`, and read its log"
     for name, there in by_destination.items():
@@ -125,12 +127,20 @@ def _retried(report: Status) -> Iterator[str]:
         to = "" if each.destination == DEFAULT_DESTINATION else f" to {printable_name(each.destination)}"
         waits = f"{many(each.waiting, f'message{to} waits', f'messages{to} wait')} for a retry"
         if not to and each.last_error.startswith(Verdict.UNROUTABLE):
-            yield f"{waits}, as no queue is bound for the type: start its consumer, which binds its queue"
+            cure = "start its consumer, again if it runs, which binds its queue"
+            yield f"{waits}, as no queue is bound for the type: {cure}"
         elif each.last_error.startswith(Verdict.POSTPONED):
             who = "a destination asks to wait" if to else "a queue is full or has no leader: start its consumers"
             yield f"{waits}, as {who}; they go by themselves, and `outboxkit doctor` names a full queue"
         else:
             yield f"{waits}: mend what the error names, and see `outboxkit doctor`; they go by themselves"
+
+
+def _held_back(vacuum: Vacuum, holder: Holder, *, is_explained: bool) -> Iterator[str]:
+    if is_held_back(vacuum):
+        yield f"{number(vacuum.dead_rows)} dead rows cannot be removed: {_cure(holder)}"
+    elif (holder.seconds or 0) >= LONG_OPEN and not (is_explained and (holder.name or "").startswith(_CONSUMER)):
+        yield f"a transaction is open for {span(holder.seconds or 0)}: {_cure(holder)}"
 
 
 def is_held_back(vacuum: Vacuum) -> bool:

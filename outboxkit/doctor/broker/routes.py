@@ -70,9 +70,9 @@ def _unwanted(look: Look, reports: ApiReports) -> Iterator[Diagnosis]:
         "type-unwanted",
         f"No queue is bound to exchange {exchange!r} for messages in the outbox: {_listed(names)}.",
         why="They are unroutable: the relay tries each for a while, and then it is a dead letter. Later messages of "
-        "its key wait behind it.",
-        cure="Start the consumer that handles them, which binds its queue. Or bind a queue, or correct the type. An "
-        'event that nobody needs to want is @event(…, unroutable="discard").',
+        "its key wait until then.",
+        cure="Start the consumer that handles them, again if it runs: that binds its queue. Or bind a queue, or "
+        'correct the type. An event that nobody needs to want is @event(…, unroutable="discard").',
         commands=tuple(_bind(exchange, "QUEUE", key, look) for key in sorted(unwanted)[:3]),
     )
 

@@ -21,7 +21,9 @@ def test_nothing_is_wrong():
 
 def test_messages_wait_and_no_relay_is_there():
     found = status(outbox=outbox(pending=Count(3), age=190))
-    assert list(advise(found)) == ["no relay is connected, and messages wait for 3 min 10 s: start `outboxkit relay`"]
+    assert list(advise(found)) == [
+        "no relay is connected, and messages wait for 3 min 10 s: start `outboxkit relay`, or read the log of one"
+    ]
 
 
 def test_messages_wait_though_a_relay_is_there():
@@ -95,6 +97,18 @@ def test_parked_keys_and_dead_letters_are_one_line():
 def test_each_way_to_hold_back_vacuum_has_its_cure(kind: str, cure: str):
     found = status(vacuum=Vacuum(54_321, None, holder(kind)))
     assert list(advise(found)) == [f"54 321 dead rows cannot be removed: {cure}"]
+
+
+def test_a_transaction_that_is_open_for_long_has_its_cure_whatever_it_keeps():
+    (line,) = advise(status(vacuum=Vacuum(8, None, holder(seconds=300))))
+    assert line == "a transaction is open for 5 min 0 s: end that transaction, or SELECT pg_terminate_backend(99)"
+    assert not list(advise(status(vacuum=Vacuum(8, None, holder(seconds=299)))))
+
+
+def test_the_transaction_of_a_handler_that_hangs_is_told_once():
+    run = HangingRun("billing", ("Bill",), "m-1", 400, 7)
+    consumers = replace(holder(seconds=400), name="outboxkit consumer billing")
+    assert len(list(advise(replace(status(vacuum=Vacuum(8, None, consumers)), hanging=(run,))))) == 1
 
 
 @pytest.mark.parametrize(
