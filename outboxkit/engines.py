@@ -11,7 +11,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from outboxkit import urls
 from outboxkit.errors import ConfigurationError
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
-from outboxkit.statements.dialects import has_one_writer
+from outboxkit.statements.dialects import SNAPSHOT, has_one_writer, is_server
 from outboxkit.transaction import ALTERED
 
 SQLITE_BUSY_SECONDS = 30
@@ -45,6 +45,11 @@ def part_with_altered(engine: Engine) -> None:
 
 READER = {"application_name": "outboxkit metrics", "connect_timeout": 3, "tcp_user_timeout": 3000}
 """Parameters of connections that read gauges: nobody waits for them for long. The last one is in milliseconds."""
+
+
+def snapshot(engine: AsyncEngine) -> AsyncEngine:
+    """This engine, whose transactions on PostgreSQL read one state of the database, and write nothing."""
+    return engine.execution_options(**SNAPSHOT) if is_server(engine.dialect.name) else engine
 
 
 async def reader_beside(engine: AsyncEngine) -> Engine:

@@ -43,6 +43,18 @@ VARIABLES = """Settings are variables, too: OUTBOXKIT_DATABASE_URL, or …_URL_F
 holds it. Keep passwords out of the command line."""
 
 
+def duration(option: str, text: str) -> timedelta:
+    """A duration such as `2h` or `7d`.
+
+    Raises:
+        ConfigurationError: it reads otherwise; the text names the option.
+    """
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{option} is {text!r}: {error}") from None
+
+
 def point_in_time(option: str, text: str | None, now: datetime) -> datetime | None:
     """A moment in ISO 8601, in UTC without a zone, or a duration before now.
 

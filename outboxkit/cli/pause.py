@@ -2,18 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Annotated, TypeVar
 
 import typer
 from sqlalchemy import Connection
 
 from outboxkit import compose, pauses, schema, statements
-from outboxkit.cli.options import DATABASE, By, with_settings
+from outboxkit.cli.options import DATABASE, By, duration, with_settings
 from outboxkit.cli.wording import printable_name
-from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.settings import Settings, parse_duration
+from outboxkit.settings import Settings
 
 T = TypeVar("T")
 
@@ -39,7 +37,7 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
 
     Example: outboxkit pause billing --for 10m --why "the bank is being moved"
     """
-    ours, lasts = _what(what, settings), _lasts(for_)
+    ours, lasts = _what(what, settings), None if for_ is None else duration("--for", for_)
 
     def begin(connection: Connection) -> tuple[pauses.Pause, list[str]]:
         begun = pauses.pause_process(connection, *ours, why=why, by=by, lasts=lasts)
@@ -86,13 +84,6 @@ def _what(what: str, settings: Settings) -> tuple[str, str]:
     if what == pauses.RELAY:
         return pauses.RELAY, settings.destination
     return pauses.CONSUMER, what.removeprefix("queue:")
-
-
-def _lasts(text: str | None) -> timedelta | None:
-    try:
-        return None if text is None else parse_duration(text)
-    except ValueError as error:
-        raise ConfigurationError(f"--for is {text!r}: {error}") from None
 
 
 async def _in_transaction(settings: Settings, name: str, work: Callable[[Connection], T]) -> T:

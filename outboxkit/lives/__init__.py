@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from outboxkit import partitions, urls
+from outboxkit.engines import snapshot
 from outboxkit.lives.clue import Clue
 from outboxkit.lives.entries import Archive
 from outboxkit.lives.reading import find_messages, find_outcomes
 from outboxkit.lives.story import Life, lives, selected
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
-from outboxkit.statements.dialects import SNAPSHOT, is_server
 
 __all__ = ["Archive", "Clue", "Life", "follow", "lives", "selected"]
 
@@ -36,16 +36,12 @@ async def follow(engines: Sequence[AsyncEngine], clue: Clue, *, patience: timede
                 continue
             searched[number] = frozenset(clue.stories)
             with urls.naming(engine.url):
-                async with _snapshot(engine).connect() as connection:
+                async with snapshot(engine).connect() as connection:
                     now = await partitions.clock(connection)
                     archive = archives.setdefault(number, Archive(urls.shown(engine.url), now))
                     await connection.run_sync(find_messages, clue, archive, patience=patience)
     for number, engine in enumerate(engines):
         with urls.naming(engine.url):
-            async with _snapshot(engine).connect() as connection:
+            async with snapshot(engine).connect() as connection:
                 await connection.run_sync(find_outcomes, clue, archives[number])
     return list(archives.values())
-
-
-def _snapshot(engine: AsyncEngine) -> AsyncEngine:
-    return engine.execution_options(**SNAPSHOT) if is_server(engine.dialect.name) else engine

@@ -17,12 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import partitions, schema, urls
 from outboxkit.driver_rows import pages
+from outboxkit.engines import snapshot
 from outboxkit.lives.reading import registered_handlers
 from outboxkit.reconciliation.result import HandlerTally, Reconciled, Terms
 from outboxkit.reconciliation.takers import Takers, takers_of
 from outboxkit.statements import reconciliation as statements
 from outboxkit.statements import status
-from outboxkit.statements.dialects import SNAPSHOT, is_server
+from outboxkit.statements.dialects import is_server
 
 __all__ = ["HandlerTally", "Reconciled", "Reconciliation", "Terms"]
 
@@ -186,15 +187,11 @@ def _by_id(rows: Iterable[Row[Any]]) -> defaultdict[str, list[Row[Any]]]:
 async def _opened(stack: AsyncExitStack, engine: AsyncEngine) -> AsyncConnection:
     """A connection that the stack closes, to tables that this version can read."""
     with urls.naming(engine.url):
-        connection = await stack.enter_async_context(_snapshot(engine).connect())
+        connection = await stack.enter_async_context(snapshot(engine).connect())
         await connection.run_sync(schema.check)
         if is_server(connection.dialect.name):
             await connection.execute(statements.whole_cursors())
     return connection
-
-
-def _snapshot(engine: AsyncEngine) -> AsyncEngine:
-    return engine.execution_options(**SNAPSHOT) if is_server(engine.dialect.name) else engine
 
 
 async def compare(

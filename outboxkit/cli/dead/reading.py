@@ -16,12 +16,12 @@ from sqlalchemy import Row
 
 from outboxkit import compose
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.options import DATABASE, AsJson, By, with_settings
+from outboxkit.cli.options import DATABASE, AsJson, By, duration, with_settings
 from outboxkit.cli.wording import number
 from outboxkit.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Selection
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import printable
-from outboxkit.settings import Settings, parse_duration
+from outboxkit.settings import Settings
 
 SIDES = ("outbox", "inbox")
 REASONS = (
@@ -143,12 +143,7 @@ def _filters(
 
 
 def _age(option: str, text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigurationError(f"{option} is {text!r}: {error}") from None
+    return None if text is None else duration(option, text)
 
 
 MOST_SHOWN = 100

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from outboxkit import compose
-from outboxkit.cli.options import point_in_time
+from outboxkit.cli.options import duration, point_in_time
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import utc_now
 from outboxkit.reconciliation import Terms
-from outboxkit.settings import Settings, load, parse_duration, unknown_variables
+from outboxkit.settings import Settings, load, unknown_variables
 
 Producer = Annotated[
     str | None,
@@ -123,7 +123,7 @@ def with_terms(command: Callable[..., None]) -> Callable[..., None]:
         terms = Terms(
             since=first or now,
             until=last or now + timedelta(days=1),  # the database's clock may be ahead; it ends at its own present time
-            margin=_duration("--margin", margin),
+            margin=duration("--margin", margin),
             handlers=tuple(dict.fromkeys(handlers or ())),
             types=tuple(dict.fromkeys(types or ())),
             destination=destination_,
@@ -146,10 +146,3 @@ def _replacing(command: Callable[..., None], wrapper: Callable[..., None]) -> Ca
     wrapper.__annotations__ = {each.name: each.annotation for each in (*new, *own)}
     wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
     return wrapper
-
-
-def _duration(option: str, text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigurationError(f"{option} is {text!r}: {error}") from None

@@ -14,14 +14,14 @@ import msgspec
 import typer
 
 from outboxkit import compose, process, urls
-from outboxkit.cli.options import DATABASE, AsJson, with_settings
+from outboxkit.cli.options import DATABASE, AsJson, duration, with_settings
 from outboxkit.cli.trace.report import Caused, Happened, Report, Traced, report_of
 from outboxkit.cli.wording import many, printable_name
 from outboxkit.environment import read_secret
 from outboxkit.errors import ConfigurationError
 from outboxkit.lives import Clue, follow
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.settings import Settings, parse_duration
+from outboxkit.settings import Settings
 
 NOTHING_KNOWN = 1
 """The exit code if no table knows a message."""
@@ -67,7 +67,7 @@ def trace(
         raise ConfigurationError(f"exactly one of a message's ID, --key and --correlation is accepted; {reason}")
     clue = Clue(message_id=id_, key=key, correlation_id=correlation)
     databases = dict.fromkeys([compose.database_url(settings), *further(also or [], also_file or [])])
-    report = asyncio.run(_report(clue, list(databases), _duration(search)))
+    report = asyncio.run(_report(clue, list(databases), duration("--search", search)))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
@@ -93,13 +93,6 @@ def further(values: Sequence[str], files: Sequence[str], *, option: str = "--als
         if (file := urls.file_of(value)) is not None and not Path(file).exists():
             raise ConfigurationError(f"{name} cannot be used: there is no file {file!r}")
     return [value for _, value in named]
-
-
-def _duration(text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise ConfigurationError(f"--search is {text!r}: {error}") from None
 
 
 async def _report(clue: Clue, databases: Sequence[str], patience: timedelta) -> Report:
