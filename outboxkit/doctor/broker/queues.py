@@ -267,7 +267,7 @@ def _unconsumed(name: str, messages: int) -> Diagnosis:
         "queue-unconsumed",
         f"Nobody consumes queue {name!r}, {waiting}.",
         why=_GROWS if messages else "The next message will wait in it.",
-        cure="Start its consumer, and look at the last lines of its log if it has ended.",
+        cure="Start its consumer, and look at the last lines of its log if it runs or has ended.",
         commands=(f"outboxkit consume MODULE --queue {shlex.quote(name)}",),
     )
 
