@@ -38,7 +38,15 @@ _REFUSALS = (
         f"Correct the database's name in {_SECRET}, or create the database.",
     ),
     (
-        r"too many clients|remaining connection slots|too many connections",
+        r"too many connections for (role|database)",
+        "database-full",
+        (
+            "End clients that nobody needs, or give pools fewer connections. Or raise the limit of the role or "
+            "database that the server names: ALTER ROLE name CONNECTION LIMIT n, or ALTER DATABASE with the same."
+        ),
+    ),
+    (
+        r"too many clients|remaining connection slots",
         "database-full",
         "End clients that nobody needs, give pools fewer connections, or raise max_connections and restart the server.",
     ),

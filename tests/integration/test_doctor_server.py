@@ -58,7 +58,9 @@ def test_a_database_that_is_not_there(postgresql_url: str) -> None:
 
 def test_no_connection_is_left(postgresql_url: str) -> None:
     with role(postgresql_url, "LOGIN CONNECTION LIMIT 0") as (_, url):
-        assert refused(url)[0] == "database-full"
+        finding = one_of(url)
+    assert finding.code == "database-full"
+    assert "ALTER ROLE name CONNECTION LIMIT n" in finding.cure
 
 
 def test_a_server_without_tls(postgresql_url: str) -> None:
