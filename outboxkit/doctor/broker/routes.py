@@ -125,8 +125,9 @@ def _unhandled(queue: ExpectedQueue, look: Look, bound: list[Bound]) -> Iterator
             "binding-unhandled",
             f"Queue {queue.name!r} is bound for {_listed(list(map(repr, wrong)))}, and no handler takes that.",
             why="Such a message is tried for a while, and then it is a dead letter with the reason 'no handler'. It "
-            "may be a misspelt type, or a module that was left out.",
-            cure="Name the module that has its handler. If nobody handles it any more, take the binding away.",
+            "may be a misspelt type, a module that was left out, or the type of a service with this queue's name.",
+            cure="Name the module that has its handler. If another service consumes this queue, give it a queue of its "
+            "own. If nobody handles it any more, take the binding away.",
             commands=tuple(
                 f"rabbitmqadmin -V {shlex.quote(look.subject.vhost)} delete binding source={shlex.quote(exchange)} "
                 f"destination_type=queue destination={shlex.quote(queue.name)} properties_key={shlex.quote(key)}"

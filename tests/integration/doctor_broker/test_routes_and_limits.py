@@ -49,6 +49,7 @@ async def test_a_consumer_bound_to_the_wrong_type(server: PrivateRabbitmq, clien
         assert repr(TYPE) in findings["handler-unbound"].what
         assert findings["handler-unbound"].severity is Severity.PROBLEM
         assert "'OrderConfirm'" in findings["binding-unhandled"].what
+        assert "another service consumes this queue, give it a queue of its own" in findings["binding-unhandled"].cure
         client.bind("Order*", "#", queue=client.queue, arguments=arguments_of(client))
         findings, _ = await examined(settings_of(server, client), handlers_of(TYPE))
         assert "handler-unbound" not in findings
