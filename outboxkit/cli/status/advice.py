@@ -127,7 +127,7 @@ def _retried(report: Status) -> Iterator[str]:
         to = "" if each.destination == DEFAULT_DESTINATION else f" to {printable_name(each.destination)}"
         waits = f"{many(each.waiting, f'message{to} waits', f'messages{to} wait')} for a retry"
         if not to and each.last_error.startswith(Verdict.UNROUTABLE):
-            cure = "start its consumer, again if it runs, which binds its queue"
+            cure = "start its consumer (again): it binds one"
             yield f"{waits}, as no queue is bound for the type: {cure}"
         elif each.last_error.startswith(Verdict.POSTPONED):
             who = "a destination asks to wait" if to else "a queue is full or has no leader: start its consumers"
