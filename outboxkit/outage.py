@@ -166,7 +166,8 @@ class Outage:
             if self._what(error) is not None and stop.is_set():
                 return None
             raise
-        self.is_over()
+        if not stop.is_set():  # else it may be a step that has asked nobody
+            self.is_over()
         return result
 
     def _what(self, error: BaseException | None) -> str | None:

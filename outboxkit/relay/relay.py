@@ -124,7 +124,8 @@ class Relay:
         tables = TableGauges(self.engine)
         for prepare in (self._prepare, tables.open):
             await outage.ride_out(prepare, stop)
-        self._say_started()
+        if not outage.errors:  # else it was stopped before it could start
+            self._say_started()
         await outage.ride_out(self._watch.look, stop)
         try:
             with tables.observed():

@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 from outboxkit import urls
@@ -91,7 +92,9 @@ def _refused(url: str, refusal: BrokerRefusal, subject: BrokerSubject) -> Diagno
             f"nc -vz {_host_and_port(url).replace(':', ' ')}\nrabbitmq-diagnostics check_running",
         ),
     )
-    return problem(code, f"{text}: {refusal.reason}.", why=_STANDS, cure=cure, commands=tuple(command.split("\n")))
+    return problem(
+        code, f"{text}: {refusal.reason.rstrip('.')}.", why=_STANDS, cure=cure, commands=tuple(command.split("\n"))
+    )
 
 
 def of_encryption(look: Look) -> Iterator[Diagnosis]:
@@ -174,8 +177,8 @@ def of_rights(look: Look) -> Iterator[Diagnosis]:
             "broker-rights-wide",
             f"User {look.subject.user[0]!r} has rights to the exchanges and queues of others: {patterns}.",
             why="A mistake or a stolen password reaches everything in this virtual host.",
-            cure="Narrow them to what these settings need; add what else uses this user.",
-            commands=(_grant(look.subject, look.subject.user[0]),),
+            cure="Narrow them to these settings and the queues that this database knows; add what else uses this user.",
+            commands=(_grant(replace(look.subject, queues=look.subject.known_queues), look.subject.user[0]),),
         )
 
 

@@ -162,6 +162,17 @@ async def test_missing_tables_are_said_at_the_start(empty_url: str, bench: Bench
     await engine.dispose()
 
 
+async def test_a_relay_that_never_reached_its_database_does_not_say_that_it_is_back(bench: Bench):
+    engine = process.engine("postgresql://nobody@127.0.0.1:9/nothing", name="unit tests")
+    with capture_logs() as said:
+        running = asyncio.create_task(Relay(engine, bench.publisher).run(bench.stop))
+        while not said:
+            await asyncio.sleep(0.01)
+        bench.stop.set()
+        await running
+    assert [line["event"] for line in said] == ["database is away, waiting", "relay stopped"]
+
+
 async def test_an_error_of_the_publisher_takes_everything_back_and_the_relay_waits(bench: Bench):
     def fail(message: Message) -> None:
         raise ZeroDivisionError

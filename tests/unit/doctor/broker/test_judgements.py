@@ -73,6 +73,14 @@ def test_each_obstacle_once_for_all_nodes():
     assert [each.code for each in access.of_connection(seen)] == ["broker-login"]
 
 
+def test_narrowed_rights_spare_the_queues_that_the_database_knows():
+    seen = look(rights=Rights(user="shop", configure=".*", write=".*", read=".*"))
+    subject = replace(SUBJECT, queues=(), registered=(ExpectedQueue(name="mails"),))
+    (finding,) = access.of_rights(replace(seen, subject=subject))
+    assert finding.code == "broker-rights-wide"
+    assert finding.commands[0].endswith("'^(outboxkit|mails|amq\\.default)$' '^(outboxkit|mails|mails\\.dead)$'")
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "expected"),
     [
