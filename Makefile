@@ -8,8 +8,6 @@ QUIETLY := --quiet --disable-pip-version-check --no-deps
 UV := 'uv>=0.8'
 RESOLVE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --custom-compile-command 'make lock'
 WORKERS := --numprocesses=3 --dist=worksteal
-# CPython 3.11 may spin for ever in a callback that is traced: such a test fails after ten minutes, with its stack.
-LIMITED := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 ifndef SEED
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
@@ -37,7 +35,7 @@ test-all: $(VENV)/.tests ## what a night can afford: long storms, fresh examples
 
 coverage: $(VENV)/.tests ## how much of outboxkit the unit and integration tests run; fails below what pyproject.toml asks
 	@$(BIN)/python -m tests.servers --provide
-	$(BIN)/python -m pytest -q $(WORKERS) $(LIMITED) --cov --cov-report=term:skip-covered tests/unit tests/integration
+	$(BIN)/python -m pytest -q $(WORKERS) --cov --cov-report=term:skip-covered tests/unit tests/integration
 
 bench: $(VENV)/.tests ## how fast it is here, beside what it is compared with (ARGS="--quick", "--help")
 	@$(BIN)/python -m tests.servers --provide
