@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 
 class TcpProxy:
@@ -20,6 +20,7 @@ class TcpProxy:
         self._turns, self._spoke_last = 0, self._downstream
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
+        self._changing, self._refusing = threading.Lock(), False
         self._start(self._accept, self._listener)
 
     @property
@@ -57,7 +58,8 @@ class TcpProxy:
 
     def cut(self) -> None:
         """End the connections that are open, and drop what was kept back; new ones are accepted."""
-        open_now, self._sockets = self._sockets, []
+        with self._changing:
+            open_now, self._sockets = self._sockets, []
         for connection in open_now:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -65,6 +67,8 @@ class TcpProxy:
 
     def refuse(self) -> None:
         """From now on nobody listens, and the connections that were open have ended."""
+        with self._changing:
+            self._refusing = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -72,6 +76,7 @@ class TcpProxy:
 
     def accept(self) -> None:
         """Listen again, on the same port."""
+        self._refusing = False
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._start(self._accept, self._listener)
 
@@ -96,13 +101,18 @@ class TcpProxy:
                 except OSError:
                     client.close()
                     continue
-                self._sockets += [client, server]
+                with self._changing:
+                    if self._refusing:
+                        client.close()
+                        server.close()
+                        return
+                    self._sockets += [client, server]
                 for source, sink, gate in ((client, server, self._upstream), (server, client, self._downstream)):
                     self._start(self._forward, source, sink, gate)
 
     def _forward(self, source: socket.socket, sink: socket.socket, gate: threading.Event) -> None:
         with contextlib.suppress(OSError):
-            while chunk := source.recv(65_536):
+            for chunk in self._read(source, gate):
                 self._turns += gate is self._upstream and self._spoke_last is self._downstream
                 self._spoke_last = gate
                 if gate is self._upstream and not gate.is_set():
@@ -113,3 +123,8 @@ class TcpProxy:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
+
+    def _read(self, source: socket.socket, gate: threading.Event) -> Iterator[bytes]:
+        """What is to be forwarded in this direction, until its end."""
+        while chunk := source.recv(65_536):
+            yield chunk

@@ -64,7 +64,8 @@ class WorkerProcess:
         return self._process.wait(STOP_SECONDS)
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """SIGTERM, once it handles that; the exit code."""
+        eventually(lambda: not self.is_running or self._process.catches(signal.SIGTERM))
         self.terminate()
         return self.wait()
 

@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typing import IO
 
 ROOT = Path(__file__).parents[2]
 NUMBER_BYTES = 12
+START_SECONDS = 120
 COMMAND = str(Path(sys.executable).with_name("outboxkit"))
 
 
@@ -24,6 +26,7 @@ class ForkedProcess:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        connection.settimeout(START_SECONDS)
         self.pid = self._number()
         self.returncode: int | None = None
 
@@ -49,6 +52,15 @@ class ForkedProcess:
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+
+    def catches(self, number: signal.Signals) -> bool:
+        """Whether the program handles this signal by now; true where nobody can know, as when it has ended."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return True
+        caught = re.search(r"^SigCgt:\s*(\w+)$", status, re.MULTILINE)
+        return caught is None or bool(int(caught[1], 16) >> number - 1 & 1)
 
     def kill(self) -> None:
         """SIGKILL."""
