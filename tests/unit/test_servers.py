@@ -2,6 +2,8 @@
 
 import gc
 import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -125,6 +127,14 @@ def test_ports_are_different_and_never_given_to_outgoing_connections():
 
 def test_a_row_of_ports_leaves_out_one_whose_neighbour_is_taken(monkeypatch: pytest.MonkeyPatch):
     taken, free = free_row(3), free_row(3)
-    monkeypatch.setattr(ports, "free_ports", lambda count: [taken, free])
+    monkeypatch.setattr(ports, "OURS", set[int]())
+    monkeypatch.setattr(ports, "_candidates", lambda: iter([taken, free]))
     with socket.create_server(("", taken + 1)):
         assert free_row(3) == free
+
+
+def test_no_port_is_given_twice_in_a_process_or_to_another():
+    (mine,) = free_ports(1)
+    asked = f"from tests.servers.ports import _take; print(_take({mine}))"
+    other = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True)
+    assert (other.stdout, ports._take(mine)) == ("False\n", False)
