@@ -3,7 +3,8 @@
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,15 @@ class WorkerProcess:
     def interrupt(self) -> None:
         """SIGINT, without waiting, as Ctrl-C sends it."""
         self._process.send_signal(signal.SIGINT)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It does nothing meanwhile, as on a machine that is busy with others."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def wait(self) -> int:
         """Wait for its end; the exit code."""
