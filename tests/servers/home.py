@@ -15,6 +15,7 @@ from typing import TypedDict
 
 from tests.servers.server import ServersUnavailable
 
+RUN_SECONDS = 300
 GUARD = Path(__file__).with_name("guard.py")
 SEARCH_PATH = os.pathsep.join((
     os.environ.get("PATH", os.defpath), "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/opt/homebrew/bin",
@@ -87,11 +88,14 @@ class Home:
         return path
 
     def run(self, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
-        """Run a program to its end; ServersUnavailable with what it said if it failed."""
-        done = subprocess.run(
-            command, cwd=self.folder, env=self._complete(environment), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **self._identity(),
-        )  # fmt: skip
+        """Run a program to its end; ServersUnavailable with what it said if it failed, or did not come to its end."""
+        try:
+            done = subprocess.run(
+                command, cwd=self.folder, env=self._complete(environment), stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=RUN_SECONDS, **self._identity(),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise ServersUnavailable(f"{command[0]} did not end in {RUN_SECONDS} s:\n{error.output!r}") from None
         if done.returncode:
             tail = "\n".join(done.stdout.decode(errors="replace").splitlines()[-20:])
             raise ServersUnavailable(f"{command[0]} failed with status {done.returncode}:\n{tail}")
