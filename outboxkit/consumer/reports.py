@@ -238,8 +238,9 @@ class Watchdog:
         return self._sampled is not None and self._sampled.startswith(HANDLER)
 
     def _running_code(self, frame: FrameType | None) -> str | None:
-        """The running handler, and the line in its module; otherwise the running function."""
-        location = None if frame is None else f"{frame.f_globals.get('__name__')}, line {frame.f_lineno}"
+        """The running handler, and the line in its module; otherwise the running function, unless the loop is idle."""
+        module = None if frame is None else frame.f_globals.get("__name__")
+        location = None if frame is None or module == "selectors" else f"{module}, line {frame.f_lineno}"
         while frame is not None:
             name = self._names.get(frame.f_code)
             if name is not None:

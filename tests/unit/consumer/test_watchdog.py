@@ -2,6 +2,9 @@
 
 import asyncio
 import re
+import selectors
+import sys
+import threading
 import time
 
 import pytest
@@ -11,6 +14,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, inbox_handler
 from outboxkit.consumer import reports
+from tests.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message
 
@@ -58,13 +62,31 @@ async def test_what_is_no_handler_is_told_by_its_place(monkeypatch: pytest.Monke
     monkeypatch.setattr(reports, "BLOCKED_SECONDS", 0.1)
     watching = asyncio.create_task(reports.Watchdog([]).run())
     await asyncio.sleep(0.01)
+    blame = f"by code outside the handlers ({__name__}, line "
     with capture_logs() as said:
-        deep(0.4)
-        while not lines(said):
-            await asyncio.sleep(0.01)
+
+        async def block() -> list[str]:
+            deep(0.4)
+            await asyncio.sleep(0.1)
+            return lines(said)
+
+        await eventually_async(block, lambda found: any(blame in line for line in found))
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
-    assert f"by code outside the handlers ({__name__}, line " in lines(said)[0]
+
+
+async def test_a_loop_that_is_idle_is_not_to_blame():
+    (own,) = [frame for thread, frame in sys._current_frames().items() if thread == threading.get_ident()]
+    waiting = threading.Thread(target=selectors.DefaultSelector().select, args=(1,))
+    waiting.start()
+    idle = await eventually_async(
+        lambda: asyncio.sleep(0, sys._current_frames().get(waiting.ident or 0)),
+        lambda frame: frame is None or frame.f_globals["__name__"] == "selectors",
+    )
+    watching = reports.Watchdog([])
+    assert watching._running_code(idle) is None
+    assert str(watching._running_code(own)).startswith(f"code outside the handlers ({__name__}, line ")
+    waiting.join()
 
 
 def deep(seconds: float) -> None:
