@@ -1,12 +1,15 @@
 """Fixtures: real servers, started once and where a test asks for them; a database and broker names for each test."""
 
+import asyncio
+import functools
 import gc
+import inspect
 import logging
 import re
 import secrets
 import signal
 import warnings
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,6 +43,7 @@ S = TypeVar("S", bound=Server)
 
 pytest.register_assert_rewrite("tests.acceptance")  # its helpers assert, too: a failure there says what was found
 
+LONGEST_SECONDS = 500
 BROKERS_OF_THEIR_OWN = frozenset({"admin", "cluster", "small_broker"})
 """Fixtures that start one."""
 
@@ -72,6 +76,20 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests of brokers of their own, so that one worker runs them and starts each broker once."""
     items.sort(key=lambda item: BROKERS_OF_THEIR_OWN.isdisjoint(getattr(item, "fixturenames", ())))
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _bounded(item.obj)
+
+
+def _bounded(test: Callable[..., Coroutine[object, object, None]]) -> Callable[..., Coroutine[object, object, None]]:
+    """A test that waits for ever fails where it waits, some time before the process is ended for it."""
+
+    @functools.wraps(test)
+    async def run(*arguments: object, **fixtures: object) -> None:
+        async with asyncio.timeout(LONGEST_SECONDS):
+            await test(*arguments, **fixtures)
+
+    return run
 
 
 def pytest_report_header() -> str:
