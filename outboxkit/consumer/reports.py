@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import logging
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,6 +20,7 @@ from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision
 from outboxkit.message import Message
 from outboxkit.pauses import Pause
+from outboxkit.threads.pool import frame_of
 
 LOGGER = logging.getLogger("outboxkit.consumer")
 """A standard logger for error reporters and for applications that configure `logging`.
@@ -227,7 +227,7 @@ class Watchdog:
         """Sample the loop's thread while the loop is late. Runs in a thread of its own."""
         while not self._over.wait(self._limit / 4):
             if self._clock() - self._turned > self._limit / 2:
-                frame = sys._current_frames().get(loop_thread)  # noqa: SLF001 - the documented way
+                frame = frame_of(loop_thread)
                 if not self._has_handler:
                     self._sampled = self._running_code(frame) or self._sampled
                 del frame

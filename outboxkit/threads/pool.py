@@ -5,6 +5,7 @@ closed. If its thread still runs after that, it is left behind: it can commit no
 """
 
 import asyncio
+import gc
 import sys
 import threading
 import traceback
@@ -13,6 +14,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from queue import SimpleQueue
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 import structlog
@@ -32,6 +34,8 @@ MOST_LEFT = 100
 STACK = 8
 """The number of frames that are shown of such a thread."""
 CURE = "a thread cannot be ended: give its calls timeouts of their own, which are shorter than the handler's"
+
+_looking = threading.Lock()  # for the moment in which no garbage is collected
 
 
 class HandlerThread(threading.Thread):
@@ -163,9 +167,25 @@ class Threads:
     def _leave(self, thread: HandlerThread, error: BaseException | None) -> None:
         """Leave a thread behind whose handler went on after its timeout."""
         self.left.add(thread)
-        frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - the documented way
+        frame = frame_of(thread.ident or 0)
         if frame is not None and error is not None:
             error.add_note("".join(["It is at:\n", *traceback.format_stack(frame, limit=STACK)]))
         self._log.warning(
             "a handler's thread went on after its timeout and is left behind", left=len(self.left), cure=CURE
         )
+
+
+def frame_of(thread: int) -> FrameType | None:
+    """What a thread, known by its ident, runs just now.
+
+    No garbage is collected meanwhile. Before Python 3.12 a collection at that moment could stop the process for ever:
+    https://github.com/python/cpython/issues/106883.
+    """
+    with _looking:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames().get(thread)  # noqa: SLF001 - the documented way
+        finally:
+            if collects:
+                gc.enable()

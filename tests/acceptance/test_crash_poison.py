@@ -64,8 +64,10 @@ def test_one_of_many_that_are_prefetched_kills_the_process(deployment: Deploymen
 def test_two_kill_it_each_for_itself(deployment: Deployment, tmp_path: Path):
     minefield = Minefield(deployment, tmp_path, "singly")
     deaths = minefield.cross({60: "killed", 61: "killed"})
-    counted = minefield.explosions()
-    assert sorted(counted.values()) == [MAX_CRASHES, 1 + MAX_CRASHES], "only the first one could come unsuspected"
+    first, second = sorted(minefield.explosions().values())
+    assert (first in (MAX_CRASHES, 1 + MAX_CRASHES), second) == (True, 1 + MAX_CRASHES), (
+        "only one death was unsuspected"
+    )
     assert deaths == 1 + 2 * MAX_CRASHES
 
 

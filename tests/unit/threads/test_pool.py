@@ -1,6 +1,8 @@
 """Threads for plain handlers, on SQLite: where they run, what they see, and how they end."""
 
 import asyncio
+import gc
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
@@ -13,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, Outcome, engines, inbox, inbox_handler, tables
 from outboxkit.threads import fence
-from outboxkit.threads.pool import NAME, Threads
+from outboxkit.threads.pool import NAME, Threads, frame_of
 from tests.unit.inbox.test_call import LONG_QUERY
 from tests.unit.shop import OrderConfirmed, count, effects, message
 
@@ -165,3 +167,17 @@ async def test_an_engine_of_ones_own_is_used_and_stays_open(async_engine: AsyncE
     started.close()
     assert own.pool.checkedin() == 1
     own.dispose()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_collected_while_a_thread_is_looked_at(monkeypatch: pytest.MonkeyPatch, collects: bool):
+    look, collected = sys._current_frames, list[bool]()
+    monkeypatch.setattr(sys, "_current_frames", lambda: collected.append(gc.isenabled()) or look())
+    (gc.enable if collects else gc.disable)()
+    try:
+        own = frame_of(threading.get_ident())
+        assert (collected, gc.isenabled()) == ([False], collects)
+    finally:
+        gc.enable()
+    assert own is not None
+    assert frame_of(0) is None
