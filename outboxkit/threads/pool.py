@@ -176,7 +176,7 @@ class Threads:
 
 
 def frame_of(thread: int) -> FrameType | None:
-    """What a thread, known by its ident, runs just now.
+    """The frame that a thread runs just now. The thread is given by its ident.
 
     No garbage is collected meanwhile. Before Python 3.12 a collection at that moment could stop the process for ever:
     https://github.com/python/cpython/issues/106883.
