@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import Outcome, inbox_handler
 from outboxkit.consumer import reports
+from outboxkit.threads.pool import frame_of
 from tests.polling import eventually_async
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message
@@ -76,16 +77,15 @@ async def test_what_is_no_handler_is_told_by_its_place(monkeypatch: pytest.Monke
 
 
 async def test_a_loop_that_is_idle_is_not_to_blame():
-    (own,) = [frame for thread, frame in sys._current_frames().items() if thread == threading.get_ident()]
     waiting = threading.Thread(target=selectors.DefaultSelector().select, args=(1,))
     waiting.start()
     idle = await eventually_async(
-        lambda: asyncio.sleep(0, sys._current_frames().get(waiting.ident or 0)),
+        lambda: asyncio.sleep(0, frame_of(waiting.ident or 0)),
         lambda frame: frame is None or frame.f_globals["__name__"] == "selectors",
     )
     watching = reports.Watchdog([])
     assert watching._running_code(idle) is None
-    assert str(watching._running_code(own)).startswith(f"code outside the handlers ({__name__}, line ")
+    assert str(watching._running_code(sys._getframe())).startswith(f"code outside the handlers ({__name__}, line ")
     waiting.join()
 
 
