@@ -241,8 +241,9 @@ def fifty_identical_requests_at_once_are_one_order(shop: Shop) -> None:
 def of_fifty_different_requests_with_one_key_one_is_an_order(shop: Shop) -> None:
     ada, key = shop.client(), secrets.token_hex(8)
     answers = at_once(lambda number: ada.place(key=key, total=f"1.{number:02}" if number else "2"))
-    assert Counter(answer.status_code for answer in answers) == {201: 1, 422: AT_ONCE - 1}
-    assert all(is_problem(answer, 422, "key-reused") for answer in answers if answer.status_code == 422)
+    refused = [answer for answer in answers if answer.status_code != 201]
+    assert len(refused) == AT_ONCE - 1
+    assert all(is_problem(each, 422, "key-reused") or is_problem(each, 409, "in-progress") for each in refused)
 
 
 @case

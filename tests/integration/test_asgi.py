@@ -62,7 +62,8 @@ async def test_fifty_identical_requests_at_once(client: httpx.AsyncClient, engin
 
 async def test_fifty_different_bodies_at_once(client: httpx.AsyncClient, engine: Engine, calls: Path):
     answers = await asyncio.gather(*(client.post(PATH, **order(f"customer {n}")) for n in range(AT_ONCE)))
-    assert Counter(a.status_code for a in answers) == {201: 1, 422: AT_ONCE - 1}
+    told = Counter(a.status_code for a in answers)
+    assert (told[201], told[422] + told[409]) == (1, AT_ONCE - 1)  # 409: it saw no holder and no answer yet
     assert (count(engine), len(made_calls(calls))) == (1, 1)
 
 

@@ -5,7 +5,6 @@ import re
 import socket
 import struct
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -79,8 +78,10 @@ def test_fifty_at_once_have_one_effect(shop: Shop, client: httpx.Client):
 
 def test_fifty_different_at_once_have_one_effect(shop: Shop, client: httpx.Client):
     answers = at_once(50, lambda index: client.post("/orders", json={"customer": f"c{index}"}, headers=KEY))
-    assert Counter(answer.status_code for answer in answers) == {201: 1, 422: 49}
-    assert all(problem(answer) == (422, "key-reused") for answer in answers if answer.status_code == 422)
+    refused = [problem(answer) for answer in answers if answer.status_code != 201]
+    assert len(refused) == 49
+    assert set(refused) <= {(422, "key-reused"), (409, "in-progress")}  # once there is an answer, or before
+    assert problem(client.post("/orders", json={"customer": "another"}, headers=KEY)) == (422, "key-reused")
     assert effects(shop) == (1, 1, 1)
 
 
