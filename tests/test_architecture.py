@@ -33,7 +33,6 @@ TOP_LEVEL = {
     "LICENSE",
     "CHANGELOG.md",
 }
-FILE_LINES, FUNCTION_LINES, PARAMETERS, WORKER_LINES = 300, 40, 8, 40
 BANNED = {
     *("util", "helper", "manager", "common", "base", "mixin", "service", "processor"),
     *("impl", "abstract", "data", "info", "misc"),
@@ -55,7 +54,6 @@ def files() -> list[Path]:
 FILES = files()
 PYTHON = [path for path in FILES if path.suffix == ".py"]
 MODULES = [path for path in PYTHON if path.is_relative_to(ROOT / "outboxkit")]
-WORKERS = [path for path in PYTHON if path.is_relative_to(ROOT / "workers")]
 OURS = [path for path in PYTHON if not path.is_relative_to(ROOT / "examples")]
 """Examples are written as their readers write, with SQLAlchemy's usual `class Base`."""
 
@@ -70,24 +68,6 @@ def words(name: str) -> set[str]:
     return {word.lower().removesuffix("s") for word in split} | {word.lower() for word in split}
 
 
-def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """The lines of a function without its signature and its docstring."""
-    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
-    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
-def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    given = function.args
-    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
-    return len([parameter for parameter in named if parameter.arg not in ("self", "cls")])
-
-
 def imported(path: Path) -> ModuleType:
     name = shown(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return importlib.import_module(name)
@@ -98,27 +78,6 @@ def test_the_top_level_holds_only_what_everybody_looks_for():
     unknown = {name for name in found if not name.startswith(".")} - TOP_LEVEL
     assert not unknown, f"these do not belong at the top level: {sorted(unknown)}"
     assert found >= TOP_LEVEL, f"these are missing at the top level: {sorted(TOP_LEVEL - found)}"
-
-
-def test_files_are_short():
-    offenders = [
-        f"{shown(path)} has {lines} lines; at most {limit} are wanted: split it into concepts"
-        for path in PYTHON
-        for limit in [WORKER_LINES if path in WORKERS else FILE_LINES]
-        if (lines := len(path.read_text().splitlines())) > limit
-    ]
-    assert offenders == []
-
-
-def test_functions_are_short_and_take_few_parameters():
-    offenders = [
-        f"{shown(path)}:{function.lineno} {function.name} has {lines} lines and {taken} parameters"
-        for path in (*MODULES, *WORKERS)
-        for function in functions(path)
-        for lines, taken in [(body_lines(function), parameters(function))]
-        if lines > FUNCTION_LINES or taken > PARAMETERS
-    ]
-    assert offenders == []
 
 
 def test_files_are_named_for_concepts():
