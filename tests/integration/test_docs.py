@@ -16,13 +16,15 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from outboxkit.settings import Settings
+from outboxkit.settings import Settings, load
 from tests.pages import PAGES, ROOT, Page, UnclearPage, libpq, parse, read
 from tests.processes import programs
 from tests.reader import Differs, Reader
 from tests.servers import OwnServer
 
 TUTORIAL = "docs/tutorial.md"
+INSTALLING = ("README.md", TUTORIAL)
+"""The pages with blocks in front of their start: these install, and name servers that a test has elsewhere."""
 STEP_4 = "## 4. "
 BY_DAY = ("README.md", TUTORIAL, "docs/how-to/write-a-handler.md", "docs/how-to/handle-dead-letters.md")
 """The pages that are typed by day too."""
@@ -100,10 +102,20 @@ def line_of(page: str, heading: str) -> int:
 def test_a_page_is_clear(page: str) -> None:
     """Nothing is hidden, every fence has its place, and the page says what it starts from."""
     whole = read(page)
-    assert not whole.before or page == TUTORIAL
+    assert bool(whole.before) == (page in INSTALLING)
     assert STARTS[2] not in whole.start or page == NOT_TYPED
     if whole.blocks:
         assert sum(start in whole.start for start in STARTS) == 1, whole.start
+
+
+@pytest.mark.parametrize("page", INSTALLING)
+def test_the_servers_that_a_page_names_are_accepted(page: str) -> None:
+    """The one thing that is not typed as printed: the test's servers are elsewhere."""
+    printed = "".join(block.body for block in read(page).before)
+    urls = re.findall(r"^export OUTBOXKIT_(\w+)=(\S+)$", printed, re.MULTILINE)
+    settings = load({name.lower(): url for name, url in urls})
+    assert settings.database_url.get_secret_value().startswith("postgresql+psycopg://")
+    assert settings.broker_url.get_secret_value().startswith("amqp://")
 
 
 @pytest.mark.parametrize(
