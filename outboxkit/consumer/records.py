@@ -115,15 +115,16 @@ class Records:
                 required=delivery.delivery_headers.handlers,
                 first_failed_at=delivery.delivery_headers.first_failed_at or arrival.first_failed_at,
             )
-            for handler, decision in failed.items()
+            for handler, decision in sorted(failed.items(), key=lambda each: each[0] or "")
         ]
+        statement = statements.dead.bury_once(self.engine.dialect.name)
         try:
-            written = await self._write(statements.dead.bury_once(), rows, stop)
+            written = await self._write(statement, rows, stop)
         except Exception as error:
             if what_is_away(error, passing=TRANSIENT):
                 raise
             bare = [decisions.bare(row, error) for row in rows]
-            written = await self._write(statements.dead.bury_once(), bare, stop)
+            written = await self._write(statement, bare, stop)
         if written is None:
             return False
         self.outcomes.update(decision.outcome for decision in failed.values())

@@ -140,6 +140,9 @@ def _create_dead_letter(op: Any) -> None:
     _index(op, "dead_letter_open", ["id"], where=sa.text("resolution IS NULL"))
     _index(op, "dead_letter_parked", ["key"], where=sa.column("parked", sa.Boolean))
     op.create_index("outboxkit_dead_letter_message", "outboxkit_dead_letter", ["message_id"])
+    burial, is_open = ["message_id", "queue"], "resolution IS NULL AND side = 'inbox'"
+    _index(op, "dead_letter_once", [*burial, "handler"], where=sa.text(is_open), unique=True)
+    _index(op, "dead_letter_unhandled", burial, where=sa.text(f"{is_open} AND handler IS NULL"), unique=True)
 
 
 def _create_published(op: Any) -> None:

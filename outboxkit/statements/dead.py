@@ -11,9 +11,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
-    exists,
     func,
-    insert,
     literal,
     literal_column,
     or_,
@@ -22,6 +20,7 @@ from sqlalchemy import (
 )
 
 from outboxkit.envelope import COLUMNS, TEXTS
+from outboxkit.statements.dialects import insert_into
 from outboxkit.tables import PARKED, UtcDateTime, dead_letter, outbox, readable
 
 
@@ -64,25 +63,19 @@ _LIMIT = bindparam("limit", type_=BigInteger)
 _PARKED = literal(PARKED, UtcDateTime)
 
 
-def bury_once() -> Insert:
+def bury_once(dialect: str) -> Insert:
     """Write a consumer's dead letter, unless an open one of this message, queue and handler exists.
 
-    A consumer that is killed between this and its ack gets the message again, and buries it again. Two at the same
-    moment may both insert. A message without an id equals no other, and is always inserted.
+    A consumer that is killed between this and its ack gets the message again, and buries it again. Two may also bury it
+    at the same moment. A message without an id equals no other, and is always inserted.
 
-    Parameters: a dict of `BURIED`, or a list of them. Index: outboxkit_dead_letter_message. Locks: none.
+    Parameters: a dict of `BURIED`, or a list of them, in the order of their handlers. Indexes:
+    outboxkit_dead_letter_once and outboxkit_dead_letter_unhandled. Locks: the new row; a second burial of it waits for
+    the first one's end.
     """
     values = {name: bindparam(name, type_=dead_letter.c[name].type) for name in BURIED}
-    there = dead_letter.alias("there")
-    open_ = exists(literal_column("1")).where(
-        there.c.message_id == values["message_id"],
-        there.c.queue == values["queue"],
-        there.c.handler.is_not_distinct_from(values["handler"]),
-        there.c.side == values["side"],
-        there.c.resolution.is_(None),
-    )
-    source = select(*values.values()).where(~open_)
-    return insert(dead_letter).inline().from_select(list(BURIED), source, include_defaults=False)
+    once: Insert = insert_into(dialect, dead_letter).inline().values(values).on_conflict_do_nothing()
+    return once
 
 
 def newest(selection: Selection) -> Select[Any]:

@@ -199,6 +199,11 @@ dead_letter = Table(
 _partial("dead_letter_open", dead_letter.c.id, where=dead_letter.c.resolution.is_(None))
 _partial("dead_letter_parked", dead_letter.c.key, where=dead_letter.c.parked)
 Index("outboxkit_dead_letter_message", dead_letter.c.message_id)
+_OPEN_INBOX = and_(dead_letter.c.resolution.is_(None), dead_letter.c.side == literal_column("'inbox'"))
+_BURIAL = (dead_letter.c.message_id, dead_letter.c.queue)
+_partial("dead_letter_once", *_BURIAL, dead_letter.c.handler, where=_OPEN_INBOX, unique=True)
+_NO_HANDLER = and_(_OPEN_INBOX, dead_letter.c.handler.is_(None))
+_partial("dead_letter_unhandled", *_BURIAL, where=_NO_HANDLER, unique=True)
 
 published = Table(
     "outboxkit_published",

@@ -88,7 +88,7 @@ def test_anything_can_be_buried(
     decision = Decision(Outcome.DEAD, "failed", error)
     row = dead_letter(found, decision, queue="billing", handler=handler, attempts=attempts, first_failed_at=moment)
     with engine.begin() as connection:
-        connection.execute(statements.dead.bury_once(), [row])
+        connection.execute(statements.dead.bury_once(engine.dialect.name), [row])
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -107,7 +107,7 @@ def test_what_is_read_of_any_message_fits_into_every_table(
             row = dead_letter(
                 message, decision, queue="q", handler=handler, attempts=noted.attempt, first_failed_at=first
             )
-            connection.execute(statements.dead.bury_once(), [row])
+            connection.execute(statements.dead.bury_once(engine.dialect.name), [row])
         if isinstance(message, Message):
             record = {"handler": "Bill", "message_id": message.id, "type": message.type, "attempts": noted.attempt}
             made = message.created_at if message.created_at and message.created_at.year < 9999 else None

@@ -157,6 +157,10 @@ CREATE INDEX outboxkit_dead_letter_parked ON outboxkit_dead_letter (key) WHERE p
 
 CREATE INDEX outboxkit_dead_letter_message ON outboxkit_dead_letter (message_id);
 
+CREATE UNIQUE INDEX outboxkit_dead_letter_once ON outboxkit_dead_letter (message_id, queue, handler) WHERE resolution IS NULL AND side = 'inbox';
+
+CREATE UNIQUE INDEX outboxkit_dead_letter_unhandled ON outboxkit_dead_letter (message_id, queue) WHERE resolution IS NULL AND side = 'inbox' AND handler IS NULL;
+
 CREATE TABLE outboxkit_published (
     published_at TIMESTAMP WITH TIME ZONE NOT NULL,
     position BIGINT NOT NULL,
