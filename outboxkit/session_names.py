@@ -5,6 +5,8 @@ PostgreSQL keeps 63 characters of ASCII of an `application_name`.
 
 from collections.abc import Sequence
 
+OURS = "outboxkit "
+"""The begin of the name of every session of outboxkit's own processes."""
 RELAY, CONSUMER, RETENTION = "outboxkit relay", "outboxkit consumer", "outboxkit retention"
 LONGEST = 63
 _SEPARATOR = ", "

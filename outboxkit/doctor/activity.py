@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import partitions, statements
+from outboxkit.blockers import Blocker, blocker_of, read_blockers
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
 from outboxkit.doctor.installation import Installation, Thresholds
 from outboxkit.hanging import HangingRun, by_consumer, hanging_runs
@@ -37,10 +38,11 @@ async def check_transactions(installation: Installation) -> AsyncGenerator[Diagn
         sessions = (await connection.execute(activity.sessions())).all()
         facts = (await connection.execute(statements.server.facts())).one()
         old = [holder for holder in holders if _is_old(holder, now, installation.thresholds)]
+        blockers = await connection.run_sync(read_blockers, now, patience=installation.thresholds.lock)
         handlers = await _handlers(connection) if any(is_of_consumer(holder.name) for holder in old) else []
     ours = [holder for holder in old if holder.kind == "session" and is_of_consumer(holder.name)]
     runs = hanging_runs([(each.pid, each.name, each.since) for each in ours], handlers, now)
-    for run, others in by_consumer(runs.values()):
+    for run, others in by_consumer(run for run in runs.values() if blocker_of(blockers, run.pid) is None):
         seconds = max((each.seconds for each in (run, *others) if each.seconds is not None), default=0.0)
         is_long = seconds >= (_AS_PROBLEM * installation.thresholds.transaction).total_seconds()
         yield of_hung_handler(run, others, problem if is_long else warning, why=_WHY)
@@ -146,10 +148,13 @@ def _text(name: str) -> str:
 
 
 async def check_locks(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """Locks that keep relays, consumers and applications from writing one of the tables."""
+    """Sessions whose locks keep others from writing one of the tables, or for which outboxkit's sessions wait."""
     async with installation.database() as connection:
         now = await partitions.clock(connection)
         rows = (await connection.execute(statements.doctor.table_locks())).all()
+        blockers = await connection.run_sync(read_blockers, now, patience=installation.thresholds.lock)
+    for blocker in blockers:
+        yield of_blocker(blocker)
     for row in rows:
         if row.since is None or now - row.since < installation.thresholds.lock:
             continue
@@ -162,6 +167,19 @@ async def check_locks(installation: Installation) -> AsyncGenerator[Diagnosis]:
             cure="If it is a migration, let it end, and give later ones a lock_timeout. If it was forgotten, end it:",
             commands=(f"SELECT pg_terminate_backend({row.pid});",),
         )
+
+
+def of_blocker(blocker: Blocker) -> Diagnosis:
+    """The finding about a session for whose lock outboxkit's sessions wait."""
+    limit = f"ALTER ROLE {quoted(blocker.role)} SET idle_in_transaction_session_timeout = '5min';"
+    return problem(
+        "sessions-blocked",
+        f"{blocker}.",
+        why="Each of these sessions stands still, with its place in its process and the messages behind it. To restart "
+        "them is of no use: they would wait again.",
+        cure=f"{blocker.step[0].upper()}{blocker.step[1:]}. {_NEVER_AGAIN if blocker.is_idle else ''}".strip(),
+        commands=(f"{blocker.command};", *([limit] if blocker.is_idle else ())),
+    )
 
 
 async def check_slots(installation: Installation) -> AsyncGenerator[Diagnosis]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from outboxkit.blockers import Blocker
 from outboxkit.hanging import HangingRun
 from outboxkit.pauses import Pause
 
@@ -165,6 +166,7 @@ class Archive:
         handlers: those that are registered.
         oldest_kept: when the oldest message that is kept was published; None if none is.
         hanging: runs of handlers that work on one of the messages for over a minute.
+        blockers: sessions for whose locks outboxkit's sessions wait.
         cut: for each table that was not searched to its end, what was left out.
     """
 
@@ -179,6 +181,7 @@ class Archive:
     oldest_kept: datetime | None = None
     cut: dict[str, str] = field(default_factory=dict)
     hanging: tuple[HangingRun, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
 
     def identities(self) -> list[Identity]:
         """Those of all rows that have one."""

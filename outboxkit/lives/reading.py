@@ -7,6 +7,7 @@ from datetime import timedelta
 from sqlalchemy import Connection, RowMapping
 
 from outboxkit import schema, session_names
+from outboxkit.blockers import read_blockers
 from outboxkit.hanging import long_runs
 from outboxkit.lives.clue import MOST, Clue, take_crashes, take_handled, take_letter, take_waiting
 from outboxkit.lives.entries import Archive, Lock, Neighbour, Registered, Surroundings, Waiting
@@ -75,6 +76,7 @@ def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
         sessions = [(row.pid, row.name, row.open_since) for row in connection.execute(activity.sessions())]
         runs = long_runs(sessions, connection.execute(activity.of_all_handlers()).all(), archive.now)
         archive.hanging = tuple(run for run in runs if run.message_id in clue.ids)
+        archive.blockers = read_blockers(connection, archive.now)
     _explain(connection, clue, archive)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 
+from outboxkit.blockers import blocker_of
 from outboxkit.brokers import Verdict
 from outboxkit.failures import printable
 from outboxkit.hanging import HangingRun
@@ -184,6 +185,8 @@ def of_crashes(record: Crashes) -> Explanation:
 
 def of_hanging(run: HangingRun, archive: Archive) -> Explanation:
     """The reason of a handler that has worked on the message for over a minute."""
+    if (blocker := blocker_of(archive.blockers, run.pid)) is not None:
+        return Explanation("started", f"{run}: {blocker}", archive.database, (blocker.cure,))
     cure = ("if it hangs, restart that consumer: the message comes again", "outboxkit doctor")
     return Explanation("started", f"{run}, and its transaction is open", archive.database, cure)
 
@@ -224,5 +227,7 @@ def not_handled(
                 f"{legible(each.handler)} of queue {queue} takes this type and has not handled it. It is in the queue, "
                 "or waits there for its next attempt, or the queue was not bound"
             )
-            cure = (f"look at the length of {queue} and of its .retry queues, and whether its consumer runs",)
-            yield Explanation("not handled", text, archive.database, cure)
+            cure = [f"look at the length of {queue} and of its .retry queues, and whether its consumer runs"]
+            if blocker := next((one for one in archive.blockers if one.blocks_queue(each.queue)), None):
+                text, cure = f"{text}; {blocker}", [blocker.cure, *cure]
+            yield Explanation("not handled", text, archive.database, tuple(cure))

@@ -174,6 +174,21 @@ WHERE datname = current_database() AND application_name LIKE 'outboxkit %' AND p
 ORDER BY application_name, backend_start, pid
 """)
 
+_LOCK_WAITS = text("""
+WITH RECURSIVE waiting (pid) AS (
+    SELECT pid
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name LIKE 'outboxkit %' AND wait_event_type = 'Lock'
+        AND pid <> pg_backend_pid()
+    UNION
+    SELECT unnest(pg_blocking_pids(pid)) FROM waiting
+)
+SELECT waiting.pid, pg_blocking_pids(waiting.pid) AS blockers, activity.pid AS backend, application_name AS name,
+    CAST(usename AS text) AS role, host(client_addr) AS address, state, query_start, xact_start AS since
+FROM waiting LEFT JOIN pg_stat_activity AS activity ON activity.pid = waiting.pid
+ORDER BY waiting.pid
+""")
+
 _HOLDERS = """
 SELECT CASE backend_type WHEN 'walsender' THEN 'standby' ELSE 'session' END AS kind, pid, application_name AS name,
     state, xact_start AS since, query_start, greatest(age(backend_xmin), age(backend_xid)) AS behind,
@@ -209,6 +224,15 @@ def sessions() -> TextClause:
     pg_stat_activity. Locks: none.
     """
     return _SESSIONS
+
+
+def lock_waits() -> TextClause:
+    """The sessions of outboxkit that wait for a lock, those that they wait for, and so on. PostgreSQL only.
+
+    `blockers` has the process ids for which a session waits; 0 stands for a prepared transaction. Index: none, it reads
+    pg_stat_activity. Locks: none, but it asks the server's lock table once for each of these sessions.
+    """
+    return _LOCK_WAITS
 
 
 def oldest_transaction() -> TextClause:

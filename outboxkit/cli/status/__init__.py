@@ -10,6 +10,7 @@ import typer
 from sqlalchemy import Connection
 
 from outboxkit import compose, pauses, process, schema, statements, urls
+from outboxkit.blockers import read_blockers
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, show, waiting
 from outboxkit.cli.status.report import Status
@@ -71,6 +72,8 @@ def read_status(connection: Connection, now: datetime) -> Status:
     if is_server(connection.dialect.name):
         sessions, vacuum = advice.read_sessions(connection), advice.read_vacuum(connection, now)
         right = advice.missing_right(sessions, vacuum)
-        hanging = advice.read_hanging(connection, sessions, now)
-        report = replace(report, sessions=sessions, vacuum=vacuum, missing_right=right, hanging=hanging)
+        blockers = read_blockers(connection, now)
+        hanging = advice.read_hanging(connection, sessions, blockers, now)
+        report = replace(report, sessions=sessions, vacuum=vacuum, missing_right=right)
+        report = replace(report, hanging=hanging, blockers=blockers)
     return replace(report, advice=tuple(advice.advise(report)))

@@ -1,12 +1,13 @@
 """The advice of `outboxkit status`, from the tables and the server's settings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from shlex import quote
 
 from sqlalchemy import Connection
 
 from outboxkit import session_names
+from outboxkit.blockers import Blocker, blocker_of
 from outboxkit.brokers import Verdict
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
@@ -31,10 +32,13 @@ def read_sessions(connection: Connection) -> Sessions:
     )
 
 
-def read_hanging(connection: Connection, sessions: Sessions, now: datetime) -> tuple[HangingRun, ...]:
-    """The handlers of consumers that have run for over a minute."""
+def read_hanging(
+    connection: Connection, sessions: Sessions, blockers: Sequence[Blocker], now: datetime
+) -> tuple[HangingRun, ...]:
+    """The handlers of consumers that have run for over a minute, but those that wait for somebody's lock."""
     handlers = connection.execute(activity.of_all_handlers()).all()
-    return long_runs(((each.pid, each.name, each.open_since) for each in sessions.consumers), handlers, now)
+    runs = long_runs(((each.pid, each.name, each.open_since) for each in sessions.consumers), handlers, now)
+    return tuple(run for run in runs if blocker_of(blockers, run.pid) is None)
 
 
 def read_vacuum(connection: Connection, now: datetime) -> Vacuum:
@@ -74,6 +78,8 @@ def advise(report: Status) -> Iterator[str]:
         yield f"{many(keys, 'key is', 'keys are')} parked: see `outboxkit dead list`, then replay or discard"
     elif report.dead_letters.open.value:
         yield f"{many(report.dead_letters.open, 'dead letter')} to decide on: see `outboxkit dead list`"
+    for blocker in report.blockers:
+        yield f"{blocker}: {blocker.cure}"
     for run, others in by_consumer(report.hanging):
         have = "has" if len(others) == 1 else "have"
         more = f", and {many(len(others), 'more run')} of that consumer {have} not ended" if others else ""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from outboxkit.blockers import Blocker
 from outboxkit.cli.wording import NOTHING, Count
 from outboxkit.hanging import HangingRun
 from outboxkit.message import DEFAULT_DESTINATION
@@ -200,4 +201,5 @@ class Status:
     broker: str | None = None
     paused: tuple[Pause, ...] = ()
     hanging: tuple[HangingRun, ...] = ()
+    blockers: tuple[Blocker, ...] = ()
     advice: tuple[str, ...] = field(default=())

@@ -80,6 +80,7 @@ def test_json_says_everything(run: Run, filled: str):
         "missing_right": None,
         "paused": [],
         "hanging": [],
+        "blockers": [],
         "advice": ["3 keys are parked: see `outboxkit dead list`, then replay or discard", UNKNOWN],
     }
 

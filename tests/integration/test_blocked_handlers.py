@@ -1,0 +1,88 @@
+"""Handlers that wait for a lock, on PostgreSQL and RabbitMQ: status, doctor and trace name who holds it."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from structlog.testing import capture_logs
+
+from outboxkit import blockers, hanging, inbox_handler, process
+from outboxkit.cli import status
+from outboxkit.consumer import Concurrency, runs
+from outboxkit.doctor import activity
+from outboxkit.lives import Clue, Life, follow, lives
+from outboxkit.outage import utc_now
+from tests.integration.doctoring import look
+from tests.integration.running_consumer import Ordered, publish, starter
+from tests.pages import libpq
+from tests.plain_client import PlainClient
+from tests.polling import eventually_async
+
+ACCOUNT = "CREATE TABLE account (owner text PRIMARY KEY, cents int); INSERT INTO account VALUES ('bob', 0)"
+
+
+async def test_the_session_that_holds_the_lock_is_named_and_not_its_victims(
+    pg_engine: Engine, postgresql_url: str, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(runs, "LONG_SECONDS", 0)
+    monkeypatch.setattr(runs, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(hanging, "LONG", timedelta(0))
+    monkeypatch.setattr(blockers, "PATIENCE", timedelta(0))
+
+    @inbox_handler("Book")
+    async def book(session: AsyncSession, event: Ordered) -> None:
+        await session.execute(text("UPDATE account SET cents = cents + 1 WHERE owner = 'bob'"))
+
+    def found() -> tuple[blockers.Blocker, ...]:
+        with pg_engine.connect() as connection:
+            return blockers.read_blockers(connection, utc_now(), patience=timedelta(0))
+
+    def waiting(all_: tuple[blockers.Blocker, ...]) -> bool:
+        return [len(each.waiting) for each in all_] == [3]
+
+    with pg_engine.begin() as connection:
+        connection.execute(text(ACCOUNT))
+    engine = process.engine(postgresql_url, name=f"outboxkit consumer {broker.queue}"[:63])
+    with psycopg.connect(libpq(postgresql_url), application_name="psql ann") as psql, capture_logs():
+        pid = psql.info.backend_pid
+        psql.execute("UPDATE account SET cents = 1 WHERE owner = 'bob'")
+        async with starter(engine, broker)(book, concurrency=Concurrency(3)) as running:
+            for number in range(3):
+                publish(broker, number, f"m-{number}")
+            try:
+                (blocker,) = await eventually_async(lambda: asyncio.to_thread(found), waiting)
+                with pg_engine.connect() as connection:
+                    report = status.read_status(connection, utc_now())
+                findings: list[Any] = await asyncio.to_thread(look, postgresql_url, activity.check_locks)
+                findings += await asyncio.to_thread(look, postgresql_url, activity.check_transactions)
+                traced = await eventually_async(lambda: known(engine), bool)
+            finally:
+                psql.rollback()
+            await running.reaches(processed=3)
+    await engine.dispose()
+    line = f"3 sessions of consumer {broker.queue} wait for session {pid} (psql ann) from 127.0.0.1, idle in transac"
+    assert str(blocker).startswith(line)
+    assert report.hanging == ()
+    assert report.advice[0].startswith(line)
+    assert report.advice[0].endswith(f"UTC: end that one: SELECT pg_terminate_backend({pid})")
+    assert [each.code for each in findings] == ["sessions-blocked", "transaction-open"]
+    assert findings[0].what.startswith(line)
+    assert {command for each in findings for command in each.commands if "terminate" in command} == {
+        f"SELECT pg_terminate_backend({pid});"
+    }
+    (reason,) = traced[0].reasons
+    assert f": {line}" in reason.text
+    assert reason.cure == (f"end that one: SELECT pg_terminate_backend({pid})",)
+
+
+async def known(engine: AsyncEngine) -> list[Life]:
+    """The messages that the consumer has noted, which is one for each handler."""
+    found = list[Life]()
+    for number in range(3):
+        (archive,) = await follow([engine], Clue(message_id=f"m-{number}"), patience=timedelta(minutes=1))
+        found += [life for life in lives([archive]).values() if life.reasons]
+    return found
