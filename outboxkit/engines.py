@@ -68,9 +68,9 @@ async def reader_beside(engine: AsyncEngine) -> Engine:
 async def beside(engine: AsyncEngine, *, pool_size: int) -> Engine:
     """A synchronous engine on the database of an asynchronous one, which connects as that one does.
 
-    It takes over all parameters of a connection: TLS, options, names, adapters, the time zone. It does not take over
-    what the application has registered for events, and what it gave to `create_async_engine` beside connect arguments.
-    The pool keeps `pool_size` connections, and opens as many more as are needed.
+    It takes over all parameters of a connection: TLS, options, names, adapters, the time zone, the format of dates. It
+    does not take over what the application has registered for events, and what it gave to `create_async_engine` beside
+    connect arguments. The pool keeps `pool_size` connections, and opens as many more as are needed.
 
     Raises:
         ConfigurationError: the driver is another one than psycopg or aiosqlite, or the database is in memory.
@@ -122,7 +122,7 @@ async def _on_server(
     if driver.info.password:
         parameters["password"] = driver.info.password
     parameters |= changes
-    zone = driver.info.parameter_status("TimeZone")
+    settings = {name: driver.info.parameter_status(name) for name in ("TimeZone", "DateStyle")}
     adapters = SimpleNamespace(adapters=AdaptersMap(driver.adapters), connection=None)
     connect = partial(Connection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)
     at_connect = getattr(engine.dialect, "_on_connect_isolation_level", None)  # what create_async_engine was given
@@ -131,8 +131,9 @@ async def _on_server(
     twin = create_engine(engine.url, creator=partial(connect, **parameters), **options)
 
     @event.listens_for(twin, "connect")
-    def _set_zone(connection: Any, _: Any) -> None:
-        connection.execute("SELECT set_config('TimeZone', %s, false)", (zone,))
+    def _set_all(connection: Any, _: Any) -> None:
+        for setting in settings.items():
+            connection.execute("SELECT set_config(%s, %s, false)", setting)
         connection.commit()
 
     return twin

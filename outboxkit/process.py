@@ -45,10 +45,11 @@ run, leave = lifetime.run, lifetime.leave
 def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: timedelta | None = None) -> AsyncEngine:
     """An async engine for a process of outboxkit, whatever driver the URL names.
 
-    On PostgreSQL its connections are called `name`, and their times are in UTC whatever the server says. They notice
-    a server that fell silent. The server ends one that leaves a transaction idle for longer than
-    `idle_in_transaction`: a relay whose machine froze gives its rows back. On SQLite every transaction takes the
-    writer lock at its start. The database is in WAL mode, so that readers are not held up.
+    On PostgreSQL its connections are called `name`. Their times are in UTC and in the format that the driver reads,
+    whatever the server, the database or the role has set. They notice a server that fell silent. The server ends one
+    that leaves a transaction idle for longer than `idle_in_transaction`: a relay whose machine froze gives its rows
+    back. On SQLite every transaction takes the writer lock at its start. The database is in WAL mode, so that readers
+    are not held up.
 
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
@@ -73,7 +74,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     )
     event.listen(engine.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
     engines.part_with_altered(engine.sync_engine)
-    _set(engine, timezone="'UTC'")
+    _set(engine, timezone="'UTC'", datestyle="'ISO'")
     if idle_in_transaction is not None:
         _set(engine, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
     return engine

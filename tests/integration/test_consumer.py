@@ -55,6 +55,23 @@ async def test_a_message_goes_from_the_outbox_through_two_handlers(
     assert message.headers["traceparent"] == "00-1-2-01"
 
 
+async def test_a_consumer_reads_times_whatever_format_of_dates_the_database_has_set(
+    start: Start, pg_engine: Engine, broker: PlainClient
+):
+    now: list[datetime] = []
+
+    @inbox_handler("Now")
+    def tell(session: Session, event: Ordered) -> None:
+        now.append(session.execute(text("SELECT now()")).scalar_one())
+
+    with pg_engine.begin() as connection:
+        connection.execute(text(f"ALTER DATABASE {pg_engine.url.database} SET datestyle = 'SQL, DMY'"))
+    async with start(tell) as consumer:
+        publish(broker, 1, "m-1")
+        await consumer.reaches(processed=1)
+    assert now[0].tzinfo is not None
+
+
 async def test_a_failed_message_comes_back_and_leaves_nothing_behind(
     start: Start, pg_engine: Engine, broker: PlainClient
 ):
