@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import BrokerUnavailable, inbox_handler
+from outboxkit import BrokerUnavailable, Message, inbox_handler
 from outboxkit.brokers.rabbitmq import retries
 from outboxkit.consumer import ConsumerPolicy
 from tests.delays import DELAYS
@@ -39,7 +39,7 @@ HOSTILE: tuple[dict[str, Any], ...] = (
 
 
 BACK_AGAIN = {"headers": {"outboxkit-redeliveries": 50}}
-"""As if it had come back too often. The second one has a property that cannot be read, and so no copy can mend it."""
+"""As if it had come back too often. The second one also has a property that cannot be read."""
 RENEWED: tuple[dict[str, Any], ...] = (BACK_AGAIN, BACK_AGAIN | {"content_type": b"\xff\xfe"})
 
 
@@ -78,7 +78,9 @@ async def test_what_came_back_too_often_is_renewed_though_its_headers_fill_a_fra
         await delivery.requeue_fresh()
         again = await subscriber.receive()
         assert again is not None
-        assert (again.redeliveries, type(again.message)) == (0, type(delivery.message))
+        is_readable = delivery.raw.properties.unreadable is None
+        kind = type(delivery.message) if is_readable else Message  # a copy has what could be read
+        assert (again.redeliveries, type(again.message)) == (0, kind)
         await again.ack()
     await subscriber.close()
     assert broker.depth() == 0

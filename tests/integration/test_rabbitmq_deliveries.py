@@ -57,13 +57,8 @@ async def test_what_cannot_be_read_is_one_malformed_delivery_among_others(
     assert bad.message.reason.startswith(reason)
     assert (bad.message.payload, bad.message.message_id) == (b"body", id_)
     assert isinstance(good.message, Message)
-    await bad.requeue_fresh()
+    await bad.ack()
     await good.ack()
-    again = await subscriber.receive(wait=True)
-    assert again is not None
-    assert isinstance(again.message, Malformed)
-    assert (again.message.reason, again.message.payload) == (bad.message.reason, b"body")
-    await again.ack()
     await subscriber.close()
     assert broker.depth() == 0
 

@@ -41,7 +41,7 @@ class Properties:
     app_id: str | None = None
     cluster_id: str | None = None
     unreadable: str | None = None
-    """The first error if a property could not be decoded. The raw bytes are unchanged."""
+    """The first error if a property could not be decoded. Such a property is None."""
 
 
 def read_properties(flags: int, data: bytes) -> Properties:
@@ -65,12 +65,14 @@ def read_properties(flags: int, data: bytes) -> Properties:
 
 
 def split(flags: int, data: bytes) -> dict[str, bytes]:
-    """The encoded bytes of each property, by its name. `read_properties` must have found no error in them."""
-    parts, offset = {}, 0
+    """The encoded bytes of each property that can be read, by its name."""
+    properties, parts, offset = read_properties(flags, data), dict[str, bytes](), 0
     for flag, name, read_one in _FIELDS:
         if flags & flag:
             end = _end_of(read_one, data, offset)
-            parts[name], offset = data[offset:end], end
+            if getattr(properties, name) is not None:
+                parts[name] = data[offset:end]
+            offset = end
     return parts
 
 
@@ -81,7 +83,7 @@ def join(parts: dict[str, bytes]) -> tuple[int, bytes]:
 
 
 def fields(table: bytes) -> Iterator[tuple[str, bytes]]:
-    """The name and the encoded bytes of each field of a table. `read_properties` must have found no error in it."""
+    """The name and the encoded bytes of each field of a table that `read_properties` has decoded without an error."""
     offset = 4
     while offset < len(table):
         value = offset + 1 + table[offset]

@@ -192,8 +192,9 @@ def copy_properties(
 ) -> tuple[int, bytes, list[str]]:
     """The flags and the bytes of a copy's properties, and the names of the headers for which there was no room.
 
-    The copy has the properties of the delivery, except those that could lose the message, and in addition the delivery
-    headers and the first topic. If they exceed `room`, the bytes of a frame, the sender's largest headers are left out.
+    The copy has those properties of the delivery that can be read and could not lose the message. It always has the
+    delivery headers, so that its attempts are counted, and the first topic. If they exceed `room`, the bytes of a
+    frame, the sender's largest headers are left out.
 
     Raises:
         Unwritable: even without those headers they do not fit.

@@ -279,12 +279,12 @@ class _CopyChannel:
         return b"".join((*frames, *(frame.marshal(part, self.number) for part in parts)))
 
     def _header(self, delivery: RawDelivery, delivery_headers: DeliveryHeaders, topic: str) -> bytes:
-        flags, properties = delivery.flags, delivery.properties_bytes
-        if delivery.properties.unreadable is None:  # otherwise they are copied as they are
-            flags, properties, left_out = copy_properties(flags, properties, delivery_headers, topic, room=self.room)
-            if left_out:
-                counts = {"message_id": delivery.properties.message_id, "left_out": len(left_out)}
-                self._log.warning("a retry copy has no room for all of its message's headers", **counts)
+        flags, properties, left_out = copy_properties(
+            delivery.flags, delivery.properties_bytes, delivery_headers, topic, room=self.room
+        )
+        if left_out:
+            counts = {"message_id": delivery.properties.message_id, "left_out": len(left_out)}
+            self._log.warning("a retry copy has no room for all of its message's headers", **counts)
         content = (BASIC, 0, len(delivery.body), flags)
         size = len(properties) + HEADER_OVERHEAD
         return _HEADER.pack(HEADER, self.number, size, *content) + properties + bytes((END,))

@@ -10,7 +10,6 @@ from struct import Struct
 from typing import Protocol
 
 from pamqp import commands, frame
-from pamqp.header import ContentHeader
 
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.decode import Properties
@@ -60,7 +59,7 @@ class FrameSplitter:
 
 CONFIRM_SIZE = 13
 """Bytes of an ack's or a nack's payload (section 1.8.3.13): class, method, delivery tag, bits."""
-_CONFIRM = Struct(">HHQB")
+_CONFIRM, _CONTENT = Struct(">HHQB"), Struct(">HHQH")
 _ACK, _NACK, _RETURN = (60, 80), (60, 120), 60 << 16 | 50
 _CHANNEL_CLOSE, _CONNECTION_CLOSE = 20 << 16 | 40, 10 << 16 | 50
 _BLOCKED, _UNBLOCKED = 10 << 16 | 60, 10 << 16 | 61
@@ -123,7 +122,7 @@ class ConfirmParser:
         if channel != self._channel or self._return is None:
             return False
         if kind == HEADER:
-            self._begin_return(buffer[offset : offset + size + FRAME_OVERHEAD])
+            self._begin_return(buffer[offset + PAYLOAD : offset + PAYLOAD + size])
         else:
             self._return_bytes -= size
         if self._return_bytes <= 0:
@@ -149,10 +148,9 @@ class ConfirmParser:
                 listener.blocked(None)
         return False
 
-    def _begin_return(self, data: bytes) -> None:
-        header = frame.unmarshal(data)[2]
-        if isinstance(header, ContentHeader):
-            self._return_bytes, self._return_id = header.body_size, header.properties.message_id or ""
+    def _begin_return(self, payload: bytes) -> None:
+        _, _, self._return_bytes, flags = _CONTENT.unpack_from(payload)
+        self._return_id = decode.read_properties(flags, payload[_CONTENT.size :]).message_id or ""
 
     def _end_return(self, listener: ConfirmListener) -> None:
         method, self._return = self._return, None
@@ -162,7 +160,7 @@ class ConfirmParser:
             listener.returned(self._return_id, f"{method.reply_text}: {unbound}" if method.exchange else missing)
 
 
-_TAG, _CONTENT = Struct(">QB"), Struct(">HHQH")
+_TAG = Struct(">QB")
 _DELIVER, _GET_OK, _GET_EMPTY = 60 << 16 | 60, 60 << 16 | 71, 60 << 16 | 72
 
 

@@ -1,5 +1,6 @@
 """The broker's answers are taken out of the bytes that arrive, wherever those are cut; pamqp has written them."""
 
+import struct
 from typing import Any
 
 import pytest
@@ -143,4 +144,13 @@ def test_a_return_is_heard_once_its_whole_body_has_arrived(size: int):
     assert answers.feed(written[:-1]) == b""
     assert log.heard == []
     assert answers.feed(written[-1:]) == b""
+    assert log.heard == [("returned", "m-1", NO_ROUTE)]
+
+
+def test_a_return_is_heard_whose_timestamp_is_in_milliseconds():
+    answers, log = listening()
+    method = returned("m-1", b"").split(b"\xce")[0]
+    properties = b"\x03m-1" + struct.pack(">Q", 1_772_600_767_500)
+    content = struct.pack(">HHQH", 60, 0, 0, 0x00C0) + properties
+    assert answers.feed(method + b"\xce" + struct.pack(">BHI", 2, CHANNEL, len(content)) + content + b"\xce") == b""
     assert log.heard == [("returned", "m-1", NO_ROUTE)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import assume, given
+from hypothesis import strategies as st
 from pamqp.commands import Basic
 
 from outboxkit import Message
@@ -71,6 +72,35 @@ def test_what_others_wrote_for_themselves_is_not_copied():
 
 
 @pytest.mark.parametrize(
+    ("flags", "written", "names"),
+    [
+        (0x00E0, b"\x03m-1" + struct.pack(">Q", 2**63) + b"\x01T", {"message_id", "message_type"}),
+        (0x80A0, b"\x02\xff\xfe" + b"\x03m-1" + b"\x01T", {"message_id", "message_type"}),
+        (0x2020, struct.pack(">I", 6) + b"\x02CCt\x01?" + b"\x01T", {"message_type"}),
+        (0x2020, struct.pack(">I", 90) + b"\x01T", set()),
+        (0x0021, b"\x01T", set()),
+    ],
+    ids=["timestamp", "text", "headers", "cut off", "more flags"],
+)
+def test_a_copy_has_its_attempt_whatever_cannot_be_read(flags: int, written: bytes, names: set[str]):
+    assert decode.read_properties(flags, written).unreadable is not None
+    again = decode.read_properties(*copy_properties(flags, written, TWICE, "t", room=ROOM)[:2])
+    assert again.unreadable is None
+    assert again.headers == {"outboxkit-attempt": 2, "outboxkit-topic": "t"}
+    assert names == {
+        name for name in ("message_id", "message_type", "content_type", "timestamp") if getattr(again, name)
+    }
+
+
+@given(st.integers(0, 2**16 - 1), st.binary(max_size=80))
+def test_a_copy_of_whatever_bytes_can_be_read(flags: int, written: bytes):
+    again, rest, _ = copy_properties(flags, written, TWICE, "t", room=ROOM)
+    found = decode.read_properties(again, rest)
+    assert found.unreadable is None
+    assert reserved.read_delivery_headers(found.headers or {}) == TWICE
+
+
+@pytest.mark.parametrize(
     "field",
     [
         b"\x01aS\x00\x00\x00\x02\xff\xfe",
@@ -85,7 +115,7 @@ def test_what_others_wrote_for_themselves_is_not_copied():
         b"\x01a\x00",
         b"\x00S\x00\x00\x00\x00",
         b"\xff" + b"n" * 255 + b"t\x01",
-        b"\x14" + b'"}\n{"event":"forged"}' + b"t\x01",
+        b"\x15" + b'"}\n{"event":"forged"}' + b"t\x01",
     ],
     ids=lambda field: repr(field[:12]),
 )

@@ -1,7 +1,6 @@
 """Copies without a broker: what is written, and which answer belongs to which copy."""
 
 import asyncio
-import struct
 from typing import Any
 
 import pytest
@@ -49,18 +48,6 @@ async def test_a_copy_goes_to_its_queue_with_its_delivery_headers_and_its_whole_
     assert b"".join(part.value for part in parts) == b"x" * 250
     made.ack(1, multiple=False)
     assert await copying is None
-
-
-async def test_what_cannot_be_read_is_copied_as_it_is():
-    made, written = copy_channel()
-    broken = arrived()
-    broken.flags, broken.properties_bytes = 0x00C0, b"\x03m-1" + struct.pack(">Q", 2**62)
-    broken.properties = decode.read_properties(broken.flags, broken.properties_bytes)
-    assert broken.properties.unreadable is not None
-    put(made, broken)
-    await asyncio.sleep(0)
-    assert broken.properties_bytes + b"\xce" in written.bytes
-    assert struct.pack(">HHQH", 60, 0, len(broken.body), broken.flags) in written.bytes
 
 
 async def test_every_copy_gets_its_own_answer():
