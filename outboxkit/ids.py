@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import Enum
+from hashlib import blake2b
 from uuid import UUID, uuid5
 
 import uuid_utils
@@ -12,6 +13,7 @@ import uuid_utils
 Part = str | int | UUID | bytes
 
 _USUAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+_TIMED = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _NAMESPACE = UUID("6a1ffb8e-8f0c-5d8c-9a7b-0f6a2f6f7d11")
 
 if hasattr(os, "register_at_fork"):  # a forked worker and its siblings inherit the same random state
@@ -57,6 +59,36 @@ def derive(*parts: Part) -> str:
         return str(uuid5(_NAMESPACE, "".join(_canonical(parts))))
     except UnicodeEncodeError as error:
         raise TypeError(f"ids.derive got text that is not valid Unicode: {error}") from error
+
+
+def derive_from(cause_id: str, *parts: Part) -> str:
+    """The id of a message that a handler adds: the same each time that the handler runs for the same message.
+
+    It is a UUIDv8 (RFC 9562, section 5.8), whose 48 bits of time are those of the cause. So it sorts beside its cause,
+    into the same partition of an inbox. That time is not the message's own, and `time_of` does not return it. If the
+    cause has no time, the id is that of `derive`.
+
+    Raises:
+        TypeError: as `derive`.
+    """
+    if not _TIMED.fullmatch(cause_id):
+        return derive(cause_id, *parts)
+    rest = blake2b("".join(_canonical((cause_id, *parts))).encode(), digest_size=10).hexdigest()
+    variant = "89ab"[int(rest[3], 16) & 3]
+    return f"{cause_id[:13]}-8{rest[:3]}-{variant}{rest[4:7]}-{rest[7:19]}"
+
+
+def time_before(id_: str) -> datetime | None:
+    """The earliest moment at which its message can have been added: that of its id, or of the message that caused it.
+
+    None if the id tells neither.
+    """
+    if not _TIMED.fullmatch(id_):
+        return time_of(id_)
+    try:
+        return datetime.fromtimestamp(int(id_[:8] + id_[9:13], 16) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _canonical(parts: tuple[Part, ...]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The message that travels, `Message`, and the message that is being handled in this context."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -239,6 +240,21 @@ def is_storable_name(name: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The transaction that has a handler's inbox row, in which the ids of new messages follow from that row.
+
+    Attributes:
+        session: its session.
+        installation: a text that only these tables have: in another database a handler may have the same name.
+        added: the number of messages of each type and key that the handler has added.
+    """
+
+    session: object
+    installation: str
+    added: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
 class Handling:
     """The message that is being handled, and its handler.
 
@@ -246,11 +262,13 @@ class Handling:
         message: the message.
         handler: the handler's durable name; None if it has none.
         database: the file of the handler's transaction, if it is SQLite, which has one writer at a time.
+        origin: of the ids of messages that the handler adds; None if they are new ones.
     """
 
     message: Message
     handler: str | None = None
     database: str | None = None
+    origin: Origin | None = field(default=None, compare=False, repr=False)
 
 
 _handling: ContextVar[Handling | None] = ContextVar("outboxkit_handling", default=None)
@@ -272,9 +290,11 @@ def current_handling() -> Handling | None:
 
 
 @contextmanager
-def handling(message: Message, *, handler: str | None = None, database: str | None = None) -> Iterator[None]:
+def handling(
+    message: Message, *, handler: str | None = None, database: str | None = None, origin: Origin | None = None
+) -> Iterator[None]:
     """Make `message` the cause of every message that is added inside the block, and part of lines that are logged."""
-    token = _handling.set(Handling(message, handler, database))
+    token = _handling.set(Handling(message, handler, database, origin))
     message_id, type_ = _MESSAGE_ID.set(message.id), _TYPE.set(message.type)
     name, story = _HANDLER.set(handler or ...), _CORRELATION_ID.set(message.correlation_id or message.id)
     try:

@@ -116,6 +116,7 @@ async def _record(connection: AsyncConnection, ids: Sequence[int]) -> None:
             letter.message_id,
             letter.type or "",
             letter.attempts,
+            None,
             window.message_time(letter.message_id, letter.created_at),
         )
         for letter in letters
@@ -123,7 +124,7 @@ async def _record(connection: AsyncConnection, ids: Sequence[int]) -> None:
     ]
     if rows:
         rows.sort(key=itemgetter(0, 1))  # as every consumer does, so that nobody waits in a circle
-        names = ("handlers", "message_ids", "types", "attempts", "mades")
+        names = ("handlers", "message_ids", "types", "attempts", "payload_crcs", "mades")
         columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
         await connection.execute(statements.inbox.record_all(dialect), columns)
 

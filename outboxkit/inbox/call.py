@@ -15,7 +15,7 @@ from outboxkit import tables, transaction
 from outboxkit.errors import TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.invoke import invoke
-from outboxkit.message import Message, handling
+from outboxkit.message import Message, Origin, handling
 from outboxkit.sqlalchemy_asyncio import await_
 from outboxkit.sqlstates import ABORTED, sqlstate_of
 from outboxkit.statements.dialects import has_one_writer, is_server
@@ -106,9 +106,12 @@ def call(
     message: Message,
     *,
     attempt: int,
+    installation: str,
     flush: bool,
 ) -> int | None:
     """Run the handler for attempt `attempt` of `message`, and flush the session if `flush` is set.
+
+    Messages that it adds have ids that follow from `message`, its own name and the `installation` of the tables.
 
     Returns:
         The handler's duration in milliseconds; None if it was shorter than `LONG`.
@@ -122,7 +125,7 @@ def call(
     started = perf_counter()
     file = (connection.engine.url.database or ":memory:") if has_one_writer(connection.dialect.name) else None
     with (
-        handling(message, handler=handler.name, database=file),
+        handling(message, handler=handler.name, database=file, origin=Origin(session, installation)),
         guarded(session, connection, handler.name),
         session.info.get(LIMIT, _limited)(handler, connection),
     ):

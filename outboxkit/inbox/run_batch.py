@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outboxkit import statements, upcasts, window
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox.call import call, opened
+from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome
 from outboxkit.message import Message
@@ -113,10 +114,9 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     outcomes: list[Outcome] = []
     durations: list[dict[str, object]] = []
     for index, entry in enumerate(entries):
-        if entry.key not in new:
+        if (installation := new.pop(entry.key, None)) is None:
             outcomes.append(Outcome.DUPLICATE)
             continue
-        new.remove(entry.key)
         try:
             milliseconds = call(
                 entry.handler,
@@ -125,6 +125,7 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
                 entry.event,
                 entry.message,
                 attempt=entry.attempt,
+                installation=installation,
                 flush=False,
             )
         except asyncio.CancelledError:  # the caller knows whether it is its own
@@ -137,18 +138,20 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
             )
         outcomes.append(Outcome.PROCESSED)
     session.flush()
+    again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
+    warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])
     if durations:
         connection.execute(statements.inbox.record_duration(), durations)
     return outcomes
 
 
-def _record(connection: Connection, entries: Sequence[Entry]) -> set[Key]:
-    """Insert the inbox rows; returns the keys of the new ones.
+def _record(connection: Connection, entries: Sequence[Entry]) -> dict[Key, str]:
+    """Insert the inbox rows; returns the keys of the new ones, each with the tables' installation.
 
     The rows are sorted, so that two batches that share messages cannot deadlock.
     """
     if not entries:
-        return set()
+        return {}
     first = {entry.key: entry for entry in reversed(entries)}
     unique = [first[key] for key in sorted(first)]
     lists = {
@@ -156,9 +159,10 @@ def _record(connection: Connection, entries: Sequence[Entry]) -> set[Key]:
         "message_ids": [entry.message.id for entry in unique],
         "types": [entry.message.type for entry in unique],
         "attempts": [entry.attempt for entry in unique],
+        "payload_crcs": [payload_crc(entry.message.payload) for entry in unique],
         "mades": [
             window.message_time(entry.message.id, entry.message.created_at, entry.accepted_at) for entry in unique
         ],
     }
     rows = connection.execute(statements.inbox.record_all(connection.dialect.name), lists)
-    return {(handler, message_id) for handler, message_id in rows}
+    return {(handler, message_id): installation for handler, message_id, installation in rows}

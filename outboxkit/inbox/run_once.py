@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements, upcasts, window
 from outboxkit.inbox.call import call, opened
+from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.message import Message
 from outboxkit.telemetry import tracing
@@ -83,11 +84,17 @@ def _run(
         "message_id": message.id,
         "type": message.type,
         "attempts": attempt,
+        "payload_crc": payload_crc(message.payload),
         "made": window.message_time(message.id, message.created_at, accepted_at),
     }
-    if connection.execute(statements.inbox.record_processed(connection.dialect.name), row).first() is None:
+    record = connection.execute(statements.inbox.record_processed(connection.dialect.name), row).first()
+    if record is None:
+        warn_of_other_payloads(connection, [(handler.name, message)])
         return Outcome.DUPLICATE
-    milliseconds = call(handler, session, connection, event, message, attempt=attempt, flush=True)
+    _, installation = record
+    milliseconds = call(
+        handler, session, connection, event, message, attempt=attempt, installation=installation, flush=True
+    )
     if milliseconds is not None:
         duration = {"at_handler": handler.name, "at_message_id": message.id, "milliseconds": milliseconds}
         connection.execute(statements.inbox.record_duration(), duration)

@@ -28,8 +28,14 @@ def upgrade(op: Any) -> None:
     _create_idempotency(op)
     _create_effect(op)
     _create_operations(op)
-    op.create_table("outboxkit_schema_version", sa.Column("version", sa.Integer, primary_key=True, autoincrement=False))
-    if op.get_context().dialect.name == "postgresql":
+    is_server = op.get_context().dialect.name == "postgresql"
+    unique = sa.text("(gen_random_uuid())::text" if is_server else "(lower(hex(randomblob(16))))")
+    op.create_table(
+        "outboxkit_schema_version",
+        sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("installation", sa.String(36), nullable=False, server_default=unique),
+    )
+    if is_server:
         op.execute("CREATE TABLE outboxkit_inbox_default PARTITION OF outboxkit_inbox DEFAULT")
         op.create_index("outboxkit_inbox_processed", "outboxkit_inbox_default", ["processed_at"])
         op.execute("CREATE TABLE outboxkit_published_default PARTITION OF outboxkit_published DEFAULT")
@@ -84,6 +90,7 @@ def _create_inbox(op: Any) -> None:
         sa.Column("type", sa.String(255), nullable=False),
         sa.Column("processed_at", _TIME, nullable=False, server_default=_NOW),
         sa.Column("attempts", sa.Integer, nullable=False, server_default="1"),
+        sa.Column("payload_crc", sa.Integer, comment="CRC-32 of the payload's bytes, signed; null: not known"),
         sa.Column("duration_ms", sa.Integer, comment="of handlers that took longer than 100 ms; null: they did not"),
         postgresql_partition_by="RANGE (message_id)",
     )
@@ -102,6 +109,7 @@ def _create_inbox(op: Any) -> None:
         sa.Column("queue", sa.String(255), primary_key=True),
         sa.Column("function", sa.String(255), comment="module and name, for people who look"),
         sa.Column("types", sa.Text, comment="of the messages that it handles, as a JSON array; null: not known"),
+        sa.Column("first_seen", _TIME, nullable=False, server_default=_NOW),
         sa.Column("last_seen", _TIME, nullable=False, server_default=_NOW),
         sa.Column("retention", sa.BigInteger, comment="of the consumer's inbox, in seconds; null: not known"),
         sa.Column(

@@ -43,7 +43,7 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
     """
     opened = session_of(session, "outbox.add")
     check_options("add", options)
-    draft = Drafts(options).of(event)
+    draft = Drafts(options, opened).of(event)
     wait_for_flush(opened, [draft])
     return draft.message
 
@@ -67,7 +67,7 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
         raise EncodeError(
             f"message_id is for one message, and there are {len(sequence)} events; leave it out, or add them one by one"
         )
-    maker = Drafts(options)
+    maker = Drafts(options, opened)
     drafts = [maker.of(event) for event in sequence]
     wait_for_flush(opened, drafts)
     return [draft.message for draft in drafts]

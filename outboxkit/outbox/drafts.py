@@ -10,7 +10,16 @@ from outboxkit.compression import INFLATED_LIMIT, WORTHWHILE, deflate
 from outboxkit.envelope import Sending, to_row
 from outboxkit.errors import ConfigurationError, EncodeError
 from outboxkit.events import Declaration, declaration_of_instance
-from outboxkit.message import NAME_LIMIT, Message, being_handled, check_moment, is_storable_name
+from outboxkit.message import (
+    NAME_LIMIT,
+    Handling,
+    Message,
+    Origin,
+    changed,
+    check_moment,
+    current_handling,
+    is_storable_name,
+)
 from outboxkit.telemetry import tracing
 
 
@@ -20,7 +29,8 @@ class Options(TypedDict, total=False):
     Attributes:
         key: the ordering key, usually the aggregate's id: messages of one key stay in order.
         headers: str, int, bool or None values, sent as AMQP headers.
-        message_id: a new UUIDv7 by default; `ids.derive(...)` for a producer that may run twice.
+        message_id: a new UUIDv7 by default; `ids.derive(...)` for a producer that may run twice. In a handler's own
+            session the default is derived from the message that it handles, so that another run gives the same id.
         deliver_at: publish not before this moment (aware datetime), by the relay's clock.
         expires_at: publish not after this moment (aware datetime), by the relay's clock; the message then becomes a
             dead letter, as expired.
@@ -84,11 +94,20 @@ class Draft(NamedTuple):
 
 
 class Drafts:
-    """Makes the messages of one call, with the same options and the same time."""
+    """Makes the messages of one call, with the same options and the same time.
 
-    def __init__(self, options: Options) -> None:
+    Args:
+        options: of the call.
+        session: the one that the messages are added to. If it is a handler's own, their ids follow from the message
+            that is being handled: at most one run of the handler commits.
+    """
+
+    def __init__(self, options: Options, session: object = None) -> None:
         now = datetime.now(UTC)
         self._options = options
+        self._handling = current_handling()
+        origin = None if self._handling is None else self._handling.origin
+        self._origin = origin if origin is not None and origin.session is session else None
         self._id: str | None = options.get("message_id")
         self._due_at = options.get("deliver_at")
         self._later = self._due_at if self._due_at is not None and self._due_at > now else None
@@ -110,11 +129,13 @@ class Drafts:
         else:
             declaration = declaration_of_instance(event)
             message = self._encode(event, declaration)
+            if self._handling is not None and self._origin is not None and self._id is None:
+                message = changed(message, id=_derived_id(self._handling, self._origin, message))
         if declaration.strict_order and message.key is None:
             raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")
         is_traced = "traceparent" in message.headers
-        if (cause := being_handled()) is not None:
-            message = message.caused_by(cause)
+        if self._handling is not None:
+            message = message.caused_by(self._handling.message)
         sending = self._sending(declaration)
         if not is_traced:
             message = tracing.created(message, sending.destination)
@@ -156,3 +177,11 @@ class Drafts:
             self._options.get("destination") or declaration.destination,
             declaration.reply,
         )
+
+
+def _derived_id(handling: Handling, origin: Origin, message: Message) -> str:
+    """The id of a message that a handler adds. Messages of one type and key are told apart by their order."""
+    number = origin.added[message.type, message.key]
+    origin.added[message.type, message.key] += 1
+    key = () if message.key is None else (message.key,)
+    return ids.derive_from(handling.message.id, origin.installation, handling.handler or "", message.type, number, *key)

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Delete,
     Insert,
     Integer,
+    Select,
     String,
     Update,
     bindparam,
@@ -27,6 +28,7 @@ from sqlalchemy.sql.dml import ReturningInsert
 from sqlalchemy.types import TypeEngine
 
 from outboxkit.statements.dialects import (
+    among,
     among_found,
     has_one_writer,
     insert_into,
@@ -35,56 +37,70 @@ from outboxkit.statements.dialects import (
     row_id,
     unplaced_rows,
 )
-from outboxkit.tables import UtcDateTime, attempt, inbox
+from outboxkit.tables import UtcDateTime, attempt, inbox, schema_version
 
 _KEY = [inbox.c.handler, inbox.c.message_id]
-_RECORDED = ("handler", "message_id", "type", "attempts", "processed_at")
+_INSTALLATION = select(schema_version.c.installation).scalar_subquery()
+_RECORDED = ("handler", "message_id", "type", "attempts", "payload_crc", "processed_at")
 _LISTS: dict[str, TypeEngine[Any]] = {
     "handlers": String(),
     "message_ids": String(),
     "types": String(),
     "attempts": Integer(),
+    "payload_crcs": Integer(),
     "mades": UtcDateTime(),
 }
 
 
 @cache
-def record_processed(dialect: str) -> ReturningInsert[str]:
-    """Claim the right to run a handler for a message: returns the id the first time, no row for a duplicate.
+def record_processed(dialect: str) -> ReturningInsert[str, str]:
+    """Claim the right to run a handler for a message: returns id and installation, and no row for a duplicate.
 
     The returned row tells, since SQLAlchemy keeps no row count of an INSERT. `processed_at` is the message's own time
     if that is later than the database's.
 
-    Parameters: handler, message_id, type, attempts, made (the message's own time, or None). Index: the primary key.
-    Locks: if an open transaction has inserted the same pair, this one waits for it. After its commit nothing is
-    inserted, after its rollback this insert goes on.
+    Parameters: handler, message_id, type, attempts, payload_crc, made (the message's own time, or None). Index: the
+    primary key. Locks: if an open transaction has inserted the same pair, this one waits for it. After its commit
+    nothing is inserted, after its rollback this insert goes on.
     """
     row: dict[str, Any] = {name: bindparam(name) for name in _RECORDED[:-1]}
     row["processed_at"] = latest_time(dialect, bindparam("made", type_=UtcDateTime))
-    statement: ReturningInsert[str] = (
+    statement: ReturningInsert[str, str] = (
         insert_into(dialect, inbox)
         .values(row)
         .on_conflict_do_nothing(index_elements=_KEY)
-        .returning(inbox.c.message_id)
+        .returning(inbox.c.message_id, _INSTALLATION)
     )
     return statement
 
 
 @cache
-def record_all(dialect: str) -> ReturningInsert[str, str]:
-    """`record_processed` for any number of rows in one statement; returns handler and id of the new ones.
+def record_all(dialect: str) -> ReturningInsert[str, str, str]:
+    """`record_processed` for any number of rows in one statement; returns the handler, id and installation of new rows.
 
     A pair that occurs twice is inserted and returned once.
 
-    Parameters: handlers, message_ids, types, attempts, mades: a list each, of one length. Index: the primary key.
-    Locks: as `record_processed`, row by row in the order of the lists. A caller that always sorts by handler and id
-    meets no deadlock.
+    Parameters: handlers, message_ids, types, attempts, payload_crcs, mades: a list each, of one length. Index: the
+    primary key. Locks: as `record_processed`, row by row in the order of the lists. A caller that always sorts by
+    handler and id meets no deadlock.
     """
     source = lists(dialect, _LISTS)
     rows = source.select(*(source.c[name] for name in list(_LISTS)[:-1]), latest_time(dialect, source.c["mades"]))
     into = insert_into(dialect, inbox).from_select(_RECORDED, rows, include_defaults=False)
-    statement: ReturningInsert[str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(*_KEY)
+    statement: ReturningInsert[str, str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(
+        *_KEY, _INSTALLATION
+    )
     return statement
+
+
+@cache
+def payload_crcs(dialect: str) -> Select[str, str, int]:
+    """The handler, the id and the `payload_crc` of rows of these handlers and messages.
+
+    Parameters: handlers, ids. Index: the primary key. Locks: none.
+    """
+    ours = (among(dialect, inbox.c.handler, "handlers"), among(dialect, inbox.c.message_id, "ids"))
+    return select(*_KEY, inbox.c.payload_crc).where(*ours)
 
 
 @cache

@@ -132,14 +132,14 @@ def see_commits() -> TextClause:
 
 
 def first_unplaced(partitioned: PartitionedTable) -> Select[Any]:
-    """The lowest UUIDv7 in a range of the default partition: its day has no partition yet. PostgreSQL only.
+    """The lowest UUIDv7 or UUIDv8 in a range of the default partition: its day has no partition yet. PostgreSQL only.
 
     Parameters: lowest, behind (ids). Index: none, it reads the default partition. Locks: none.
     """
     rows = table(partitioned.default, column(partitioned.by, String))
     id_ = rows.c[partitioned.by]
     conditions = (id_ >= bindparam("lowest"), id_ < bindparam("behind"))
-    return select(func.min(id_)).where(*conditions, id_.regexp_match(literal_column("'^[0-9a-f]{8}-[0-9a-f]{4}-7'")))
+    return select(func.min(id_)).where(*conditions, id_.regexp_match(literal_column("'^[0-9a-f]{8}-[0-9a-f]{4}-[78]'")))
 
 
 def make_partition(partitioned: PartitionedTable, schema: str, day: date) -> DDL:

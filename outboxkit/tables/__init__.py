@@ -33,6 +33,7 @@ from outboxkit.tables.columns import (
     UtcDateTime,
     big_identity,
     metadata,
+    random_text,
     readable,
 )
 from outboxkit.tables.operations import audit, pause
@@ -134,6 +135,7 @@ inbox = Table(
     Column("type", String(255), nullable=False),
     Column("processed_at", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
     Column("attempts", Integer, nullable=False, server_default="1"),
+    Column("payload_crc", Integer, comment="CRC-32 of the payload's bytes, signed; null: not known"),
     Column("duration_ms", Integer, comment="of handlers that took longer than 100 ms; null: they did not"),
     postgresql_partition_by="RANGE (message_id)",
 )
@@ -163,6 +165,7 @@ handler = Table(
     Column("queue", String(255), primary_key=True),
     Column("function", String(255), comment="module and name, for people who look"),
     Column("types", Text, comment="of the messages that it handles, as a JSON array; null: not known"),
+    Column("first_seen", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
     Column("last_seen", UtcDateTime, nullable=False, server_default=func.current_timestamp()),
     Column("retention", BigInteger, comment="of the consumer's inbox, in seconds; null: not known"),
     Column("long_message_id", String(255), comment="the last message that it worked on for over a minute; null: none"),
@@ -278,9 +281,12 @@ for _table, _when, _statement in (
     event.listen(_table, _when, _ddl.execute_if(dialect="postgresql"))
 
 schema_version = Table(
-    "outboxkit_schema_version", metadata, Column("version", Integer, primary_key=True, autoincrement=False)
+    "outboxkit_schema_version",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("installation", String(36), nullable=False, server_default=random_text()),
 )
-"""One row: the version of the tables."""
+"""One row: the version of the tables, and a text that no other tables have."""
 
 
 @event.listens_for(schema_version, "after_create")

@@ -12,10 +12,13 @@ from sqlalchemy import (
     Identity,
     Integer,
     MetaData,
+    String,
     TypeDecorator,
     case,
     literal,
 )
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 PARKED = datetime(9999, 12, 31, tzinfo=UTC)
 """The `due_at` of a row that waits for an operator: its key is parked. Not infinity, which Python cannot read."""
@@ -61,3 +64,21 @@ def big_identity(name: str) -> Column[Any]:
     """A column that numbers rows by itself: the primary key."""
     # SQLite numbers rows by itself only if the column is exactly INTEGER PRIMARY KEY.
     return Column(name, BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True)
+
+
+class random_text(FunctionElement[str]):  # noqa: N801 - an SQL function
+    """A text of 32 or 36 characters that the database makes, different each time."""
+
+    type = String()
+    inherit_cache = True
+
+
+@compiles(random_text)
+def _random_on_server(*_: Any, **__: Any) -> str:
+    # As the server itself writes it, so that Alembic sees no difference.
+    return "(gen_random_uuid())::text"
+
+
+@compiles(random_text, "sqlite")
+def _random_in_file(*_: Any, **__: Any) -> str:
+    return "(lower(hex(randomblob(16))))"

@@ -83,7 +83,7 @@ async def test_only_so_many_days_are_made_at_once(connection: AsyncConnection, p
 async def test_a_duplicate_is_one_wherever_the_row_has_moved(connection: AsyncConnection, pg_engine: Engine):
     id_ = id_at(NOW)
     record = statements.inbox.record_processed("postgresql")
-    row = {"handler": "H", "message_id": id_, "type": "T", "attempts": 1, "made": NOW}
+    row = {"handler": "H", "message_id": id_, "type": "T", "attempts": 1, "payload_crc": None, "made": NOW}
     for change in (None, make_ahead(connection, INBOX, NOW)):
         if change is not None:
             assert (await change).days == DAYS
@@ -217,7 +217,7 @@ class Consumers:
 
     def _handle(self, connection: Connection, record: Any, chosen: random.Random) -> None:
         for id_ in chosen.sample(self._messages, 3):
-            row = {"handler": "H", "message_id": id_, "type": "T", "attempts": 1, "made": None}
+            row = {"handler": "H", "message_id": id_, "type": "T", "attempts": 1, "payload_crc": None, "made": None}
             if connection.execute(record, row).scalar() is not None:
                 connection.execute(text("INSERT INTO effect VALUES (:id)"), {"id": id_})
         if chosen.random() < 0.1:

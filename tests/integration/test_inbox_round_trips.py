@@ -64,13 +64,13 @@ async def test_a_message_costs_four_round_trips(engine: AsyncEngine, proxy: TcpP
     assert proxy.turns - before == 4 * MESSAGES
 
 
-async def test_a_duplicate_costs_three(engine: AsyncEngine, proxy: TcpProxy):
+async def test_a_duplicate_costs_four(engine: AsyncEngine, proxy: TcpProxy):
     for _ in range(WARM_UP):
         await handle(engine, new_message("m"))
     before = proxy.turns
     for _ in range(MESSAGES):
         assert await handle(engine, new_message("m")) is Outcome.DUPLICATE
-    assert proxy.turns - before == 3 * MESSAGES
+    assert proxy.turns - before == 4 * MESSAGES, "BEGIN, the inbox row, the payload of the first one, COMMIT"
 
 
 async def test_a_batch_costs_three_and_what_its_handlers_ask(engine: AsyncEngine, proxy: TcpProxy):

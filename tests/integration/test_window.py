@@ -29,7 +29,7 @@ class Tables:
             connection.execute(text("DELETE FROM outboxkit_inbox"))
 
     def record(self, message_id: str, made: datetime, now: datetime) -> bool:
-        row = {"handler": "H", "message_id": message_id, "type": "T", "attempts": 1, "made": made}
+        row = {"handler": "H", "message_id": message_id, "type": "T", "attempts": 1, "payload_crc": None, "made": made}
         with self._engine.begin() as connection:
             statement = statements.inbox.record_processed("postgresql")
             return connection.execute(statement, row).scalar() is not None

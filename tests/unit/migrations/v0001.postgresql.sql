@@ -58,10 +58,13 @@ CREATE TABLE outboxkit_inbox (
     type VARCHAR(255) NOT NULL,
     processed_at TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP NOT NULL,
     attempts INTEGER DEFAULT '1' NOT NULL,
+    payload_crc INTEGER,
     duration_ms INTEGER,
     PRIMARY KEY (handler, message_id)
 )
  PARTITION BY RANGE (message_id);
+
+COMMENT ON COLUMN outboxkit_inbox.payload_crc IS 'CRC-32 of the payload''s bytes, signed; null: not known';
 
 COMMENT ON COLUMN outboxkit_inbox.duration_ms IS 'of handlers that took longer than 100 ms; null: they did not';
 
@@ -84,6 +87,7 @@ CREATE TABLE outboxkit_handler (
     queue VARCHAR(255) NOT NULL,
     function VARCHAR(255),
     types TEXT,
+    first_seen TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP NOT NULL,
     last_seen TIMESTAMP WITH TIME ZONE DEFAULT CURRENT_TIMESTAMP NOT NULL,
     retention BIGINT,
     long_message_id VARCHAR(255),
@@ -301,6 +305,7 @@ CREATE INDEX outboxkit_audit_started ON outboxkit_audit (started_at, id);
 
 CREATE TABLE outboxkit_schema_version (
     version INTEGER NOT NULL,
+    installation VARCHAR(36) DEFAULT (gen_random_uuid())::text NOT NULL,
     PRIMARY KEY (version)
 );
 

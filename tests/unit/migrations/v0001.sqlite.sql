@@ -43,6 +43,7 @@ CREATE TABLE outboxkit_inbox (
     type VARCHAR(255) NOT NULL,
     processed_at DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL,
     attempts INTEGER DEFAULT '1' NOT NULL,
+    payload_crc INTEGER,
     duration_ms INTEGER,
     PRIMARY KEY (handler, message_id)
 );
@@ -62,6 +63,7 @@ CREATE TABLE outboxkit_handler (
     queue VARCHAR(255) NOT NULL,
     function VARCHAR(255),
     types TEXT,
+    first_seen DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL,
     last_seen DATETIME DEFAULT CURRENT_TIMESTAMP NOT NULL,
     retention BIGINT,
     long_message_id VARCHAR(255),
@@ -202,6 +204,7 @@ CREATE INDEX outboxkit_audit_started ON outboxkit_audit (started_at, id);
 
 CREATE TABLE outboxkit_schema_version (
     version INTEGER NOT NULL,
+    installation VARCHAR(36) DEFAULT (lower(hex(randomblob(16)))) NOT NULL,
     PRIMARY KEY (version)
 );
 

@@ -1,9 +1,11 @@
-INSERT INTO outboxkit_inbox (handler, message_id, type, attempts, processed_at) SELECT
-    given.handlers, given.message_ids, given.types, given.attempts, greatest(CURRENT_TIMESTAMP,
-    given.mades) AS greatest_1
+INSERT INTO outboxkit_inbox (handler, message_id, type, attempts, payload_crc, processed_at) SELECT
+    given.handlers, given.message_ids, given.types, given.attempts, given.payload_crcs,
+    greatest(CURRENT_TIMESTAMP, given.mades) AS greatest_1
 FROM unnest(:handlers::VARCHAR[], :message_ids::VARCHAR[], :types::VARCHAR[], :attempts::INTEGER[],
-    :mades::TIMESTAMP WITH TIME ZONE[]) WITH ORDINALITY AS given(handlers, message_ids, types,
-    attempts, mades, place)
+    :payload_crcs::INTEGER[], :mades::TIMESTAMP WITH TIME ZONE[]) WITH ORDINALITY AS given(handlers,
+    message_ids, types, attempts, payload_crcs, mades, place)
 ORDER BY given.place
 ON CONFLICT (handler, message_id) DO NOTHING
-RETURNING outboxkit_inbox.handler, outboxkit_inbox.message_id;
+RETURNING outboxkit_inbox.handler, outboxkit_inbox.message_id, (SELECT
+    outboxkit_schema_version.installation
+    FROM outboxkit_schema_version) AS anon_1;

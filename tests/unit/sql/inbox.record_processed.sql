@@ -1,4 +1,5 @@
-INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at, attempts)
-VALUES (:handler, :message_id, :type, greatest(CURRENT_TIMESTAMP, :made), :attempts)
+INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at, attempts, payload_crc)
+VALUES (:handler, :message_id, :type, greatest(CURRENT_TIMESTAMP, :made), :attempts, :payload_crc)
 ON CONFLICT (handler, message_id) DO NOTHING
-RETURNING outboxkit_inbox.message_id;
+RETURNING outboxkit_inbox.message_id, (SELECT outboxkit_schema_version.installation
+    FROM outboxkit_schema_version) AS anon_1;

@@ -10,7 +10,7 @@ from outboxkit.tables import inbox
 from tests.unit.shop import NOW
 
 FAR = datetime(2060, 1, 1, 12, 30, 15, 250_000, tzinfo=UTC)
-ROW = {"handler": "A", "message_id": "m-1", "type": "T", "attempts": 1, "made": None}
+ROW = {"handler": "A", "message_id": "m-1", "type": "T", "attempts": 1, "payload_crc": None, "made": None}
 
 
 def processed_at(connection: Connection) -> dict[str, datetime]:
@@ -51,8 +51,8 @@ def test_many_rows_are_as_one_by_one(engine: Engine):
         ROW | {"handler": "B", "made": NOW - timedelta(days=900)},
     ]
     with engine.begin() as connection:
-        assert connection.execute(record, lists(rows[0])).all() == [("A", "m-1")]
-        assert set(connection.execute(record, lists(*rows)).all()) == {("A", 'm-"2"'), ("B", "m-1")}
+        assert [row[:2] for row in connection.execute(record, lists(rows[0]))] == [("A", "m-1")]
+        assert {row[:2] for row in connection.execute(record, lists(*rows))} == {("A", 'm-"2"'), ("B", "m-1")}
         assert connection.execute(record, lists(*rows)).all() == []
         assert connection.execute(record, lists()).all() == []
         assert processed_at(connection)['m-"2"'] == FAR
@@ -66,7 +66,8 @@ def test_many_rows_are_as_one_by_one(engine: Engine):
 
 def test_a_pair_that_is_given_twice_is_told_once(engine: Engine):
     with engine.begin() as connection:
-        assert connection.execute(statements.record_all("sqlite"), lists(ROW, ROW)).all() == [("A", "m-1")]
+        rows = connection.execute(statements.record_all("sqlite"), lists(ROW, ROW)).all()
+    assert [row[:2] for row in rows] == [("A", "m-1")]
 
 
 def test_how_long_it_took_is_noted_on_one_row(engine: Engine):

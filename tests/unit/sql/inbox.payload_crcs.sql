@@ -1,0 +1,4 @@
+SELECT outboxkit_inbox.handler, outboxkit_inbox.message_id, outboxkit_inbox.payload_crc
+FROM outboxkit_inbox
+WHERE outboxkit_inbox.handler = ANY (:handlers::VARCHAR(255)[]) AND outboxkit_inbox.message_id = ANY
+    (:ids::VARCHAR(255)[] COLLATE "C");
