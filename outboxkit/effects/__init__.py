@@ -6,6 +6,6 @@ has a transaction of its own, apart from the handler's.
 """
 
 from outboxkit.effects.once import once
-from outboxkit.effects.record import AMBIGUOUS, Effect
+from outboxkit.effects.record import CERTAIN, Effect
 
-__all__ = ["AMBIGUOUS", "Effect", "once"]
+__all__ = ["CERTAIN", "Effect", "once"]

@@ -33,6 +33,10 @@ class Write:
     seconds: float | None = None
 
 
+class _NotBegun(ConfigurationError):
+    """The call returned a coroutine, none of whose code has run."""
+
+
 CALL = None
 """Instead of a change: make the call."""
 Plan = Generator[Write | None, Any, Effect]
@@ -46,7 +50,7 @@ def once(
     *,
     on_unknown: OnUnknown,
     lease: timedelta = ...,
-    ambiguous: Errors = ...,
+    certain: Errors = ...,
 ) -> Effect: ...
 @overload
 def once(
@@ -56,7 +60,7 @@ def once(
     *,
     on_unknown: OnUnknown,
     lease: timedelta = ...,
-    ambiguous: Errors = ...,
+    certain: Errors = ...,
 ) -> Coroutine[Any, Any, Effect]: ...
 def once(
     session_factory: sessionmaker[Any] | async_sessionmaker[Any],
@@ -65,7 +69,7 @@ def once(
     *,
     on_unknown: OnUnknown,
     lease: timedelta = timedelta(minutes=1),
-    ambiguous: Errors = (),
+    certain: Errors = (),
 ) -> Effect | Coroutine[Any, Any, Effect]:
     """Make a call that must not be made twice, unless it was made: then return what it returned.
 
@@ -81,11 +85,11 @@ def once(
             at most once; or `repeat` it, and it is made at least once.
         lease: how long the call may take. Until then another run of the key is refused; after that its outcome is
             unknown. Between runs of the default key none is needed: the inbox keeps them apart.
-        ambiguous: more exceptions, beside `AMBIGUOUS`, after which the call may have been made.
+        certain: more exceptions, beside `CERTAIN`, after which the call was not made.
 
     Raises:
-        Exception: whatever the call raises. After one that is ambiguous, or a cancellation, the effect is unknown;
-            after any other it was not made, and the next run makes it.
+        Exception: whatever the call raises. After one that is certain the next run makes the call; after any other, or
+            a cancellation, the effect is unknown.
         InProgressElsewhere: another run is busy with it; inside a handler `Retry` instead, for the same time.
         LeaseLost: the call took longer than its lease, and another run has taken over.
         EncodeError: the call was made, and is remembered with None: its result has no JSON form.
@@ -100,7 +104,7 @@ def once(
             f"effects.once takes a sessionmaker or an async_sessionmaker, found {type(session_factory).__name__}: the "
             "intention is committed before the call, so it needs sessions of its own"
         )
-    run = new_run(key, on_unknown, lease, ambiguous)
+    run = new_run(key, on_unknown, lease, (*certain, _NotBegun))
     if isinstance(session_factory, async_sessionmaker):
         return _run_async(session_factory, _plan(run), call)
     if iscoroutinefunction(call):
@@ -174,12 +178,13 @@ async def _run_async(factory: async_sessionmaker[AsyncSession], plan: Plan, call
 
 
 def _plain(result: object) -> object:
-    """The result of a plain call; an awaitable is refused, since the call was not made."""
-    if not isawaitable(result):
-        return result
+    """The result of a plain call; an awaitable is refused."""
     if iscoroutine(result):
         result.close()
-    raise ConfigurationError(ASYNC_CALL)
+        raise _NotBegun(ASYNC_CALL)
+    if isawaitable(result):
+        raise ConfigurationError(ASYNC_CALL)
+    return result
 
 
 def _written(run: EffectRun, result: object) -> tuple[bytes, EncodeError | None]:

@@ -1,5 +1,6 @@
 """One effect: its record, the decision that follows from it, and its steps, each in a transaction of its own."""
 
+import socket
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,8 +20,10 @@ OnUnknown = Literal["skip", "repeat"]
 EffectOutcome = Literal["made", "remembered", "skipped", "repeated"]
 Errors = tuple[type[BaseException], ...]
 
-AMBIGUOUS: Errors = (TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError)
-"""After one of these, raised by a call or the cause of what it raised, nobody knows whether the call was made."""
+CERTAIN: Errors = (ConnectionRefusedError, socket.gaierror)
+"""A call that raised one of these was not made: nothing was sent. After any other exception it is unknown."""
+_TRANSLATED = ("httpcore.ConnectError", "requests.exceptions.ConnectionError", "urllib.error.URLError")
+"""Errors that their client raises without `from` in place of another one: that one tells what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +61,37 @@ def decide_effect(row: EffectRow, *, alone: bool) -> Effect | timedelta | None:
     return None if alone or row.locked_until <= row.now else row.locked_until - row.now
 
 
-def may_have_been_made(error: BaseException | None, ambiguous: Errors) -> bool:
-    """Whether a call that raised this may have had its effect all the same."""
-    while error is not None:
-        if not isinstance(error, Exception) or isinstance(error, ambiguous):
+def may_have_been_made(error: BaseException, certain: Errors) -> bool:
+    """Whether a call that raised this may have had its effect all the same.
+
+    An error and the causes that it was raised `from` are one failure, and one of them must be certain. Any other
+    context is an earlier failure, such as the first of two tries: it must be certain, too. So must all members of a
+    group.
+    """
+    seen, waiting = set[int](), [error]
+    while waiting:
+        failure: list[BaseException] = []
+        cause: BaseException | None = waiting.pop()
+        while cause is not None and id(cause) not in seen:
+            seen.add(id(cause))
+            failure.append(cause)
+            cause = _cause_of(cause)
+        if failure and not any(_is_certain(one, certain) for one in failure):
             return True
-        error = error.__cause__
+        waiting += [one.__context__ for one in failure if one.__context__ is not None]
     return False
+
+
+def _cause_of(error: BaseException) -> BaseException | None:
+    kind = type(error)
+    is_translated = f"{kind.__module__}.{kind.__qualname__}" in _TRANSLATED
+    return error.__context__ if error.__cause__ is None and is_translated else error.__cause__
+
+
+def _is_certain(error: BaseException, certain: Errors) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return not any(may_have_been_made(one, certain) for one in error.exceptions)
+    return isinstance(error, certain)
 
 
 KEY_LIMIT = 600
@@ -82,7 +109,7 @@ class EffectRun:
         key: the effect's name at each run.
         alone: the inbox keeps other runs away, so the lease is ignored.
         within: the message and handler that it belongs to, if any.
-        on_unknown, lease, ambiguous: the arguments of `once`, the last with `AMBIGUOUS`.
+        on_unknown, lease, certain: the arguments of `once`, the last with `CERTAIN`.
         token: of this run alone.
     """
 
@@ -91,11 +118,11 @@ class EffectRun:
     within: Handling | None
     on_unknown: OnUnknown
     lease: timedelta
-    ambiguous: Errors
+    certain: Errors
     token: str
 
 
-def new_run(key: str | None, on_unknown: OnUnknown, lease: timedelta, ambiguous: Errors) -> EffectRun:
+def new_run(key: str | None, on_unknown: OnUnknown, lease: timedelta, certain: Errors) -> EffectRun:
     """A run of `once` with these arguments, here and now.
 
     Raises:
@@ -105,9 +132,14 @@ def new_run(key: str | None, on_unknown: OnUnknown, lease: timedelta, ambiguous:
         raise ConfigurationError(f"effects.once: on_unknown is {on_unknown!r}; 'skip' or 'repeat' is accepted")
     if not isinstance(lease, timedelta) or lease <= timedelta(0):
         raise ConfigurationError(f"effects.once: lease is {lease!r}; a timedelta above 0 is accepted")
+    classes: object = certain
+    if not isinstance(classes, tuple | list) or not all(
+        isinstance(one, type) and issubclass(one, Exception) for one in classes
+    ):
+        raise ConfigurationError(f"effects.once: certain is {certain!r}; a tuple of Exception's subclasses is accepted")
     within = current_handling()
     known_by = _default_key(within) if key is None else _checked(key)
-    return EffectRun(known_by, key is None, within, on_unknown, lease, (*AMBIGUOUS, *ambiguous), ids.new())
+    return EffectRun(known_by, key is None, within, on_unknown, lease, (*CERTAIN, *certain), ids.new())
 
 
 def dialect_of(session: Session, within: Handling | None) -> str:
@@ -226,7 +258,7 @@ def record(session: Session, run: EffectRun, begun: Begun, payload: bytes) -> No
 
 def give_up(session: Session, run: EffectRun, begun: Begun, error: BaseException) -> None:
     """Record that the call raised. If an earlier one may have been made, that stays unknown."""
-    unknown = begun.unknown_since is not None or may_have_been_made(error, run.ambiguous)
+    unknown = begun.unknown_since is not None or may_have_been_made(error, run.certain)
     ending = statements.effects.end_effect_lease(_dialect(session)) if unknown else statements.effects.withdraw()
     session.execute(ending, {"at_key": run.key, "at_token": run.token})
 

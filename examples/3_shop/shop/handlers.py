@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from outboxkit import effects, inbox_handler
 from shop.database import effect_sessions
 from shop.events import CardCharged
-from shop.mail import UNCLEAR, send
+from shop.mail import NOT_SENT, send
 from shop.orders import Order
 
 
@@ -28,4 +28,4 @@ async def send_receipt(session: AsyncSession, event: CardCharged) -> None:
     async def call() -> None:
         await send(f"order-{order.id}@example.com", "Your receipt", text)
 
-    await effects.once(effect_sessions, call=call, on_unknown="skip", ambiguous=UNCLEAR)
+    await effects.once(effect_sessions, call=call, on_unknown="skip", certain=NOT_SENT)

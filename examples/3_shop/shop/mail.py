@@ -6,8 +6,14 @@ import smtplib
 from email.message import EmailMessage
 from urllib.parse import urlsplit
 
-UNCLEAR = (smtplib.SMTPServerDisconnected,)
-"""After it nobody knows whether the mail was sent, as after a `TimeoutError`."""
+NOT_SENT = (
+    smtplib.SMTPConnectError,
+    smtplib.SMTPHeloError,
+    smtplib.SMTPSenderRefused,
+    smtplib.SMTPRecipientsRefused,
+    smtplib.SMTPDataError,
+)
+"""The server has answered, and has not taken the mail. After any other error nobody knows whether it was sent."""
 
 
 async def send(to: str, subject: str, text: str) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError
-from outboxkit.effects.record import AMBIGUOUS, EffectRun, dialect_of, new_run
+from outboxkit.effects.record import CERTAIN, EffectRun, dialect_of, new_run
 from outboxkit.message import Handling, current_handling, handling
 from tests.unit.shop import message
 
@@ -18,17 +18,20 @@ MINUTE = timedelta(minutes=1)
 
 
 def ask(key: str | None = None, **options: Any) -> EffectRun:
-    return new_run(**({"key": key, "on_unknown": "skip", "lease": MINUTE, "ambiguous": ()} | options))
+    return new_run(**({"key": key, "on_unknown": "skip", "lease": MINUTE, "certain": ()} | options))
 
 
 def test_a_key_of_its_own_is_no_ones_alone():
     found = ask("receipt-7")
-    assert (found.key, found.alone, found.within, found.ambiguous) == ("receipt-7", False, None, AMBIGUOUS)
+    assert (found.key, found.alone, found.within, found.certain) == ("receipt-7", False, None, CERTAIN)
     assert found.token != ask("receipt-7").token
 
 
 def test_more_exceptions_are_added():
-    assert ask("k", ambiguous=[ValueError]).ambiguous == (*AMBIGUOUS, ValueError)
+    assert ask("k", certain=[ValueError]).certain == (*CERTAIN, ValueError)
+    for wrong in (ValueError, (ValueError("x"),), (KeyboardInterrupt,)):
+        with pytest.raises(ConfigurationError, match="a tuple of Exception's subclasses is accepted"):
+            ask("k", certain=wrong)
 
 
 def test_inside_a_handler_its_name_and_the_message_are_the_key():

@@ -1,11 +1,15 @@
 """What is done about an effect, from what is known of it."""
 
 import asyncio
+import http.client
+import socket
+import ssl
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from outboxkit.effects.record import AMBIGUOUS, Effect, EffectRow, decide_effect, may_have_been_made
+from outboxkit.effects.record import CERTAIN, Effect, EffectRow, decide_effect, may_have_been_made
 from tests.unit.shop import NOW
 
 MINUTE = timedelta(minutes=1)
@@ -42,31 +46,65 @@ def test_where_nobody_else_can_be_busy_any_start_is_unknown():
     assert decide_effect(found("started"), alone=True) is None
 
 
-def caused_by(error: Exception, cause: BaseException) -> Exception:
+def chained(error: BaseException, *, cause: BaseException | None = None, context: BaseException | None = None) -> Any:
+    error.__context__ = cause if context is None else context
     error.__cause__ = cause
     return error
+
+
+REFUSED, UNRESOLVED, LISTED = ConnectionRefusedError, socket.gaierror, ArithmeticError
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        TimeoutError(),
-        asyncio.IncompleteReadError(b"", 1),
-        ConnectionResetError(),
-        BrokenPipeError(),
-        asyncio.CancelledError(),
-        KeyboardInterrupt(),
-        caused_by(RuntimeError("the provider did not answer"), TimeoutError()),
-        caused_by(ValueError(), caused_by(OSError(), ConnectionResetError())),
-        ArithmeticError(),
+        REFUSED(),
+        UNRESOLVED(),
+        LISTED(),
+        chained(ValueError(), cause=chained(OSError(), cause=REFUSED())),
+        chained(LISTED(), cause=TimeoutError()),  # such as a timeout of connecting, which a client tells from others
+        chained(REFUSED(), context=UNRESOLVED()),
+        chained(OSError(), cause=ExceptionGroup("of both addresses", [REFUSED(), REFUSED()])),
+        ExceptionGroup("", [REFUSED(), ExceptionGroup("", [chained(OSError(), cause=LISTED())])]),
     ],
     ids=repr,
 )
-def test_after_these_it_may_have_been_made(error: BaseException):
-    assert may_have_been_made(error, (*AMBIGUOUS, ArithmeticError))
+def test_after_these_it_was_not_made(error: BaseException):
+    assert not may_have_been_made(error, (*CERTAIN, LISTED))
 
 
-@pytest.mark.parametrize("error", [ValueError(), ConnectionRefusedError(), ArithmeticError(), OSError()], ids=repr)
-def test_after_any_other_it_was_not(error: Exception):
-    error.__context__ = TimeoutError()  # what was being handled when the call began is not its cause
-    assert not may_have_been_made(error, AMBIGUOUS)
+def circular() -> BaseException:
+    first, second = ValueError(), ValueError()
+    first.__cause__, second.__cause__, first.__context__ = second, first, second
+    return first
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError(),
+        OSError(),
+        TimeoutError(),
+        ConnectionResetError(),
+        ConnectionAbortedError(),
+        BrokenPipeError(),
+        EOFError(),
+        ssl.SSLError(),
+        http.client.IncompleteRead(b""),
+        asyncio.CancelledError(),
+        KeyboardInterrupt(),
+        chained(REFUSED(), context=TimeoutError()),  # the second of two tries
+        chained(chained(ValueError(), cause=REFUSED()), cause=REFUSED(), context=TimeoutError()),
+        chained(OSError(), cause=chained(REFUSED(), context=asyncio.CancelledError())),
+        chained(ValueError(), context=REFUSED()),  # a second way was tried after the first one was refused
+        chained(TimeoutError(), cause=asyncio.CancelledError()),
+        ExceptionGroup("", [REFUSED(), TimeoutError()]),
+        ExceptionGroup("", [chained(REFUSED(), context=TimeoutError())]),
+        chained(ExceptionGroup("", [REFUSED()]), context=TimeoutError()),
+        BaseExceptionGroup("", [REFUSED(), asyncio.CancelledError()]),
+        circular(),
+    ],
+    ids=repr,
+)
+def test_after_any_other_it_may_have_been(error: BaseException):
+    assert may_have_been_made(error, (*CERTAIN, LISTED))

@@ -73,7 +73,7 @@ def test_a_handler_that_holds_the_inbox_row_waits_for_no_lease(session: Session)
 
 def test_what_failed_for_certain_was_never_begun(session: Session):
     first = run()
-    give_up(session, first, begin_effect(session, first), ValueError())
+    give_up(session, first, begin_effect(session, first), ConnectionRefusedError())
     assert state(session) is None
     assert begin_effect(session, run()) == Begun()
 

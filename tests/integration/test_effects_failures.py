@@ -1,0 +1,207 @@
+"""Calls that fail on real sockets under `skip`: after the work, before it, and without a word about either."""
+
+import asyncio
+import http.client
+import socket
+import ssl
+import threading
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import pytest
+import requests
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
+from sqlalchemy.orm import sessionmaker
+
+from outboxkit import effects
+
+DEAD = "http://nobody.invalid/"
+
+
+@pytest.fixture
+def database_url(sqlite_url: str) -> str:
+    """SQLite: what is asked here is the client's error."""
+    return sqlite_url
+
+
+class Server:
+    """A server that does the work of each connection, and then gives this answer or closes, or never answers."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        self.done = 0
+        self._answer, self._open = answer, list[socket.socket]()
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}/"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self.socket.accept()
+                client.recv(65536)
+                self.done += 1
+                self._open.append(client)
+                if self._answer is not None:
+                    client.sendall(self._answer)
+                    client.close()
+
+    def close(self) -> None:
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        self._thread.join()
+        for client in self._open:
+            client.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[bytes | None], Server]]:
+    made: list[Server] = []
+
+    def start(answer: bytes | None) -> Server:
+        made.append(Server(answer))
+        return made[-1]
+
+    yield start
+    for server in made:
+        server.close()
+
+
+@pytest.fixture
+def refusing() -> str:
+    """A port on which nobody listens, on both addresses of localhost."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    return f"http://localhost:{port}/"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(timeout=0.2) as opened:
+        yield opened
+
+
+class LibraryError(Exception):
+    """An error of a client library."""
+
+
+def post(server: Server) -> None:
+    httpx.post(server.url, timeout=0.2)
+
+
+def translated(server: Server) -> None:
+    """Like a client that raises its own error without `from`."""
+    try:
+        post(server)
+    except httpx.TransportError:
+        raise LibraryError("request failed")  # noqa: B904
+
+
+def tried_again(server: Server) -> None:
+    try:
+        post(server)
+    except httpx.TransportError:
+        httpx.post(f"http://127.0.0.1:{closed_port()}/")
+
+
+def another_way(server: Server) -> None:
+    try:
+        httpx.post(f"http://127.0.0.1:{closed_port()}/")
+    except httpx.ConnectError:
+        with socket.create_connection(("127.0.0.1", server.port)) as wire:
+            wire.sendall(b"order 7")
+            if wire.recv(10) != b"taken":
+                raise LibraryError("no answer")  # noqa: B904
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        return int(closed.getsockname()[1])
+
+
+def read_all(server: Server) -> None:
+    urllib.request.urlopen(server.url, data=b"7").read()
+
+
+def over_tls(server: Server) -> None:
+    context = ssl.create_default_context()
+    with socket.create_connection(("127.0.0.1", server.port)) as wire:
+        context.wrap_socket(wire, server_hostname="localhost")
+
+
+CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+CLOSES, SILENT = b"", None
+
+
+@pytest.mark.parametrize(
+    ("answer", "call", "error"),
+    [
+        (CLOSES, post, httpx.RemoteProtocolError),
+        (SILENT, post, httpx.ReadTimeout),
+        (SILENT, translated, LibraryError),
+        (SILENT, tried_again, httpx.ConnectError),
+        (CLOSES, another_way, LibraryError),
+        (CUT, read_all, http.client.IncompleteRead),
+        (b"no TLS", over_tls, ssl.SSLError),
+        (CLOSES, lambda server: requests.post(server.url, timeout=5), requests.ConnectionError),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_call_that_was_made_is_not_made_again(
+    engine: Engine, serve: Callable[[bytes | None], Server], answer: bytes | None, call: Any, error: type[Exception]
+):
+    server, sessions = serve(answer), sessionmaker(engine)
+    with pytest.raises(error):
+        effects.once(sessions, "receipt-7", lambda: call(server), on_unknown="skip")
+    assert effects.once(sessions, "receipt-7", lambda: call(server), on_unknown="skip").outcome == "skipped"
+    assert server.done == 1
+
+
+async def test_neither_is_one_in_a_task_group(
+    async_engine: AsyncEngine, serve: Callable[[bytes | None], Server], client: httpx.AsyncClient
+):
+    server, sessions = serve(CLOSES), async_sessionmaker(async_engine)
+
+    async def call() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(client.post(server.url))
+
+    with pytest.raises(ExceptionGroup):
+        await effects.once(sessions, "receipt-7", call, on_unknown="skip")
+    assert (await effects.once(sessions, "receipt-7", call, on_unknown="skip")).outcome == "skipped"
+    assert server.done == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [httpx.post, lambda url: urllib.request.urlopen(url, data=b"7"), requests.post],
+    ids=["httpx", "urllib", "requests"],
+)
+def test_a_call_that_reached_nobody_is_made_again(engine: Engine, refusing: str, call: Any):
+    sessions = sessionmaker(engine)
+    for url in (refusing, DEAD):
+        with pytest.raises((httpx.ConnectError, OSError)):
+            effects.once(sessions, "receipt-7", lambda url=url: call(url), on_unknown="skip")
+    assert effects.once(sessions, "receipt-7", lambda: 7, on_unknown="skip").outcome == "made"
+
+
+async def test_so_is_one_of_an_async_client(async_engine: AsyncEngine, refusing: str, client: httpx.AsyncClient):
+    sessions = async_sessionmaker(async_engine)
+
+    async def call(url: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(client.post(url))
+
+    for url in (refusing, DEAD):
+        with pytest.raises(ExceptionGroup):
+            await effects.once(sessions, "receipt-7", lambda url=url: call(url), on_unknown="skip")
+
+    async def made() -> int:
+        return 7
+
+    assert (await effects.once(sessions, "receipt-7", made, on_unknown="skip")).outcome == "made"
