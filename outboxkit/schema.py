@@ -42,7 +42,9 @@ class Part:
         }.get(self.kind, f"{self.kind} {self.name} of {self.table}")
 
 
-VITAL_PARTS = ("table", "column", "partition")
+READ_PARTS = ("table", "column")
+"""The kinds of parts without which nothing can be read."""
+VITAL_PARTS = (*READ_PARTS, "partition")
 """The kinds of parts without which nothing works; without an index or the trigger it is slower."""
 ALL_PARTS = (*VITAL_PARTS, "index", "trigger")
 _REPAIRABLE = ("partition", "index", "trigger")
@@ -86,7 +88,7 @@ def repair_parts(connection: Connection) -> list[Part]:
     Raises:
         SchemaError: a table or a column is missing.
     """
-    check_parts(connection, ("table", "column"))
+    check_parts(connection, READ_PARTS)
     repaired: list[Part] = []
     # Partitions first: the indexes of a missing one are missing with it.
     while parts := [part for part in missing(connection) if part not in repaired]:
@@ -166,6 +168,19 @@ def check(connection: Connection) -> None:
         SchemaError: they are missing or old, or a part of them is missing; the text says what to run.
         ConfigurationError: the server is older than PostgreSQL 13.
     """
+    _check(connection, VITAL_PARTS)
+
+
+def check_readable(connection: Connection) -> None:
+    """`check` for a command that only reads: a default partition may be missing.
+
+    Raises:
+        SchemaError, ConfigurationError: as `check`.
+    """
+    _check(connection, READ_PARTS)
+
+
+def _check(connection: Connection, kinds: Collection[str]) -> None:
     check_server(connection)
     version = installed(connection)
     if version == 0:
@@ -174,7 +189,7 @@ def check(connection: Connection) -> None:
         cure = _CURE.format(since=f"since={version}, ", to=NEEDED)
         raise SchemaError(f"the outboxkit tables have version {version}, this code needs {NEEDED}: {cure}")
     if version == NEEDED:
-        check_parts(connection, VITAL_PARTS)
+        check_parts(connection, kinds)
 
 
 async def check_engine(engine: AsyncEngine) -> None:

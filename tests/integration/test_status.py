@@ -15,10 +15,12 @@ from outboxkit.cli import status
 from outboxkit.cli.status import show
 from outboxkit.cli.status.report import Status
 from outboxkit.outage import utc_now
+from tests.integration.dead_rows import dead, fill
 from tests.pages import libpq
 from tests.polling import eventually
 from tests.processes import programs
 from tests.servers import Server
+from tests.unit.cli.conftest import Run, run  # noqa: F401 - a fixture
 
 OUTBOX = """
     INSERT INTO outboxkit_outbox (message_id, type, key, payload, headers, content_type, created_at, due_at, held,
@@ -99,7 +101,7 @@ def test_who_holds_back_vacuum_is_named_without_its_query(pg_engine: Engine, pos
         assert f"pg_terminate_backend({holder.pid})" in line
         shown = "\n".join(show.lines(found, width=200))
         assert f"held back by session {holder.pid} (nightly report), idle in transaction for" in shown
-        printed = run(postgresql_url, "--json")
+        printed = shown_by(postgresql_url, "--json")
         assert "nightly report" in printed
         assert "hunter2" not in shown + printed
     assert read(pg_engine).vacuum.oldest_transaction is None
@@ -136,13 +138,21 @@ def test_it_writes_nothing(postgresql_url: str) -> None:
 
 
 def said(url: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(url, "--json"))
+    found: dict[str, Any] = json.loads(shown_by(url, "--json"))
     return found
 
 
-def run(url: str, *arguments: str) -> str:
+def shown_by(url: str, *arguments: str) -> str:
     command = [programs() / "outboxkit", "status", *arguments]
     environment = os.environ | {"OUTBOXKIT_DATABASE_URL": url}
     done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+def test_a_replay_says_that_no_relay_is_connected(pg_engine: Engine, postgresql_url: str, run: Run) -> None:  # noqa: F811
+    fill(pg_engine, [dead(1), dead(2)])
+    alone = run("dead", "replay", "1", "--database-url", postgresql_url)
+    assert alone.out.endswith("\nno relay is connected to this database: start one, `outboxkit relay`\n")
+    with psycopg.connect(libpq(postgresql_url), application_name="outboxkit relay"):
+        assert "no relay" not in run("dead", "replay", "2", "--database-url", postgresql_url).out

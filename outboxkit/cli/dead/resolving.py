@@ -7,6 +7,7 @@ from dataclasses import replace as changed
 from typing import Annotated
 
 import typer
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
@@ -15,7 +16,10 @@ from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.wording import many, now_and_then, number
 from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey
 from outboxkit.errors import ConfigurationError
+from outboxkit.session_names import RELAY
 from outboxkit.settings import Settings
+from outboxkit.statements import activity
+from outboxkit.statements.dialects import is_server
 
 INCOMPLETE = 3
 """Exit code: some dead letters were refused, or the command was stopped before the end."""
@@ -166,9 +170,10 @@ def _announce(what: str, plan: Plan, count: int) -> None:
 
 
 def _run(settings: Settings, plan: Plan, what: str, total: int, rate: float | None) -> int:
-    done = Resolved()
+    done, needs_relay = Resolved(), False
 
     async def work(stop: asyncio.Event) -> int:
+        nonlocal needs_relay
         engine = compose.database(settings, name="outboxkit dead")
         try:
             letters = DeadLetters(engine, rules=plan.rules, rate=rate, by=plan.operator)
@@ -179,6 +184,7 @@ def _run(settings: Settings, plan: Plan, what: str, total: int, rate: float | No
                 done,
                 now_and_then(lambda done: f"{_past(what)} {number(done.count)} of {number(total)}"),
             )
+            needs_relay = what == "replay" and bool(done.count) and await _has_no_relay(engine)
         finally:
             await engine.dispose()
         return 0
@@ -189,9 +195,20 @@ def _run(settings: Settings, plan: Plan, what: str, total: int, rate: float | No
         released = f"; released {many(done.released, 'waiting message')}" if done.released else ""
         typer.echo(f"{_past(what)} {number(done.count)} of {number(total)} by {plan.by}{released}")
     _say_refused(done, plan.survey)
+    if needs_relay:
+        typer.echo("no relay is connected to this database: start one, `outboxkit relay`")
     if not done.complete:
         typer.echo("stopped before the end: the same command goes on", err=True)
     return 0 if done.complete and not done.refused else INCOMPLETE
+
+
+async def _has_no_relay(engine: AsyncEngine) -> bool:
+    """Whether the server has no session of a relay; of a file nobody knows."""
+    if not is_server(engine.dialect.name):
+        return False
+    async with engine.connect() as connection:
+        names = [row.name for row in await connection.execute(activity.sessions())]
+    return not any(name.startswith(RELAY) for name in names)
 
 
 def _say_refused(done: Resolved, survey: Survey) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Annotated
 
 import msgspec
 import typer
@@ -17,9 +18,11 @@ from outboxkit.cli.status.report import Status
 from outboxkit.settings import Settings
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 
+Verbose = Annotated[bool, typer.Option("--verbose", help="List each connection.")]
+
 
 @with_settings(*DATABASE, "broker_url")
-def status(settings: Settings, *, as_json: AsJson = False) -> None:
+def status(settings: Settings, *, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Show waiting messages and why they wait, dead letters, connections, and what holds back vacuum.
 
     Cheap for tables of any size: it counts ten thousand rows of a kind, and where there are more it says so.
@@ -31,7 +34,7 @@ def status(settings: Settings, *, as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        for line in show.lines(report, width=shutil.get_terminal_size().columns):
+        for line in show.lines(report, width=shutil.get_terminal_size().columns, verbose=verbose):
             typer.echo(line)
 
 
@@ -51,11 +54,11 @@ def read_status(connection: Connection, now: datetime) -> Status:
     """The report, with its advice.
 
     Raises:
-        SchemaError: the tables are missing or old.
+        SchemaError: the tables are missing or old, or a table or column is missing.
     """
-    schema.check(connection)
-    if (version := schema.installed(connection)) == schema.NEEDED:
-        schema.check_parts(connection)
+    schema.check_readable(connection)
+    version = schema.installed(connection)
+    missing = schema.missing(connection) if version == schema.NEEDED else []
     if is_server(connection.dialect.name):
         connection.execute(statements.status.forbid_sorting())
     report = Status(
@@ -68,6 +71,7 @@ def read_status(connection: Connection, now: datetime) -> Status:
         effects=waiting.read_effects(connection, now),
         database=urls.shown(connection.engine.url),
         paused=pauses.read_pauses(connection),
+        missing_parts=tuple(str(part) for part in missing),
     )
     if is_server(connection.dialect.name):
         sessions, vacuum = advice.read_sessions(connection), advice.read_vacuum(connection, now)

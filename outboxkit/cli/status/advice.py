@@ -71,6 +71,9 @@ FAR_BEHIND = 10_000
 
 def advise(report: Status) -> Iterator[str]:
     """A line for each thing that is wrong."""
+    if report.missing_parts:
+        parts = ", ".join(report.missing_parts)
+        yield f"a part of the tables is missing: {parts}: run `outboxkit migrate`, which creates it again"
     yield from _waiting(report)
     yield from _retried(report)
     keys = report.outbox.parked_keys.count
@@ -114,11 +117,11 @@ def _waiting(report: Status) -> Iterator[str]:
             yield f"no message of queue {name} is handled while it is paused: `outboxkit resume {quote(name)}`"
     ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else report.outbox
     age = (ours.oldest_age_seconds if ours is not None else None) or 0
-    if report.sessions is not None and age >= PATIENCE and DEFAULT_DESTINATION not in paused:
-        if not report.sessions.relays:
-            cure = "start `outboxkit relay`, or read the log of one"
-            yield f"no relay is connected, and messages wait for {span(age)}: {cure}"
-        else:
+    if report.sessions is not None and ours is not None and DEFAULT_DESTINATION not in paused:
+        if not report.sessions.relays and (ours.ready.value or age >= PATIENCE):
+            waits = f"the oldest message waits for {span(age)}"
+            yield f"no relay is connected to this database, and {waits}: start `outboxkit relay`"
+        elif report.sessions.relays and age >= PATIENCE:
             yield f"messages wait for {span(age)} though a relay is connected: run `outboxkit doctor`, and read its log"
     for name, there in by_destination.items():
         if name not in {DEFAULT_DESTINATION, *paused} and (there.oldest_age_seconds or 0) >= PATIENCE:

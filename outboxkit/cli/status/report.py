@@ -202,4 +202,5 @@ class Status:
     paused: tuple[Pause, ...] = ()
     hanging: tuple[HangingRun, ...] = ()
     blockers: tuple[Blocker, ...] = ()
+    missing_parts: tuple[str, ...] = ()
     advice: tuple[str, ...] = field(default=())

@@ -1,6 +1,7 @@
 """The report as lines for people. Pure."""
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 
 from outboxkit.cli.status.advice import is_held_back, is_old
@@ -21,19 +22,20 @@ from outboxkit.cli.status.report import (
 )
 from outboxkit.cli.wording import many, number, printable_name, span
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.session_names import OURS
 
 LABEL = 14
 NARROWEST = 60
-SHOWN_SESSIONS = 10
 SHOWN_TYPES = 20
 LONGEST_ERROR = 200
 
 
-def lines(report: Status, *, width: int) -> Iterator[str]:
-    """The whole report, folded to the width."""
+def lines(report: Status, *, width: int, verbose: bool = False) -> Iterator[str]:
+    """The whole report, folded to the width; `verbose` lists each connection."""
     parts: list[tuple[str, Iterator[str]]] = [
         ("database", filter(None, [report.database])),
         ("broker", filter(None, [report.broker])),
+        ("advice", iter(report.advice)),
         ("paused", (f"{printable_name(pause.what)} {pause.terms}" for pause in report.paused)),
         ("outbox", _outbox(report.outbox)),
         ("inbox", _inbox(report.inbox)),
@@ -43,9 +45,9 @@ def lines(report: Status, *, width: int) -> Iterator[str]:
         ("effects", _effects(report.effects)),
     ]
     if report.sessions is not None and report.vacuum is not None:
-        parts += _sessions(report.sessions)
+        parts += _sessions(report.sessions, verbose=verbose)
         parts.append(("vacuum", _vacuum(report.vacuum)))
-    parts += [("tables", iter([f"version {report.schema_version}"])), ("advice", iter(report.advice))]
+    parts.append(("tables", iter([f"version {report.schema_version}"])))
     for label, texts in parts:
         for index, text in enumerate(texts):
             start = (label if index == 0 else "").ljust(LABEL)
@@ -135,22 +137,25 @@ def _effects(effects: Effects) -> Iterator[str]:
         yield f"{number(effects.unknown)} unknown: started, and nobody knows whether they happened"
 
 
-def _sessions(sessions: Sessions) -> list[tuple[str, Iterator[str]]]:
+def _sessions(sessions: Sessions, *, verbose: bool) -> list[tuple[str, Iterator[str]]]:
     named = (("consumers", sessions.consumers), ("others", sessions.others))
     return [
-        ("relays", _connections(sessions.relays)),
-        *((label, _connections(ours)) for label, ours in named if ours),
+        ("relays", _connections(sessions.relays, verbose=verbose)),
+        *((label, _connections(ours, verbose=verbose)) for label, ours in named if ours),
     ]
 
 
-def _connections(sessions: tuple[Session, ...]) -> Iterator[str]:
-    yield many(len(sessions), "connection") if sessions else "none connected"
-    for session in sessions[:SHOWN_SESSIONS]:
-        since = f"since {session.since:%Y-%m-%d %H:%M} UTC" if session.since else "hidden from this role"
-        parts = [session.state, f"from {session.address}" if session.address else None, since]
-        yield f"  {session.pid} {printable_name(session.name)}: {', '.join(part for part in parts if part)}"
-    if len(sessions) > SHOWN_SESSIONS:
-        yield f"  and {len(sessions) - SHOWN_SESSIONS} more"
+def _connections(sessions: tuple[Session, ...], *, verbose: bool) -> Iterator[str]:
+    """A line for each kind of process and queue, and if `verbose` for each of its connections."""
+    if not sessions:
+        yield "none connected"
+    for name, count in sorted(Counter(session.name for session in sessions).items()):
+        yield f"{printable_name(name.removeprefix(OURS))}: {many(count, 'connection')}"
+        for session in sessions if verbose else ():
+            since = f"since {session.since:%Y-%m-%d %H:%M} UTC" if session.since else "hidden from this role"
+            parts = [session.state, f"from {session.address}" if session.address else None, since]
+            if session.name == name:
+                yield f"  {session.pid}: {', '.join(part for part in parts if part)}"
 
 
 def _vacuum(vacuum: Vacuum) -> Iterator[str]:

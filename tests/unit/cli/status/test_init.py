@@ -81,6 +81,7 @@ def test_json_says_everything(run: Run, filled: str):
         "paused": [],
         "hanging": [],
         "blockers": [],
+        "missing_parts": [],
         "advice": ["3 keys are parked: see `outboxkit dead list`, then replay or discard", UNKNOWN],
     }
 
@@ -89,9 +90,13 @@ def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "80")
     ended = run("status", "--database-url", filled)
     assert ended.code == 0
-    where, label, report = ended.out.partition("outbox   ")
+    where, label, report = ended.out.partition("advice   ")
     assert where.split() == ["database", filled, "broker", "amqp://localhost:5672/"]
     assert re.sub(r"\d+ min", "some min", label + report).splitlines() == [
+        "advice        3 keys are parked: see `outboxkit dead list`, then replay or",
+        "                discard",
+        "              2 effects may have happened or not: the next run decides as its",
+        "                on_unknown says; see outboxkit_effect, state 'started'",
         "outbox        8 pending, the oldest for 2 h some min",
         "                2 ready, 1 delayed, 2 held, 3 parked",
         f"                next due: {NOW + HOUR:%Y-%m-%d %H:%M:%S} UTC",
@@ -111,10 +116,6 @@ def test_the_lines_for_people(run: Run, filled: str, monkeypatch: pytest.MonkeyP
         "idempotency   4 keys remembered",
         "effects       2 unknown: started, and nobody knows whether they happened",
         "tables        version 1",
-        "advice        3 keys are parked: see `outboxkit dead list`, then replay or",
-        "                discard",
-        "              2 effects may have happened or not: the next run decides as its",
-        "                on_unknown says; see outboxkit_effect, state 'started'",
     ]
 
 

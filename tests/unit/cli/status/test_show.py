@@ -7,27 +7,26 @@ import pytest
 from outboxkit.cli.status import show
 from outboxkit.cli.status.report import DeadLetterCounts, OfReason, OfType, Sessions, Vacuum
 from outboxkit.cli.wording import Count
-from tests.unit.cli.status.reports import NOBODY, NOW, RELAY, SECRETIVE, holder, outbox, status
+from tests.unit.cli.status.reports import NOW, RELAY, SECRETIVE, holder, outbox, status
 
 
 def test_who_is_connected_and_what_holds_back_vacuum():
     sessions = Sessions((RELAY,), (SECRETIVE,), ())
     found = replace(status(sessions=sessions, vacuum=Vacuum(54_321, NOW, holder())), advice=("do this", "do that"))
-    assert list(show.lines(found, width=80)) == [
+    assert list(show.lines(found, width=80, verbose=True)) == [
+        "advice        do this",
+        "              do that",
         "outbox        0 pending",
         "inbox         0 processed",
         "dead letters  0 open",
-        "relays        1 connection",
-        "                4711 outboxkit relay: idle, from 10.0.0.3, since 2026-03-01",
-        "                  10:00 UTC",
-        "consumers     1 connection",
-        "                4712 outboxkit consumer billing: hidden from this role",
+        "relays        relay: 1 connection",
+        "                4711: idle, from 10.0.0.3, since 2026-03-01 10:00 UTC",
+        "consumers     consumer billing: 1 connection",
+        "                4712: hidden from this role",
         "vacuum        54 321 dead rows in the outbox, last vacuum 2026-03-01 12:00 UTC",
         "                held back by session 99 (psql), idle in transaction for 2 h 0",
         "                  min, last query at 2026-03-01 10:00:00 UTC",
         "tables        version 2",
-        "advice        do this",
-        "              do that",
     ]
 
 
@@ -63,12 +62,19 @@ def test_a_young_transaction_is_not_worth_a_line():
     assert not any("psql" in line for line in show.lines(status(vacuum=young), width=80))
 
 
-def test_many_connections_are_cut_short():
+def test_connections_are_counted_by_their_process_and_queue():
     relays = tuple(replace(RELAY, pid=number) for number in range(15))
-    lines = list(show.lines(status(sessions=replace(NOBODY, relays=relays)), width=120))
-    at = lines.index("relays        15 connections")
-    assert len([line for line in lines if "outboxkit relay" in line]) == 10
-    assert lines[at + 11] == "                and 5 more"
+    listener = replace(RELAY, name="outboxkit relay listener")
+    mail = replace(SECRETIVE, name="outboxkit consumer mail")
+    found = status(sessions=Sessions((*relays, listener), (mail, SECRETIVE, mail), ()))
+    lines = list(show.lines(found, width=120))
+    at = lines.index("relays        relay: 15 connections")
+    assert lines[at + 1 : at + 4] == [
+        "              relay listener: 1 connection",
+        "consumers     consumer billing: 1 connection",
+        "              consumer mail: 2 connections",
+    ]
+    assert len(list(show.lines(found, width=120, verbose=True))) == len(lines) + 19
 
 
 def test_no_relay_is_said_and_no_consumer_is_not():
