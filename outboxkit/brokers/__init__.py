@@ -190,8 +190,16 @@ class Subscriber(Protocol):
             ConfigurationError: the queue exists and is of another kind.
         """
 
+    async def start_receiving(self) -> None:
+        """Consume the queue, so that the broker pushes deliveries. Does nothing if it is consumed already.
+
+        Raises:
+            BrokerUnavailable: the connection was lost.
+            ConfigurationError: the user may not.
+        """
+
     async def receive(self, *, wait: bool = True) -> Delivery | None:
-        """The next delivery. With `wait=False` it is None if the queue is empty.
+        """The next delivery; it starts receiving if nobody has. With `wait=False` it is None if the queue is empty.
 
         Raises:
             BrokerUnavailable: the connection was lost. The broker redelivers the unacked messages.

@@ -223,6 +223,9 @@ class MemorySubscriber:
     async def connect(self) -> None:
         """Do nothing: it is always connected."""
 
+    async def start_receiving(self) -> None:
+        """Do nothing: nothing is pushed."""
+
     async def receive(self, *, wait: bool = True) -> MemoryDelivery | None:
         """The first message of the queue; waits for one unless `wait` is False."""
         while self._is_stopped or not self.queue.ready:

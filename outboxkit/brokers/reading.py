@@ -81,6 +81,10 @@ class ReadingSubscriber:
         """Declare the queue and its bindings, and make the subscriber ready."""
         await self._subscriber.connect()
 
+    async def start_receiving(self) -> None:
+        """Consume the queue."""
+        await self._subscriber.start_receiving()
+
     async def receive(self, *, wait: bool = True) -> Delivery | None:
         """The next delivery, read. With `wait=False` it is None if the queue is empty."""
         delivery = await self._subscriber.receive(wait=wait)

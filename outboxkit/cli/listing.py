@@ -27,6 +27,7 @@ LISTED = {
     "pause": ("pause", "Hold the relays of a destination, or the consumers of a queue."),
     "resume": ("pause", "Let the relays of a destination, or the consumers of a queue, go on."),
     "audit": ("audit", "List the actions of operators."),
+    "handlers": ("handlers", "List the handlers that consumers have registered, or forget those of a queue."),
     "prune": ("prune", "Delete rows older than their retention."),
     "replay": ("replay", "Publish kept messages again, same ids, to one queue: to rebuild a read model."),
     "schema": ("schemas", "Export the schemas of events, and find changes that break consumers."),

@@ -220,7 +220,6 @@ class Consumer:
         await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
         if self._uses_threads:
             await self._outage.ride_out(self._threads.open, stop)
-        await self._outage.ride_out(self._registration.begin, stop)
         await self._outage.ride_out(self._watch.look, stop)
         if self.tables is not None:
             await self._outage.ride_out(self.tables.open, stop)
@@ -253,6 +252,10 @@ class Consumer:
             if self._watch.current is not None:
                 await self._watch.wait_for_end(stop)
                 continue
+            await self._outage.ride_out(self._start_receiving, stop)
+            await self._outage.ride_out(self._registration.begin, stop)  # a start that was refused leaves no trace
+            if stop.is_set():
+                break
             self._log.info("consumer connected", concurrency=self._concurrency.transactions)
             handled = self.outcomes.total()
             dispatcher = Dispatcher(
@@ -279,6 +282,10 @@ class Consumer:
                 await self._subscriber.close()  # which gives back what an ordered one has kept
                 await self._watch.wait_for_end(stop)
         return 0
+
+    async def _start_receiving(self) -> None:
+        await self._subscriber.connect()
+        await self._subscriber.start_receiving()
 
     def _check_lost(self, error: Exception, *, wait: bool) -> None:
         """Return if the consumer is to connect again: after a lost connection, or an unexpected error outside a drain.

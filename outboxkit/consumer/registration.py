@@ -1,21 +1,20 @@
-"""The registration of a consumer's handlers, visible to consumers of other queues.
+"""The registration of a consumer's handlers, visible to operators and to consumers of other queues.
 
-The inbox knows a handler by its name alone, so two queues must not share a handler's name.
+They are registered once their queue is consumed: a start that was refused leaves no trace. The inbox knows a handler by
+its name alone, so that a name which two queues share is compared.
 """
 
 import asyncio
 import json
 from collections.abc import Sequence
 from datetime import timedelta
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import structlog
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit import partitions
+from outboxkit import known_handlers, partitions
 from outboxkit.failures import first_line, path_of
 from outboxkit.inbox import Handler
 from outboxkit.message import NAME_LIMIT, storable
@@ -24,11 +23,10 @@ from outboxkit.sqlstates import NO_RIGHT, sqlstate_of
 from outboxkit.statements import activity as statements
 
 EVERY = timedelta(hours=1)
-CURE = "in one database a handler's name is its identity: of each message only one of them runs. Rename one"
 
 
 class Registration:
-    """Records which handlers a queue's consumer has, and warns if another queue's consumer has one of the same name.
+    """Records which handlers a queue's consumer has, and warns if another queue's consumer has another one of the name.
 
     Args:
         engine: for its own connections.
@@ -53,31 +51,39 @@ class Registration:
         self._rows = [_row(each) | rest for each in sorted(handlers, key=lambda handler: handler.name)]
         self._names = [row["handler"] for row in self._rows]
         self._sleep = sleep
+        self._is_begun = False
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
 
     async def begin(self) -> None:
-        """Record the handlers for the first time. A role without the grant for it goes on, with a warning.
+        """Record the handlers, once, now that the queue is consumed. A role without the right goes on, with a warning.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database is away.
         """
+        if self._is_begun:
+            return
         try:
             await self._release_others()
-            shared = await self._record()
+            await self._record()
+            shared = await self._compare() if self._rows else []
         except DBAPIError as error:
             if sqlstate_of(error) != NO_RIGHT:
                 raise
+            self._is_begun = True
             cure = "GRANT SELECT, INSERT, UPDATE ON outboxkit_handler to this role"
             self._log.warning("handlers not compared with those of other queues", error=first_line(error), cure=cure)
             return
-        for other, names in groupby(shared, key=itemgetter(0)):
-            handlers = [name for _, name in names]
-            self._log.warning("two queues use one handler name", other_queue=other, handlers=handlers, cure=CURE)
+        self._is_begun = True
+        for each in shared:
+            cure = f"{each.cure} If a queue was a mistake, forget it with: {each.mistake}"
+            self._log.warning("two queues use one handler name", what=each.what, why=each.why, cure=cure)
 
     async def run(self) -> None:
         """Record the handlers every hour, until cancelled. Outages are reported elsewhere."""
         while True:
             await self._sleep(EVERY.total_seconds())
+            if not self._is_begun:
+                continue
             try:
                 await self._record()
             except (SQLAlchemyError, OSError, TimeoutError) as error:
@@ -88,14 +94,17 @@ class Registration:
         async with self._engine.begin() as connection:
             await connection.execute(statements.retire_handlers(self._names), {"of_queue": storable(self._queue)})
 
-    async def _record(self) -> list[tuple[str, str]]:
-        if not self._rows:
-            return []
+    async def _record(self) -> None:
+        if self._rows:
+            async with self._engine.begin() as connection:
+                await connection.execute(statements.register_handlers(connection.dialect.name), self._rows)
+
+    async def _compare(self) -> list[known_handlers.SharedName]:
+        """The names that stand here and elsewhere for different functions."""
         async with self._engine.begin() as connection:
-            await connection.execute(statements.register_handlers(connection.dialect.name), self._rows)
-            since = await partitions.clock(connection) - statements.SEEN
-            statement = statements.of_other_queues(self._names, since)
-            return [(queue, name) for queue, name in await connection.execute(statement, {"queue": self._queue})]
+            now = await partitions.clock(connection)
+            shared = await connection.run_sync(known_handlers.read_shared, now)
+        return [each for each in shared if each.is_clash and self._queue in {place.queue for place in each.places}]
 
 
 def _row(handler: Handler) -> dict[str, Any]:

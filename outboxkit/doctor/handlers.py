@@ -1,11 +1,10 @@
 """The handlers that consumers have registered: names that two queues share, and consumers that have gone."""
 
+import shlex
 from collections.abc import AsyncGenerator
-from itertools import groupby
-from operator import itemgetter
 
-from outboxkit import partitions
-from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit import known_handlers, partitions
+from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.session_names import may_be_of_queue
 from outboxkit.statements import activity
@@ -13,20 +12,17 @@ from outboxkit.wording import printable_name, span
 
 
 async def check_names(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """Names of handlers that the consumers of several queues have."""
+    """Names of handlers that the consumers of several queues have, for messages that may reach both."""
     async with installation.database() as connection:
         now = await partitions.clock(connection)
-        rows = (await connection.execute(activity.of_several_queues(now - activity.SEEN))).all()
-    for handler, group in groupby(rows, key=itemgetter(0)):
-        queues = printable_name(" and ".join(queue for _, queue in group))
-        yield problem(
-            "handler-name-shared",
-            f"The queues {queues} have a handler {printable_name(handler)} each.",
-            why="In one database a handler's name is its identity. Of each message that both get only one runs, and "
-            "the other takes it for a duplicate.",
-            cure="Rename one of them, to a name that begins with its service, and deploy that consumer:",
-            commands=(f'@inbox_handler("billing.{printable_name(handler)}")',),
-        )
+        shared = await connection.run_sync(known_handlers.read_shared, now)
+    for each in shared:
+        commands = (*([each.new_name] if each.new_name is not None else []), each.mistake)
+        cure = f"{each.cure} If a queue was a mistake, forget it:"
+        if each.is_clash:
+            yield problem("handler-name-shared", each.what, why=each.why, cure=cure, commands=commands)
+        else:
+            yield note("handler-on-two-queues", each.what, why=each.why, cure=cure, commands=commands)
 
 
 async def check_windows(installation: Installation) -> AsyncGenerator[Diagnosis]:
@@ -67,7 +63,10 @@ async def check_consumers(installation: Installation) -> AsyncGenerator[Diagnosi
             "consumer-gone",
             f"No consumer of queue {queue} is connected, and the last one was seen {span(age.total_seconds())} ago.",
             why="If the queue is bound still, its messages gather at the broker, and grow too old for the inbox.",
-            cure="Start its consumer. If the queue is given up, delete it at the broker; prune then forgets its "
-            "handlers:",
-            commands=(f"outboxkit consume MODULE... --queue {queue}",),
+            cure="Start its consumer. If the queue is given up, or was a mistake, delete it at the broker, and "
+            "forget its handlers:",
+            commands=(
+                f"outboxkit consume MODULE... --queue {shlex.quote(queue)}",
+                known_handlers.forget_command(row.queue),
+            ),
         )

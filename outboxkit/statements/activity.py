@@ -12,6 +12,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     delete,
+    exists,
     func,
     literal_column,
     select,
@@ -63,6 +64,7 @@ SEEN = timedelta(days=1)
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _NOW = func.current_timestamp()
 _NOTED = ("function", "types", "retention")
+_KNOWN = (handler.c.queue, handler.c.handler, handler.c.function, handler.c.types, handler.c.last_seen)
 
 
 @cache
@@ -111,9 +113,8 @@ def of_all_handlers() -> Select[Any]:
 
     Index: none, the table has a row for each queue and handler. Locks: none.
     """
-    columns = (handler.c.queue, handler.c.handler, handler.c.last_seen)
     long = (handler.c.long_message_id, handler.c.long_since)
-    return select(*columns, *long).order_by(handler.c.queue, handler.c.handler)
+    return select(*_KNOWN, *long).order_by(handler.c.queue, handler.c.handler)
 
 
 def of_all_retentions(seen_since: datetime) -> Select[Any]:
@@ -126,18 +127,8 @@ def of_all_retentions(seen_since: datetime) -> Select[Any]:
     return select(handler.c.queue, longest).where(*known).group_by(handler.c.queue).order_by(handler.c.queue)
 
 
-def of_other_queues(names: list[str], seen_since: datetime) -> Select[str, str]:
-    """Other queues whose consumers have a handler of one of these names, and the names.
-
-    Parameters: queue. Index: the primary key. Locks: none.
-    """
-    others = (handler.c.queue != bindparam("queue"), handler.c.last_seen >= seen_since)
-    columns = (handler.c.queue, handler.c.handler)
-    return select(*columns).where(handler.c.handler.in_(names), *others).order_by(*columns)
-
-
-def of_several_queues(seen_since: datetime) -> Select[str, str]:
-    """Names of handlers that more than one queue's consumers have, and the queues, a row each.
+def of_several_queues(seen_since: datetime) -> Select[Any]:
+    """The handlers of names that more than one queue's consumers have.
 
     Index: none, the table has a row for each queue and handler. Locks: none.
     """
@@ -145,8 +136,23 @@ def of_several_queues(seen_since: datetime) -> Select[str, str]:
     several = (
         select(handler.c.handler).where(seen).group_by(handler.c.handler).having(func.count() > literal_column("1"))
     )
-    columns = (handler.c.handler, handler.c.queue)
-    return select(*columns).where(seen, handler.c.handler.in_(several)).order_by(*columns)
+    return select(*_KNOWN).where(seen, handler.c.handler.in_(several)).order_by(handler.c.handler, handler.c.queue)
+
+
+def has_handled() -> Select[bool]:
+    """Whether the inbox has a message of a handler.
+
+    Parameters: handler. Index: the primary key, of each partition until the first row. Locks: none.
+    """
+    return select(exists().where(inbox.c.handler == bindparam("handler")))
+
+
+def forget_handlers(names: list[str]) -> Delete:
+    """Forget these handlers of a queue.
+
+    Parameters: of_queue. Index: the primary key. Locks: the rows that it deletes.
+    """
+    return delete(handler).where(handler.c.queue == bindparam("of_queue"), handler.c.handler.in_(names))
 
 
 def of_all_queues() -> Select[Any]:

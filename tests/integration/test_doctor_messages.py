@@ -157,19 +157,33 @@ def test_a_call_that_may_have_happened(postgresql_url: str) -> None:
 
 
 def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
+    insert = "INSERT INTO outboxkit_handler (handler, queue, function, types) VALUES ('SendReceipt', %s, %s, '[\"T\"]')"
     with connected(postgresql_url) as connection:
-        for queue in ("billing", "mails"):
-            connection.execute(HANDLER, ("SendReceipt", queue))
-    (finding,) = look(postgresql_url, handlers.check_names)
-    assert (finding.code, finding.severity) == ("handler-name-shared", "problem")
-    assert finding.what == "The queues billing and mails have a handler SendReceipt each."
+        connection.execute(insert, ("billing", "shop.bill"))
+        connection.execute(insert, ("mails", "shop.bill"))
+        (finding,) = look(postgresql_url, handlers.check_names)
+        assert (finding.code, finding.severity) == ("handler-on-two-queues", "note")
+        connection.execute("UPDATE outboxkit_handler SET function = 'shop.mail' WHERE queue = 'mails'")
+        (finding,) = look(postgresql_url, handlers.check_names)
+        assert (finding.code, finding.severity) == ("handler-name-shared", "problem")
+        assert finding.commands == ('@inbox_handler("mails.SendReceipt")', "outboxkit handlers forget billing")
+        assert finding.what.endswith("SendReceipt each: two functions, shop.bill and shop.mail, and both take T.")
+        connection.execute("INSERT INTO outboxkit_inbox (handler, message_id, type) VALUES ('SendReceipt', 'm', 'T')")
+        with connected(postgresql_url, name="outboxkit consumer billing"):
+            (finding,) = look(postgresql_url, handlers.check_names)
+        assert finding.what.startswith("Queues billing (connected now) and mails (last seen")
+        assert finding.cure.startswith("Do not rename it")
+        assert finding.commands == ("outboxkit handlers forget mails",)
 
 
 def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
     with connected(postgresql_url) as connection:
         connection.execute(HANDLER, ("SendReceipt", "billing"))
     (finding,) = look(postgresql_url, handlers.check_consumers, thresholds=Thresholds())
-    assert (finding.code, finding.commands) == ("consumer-gone", ("outboxkit consume MODULE... --queue billing",))
+    assert (finding.code, finding.commands) == (
+        "consumer-gone",
+        ("outboxkit consume MODULE... --queue billing", "outboxkit handlers forget billing"),
+    )
     with connected(postgresql_url, name="outboxkit consumer billing-copies"):
         assert codes(postgresql_url, handlers.check_consumers, thresholds=Thresholds()) == ["consumer-gone"]
     with connected(postgresql_url, name="outboxkit consumer mails, billing"):

@@ -1,23 +1,40 @@
-"""Two queues with one handler name in one database: a warning when a consumer starts, and an error in `status`."""
+"""Handlers that consumers register: names that two queues share, and queues that are forgotten."""
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import Engine, text, update
+import pytest
+from sqlalchemy import Engine, delete, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
-from outboxkit import event, inbox, inbox_handler, process, tables
+from outboxkit import (
+    BrokerUnavailable,
+    ConfigurationError,
+    event,
+    inbox,
+    inbox_handler,
+    known_handlers,
+    process,
+    tables,
+)
+from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.cli import status
 from outboxkit.cli.status import show
+from outboxkit.consumer import Consumer
 from outboxkit.consumer.registration import Registration
 from outboxkit.doctor import handlers
 from outboxkit.outage import utc_now
 from outboxkit.retention import Periods, Retention
-from tests.integration.doctoring import look
+from tests.delays import DELAYS, DELAYS_TEXT
+from tests.integration.broker_users import NOTHING, broker_user
+from tests.integration.doctoring import connected, look
+from tests.plain_client import PlainClient
+from tests.servers import OwnServer
 
 
 @event("Ordered")
@@ -32,6 +49,19 @@ def bill(session: Session, event: Ordered) -> None: ...
 
 @inbox_handler("Handle")
 def ship(session: Session, event: Ordered) -> None: ...
+
+
+@event("Paid")
+@dataclass
+class Paid:
+    number: int
+
+
+@inbox_handler("Handle")
+def paid(session: Session, event: Paid) -> None: ...
+
+
+Place = tuple[str, Callable[..., None]]
 
 
 @inbox_handler("shipping.Other")
@@ -52,18 +82,111 @@ async def test_the_second_queue_is_told_of_the_first(async_engine: AsyncEngine, 
         await registration(async_engine, "shipping", ship, other).begin()
     (warning,) = told
     assert (warning["log_level"], warning["event"]) == ("warning", "two queues use one handler name")
-    assert (warning["queue"], warning["other_queue"], warning["handlers"]) == ("shipping", "billing", ["Handle"])
-    assert warning["cure"].endswith("only one of them runs. Rename one")
-    with engine.connect() as connection:
+    assert "Queues billing (last seen" in warning["what"]
+    assert "and both take Ordered" in warning["what"]
+    assert warning["cure"].startswith("Rename one of them before it handles a message")
+    assert warning["cure"].endswith("forget it with: outboxkit handlers forget billing")
+    with engine.begin() as connection:
         found = status.read_status(connection, utc_now())
         functions = connection.execute(text("SELECT function FROM outboxkit_handler ORDER BY queue, handler")).scalars()
         assert [path.rpartition(".")[2] for path in functions] == ["bill", "ship", "other"]
         types = connection.execute(text("SELECT types FROM outboxkit_handler")).scalars().all()
         assert types == ['["Ordered"]'] * 3
+        (shared,) = known_handlers.read_shared(connection, utc_now())
+        assert shared.new_name == '@inbox_handler("shipping.Handle")'
+        connection.execute(insert(tables.inbox).values(handler="Handle", message_id="m-1", type="Ordered"))
+        (handled,) = known_handlers.read_shared(connection, utc_now())
     assert "error: Handle is a handler of queues billing, shipping" in "\n".join(show.lines(found, width=120))
-    assert found.advice == (
-        "queues billing and shipping have a handler Handle each, and of a message only one of them runs: rename one",
-    )
+    (advice,) = found.advice
+    assert advice.endswith("If a queue was a mistake, forget it with `outboxkit handlers forget billing`")
+    assert handled.new_name is None
+    assert handled.cure.startswith("Do not rename it: the inbox has messages of this name")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (("steps.0", bill), ("steps.3", ship), None),
+        (("steps", bill), ("steps.0", ship), None),
+        (("steps.0", bill), ("mails.0", bill), False),
+        (("billing", bill), ("biling", bill), False),
+        (("billing", bill), ("shipping", ship), True),
+        (("billing", bill), ("shipping", paid), None),
+    ],
+    ids=["shards", "a queue and its shard", "shards of two", "one function", "two functions", "other types"],
+)
+async def test_two_queues_share_a_name_only_for_messages_that_may_reach_both(
+    async_engine: AsyncEngine, engine: Engine, one: Place, other: Place, expected: bool | None
+):
+    with capture_logs() as told:
+        for queue, function in (one, other):
+            await registration(async_engine, queue, function).begin()
+    with engine.connect() as connection:
+        shared = [each.is_clash for each in known_handlers.read_shared(connection, utc_now())]
+        assert len(status.read_status(connection, utc_now()).inbox.shared_names) == len(told) == int(expected or 0)
+    assert shared == ([] if expected is None else [expected])
+
+
+def test_a_new_name_has_no_second_prefix():
+    seen = utc_now()
+    places = [
+        known_handlers.KnownHandler(queue, "billing.SendReceipt", function, ("T",), seen)
+        for queue, function in (("biling", "a"), ("billing", "b"))
+    ]
+    ((name, types, shared),) = known_handlers.shared_names(places)
+    found = known_handlers.SharedName(name, types, has_handled=False, places=shared, as_of=seen)
+    assert found.new_name == '@inbox_handler("biling.SendReceipt")'
+
+
+async def test_an_operator_forgets_a_queue_that_was_a_mistake(async_pg_engine: AsyncEngine, pg_engine: Engine):
+    await registration(async_pg_engine, "biling", bill, other).begin()
+    await registration(async_pg_engine, "billing", ship).begin()
+    with pg_engine.begin() as connection:
+        with pytest.raises(ConfigurationError, match="of queue 'bill' is known here; known are biling, billing"):
+            known_handlers.forget_queue(connection, "bill")
+        with pytest.raises(ConfigurationError, match="no handler X of queue 'biling' is known here"):
+            known_handlers.forget_queue(connection, "biling", names=["X"])
+        assert known_handlers.forget_queue(connection, "biling", names=["Handle"], by="ada") == ["Handle"]
+        assert known_handlers.forget_queue(connection, "biling", by="ada") == ["shipping.Other"]
+        assert [each.queue for each in known_handlers.read_handlers(connection)] == ["billing"]
+        actions = connection.execute(select(tables.audit.c.action, tables.audit.c.filter, tables.audit.c.affected))
+        assert actions.all() == [
+            ("handlers forget", '{"queue":"biling","handlers":["Handle"]}', 1),
+            ("handlers forget", '{"queue":"biling"}', 1),
+        ]
+
+
+async def test_a_queue_whose_consumer_lives_is_not_forgotten(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, postgresql_url: str
+):
+    await registration(async_pg_engine, "billing", bill).begin()
+    with connected(postgresql_url, name="outboxkit consumer mails, billing"), pg_engine.begin() as connection:
+        with pytest.raises(ConfigurationError, match="a consumer of queue 'billing' is connected"):
+            known_handlers.forget_queue(connection, "billing")
+        assert [each.is_connected for each in known_handlers.read_handlers(connection)] == [True]
+
+
+@pytest.mark.parametrize("refused_by", ["no such queue", "other arguments", "no right"])
+async def test_a_start_that_was_refused_leaves_no_trace(
+    refused_by: str, own_rabbitmq: OwnServer, async_pg_engine: AsyncEngine, pg_engine: Engine
+):
+    broker, arguments = PlainClient(own_rabbitmq.url), {} if refused_by == "other arguments" else None
+    exchange = None if refused_by == "no such queue" else broker.exchange
+    if refused_by != "no such queue":
+        broker.bind(arguments=arguments)
+    with broker_user(
+        own_rabbitmq, read=NOTHING if refused_by == "no right" else ".*", write=".*", configure=".*"
+    ) as url:
+        subscriber = RabbitSubscriber(url, broker.queue, exchange=exchange, topics=["Ordered"], delays=DELAYS)
+        consumer = Consumer(
+            async_pg_engine, subscriber, [inbox.handler_of(bill)], queue=broker.queue, patience=timedelta(seconds=0.1)
+        )
+        with pytest.raises((ConfigurationError, BrokerUnavailable)):
+            await consumer.drain(asyncio.Event())
+        await subscriber.close()
+    broker.clean_up(DELAYS_TEXT.split(","))
+    with pg_engine.connect() as connection:
+        assert known_handlers.read_handlers(connection) == []
 
 
 async def test_a_handler_that_was_renamed_is_its_queues_no_more(async_engine: AsyncEngine, engine: Engine):
@@ -76,7 +199,7 @@ async def test_a_handler_that_was_renamed_is_its_queues_no_more(async_engine: As
         assert status.read_status(connection, utc_now()).inbox.shared_names == ()
     with capture_logs() as told:
         await registration(async_engine, "shipping", ship, other).begin()  # an old process that still has it
-    assert [entry["other_queue"] for entry in told] == ["billing"]
+    assert [entry["what"].count("billing (last seen") for entry in told] == [1]
 
 
 async def test_a_queue_that_is_gone_is_forgotten(async_engine: AsyncEngine, engine: Engine):
@@ -99,11 +222,17 @@ async def test_a_consumer_that_runs_for_long_stays_known(async_engine: AsyncEngi
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
+            with engine.connect() as connection:
+                assert known_handlers.read_handlers(connection) == []  # nothing was consumed yet
+            await running.begin()
+            with engine.begin() as connection:
+                connection.execute(delete(tables.handler))
+        if len(slept) == 3:
             raise asyncio.CancelledError
 
     running = Registration(async_engine, [inbox.handler_of(bill)], queue="billing", sleep=sleep)
     await asyncio.gather(running.run(), return_exceptions=True)
-    assert slept == [3600, 3600]
+    assert slept == [3600, 3600, 3600]
     with engine.connect() as connection:
         assert connection.execute(text("SELECT queue FROM outboxkit_handler")).scalars().all() == ["billing"]
 

@@ -125,6 +125,15 @@ class RabbitSubscriber:
             await self._disconnect()
             raise
 
+    async def start_receiving(self) -> None:
+        """Have the broker push the deliveries of the queues, if that is not done yet.
+
+        Raises:
+            BrokerUnavailable: the connection was lost.
+            ConfigurationError: this user may not read a queue.
+        """
+        await self._consume(self._open_channel())
+
     async def receive(self, *, wait: bool = True) -> RabbitDelivery | None:
         """The next delivery, pushed by the broker. With `wait=False` None if the queue is empty.
 

@@ -89,10 +89,7 @@ def advise(report: Status) -> Iterator[str]:
         unnamed = "; the consumer's log names the message" if run.message_id is None else ""
         yield f"{run}{more}{unnamed}: if it hangs, restart the consumer, and its messages come again"
     for shared in report.inbox.shared_names:
-        both = (
-            f"queues {printable_name(' and '.join(shared.queues))} have a handler {printable_name(shared.handler)} each"
-        )
-        yield f"{both}, and of a message only one of them runs: rename one"
+        yield f"{shared.what} {shared.cure} If a queue was a mistake, forget it with `{shared.mistake}`"
     if report.effects.unknown.value:
         yield (
             f"{many(report.effects.unknown, 'effect')} may have happened or not: the next run decides as its "

@@ -6,6 +6,7 @@ from datetime import datetime
 from outboxkit.blockers import Blocker
 from outboxkit.cli.wording import NOTHING, Count
 from outboxkit.hanging import HangingRun
+from outboxkit.known_handlers import SharedName
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import Pause
 
@@ -77,14 +78,6 @@ class Outbox:
     parked_keys: ParkedKeys
     by_destination: dict[str, OfDestination] = field(default_factory=dict)
     retried: tuple[Retried, ...] = ()
-
-
-@dataclass(frozen=True)
-class SharedName:
-    """A handler name that the consumers of several queues have: of each message only one of them runs."""
-
-    handler: str
-    queues: tuple[str, ...]
 
 
 @dataclass(frozen=True)

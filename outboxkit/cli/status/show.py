@@ -111,7 +111,7 @@ def _inbox(inbox: Inbox) -> Iterator[str]:
     for handler, count in inbox.by_handler.items():
         yield f"  {printable_name(handler)}: {number(count)}"
     for shared in inbox.shared_names:
-        queues = printable_name(", ".join(shared.queues))
+        queues = printable_name(", ".join(place.queue for place in shared.places))
         yield f"  error: {printable_name(shared.handler)} is a handler of queues {queues}"
 
 

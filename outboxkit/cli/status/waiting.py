@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from outboxkit import known_handlers
 from outboxkit.cli.status.report import (
     DeadLetterCounts,
     Effects,
@@ -21,11 +21,9 @@ from outboxkit.cli.status.report import (
     ParkedKeys,
     Published,
     Retried,
-    SharedName,
 )
 from outboxkit.cli.wording import COUNTED, Count, total
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.statements import activity
 from outboxkit.statements import status as statements
 
 LIMIT = {"limit": COUNTED + 1}
@@ -37,16 +35,13 @@ _Value = TypeVar("_Value")
 
 
 def read_inbox(connection: Connection, now: datetime) -> Inbox:
-    """Processed messages by handler, and names of handlers that several queues have."""
+    """Processed messages by handler, and names that two queues have for different handlers."""
     names = connection.execute(statements.handlers(), {"most": MOST_NAMES + 1}).scalars().all()
     counts = {
         name: _counted(connection.execute(statements.count_processed(), LIMIT | {"handler": name}).scalar_one())
         for name in sorted(names)[:MOST_NAMES]
     }
-    rows = connection.execute(activity.of_several_queues(now - activity.SEEN)).all()
-    shared = tuple(
-        SharedName(name, tuple(queue for _, queue in queues)) for name, queues in groupby(rows, key=itemgetter(0))
-    )
+    shared = tuple(each for each in known_handlers.read_shared(connection, now) if each.is_clash)
     return Inbox(total([*counts.values(), _others(names)]), counts, shared)
 
 

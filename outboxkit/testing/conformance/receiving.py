@@ -39,6 +39,7 @@ async def what_is_not_acked_comes_again_after_a_disconnect(broker: BrokerUnderTe
         await route.subscriber.close()
         heir = route.another_subscriber()
         await heir.connect()
+        await heir.start_receiving()
         again = await route.next(heir)
         assert getattr(again.message, "id", None) == unacked.id
         await again.ack()

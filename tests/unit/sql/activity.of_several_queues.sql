@@ -1,4 +1,5 @@
-SELECT outboxkit_handler.handler, outboxkit_handler.queue
+SELECT outboxkit_handler.queue, outboxkit_handler.handler, outboxkit_handler.function,
+    outboxkit_handler.types, outboxkit_handler.last_seen
 FROM outboxkit_handler
 WHERE outboxkit_handler.last_seen >= :last_seen_1 AND outboxkit_handler.handler IN (SELECT
     outboxkit_handler.handler
