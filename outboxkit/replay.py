@@ -74,14 +74,18 @@ class Replayed:
 
     Attributes:
         count: messages that the broker has confirmed.
+        total: the number of messages of the selection when the replay began; what is found then if it is None.
         upto: the time at which the last of them was first published: the start of a continued replay.
         complete: whether the whole selection is confirmed.
+        gone: messages of the selection that were deleted before it came to them.
         refused: the reason for which the broker did not take the next message; None if it did.
     """
 
     count: int = 0
+    total: int | None = None
     upto: datetime | None = None
     complete: bool = False
+    gone: int = 0
     refused: str | None = None
 
 
@@ -159,7 +163,8 @@ class Replayer:
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage lasted longer than `patience`.
         """
         if not self._range:
-            await self.find()
+            messages = await self.find()
+            done.total = messages.count if done.total is None else done.total
         queue = getattr(self._publisher, "queue", None)
         filter_ = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
         async with audit.recorded(self._engine, "replay", filter_, by=self._by) as running:
@@ -168,6 +173,8 @@ class Replayer:
             finally:
                 running.uncounted = done.count
             outcome = audit.DONE if done.complete else audit.STOPPED
+            if done.gone:
+                outcome = f"incomplete: {done.gone} of {done.total} messages were deleted meanwhile"
             running.result = outcome if done.refused is None else f"refused: {done.refused}"
 
     async def _publish_pages(self, stop: asyncio.Event, done: Replayed, progress: Callable[[Replayed], None]) -> None:
@@ -176,7 +183,9 @@ class Replayer:
         while not stop.is_set():
             rows = await self._outage.ride_out(partial(self._read, cursor), stop)
             if not rows:
-                done.complete = rows is not None
+                if rows is not None:
+                    done.gone = max((done.total or 0) - done.count, 0)
+                    done.complete = not done.gone
                 break
             receipts = await self._outage.ride_out(
                 partial(self._publish, [_message(row, selection.handlers) for row in rows]), stop

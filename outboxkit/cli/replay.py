@@ -25,7 +25,7 @@ from outboxkit.settings import Settings
 from outboxkit.statements.activity import NEVER
 
 FAILED, INCOMPLETE = 1, 3
-"""Exit codes: the broker refused a message; it was stopped before the end."""
+"""Exit codes: the broker refused a message; it was stopped before the end, or messages were deleted meanwhile."""
 
 Queue = Annotated[str, typer.Option("--to-queue", metavar="NAME", help="The queue to publish to. It must exist.")]
 Type = Annotated[str | None, typer.Option("--type", metavar="NAME", help="Only messages of this type.")]
@@ -94,7 +94,8 @@ def replay(
 ) -> None:
     """Publish kept messages again, same ids, to one queue: to rebuild a read model.
 
-    Needs OUTBOXKIT_PUBLISHED_RETENTION at the relay. Exit 3 if it was stopped before the end; it says how to go on.
+    Needs OUTBOXKIT_PUBLISHED_RETENTION at the relay. Exit 3 if it was stopped before the end, or messages were deleted
+    before it came to them.
 
     Example: outboxkit replay --to-queue statistics --type OrderConfirmed --since 7d
     """
@@ -169,7 +170,7 @@ async def _find(settings: Settings, selection: ReplaySelection, queue: str) -> t
 def _replay(
     settings: Settings, selection: ReplaySelection, queue: str, rate: float | None, total: int, by: str | None
 ) -> int:
-    done = Replayed()
+    done = Replayed(total=total)
 
     async def work(stop: asyncio.Event) -> int:
         engine, publisher = _connections(settings, queue)
@@ -187,7 +188,13 @@ def _replay(
         process.run(work, shutdown_timeout=settings.shutdown_timeout)
     finally:
         typer.echo(f"replayed {done.count} of {total}")
-        if not done.complete and done.upto is not None:
+        if done.gone:
+            typer.echo(
+                f"outboxkit: {many(done.gone, 'message')} of the selection were deleted while it ran, and the queue "
+                "did not get them. Raise OUTBOXKIT_PUBLISHED_RETENTION, or replay faster",
+                err=True,
+            )
+        elif not done.complete and done.upto is not None:
             typer.echo(f"to go on: --since {_written(done.upto)}", err=True)
     if done.refused is not None:
         typer.echo(f"outboxkit: not published: {done.refused}", err=True)

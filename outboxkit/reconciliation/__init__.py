@@ -34,8 +34,8 @@ MOST_QUEUES = 1_000
 Begin = Callable[[Reconciled], None]
 
 
-KeptId = tuple[str, str, str | None, bool]
-"""A kept message: its id, its type, the one queue that it is for, and whether it may be in flight."""
+KeptId = tuple[str, str, str | None, bool, Any]
+"""A kept message: its id, type, queue if it is for one alone, whether it may be in flight, and its payload's digest."""
 
 
 Pair = tuple[str, str]
@@ -51,12 +51,14 @@ class Compared:
         expected: the number of messages that each handler takes.
         left: those that it has not handled, and whether each may be in flight; in the order of the ids.
         without_handler: messages of each type that no handler takes.
+        ambiguous: ids of messages with different payloads, each with the number of its messages.
     """
 
     count: int
     expected: Counter[str]
     left: dict[Pair, bool]
     without_handler: Counter[str]
+    ambiguous: dict[str, int]
 
 
 class Reconciliation:
@@ -136,6 +138,7 @@ class Reconciliation:
     async def _count(self, page: Compared, sink: AsyncConnection, result: Reconciled) -> None:
         """Add a page to the result: what no inbox row tells of is told by dead letters and crash records."""
         result.without_handler.update(page.without_handler)
+        result.note_ambiguous(page.ambiguous)
         fates = await _fates(sink, page.left, result) if page.left else {}
         for handler, count in page.expected.items():
             result.handlers[handler].expected += count
@@ -202,13 +205,14 @@ async def compare(
     A message that is there twice, because it was published twice, counts once.
 
     Args:
-        messages: pages of kept messages, none of them empty, in the order of the ids by their code points.
-        rows: pages of inbox rows, the same.
+        messages: pages of kept messages, none of them empty, in the order of the ids by their code points. Of one id,
+            those of one type and queue are together.
+        rows: pages of inbox rows, none of them empty, in the order of the ids.
         takers: the handlers of each type.
     """
     done: Sequence[Pair] = ()
-    async for page in _with_whole_ids(messages):
-        expected = {(id_, name): young for id_, type_, queue, young in page for name in takers[type_, queue]}
+    async for page, repeats, ambiguous in _with_whole_ids(messages):
+        expected = {(id_, name): young for id_, type_, queue, young, _ in page for name in takers[type_, queue]}
         counted, last = Counter(map(itemgetter(1), expected)), page[-1][0]
         while True:
             for pair in done:
@@ -220,20 +224,36 @@ async def compare(
             except StopAsyncIteration:  # anext(rows, ()) fails with the pages of some drivers
                 done = ()
                 break
-        idle = Counter(type_ for _, type_, queue, _ in page if not takers[type_, queue])
-        yield Compared(len(page), counted, expected, idle)
+        idle = Counter(type_ for _, type_, queue, *_ in page if not takers[type_, queue])
+        several = Counter(row[0] for row in page if row[0] in ambiguous)
+        yield Compared(
+            len(page) + repeats.total(), counted, expected, idle, {id_: n + repeats[id_] for id_, n in several.items()}
+        )
 
 
-async def _with_whole_ids(pages: AsyncIterator[Sequence[KeptId]]) -> AsyncIterator[list[KeptId]]:
-    """The same rows, in pages of which none ends between two rows of one id."""
-    rows: list[KeptId] = []
+async def _with_whole_ids(
+    pages: AsyncIterator[Sequence[KeptId]],
+) -> AsyncIterator[tuple[list[KeptId], Counter[str], set[str]]]:
+    """The same rows, in pages of which none ends between two rows of one id; a repeated message is one row.
+
+    With each page the number of repetitions of its ids, and those ids whose payloads differ.
+    """
+    rows, repeats, ambiguous = list[KeptId](), Counter[str](), set[str]()
     async for page in pages:
-        rows += page
+        for row in page:
+            if rows and row[0] == rows[-1][0]:
+                if row[4] != rows[-1][4]:
+                    ambiguous.add(row[0])
+                if row[:3] == rows[-1][:3]:
+                    repeats[row[0]] += 1
+                    continue
+            rows.append(row)
         last, end = rows[-1][0], len(rows) - 1
         while end and rows[end - 1][0] == last:
             end -= 1
         if end:
-            yield rows[:end]
-            rows = rows[end:]
+            later = Counter({last: repeats.pop(last, 0)})
+            yield rows[:end], repeats, ambiguous - {last}
+            rows, repeats, ambiguous = rows[end:], later, ambiguous & {last}
     if rows:
-        yield rows
+        yield rows, repeats, ambiguous

@@ -6,6 +6,9 @@ from datetime import datetime, timedelta
 
 from outboxkit.message import DEFAULT_DESTINATION
 
+FEW = 5
+"""Ids with different payloads that a result names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -64,6 +67,8 @@ class Reconciled:
         oldest_kept: when the oldest message that is kept at all was published; None if none is.
         handlers: a tally for each handler.
         without_handler: the number of messages of each type that no handler is known to take.
+        ambiguous_ids: ids that were published with different payloads: an inbox takes one message of each.
+        ambiguous: a few of these, each with the number of its messages.
     """
 
     since: datetime
@@ -75,8 +80,16 @@ class Reconciled:
     oldest_kept: datetime | None = None
     handlers: dict[str, HandlerTally] = field(default_factory=dict)
     without_handler: Counter[str] = field(default_factory=Counter)
+    ambiguous_ids: int = 0
+    ambiguous: dict[str, int] = field(default_factory=dict)
 
     @property
     def missing(self) -> int:
         """The number of all that is missing."""
         return sum(tally.missing for tally in self.handlers.values())
+
+    def note_ambiguous(self, ids: dict[str, int]) -> None:
+        """Count ids with different payloads, and keep the first few."""
+        self.ambiguous_ids += len(ids)
+        for id_ in sorted(ids)[: FEW - len(self.ambiguous)]:
+            self.ambiguous[id_] = ids[id_]

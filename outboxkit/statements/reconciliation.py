@@ -4,7 +4,7 @@ from typing import Any
 
 from sqlalchemy import Boolean, ColumnElement, Select, String, bindparam, func, literal_column, select
 
-from outboxkit.statements.dialects import among, by_bytes
+from outboxkit.statements.dialects import among, by_bytes, digest
 from outboxkit.tables import UtcDateTime, attempt, dead_letter, inbox, published, readable
 
 _FIRST, _LAST = (
@@ -37,14 +37,18 @@ def kept_messages(dialect: str) -> Select[Any]:
 
 
 def kept_ids(dialect: str) -> Select[Any]:
-    """The kept messages of a period in the order of their ids: id, type, queue, and whether they may be in flight.
+    """The kept messages of a period in the order of their ids.
+
+    Columns: id, type, queue, whether it may be in flight, and a digest of the payload.
 
     Parameters: destination, types, any_type (whether all are meant), since, until; in_flight: the time after which they
     may be. Index: the primary key, from `since` to `until`, and a sort of all rows by the server. Locks: none.
     """
     is_young = published.c.published_at > bindparam("in_flight", type_=UtcDateTime)
-    columns = (published.c.message_id, published.c.type, published.c.queue, is_young.label("is_young"))
-    return select(*columns).where(*_of_period(dialect)).order_by(by_bytes(dialect, published.c.message_id))
+    row = (published.c.message_id, published.c.type, published.c.queue)
+    columns = (*row, is_young.label("is_young"), digest(dialect, published.c.payload).label("digest"))
+    order = (by_bytes(dialect, published.c.message_id), published.c.type, published.c.queue)
+    return select(*columns).where(*_of_period(dialect)).order_by(*order)
 
 
 def handled_ids(dialect: str) -> Select[Any]:

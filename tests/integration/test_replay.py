@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, delete, insert
 
 from outboxkit import Message, tables
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitSubscriber
@@ -112,6 +112,25 @@ def test_it_goes_on_where_it_was_stopped(
     seen = [one.properties.message_id for one in broker.take_all()]
     assert list(dict.fromkeys(seen)) == [f"m-{n}" for n in range(1, 2001)]
     assert len(seen) - 2000 <= 3, "no more twice than what was published at one moment"
+
+
+def test_retention_that_overtakes_it_is_said(
+    environment: dict[str, str], pg_engine: Engine, broker: PlainClient, tmp_path: Path
+):
+    keep(pg_engine, range(1, 1001))
+    broker.bind("nothing")
+    log = tmp_path / "replay.log"
+    command = [COMMAND, "replay", "--to-queue", broker.queue, "--yes", "--rate", "100"]
+    process = WorkerProcess(command, environment, log)
+    eventually(broker.depth, lambda depth: depth >= 100)
+    with pg_engine.begin() as connection:
+        connection.execute(delete(tables.published).where(tables.published.c.position < 901))
+    assert process.wait() == 3
+    said = re.search(
+        r"replayed (\d+) of 1000\noutboxkit: (\d+) messages of the selection were deleted", log.read_text()
+    )
+    assert said is not None, log.read_text()
+    assert int(said[1]) + int(said[2]) == 1000
 
 
 async def test_partitions_are_read_as_one_table(

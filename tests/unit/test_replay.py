@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, select
+from sqlalchemy import Engine, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, SchemaError, process, statements, tables
@@ -238,6 +238,25 @@ async def test_a_rate_is_kept(engine: Engine, async_engine: AsyncEngine, rate: f
     await replay(async_engine, queue, rate=rate, monotonic=lambda: now[0], sleep=sleep)
     assert queue.batches == batches
     assert now[0] - 100 == pytest.approx(5 / rate)
+
+
+async def test_messages_that_are_deleted_meanwhile_leave_it_incomplete(engine: Engine, async_engine: AsyncEngine):
+    for position in range(1, 6):
+        keep(engine, position, NOW + position * SECOND)
+
+    def prune(_: Replayed) -> None:
+        with engine.begin() as connection:
+            connection.execute(delete(tables.published).where(tables.published.c.position.in_([1, 3, 4])))
+
+    async def no_time(_: float) -> None:
+        pass
+
+    done, queue = Replayed(), Queue()
+    await Replayer(async_engine, queue, ReplaySelection(), rate=2, sleep=no_time).run(asyncio.Event(), done, prune)
+    assert (queue.ids, done.complete, done.gone, done.total) == (["m-1", "m-2", "m-5"], False, 2, 5)
+    with engine.connect() as connection:
+        results = connection.execute(select(tables.audit.c.result)).scalars().all()
+    assert results == ["incomplete: 2 of 5 messages were deleted meanwhile"]
 
 
 async def test_a_stop_ends_it_behind_a_page(engine: Engine, async_engine: AsyncEngine):

@@ -29,7 +29,7 @@ COUNTS = ("expected", "processed", "dead", "waiting", "in_flight", "missing")
 @with_databases
 @with_terms
 def reconcile(databases: Databases, terms: Terms, *, save: Save = None, as_json: AsJson = False) -> None:
-    """Prove that what one service published the other has handled; exit 1 if a message is missing.
+    """Prove that what one service published the other has handled; exit 1 if a message is missing, or had another's id.
 
     Needs OUTBOXKIT_PUBLISHED_RETENTION at the producer's relay. It prints the commands that replay what is missing.
 
@@ -50,7 +50,7 @@ def reconcile(databases: Databases, terms: Terms, *, save: Save = None, as_json:
     else:
         for line in reconciliation_lines(report, width=shutil.get_terminal_size().columns):
             typer.echo(line)
-    if report.missing:
+    if report.missing or report.ambiguous_ids:
         sys.exit(MISSING)
     if not compared(report):
         sys.exit(NOTHING_PROVEN)
@@ -114,8 +114,9 @@ def compared(report: ReconciliationReport) -> int:
 
 
 def _result(report: ReconciliationReport) -> str:
-    if report.missing:
-        return f"{number(report.missing)} missing"
+    if report.missing or report.ambiguous_ids:
+        ids = f"{many(report.ambiguous_ids, 'id')} published with different payloads"
+        return f"{number(report.missing)} missing" + (f"; {ids}" if report.ambiguous_ids else "")
     if not compared(report):
         return "nothing was compared"
     dead = sum(each.dead for each in report.handlers)

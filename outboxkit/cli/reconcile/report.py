@@ -109,6 +109,8 @@ class ReconciliationReport:
     handlers: tuple[OfHandler, ...]
     without_handler: dict[str, int]
     missing: int
+    ambiguous_ids: int
+    ambiguous: dict[str, int]
     advice: tuple[str, ...]
 
 
@@ -132,6 +134,8 @@ def reconciliation_report(
         ),
         without_handler=dict(result.without_handler),
         missing=result.missing,
+        ambiguous_ids=result.ambiguous_ids,
+        ambiguous=result.ambiguous,
         advice=tuple(_advice(result, producer_file)),
     )
 
@@ -181,6 +185,11 @@ def _advice(result: Reconciled, producer_file: str | None) -> Iterator[str]:
         yield f"kept messages begin at {_iso(result.oldest_kept)}: what was published before was not compared"
     for type_, count in sorted(result.without_handler.items()):
         yield f"no handler is known to take {type_!r}: {count} not compared. Name one with --handler and --type"
+    for id_, count in result.ambiguous.items():
+        yield (
+            f"{count} messages with different payloads were published under the id {id_!r}: every handler has had one "
+            "of them alone. Give each an id of its own: leave message_id out, or derive it from what tells them apart"
+        )
     if result.missing:
         yield (
             "a missing message may still be in its queue, or wait there for its next attempt: the tables cannot tell. "

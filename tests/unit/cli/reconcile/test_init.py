@@ -69,6 +69,21 @@ def test_nothing_is_missing(reconcile: Any, database_url: str, consumer_url: str
     assert lines[-2].startswith("result        nothing is missing")
 
 
+def test_an_id_with_several_payloads_is_a_loss(reconcile: Any, database_url: str, consumer_url: str):
+    for number in range(50):
+        publish(database_url, "order-confirmation", payload=b'{"order":%d}' % number, position=number)
+    publish(database_url, "twice", position=100)
+    publish(database_url, "twice", position=101)
+    handle(consumer_url, "order-confirmation", "twice")
+    ended = reconcile()
+    assert ended.code == 1
+    assert "result        0 missing; 1 id published with different payloads" in ended.out.splitlines()
+    assert "50 messages with different payloads were published under the id" in ended.out
+    document = json.loads(reconcile("--json").out)
+    assert (document["published"], document["ambiguous_ids"]) == (52, 1)
+    assert document["ambiguous"] == {"order-confirmation": 50}
+
+
 def test_a_database_that_knows_no_handler_proves_nothing(
     run: Run, database_url: str, tmp_path: Path, migrated_sqlite: SqliteCopies
 ):
