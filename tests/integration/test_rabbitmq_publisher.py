@@ -10,7 +10,7 @@ from sqlalchemy import make_url
 
 from outboxkit import BrokerUnavailable, Message, ids
 from outboxkit.brokers import Verdict
-from outboxkit.brokers.rabbitmq import RabbitPublisher
+from outboxkit.brokers.rabbitmq import RabbitPublisher, connection
 from tests.plain_client import QUORUM, PlainClient
 from tests.polling import eventually_async
 from tests.servers.ports import free_ports
@@ -156,6 +156,16 @@ async def test_a_broker_that_does_not_answer_leaves_it_unknown(broker: PlainClie
     assert verdicts(await publisher.publish([made("1")])) == ["confirmed"]
     await publisher.close()
     assert sorted(received.properties.message_id for received in broker.take_all()) == ["1", "1", "2"]
+
+
+async def test_a_connection_to_a_broker_that_does_not_say_goodbye_is_closed_all_the_same(
+    broker: PlainClient, proxy: TcpProxy
+):
+    url = make_url(broker.url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    opened = await connection.connect(url, name="test", timeout=10)
+    proxy.swallow()
+    await connection.close(opened)
+    assert opened.is_closed  # else the client library closes it when it is freed, in any thread
 
 
 async def test_a_connection_lost_in_the_middle_leaves_it_unknown(broker: PlainClient, proxy: TcpProxy):

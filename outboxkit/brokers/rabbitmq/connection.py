@@ -205,10 +205,14 @@ def convert_errors(action: str) -> Iterator[None]:
 
 async def close(connection: aio_pika.abc.AbstractConnection | None) -> None:
     """Close the connection, whatever its state. Waits two seconds at most for the broker's answer."""
-    if connection is not None:
+    if connection is None:
+        return
+    try:
         with suppress(BrokerUnavailable), convert_errors("cannot close"):
             async with asyncio.timeout(2):
                 await connection.close()
+    finally:
+        await connection.close()  # awaits nothing: it notes the end, or the library closes what is freed in any thread
 
 
 def _is_cancellation_requested() -> bool:
