@@ -112,8 +112,9 @@ async def _on_server(
         driver: Any = (await connection.get_raw_connection()).driver_connection
     if engine.dialect.driver != "psycopg":
         raise ConfigurationError(_CURE.format(f"the driver {engine.dialect.driver!r}"))
-    from psycopg import Connection  # noqa: PLC0415 - SQLite does without
-    from psycopg.adapt import AdaptersMap  # noqa: PLC0415
+    from psycopg.adapt import AdaptersMap  # noqa: PLC0415 - SQLite does without
+
+    from outboxkit.connections import ThreadConnection, part_with_silent  # noqa: PLC0415
 
     parameters: dict[str, Any] = driver.info.get_parameters()
     parameters.pop("hostaddr", None)  # one address of the host, or of one host of several: looked up at each connect
@@ -124,7 +125,7 @@ async def _on_server(
     parameters |= changes
     settings = {name: driver.info.parameter_status(name) for name in ("TimeZone", "DateStyle")}
     adapters = SimpleNamespace(adapters=AdaptersMap(driver.adapters), connection=None)
-    connect = partial(Connection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)
+    connect = partial(ThreadConnection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)
     at_connect = getattr(engine.dialect, "_on_connect_isolation_level", None)  # what create_async_engine was given
     if at_connect is not None:
         options["isolation_level"] = at_connect
@@ -136,4 +137,5 @@ async def _on_server(
             connection.execute("SELECT set_config(%s, %s, false)", setting)
         connection.commit()
 
+    part_with_silent(twin)
     return twin

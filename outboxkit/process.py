@@ -31,8 +31,9 @@ SILENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""Limits for a database that does not answer any more: half a minute instead of the operating system's hours. They
-hold in the middle of a statement, too. In seconds, the last in milliseconds; the URL may say otherwise."""
+"""Limits for a network that lets nothing through: half a minute instead of the operating system's hours. They hold in
+the middle of a statement, too. In seconds, the last in milliseconds; the URL may say otherwise. For a peer that
+acknowledges and does not answer there is `silence`."""
 LOCK_TIMEOUT = "'2s'"
 """The limit for a table that is being altered; a relay never waits for rows. The ALTER waits for one transaction of the
 relay, and that one would wait for the other one, which waits for the table."""
@@ -61,7 +62,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     target = target.set(drivername=driver)
     if driver.startswith("sqlite"):
         return _sqlite(target)
-    from outboxkit.connections import Connection  # noqa: PLC0415 - psycopg, which SQLite does without
+    from outboxkit.connections import Connection, part_with_silent  # noqa: PLC0415 - psycopg, which SQLite does without
     from outboxkit.driver_rows import read_bounded  # noqa: PLC0415
 
     limits = {option: value for option, value in SILENCE.items() if option not in target.query}
@@ -74,6 +75,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     )
     event.listen(engine.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
     engines.part_with_altered(engine.sync_engine)
+    part_with_silent(engine.sync_engine)
     _set(engine, timezone="'UTC'", datestyle="'ISO'")
     if idle_in_transaction is not None:
         _set(engine, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))

@@ -19,6 +19,7 @@ class TcpProxy:
         self._held = 0
         self._turns, self._spoke_last = 0, self._downstream
         self._sockets: list[socket.socket] = []
+        self._silent: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
         self._changing, self._refusing = threading.Lock(), False
         self._start(self._accept, self._listener)
@@ -46,6 +47,15 @@ class TcpProxy:
         """From now on nothing arrives anywhere, and connections can still be opened: half-open."""
         self.hold_client()
         self.hold_server()
+
+    def silence(self) -> None:
+        """What the open connections send from now on, also their end, is acknowledged and lost; new ones work."""
+        with self._changing:
+            self._silent = set(self._sockets)
+
+    def unsilence(self) -> None:
+        """Let the open connections through again. What was lost stays lost."""
+        self._silent = set()
 
     def release(self) -> None:
         """Let everything through, also what was kept back."""
@@ -118,7 +128,11 @@ class TcpProxy:
                 if gate is self._upstream and not gate.is_set():
                     self._held += len(chunk)
                 gate.wait()
+                if source in self._silent:
+                    continue
                 sink.sendall(chunk)
+        if source in self._silent:  # its end is lost, too
+            return
         for connection in (source, sink):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Generic, Protocol, TypeVar
 
-from outboxkit import __version__, logs, statements
+from outboxkit import __version__, logs, silence, statements
 from outboxkit.admin.port import MakePage, Page, text_page
 from outboxkit.failures import first_line
 from outboxkit.health import Health
@@ -172,6 +172,8 @@ async def _database_trouble(facts: Facts) -> str | None:
         return None  # a file; and to ask it takes the lock of the one writer
     if age > LATE_SECONDS:
         return f"not asked: the event loop has not turned for {age:.0f} s"
+    if silent := silence.longest():
+        return f"a statement has got no answer for {silent:.0f} s"
     answer = asyncio.run_coroutine_threadsafe(_ask(engine), facts.heartbeat.loop)
     try:
         async with asyncio.timeout(ASK_SECONDS):

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import tables, transaction
+from outboxkit import silence, tables, transaction
 from outboxkit.errors import TransactionRequired
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.invoke import invoke
@@ -128,6 +128,7 @@ def call(
         handling(message, handler=handler.name, database=file, origin=Origin(session, installation)),
         guarded(session, connection, handler.name),
         session.info.get(LIMIT, _limited)(handler, connection),
+        silence.lent(connection.connection.driver_connection),
     ):
         invoke(handler, session, event, message, attempt)
         if flush:

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 from structlog.testing import capture_logs
 
-from outboxkit import ConfigurationError, __version__, admin, process, settings
+from outboxkit import ConfigurationError, __version__, admin, process, settings, silence
 from outboxkit.admin import pages
 from outboxkit.admin.pages import Facts, Heartbeat, Shared, pages_of, why_stuck
 from outboxkit.health import Health
@@ -118,6 +118,17 @@ async def test_one_without_its_broker_is_live_and_not_ready(database_url: str, s
         assert (await asked(address, "/livez")).status == 200
         ready = await asked(address, "/readyz")
     assert (ready.status, ready.lines) == (503, ["not ready", "database: connected", "broker: not connected"])
+
+
+async def test_one_with_a_silent_statement_is_live_and_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(silence, "longest", lambda: 41.2)
+    engine = process.engine("postgresql://app@127.0.0.1:1/shop", name="test")
+    facts = Facts(Stub(engine, FINE), Heartbeat(asyncio.get_running_loop()), 25.0, {}, None)
+    live, ready = await pages_of(facts)["/livez"](), await pages_of(facts)["/readyz"]()
+    assert (live.status, ready.status) == (200, 503)
+    assert b"database: a statement has got no answer for 41 s" in ready.body
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,163 @@
+"""A PostgreSQL that is silent while its network acknowledges: a proxy swallows what open connections send and get."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+
+from outboxkit import engines, inbox_handler, outbox, process, silence
+from outboxkit.connections import Connection, ThreadConnection
+from outboxkit.outage import what_is_away
+from tests.integration.recording import behind_proxy
+from tests.integration.running_consumer import Billed, Ordered, publish, starter
+from tests.plain_client import PlainClient
+from tests.polling import eventually_async
+from tests.tcp_proxy import TcpProxy
+
+SOON = silence.Patience(asks=0.4, limit=3)
+ONE = text("SELECT 1")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch):
+    """Doubts come in a moment, and in handlers as well."""
+    monkeypatch.setattr(Connection, "patience", SOON)
+    monkeypatch.setattr(ThreadConnection, "patience", SOON)
+    monkeypatch.setattr(silence, "HANDLERS", SOON)
+
+
+@pytest.fixture
+def said() -> Any:
+    """What a command would say of its waits."""
+    lines: list[str] = []
+    silence.announce(lines.append)
+    yield lines
+    silence.announce(None)
+
+
+@pytest.fixture
+async def proxied(postgresql_url: str) -> AsyncIterator[tuple[TcpProxy, AsyncEngine]]:
+    async with behind_proxy(postgresql_url) as (proxy, url):
+        engine = process.engine(url, name="outboxkit test")
+        yield proxy, engine
+        await engine.dispose()
+
+
+async def test_a_statement_on_a_silent_connection_is_an_outage_and_the_next_one_gets_another_connection(
+    proxied: tuple[TcpProxy, AsyncEngine],
+):
+    proxy, engine = proxied
+    async with engine.connect() as first, engine.connect() as second:
+        await first.execute(ONE)
+        await second.execute(ONE)
+        proxy.silence()
+        with pytest.raises(OperationalError, match=r"silent for .* while the server had nothing") as away:
+            await first.execute(ONE)
+        assert what_is_away(away.value) == "database"
+        with pytest.raises(OperationalError, match="the connection was silent"):
+            await second.commit()
+    proxy.unsilence()
+    async with engine.connect() as third:  # no connection of that time is left in the pool
+        assert (await third.execute(ONE)).scalar() == 1
+
+
+async def test_what_a_silent_connection_has_locked_is_free_at_once(
+    proxied: tuple[TcpProxy, AsyncEngine], pg_engine: Engine
+):
+    proxy, engine = proxied
+    async with engine.connect() as connection:
+        await connection.execute(text("LOCK TABLE outboxkit_outbox"))
+        proxy.silence()
+        with pytest.raises(OperationalError):
+            await connection.execute(ONE)
+    with pg_engine.begin() as other:
+        other.execute(text("SET LOCAL lock_timeout = '5s'"))
+        other.execute(text("LOCK TABLE outboxkit_outbox"))
+
+
+async def test_a_thread_notices_it_as_well(proxied: tuple[TcpProxy, AsyncEngine]):
+    proxy, engine = proxied
+    twin = await engines.beside(engine, pool_size=2)
+
+    def work() -> None:
+        with twin.connect() as one, twin.connect() as other:
+            one.execute(ONE)
+            other.execute(ONE)
+            proxy.silence()
+            with pytest.raises(OperationalError, match="the connection was silent") as away:
+                one.execute(ONE)
+            assert what_is_away(away.value) == "database"
+            with pytest.raises(OperationalError, match="the connection was silent"):
+                other.commit()
+        with twin.connect() as another:
+            assert another.execute(ONE).scalar() == 1
+
+    await asyncio.to_thread(work)
+    twin.dispose()
+
+
+async def test_a_statement_on_which_the_server_works_goes_on(
+    proxied: tuple[TcpProxy, AsyncEngine], said: list[str], pg_engine: Engine
+):
+    _, engine = proxied
+    async with engine.begin() as connection:
+        await connection.execute(text("SELECT pg_sleep(1.2)"))
+    assert said
+    assert all(line.endswith("it works on the statement") for line in said)
+    with pg_engine.begin() as holder:
+        holder.execute(text("SET application_name = 'a long report'"))
+        holder.execute(text("LOCK TABLE outboxkit_outbox"))
+        asking = asyncio.create_task(locked(engine))
+        held = await eventually_async(lambda: matching(said, "lock"))
+        assert "(a long report) holds" in held[0]
+    await asking
+
+
+async def locked(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(text("LOCK TABLE outboxkit_outbox"))
+
+
+async def matching(lines: list[str], word: str) -> list[str]:
+    return [line for line in lines if word in line]
+
+
+async def test_if_nobody_answers_the_time_is_limited(proxied: tuple[TcpProxy, AsyncEngine], monkeypatch: Any):
+    proxy, engine = proxied
+    monkeypatch.setattr("outboxkit.connections.ANSWER_SECONDS", 2)
+    monkeypatch.setattr(Connection, "patience", silence.Patience(asks=0.2, limit=4))
+    async with engine.connect() as connection:
+        await connection.execute(ONE)
+        proxy.swallow()
+        with pytest.raises(OperationalError, match=r"silent for .* and a new connection got no answer"):
+            await connection.execute(ONE)
+    proxy.release()
+
+
+@pytest.mark.parametrize("where", ["statement", "commit"])
+@pytest.mark.parametrize("in_loop", [True, False])
+async def test_a_silent_connection_is_no_failure_of_the_message(
+    proxied: tuple[TcpProxy, AsyncEngine], broker: PlainClient, where: str, in_loop: bool
+):
+    proxy, engine = proxied
+    ran: list[int] = []
+
+    @inbox_handler("FallSilent")
+    def fall_silent(session: Session, event: Ordered) -> None:
+        outbox.add(session, Billed(event.number))
+        session.flush()
+        ran.append(event.number)
+        if len(ran) == 1:
+            proxy.silence()
+            if where == "statement":
+                session.execute(ONE)
+
+    async with starter(engine, broker, in_loop=in_loop)(fall_silent) as running:
+        publish(broker, 7, "m")
+        await running.reaches(processed=1)
+    assert ran == [7, 7]
