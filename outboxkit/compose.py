@@ -19,13 +19,16 @@ from outboxkit.session_names import CONSUMER, RETENTION, session_name
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from outboxkit.brokers import Publisher, Subscriber
-    from outboxkit.consumer import Consumer, ConsumerPolicy, Consumers
+    from outboxkit.consumer import Consumer, ConsumerPolicy, Consumers, ShardedConsumer
     from outboxkit.envelopes import Reader
     from outboxkit.inbox import Handler, Wiring
     from outboxkit.relay import Relay, RelayPolicy
     from outboxkit.retention import Retention
     from outboxkit.settings import Settings as Settings  # noqa: PLC0414 - for the annotations of programs
+    from outboxkit.sources import Shards
 
 FAILED, WRONG_SETTINGS = 1, 2
 """Exit codes."""
@@ -96,7 +99,7 @@ async def consumer(
     wiring: "Wiring | None" = None,
     readers: "Sequence[Reader] | None" = None,
     drain: bool = False,
-) -> AsyncIterator["Consumer | Consumers"]:
+) -> AsyncIterator["Consumer | Consumers | ShardedConsumer"]:
     """A consumer of these settings, or the consumers of several queues, each with the handlers that name its queue.
 
     Its engine and subscriber may be your own; either way they are closed at the end. A subscriber serves one queue.
@@ -122,13 +125,17 @@ async def consumer(
     )
     policy.check(handlers)
     limits = queues.concurrency_of(settings)
+    shards = queues.shards_of(settings)
     assigned = queues.assign(handlers, list(limits))
+    if shards is not None and subscriber is not None:
+        raise ConfigurationError(f"OUTBOXKIT_SHARDS is {shards.count}: a subscriber of your own serves one queue")
     url = "" if subscriber is not None else broker_url(settings)
-    subscribers = queues.subscribers(settings, url, assigned, delays=policy.delays, own=subscriber)
+    subscribers = {} if shards else queues.subscribers(settings, url, assigned, delays=policy.delays, own=subscriber)
     if settings.readers or readers:
         subscribers = {name: _reading(each, settings, readers) for name, each in subscribers.items()}
     if engine is None:
         size = sum(queues.connections(handlers, limits[name]) for name, handlers in assigned.items())
+        size *= len(shards.consumed) if shards else 1
         engine = database(settings, name=session_name(CONSUMER, tuple(limits)), pool_size=size)
     patience = settings.drain_patience if drain else None
     logs.show_records()
@@ -136,6 +143,9 @@ async def consumer(
         own = [handler for each in assigned.values() for handler in each]
         async with (wiring or Wiring()).running(own) as wired:
             assigned = queues.assign(wired, list(limits))
+            if shards is not None:
+                yield _sharded(settings, engine, shards, assigned[shards.queue], policy, patience, readers)
+                return
             consumers = [
                 Consumer(
                     engine, each, assigned[name], queue=name, concurrency=limits[name], policy=policy, patience=patience
@@ -148,6 +158,52 @@ async def consumer(
         for each in subscribers.values():
             await each.close()
         await engine.dispose()
+
+
+def _sharded(
+    settings: "Settings",
+    engine: AsyncEngine,
+    shards: "Shards",
+    handlers: "Sequence[Handler]",
+    policy: "ConsumerPolicy",
+    patience: "timedelta | None",
+    readers: "Sequence[Reader] | None",
+) -> "ShardedConsumer":
+    from outboxkit import queues  # noqa: PLC0415 - as above
+    from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove  # noqa: PLC0415
+    from outboxkit.consumer import Consumer, ShardConsumer, ShardedConsumer  # noqa: PLC0415
+
+    url, limit = broker_url(settings), queues.concurrency_of(settings)[shards.queue]
+    process.refuse_http(url)
+    topics = queues.topics_of(settings, shards.queue, handlers)
+
+    def consumer_of(queue: str, bound: bool) -> ShardConsumer:  # noqa: FBT001 - a callback
+        subscriber = RabbitSubscriber(
+            url,
+            queue,
+            exchange=settings.exchange if bound else None,
+            topics=topics,
+            prefetch=limit.prefetch(handlers),
+            delays=policy.delays,
+            ordered=True,
+            shards=shards,
+        )
+        subscriber.max_unacked_bytes //= len(shards.consumed)
+        source = _reading(subscriber, settings, readers) if settings.readers or readers else subscriber
+        return ShardConsumer(
+            Consumer(
+                *(engine, source, handlers),
+                queue=shards.queue,
+                shard=queue,
+                concurrency=limit,
+                policy=policy,
+                patience=patience,
+            ),
+            subscriber.is_drained,
+        )
+
+    move = ShardMove(url, settings.exchange, topics, policy.delays)
+    return ShardedConsumer(engine, shards, consumer_of, move, handlers=handlers, patience=patience)
 
 
 def _reading(subscriber: "Subscriber", settings: "Settings", readers: "Sequence[Reader] | None") -> "Subscriber":

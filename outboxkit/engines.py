@@ -108,24 +108,24 @@ def _on_sqlite(engine: AsyncEngine, options: dict[str, Any]) -> Engine:
 async def _on_server(
     engine: AsyncEngine, options: dict[str, Any], changes: Mapping[str, Any] = MappingProxyType({})
 ) -> Engine:
-    async with engine.connect() as connection:
-        driver: Any = (await connection.get_raw_connection()).driver_connection
     if engine.dialect.driver != "psycopg":
         raise ConfigurationError(_CURE.format(f"the driver {engine.dialect.driver!r}"))
     from psycopg.adapt import AdaptersMap  # noqa: PLC0415 - SQLite does without
 
     from outboxkit.connections import ThreadConnection, part_with_silent  # noqa: PLC0415
 
-    parameters: dict[str, Any] = driver.info.get_parameters()
+    async with engine.connect() as connection:  # once it is given back, the pool may close it
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        parameters: dict[str, Any] = driver.info.get_parameters()
+        if driver.info.password:
+            parameters["password"] = driver.info.password
+        settings = {name: driver.info.parameter_status(name) for name in ("TimeZone", "DateStyle")}
+        adapters = SimpleNamespace(adapters=AdaptersMap(driver.adapters), connection=None)
+        connect = partial(ThreadConnection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)
     parameters.pop("hostaddr", None)  # one address of the host, or of one host of several: looked up at each connect
     _, of_url = engine.dialect.create_connect_args(engine.url)
     parameters |= {name: of_url[name] for name in ("host", "port") if name in of_url}
-    if driver.info.password:
-        parameters["password"] = driver.info.password
     parameters |= changes
-    settings = {name: driver.info.parameter_status(name) for name in ("TimeZone", "DateStyle")}
-    adapters = SimpleNamespace(adapters=AdaptersMap(driver.adapters), connection=None)
-    connect = partial(ThreadConnection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)
     at_connect = getattr(engine.dialect, "_on_connect_isolation_level", None)  # what create_async_engine was given
     if at_connect is not None:
         options["isolation_level"] = at_connect

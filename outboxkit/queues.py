@@ -11,7 +11,10 @@ from outboxkit.consumer import Concurrency
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
 from outboxkit.settings import Settings
-from outboxkit.sources import ConsumedQueue
+from outboxkit.sources import QUEUE_LENGTH, ConsumedQueue, Shards
+
+SHARDED_LENGTH = QUEUE_LENGTH - len(".64.63")
+"""The longest name of a queue that is split: its shards' names are longer."""
 
 
 def consumed_queues(settings: Settings) -> Sequence[ConsumedQueue]:
@@ -37,6 +40,31 @@ def concurrency_of(settings: Settings) -> dict[str, Concurrency]:
         )
         for queue in consumed_queues(settings)
     }
+
+
+def shards_of(settings: Settings) -> Shards | None:
+    """The shards of the queue; None if the settings do not split it.
+
+    Raises:
+        ConfigurationError: it is not ordered, not the only queue, or not declared.
+    """
+    if settings.shards is None:
+        return None
+    queues = consumed_queues(settings)
+    name, text = queues[0].name, f"OUTBOXKIT_SHARDS is {settings.shards}"
+    if not settings.ordered:
+        raise ConfigurationError(
+            f"{text}: shards are for an ordered queue. Add --ordered; without it, start as many processes as you like"
+        )
+    if len(queues) > 1:
+        raise ConfigurationError(f"{text} and OUTBOXKIT_QUEUE names {len(queues)} queues: one is accepted with shards")
+    if not settings.declare:
+        raise ConfigurationError(f"{text}, and OUTBOXKIT_DECLARE=false declares nothing: shards have to be declared")
+    if len(name) > SHARDED_LENGTH:
+        raise ConfigurationError(
+            f"OUTBOXKIT_QUEUE has {len(name)} characters: {SHARDED_LENGTH} are accepted with shards"
+        )
+    return Shards(name, settings.shards)
 
 
 def connections(handlers: Sequence[Handler], concurrency: Concurrency) -> int:
@@ -100,7 +128,7 @@ def subscribers(
             raise ConfigurationError(f"a subscriber of your own serves one queue; OUTBOXKIT_QUEUE has {len(assigned)}")
         return dict.fromkeys(assigned, own)
     limits = concurrency_of(settings)
-    topics = {name: _topics(settings, name, handlers) for name, handlers in assigned.items()}
+    topics = {name: topics_of(settings, name, handlers) for name, handlers in assigned.items()}
     return {
         name: process.subscriber(
             url,
@@ -116,7 +144,7 @@ def subscribers(
     }
 
 
-def _topics(settings: Settings, queue: str, handlers: Sequence[Handler]) -> list[str | tuple[str, str]]:
+def topics_of(settings: Settings, queue: str, handlers: Sequence[Handler]) -> list[str | tuple[str, str]]:
     """The routing keys of a queue: the types of its handlers, and further bindings with their exchanges."""
     names = [each.name for each in consumed_queues(settings)]
     topics: list[str | tuple[str, str]] = sorted({type_ for handler in handlers for type_ in handler.message_types})

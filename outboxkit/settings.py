@@ -14,7 +14,7 @@ from outboxkit.extras import needs_extra
 from outboxkit.limits import MOST_AT_ONCE
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_DELAYS
-from outboxkit.sources import Binding, ConsumedQueue, parse_bindings, parse_queues
+from outboxkit.sources import MOST_SHARDS, Binding, ConsumedQueue, parse_bindings, parse_queues
 
 with needs_extra(__name__):
     from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
@@ -119,6 +119,9 @@ class Settings(BaseSettings):
     consume_batch_size: int = Field(200, ge=1, le=10_000, description="deliveries in a transaction, at most")
     ordered: Annotated[bool, BeforeValidator(_parse_switch)] = Field(
         default=False, description="messages of a key one after the other"
+    )
+    shards: int | None = Field(
+        None, ge=1, le=MOST_SHARDS, description="queues that share the work of an ordered one, by key"
     )
     max_attempts: int = Field(10, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter")
     dead_key: Literal["park", "continue"] = Field("park", description="later messages of a dead letter's key")

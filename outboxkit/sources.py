@@ -38,6 +38,37 @@ class ConsumedQueue:
         return cls(match[1], number)
 
 
+MOST_SHARDS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """The queues among which an exchange divides the messages of one ordered queue, by their keys.
+
+    Attributes:
+        queue: the queue that is split. Messages that are published to it by its name stay in it.
+        count: the number of shards. 1 means that it is not split.
+    """
+
+    queue: str
+    count: int
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The queues that get the messages: such as `steps.4.0` to `steps.4.3`, or `steps` alone."""
+        return tuple(f"{self.exchange}.{number}" for number in range(self.count)) if self.count > 1 else (self.queue,)
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that divides them, such as `steps.4`."""
+        return f"{self.queue}.{self.count}"
+
+    @property
+    def consumed(self) -> tuple[str, ...]:
+        """The queues to consume: the shards and, for what was published to it by its name, the queue itself."""
+        return (*self.names, self.queue) if self.count > 1 else self.names
+
+
 @dataclass(frozen=True, slots=True)
 class Binding:
     """A binding of a queue to an exchange, beside those for the handlers' types.

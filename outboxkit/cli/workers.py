@@ -79,7 +79,7 @@ def _warn(settings: Settings, *, drain: bool) -> None:
 
 @with_settings(
     *("queue", "bind", "declare", *DATABASE, *BROKER),
-    *("readers", "concurrency", "consume_batch_size", "ordered"),
+    *("readers", "concurrency", "consume_batch_size", "ordered", "shards"),
     *("max_attempts", "retry_delays", "inbox_retention", "drain_patience"),
     *ADMIN,
     *PROCESS,

@@ -4,6 +4,18 @@ from outboxkit.consumer.consumer import Concurrency, Consumer
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.reports import Consumed, Failure
 from outboxkit.consumer.several import Consumers
+from outboxkit.consumer.shards import ShardConsumer, ShardedConsumer
 from outboxkit.inbox.failure import Decision, decide
 
-__all__ = ["Concurrency", "Consumed", "Consumer", "ConsumerPolicy", "Consumers", "Decision", "Failure", "decide"]
+__all__ = [
+    "Concurrency",
+    "Consumed",
+    "Consumer",
+    "ConsumerPolicy",
+    "Consumers",
+    "Decision",
+    "Failure",
+    "ShardConsumer",
+    "ShardedConsumer",
+    "decide",
+]

@@ -27,7 +27,7 @@ from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.runs import LongRuns
 from outboxkit.consumer.transactions import Cancellations, Transactions
-from outboxkit.errors import BrokerUnavailable, OutboxkitError
+from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
 from outboxkit.health import Health
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
@@ -35,6 +35,7 @@ from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_
 from outboxkit.pauses import CONSUMER
 from outboxkit.pauses.watch import PauseWatch
 from outboxkit.sqlstates import TRANSIENT
+from outboxkit.statements import shards
 from outboxkit.telemetry import metrics, tracing
 from outboxkit.telemetry.tables import TableGauges
 from outboxkit.threads import Threads
@@ -78,7 +79,8 @@ class Consumer:
         engine: for the handlers' sessions; its pool should hold one connection more than `concurrency.transactions`.
         subscriber: the queue; a `ReadingSubscriber` if it has messages in foreign envelopes.
         handlers: the handlers to run; several may handle one type.
-        queue: the queue's name, for dead letters and the log.
+        queue: the queue's name, for dead letters, pauses and the log.
+        shard: the queue that it reads in truth, for the log and metrics, if `queue` is split into shards.
         concurrency: the limits on work at the same time.
         policy: when a message is given up.
         patience: how long an outage is waited out; None means for ever.
@@ -102,6 +104,7 @@ class Consumer:
         handlers: Sequence[Handler],
         *,
         queue: str,
+        shard: str | None = None,
         concurrency: Concurrency | None = None,
         policy: ConsumerPolicy | None = None,
         patience: timedelta | None = None,
@@ -113,8 +116,9 @@ class Consumer:
         self._subscriber = subscriber
         self._concurrency = concurrency or Concurrency()
         seconds = patience.total_seconds() if patience else None
-        self._outage = outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
-        self._clock_outage = Outage("consumer", queue=queue, patience=seconds, passing=TRANSIENT)
+        self._queue, self._is_shard, name = queue, shard is not None, shard or queue
+        self._outage = outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
+        self._clock_outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
         self._watch = PauseWatch(engine, CONSUMER, queue, outage)
         self.handlers = handlers
@@ -125,12 +129,12 @@ class Consumer:
         self._registration = Registration(engine, handlers, queue=queue, retention=policy.retention)
         ordered = self._concurrency.ordered
         self._routing = routing = Routing(handlers, policy=policy, ordered=ordered, on_message=database_clock.saw)
-        self._reports = reports = Reports(queue=queue)
+        self._reports = reports = Reports(queue=name)
         cancellations = Cancellations()
         self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")
         self._uses_threads = any(handler.in_thread for handler in handlers)
         transactions = Transactions(engine, outage, cancellations, self._threads)
-        self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=queue)
+        self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=name)
         self._long_runs = LongRuns(engine, measurements.runs, queue=queue)
         self.tables: TableGauges | None = TableGauges(engine)
         shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
@@ -141,12 +145,12 @@ class Consumer:
             policy=policy,
             now=database_clock.now,
             **shared,
-            place=tracing.Place(system_of(subscriber), queue),
+            place=tracing.Place(system_of(subscriber), name),
         )
         self._containment = Containment(
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
         )
-        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=queue)
+        self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=name)
 
     @property
     def engine(self) -> AsyncEngine:
@@ -218,6 +222,8 @@ class Consumer:
             database=urls.shown(self._engine.url),
         )
         await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
+        if self._concurrency.ordered and not self._is_shard:
+            await self._outage.ride_out(self._check_unsplit, stop)
         if self._uses_threads:
             await self._outage.ride_out(self._threads.open, stop)
         await self._outage.ride_out(self._watch.look, stop)
@@ -286,6 +292,16 @@ class Consumer:
     async def _start_receiving(self) -> None:
         await self._subscriber.connect()
         await self._subscriber.start_receiving()
+
+    async def _check_unsplit(self) -> None:
+        """Refuse a queue that is split into shards: its messages do not come here, and would overtake one another."""
+        async with self._engine.connect() as connection:
+            row = (await connection.execute(shards.of_queue(), {"queue": self._queue})).one_or_none()
+        if row is not None and (row.shards > 1 or row.draining):
+            raise ConfigurationError(
+                f"queue {self._queue!r} is split into shards: start with --shards {row.shards}, or with --shards 1 "
+                "to move its messages back into one queue"
+            )
 
     def _check_lost(self, error: Exception, *, wait: bool) -> None:
         """Return if the consumer is to connect again: after a lost connection, or an unexpected error outside a drain.

@@ -28,6 +28,7 @@ def upgrade(op: Any) -> None:
     _create_idempotency(op)
     _create_effect(op)
     _create_operations(op)
+    _create_shards(op)
     is_server = op.get_context().dialect.name == "postgresql"
     unique = sa.text("(gen_random_uuid())::text" if is_server else "(lower(hex(randomblob(16))))")
     op.create_table(
@@ -46,7 +47,17 @@ def upgrade(op: Any) -> None:
 def downgrade(op: Any) -> None:
     """Drop all tables with everything in them, and the trigger."""
     for name in (
-        *("schema_version", "audit", "pause", "effect", "idempotency", "listener", "published"),
+        *(
+            "schema_version",
+            "shard_member",
+            "sharding",
+            "audit",
+            "pause",
+            "effect",
+            "idempotency",
+            "listener",
+            "published",
+        ),
         *("dead_letter", "handler", "attempt", "inbox", "outbox"),
     ):
         op.drop_table(f"outboxkit_{name}")
@@ -206,13 +217,8 @@ def _create_effect(op: Any) -> None:
         sa.Column("started_at", _TIME, nullable=False),
         sa.Column("finished_at", _TIME),
         sa.Column("locked_until", _TIME, nullable=False, comment="until then a start without an end is a running one"),
-        sa.Column(
-            "used_at", _TIME, nullable=False, comment="its last run, or the time of its message if that is later"
-        ),
-        sa.Column("handler", sa.String(255)),
-        sa.Column("message_id", sa.String(255), comment="of a message without a time: kept until it was handled"),
     )
-    op.create_index("outboxkit_effect_used", "outboxkit_effect", ["used_at"])
+    op.create_index("outboxkit_effect_started", "outboxkit_effect", ["started_at"])
     _index(op, "effect_open", ["locked_until"], where=sa.text("state = 'started'"))
 
 
@@ -280,3 +286,19 @@ def _index(op: Any, name: str, columns: list[str], *, where: Any, unique: bool =
     """A partial index, whose name begins with the table's."""
     table = f"outboxkit_{name.rpartition('_')[0]}"
     op.create_index(f"outboxkit_{name}", table, columns, postgresql_where=where, sqlite_where=where, unique=unique)
+
+
+def _create_shards(op: Any) -> None:
+    op.create_table(
+        "outboxkit_sharding",
+        sa.Column("queue", sa.String(255), primary_key=True),
+        sa.Column("shards", sa.Integer, nullable=False, comment="queues that get its messages; 1: the queue itself"),
+        sa.Column("draining", sa.Text, comment="queues of before that are not empty yet, as a JSON array; null: none"),
+    )
+    op.create_table(
+        "outboxkit_shard_member",
+        sa.Column("queue", sa.String(255), primary_key=True),
+        sa.Column("member", sa.String(36), primary_key=True, comment="a process"),
+        sa.Column("shards", sa.Integer, nullable=False, comment="that it was started for"),
+        sa.Column("seen_at", _TIME, nullable=False),
+    )

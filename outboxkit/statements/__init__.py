@@ -22,6 +22,7 @@ from outboxkit.statements import (
     resolve,
     server,
     settle,
+    shards,
     status,
     write,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "resolve",
     "server",
     "settle",
+    "shards",
     "status",
     "write",
 ]

@@ -263,14 +263,30 @@ effect = Table(
     Column("started_at", UtcDateTime, nullable=False),
     Column("finished_at", UtcDateTime),
     Column("locked_until", UtcDateTime, nullable=False, comment="until then a start without an end is a running one"),
-    Column("used_at", UtcDateTime, nullable=False, comment="its last run, or the time of its message if that is later"),
-    Column("handler", String(255)),
-    Column("message_id", String(255), comment="of a message without a time: kept until it was handled"),
 )
 """Calls to systems that cannot recognise a repetition, such as mail: the intention, committed first, and the result."""
 
-Index("outboxkit_effect_used", effect.c.used_at)
+Index("outboxkit_effect_started", effect.c.started_at)
 _partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_column("'started'"))
+
+sharding = Table(
+    "outboxkit_sharding",
+    metadata,
+    Column("queue", String(255), primary_key=True),
+    Column("shards", Integer, nullable=False, comment="queues that get its messages; 1: the queue itself"),
+    Column("draining", Text, comment="queues of before that are not empty yet, as a JSON array; null: none"),
+)
+"""Ordered queues that are split into shards, or were."""
+
+shard_member = Table(
+    "outboxkit_shard_member",
+    metadata,
+    Column("queue", String(255), primary_key=True),
+    Column("member", String(36), primary_key=True, comment="a process"),
+    Column("shards", Integer, nullable=False, comment="that it was started for"),
+    Column("seen_at", UtcDateTime, nullable=False),
+)
+"""The consumers that share the shards of a queue. Each says every two seconds that it is there."""
 
 for _table, _when, _statement in (
     (outbox, "after_create", NOTIFY),

@@ -24,6 +24,8 @@ START_SECONDS = 120
 STOP_SECONDS = 60
 LOG = "rabbitmq.log"
 USER = "outboxkit"
+SHARDING = "rabbitmq_consistent_hash_exchange"
+"""The plugin, which ships with RabbitMQ, that divides a queue's messages among its shards."""
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -165,7 +167,7 @@ class PrivateRabbitmq:
             self._home.make_folder(name)
         cookie = self._home.write(".erlang.cookie", self._formation.cookie)
         cookie.chmod(0o400)
-        self._home.write("enabled_plugins", "[rabbitmq_management].\n" if self._managed else "[].\n")
+        self._home.write("enabled_plugins", f"[{SHARDING}{',rabbitmq_management' if self._managed else ''}].\n")
         self._home.write("advanced.config", "[].\n")
         self._home.write(
             "rabbitmq.conf",
@@ -220,7 +222,11 @@ def rabbitmq_container(*, settings: Mapping[str, str] = NO_SETTINGS) -> Containe
         image=IMAGE,
         port=PORT,
         environment=environment,
-        command=(),
+        command=(
+            "sh",
+            "-c",
+            f"rabbitmq-plugins enable --offline {SHARDING} && exec docker-entrypoint.sh rabbitmq-server",
+        ),
         make_url=lambda host, port: _url(host, port, password),
         answers=answers,
         stop_signal="SIGTERM",

@@ -76,6 +76,7 @@ BAD = {
     "concurrency": ["0", "1001", "x"],
     "consume_batch_size": ["0", "10001", "x"],
     "ordered": ["", "perhaps", "2"],
+    "shards": ["", "0", "65", "many"],
     "max_attempts": ["0", "x"],
     "dead_key": ["", "stop"],
     "published_retention": ["", "0d", "7", "for ever"],

@@ -37,6 +37,8 @@ def test_one_public_metadata_holds_every_table_and_nothing_else():
         "outboxkit_pause",
         "outboxkit_published",
         "outboxkit_schema_version",
+        "outboxkit_shard_member",
+        "outboxkit_sharding",
     ]
 
 

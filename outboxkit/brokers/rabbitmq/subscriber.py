@@ -14,11 +14,13 @@ from outboxkit.brokers.rabbitmq import connection, incoming
 from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
+from outboxkit.brokers.rabbitmq.shards import declare
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, retry_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit.sources import Shards
 
 EMPTY_POLLS, POLL_SECONDS = 2, 0.05
 """A queue counts as empty after so many polls, at this interval. A pushed message may come behind an answer."""
@@ -45,6 +47,7 @@ class RabbitSubscriber:
         prefetch: the limit of unacked deliveries.
         delays: the retry delays, ascending.
         ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
+        shards: those of an ordered queue, of which this is one. They are declared and bound together.
         timeout: the limit for each answer of the broker.
 
     Attributes:
@@ -61,13 +64,17 @@ class RabbitSubscriber:
         prefetch: int = 64,
         delays: Sequence[timedelta] = DEFAULT_DELAYS,
         ordered: bool = False,
+        shards: Shards | None = None,
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
+        self._shards, self._topics = shards, topics
         self.delays = tuple(delays)
         self._url, self._addresses = url, connection.Addresses(url)
         self.exchange, self._queue, self._dead = exchange, queue, dead_queue(queue)
         self._sources: tuple[str, ...] = ()
-        self._queues = Queues(queue, exchange, topics, self.delays, ordered, vhost=connection.vhost(url))
+        self._queues = Queues(
+            queue, exchange, topics if shards is None else (), self.delays, ordered, vhost=connection.vhost(url)
+        )
         self._prefetch, self.max_unacked_bytes = prefetch, incoming.MAX_UNACKED_BYTES
         self._timeout = timeout.total_seconds()
         self._connection: aio_pika.abc.AbstractConnection | None = None
@@ -116,6 +123,9 @@ class RabbitSubscriber:
             )
             amqp_channel, self._wire = await connection.open_channel(self._connection, on_lost=channel.lose)
             self._wire.on_consumer_cancel_callbacks.add(on_cancelled)
+            if self._shards is not None and self.exchange is not None:
+                args = self._connection, self._shards, self.exchange, self._topics, self.delays, self._timeout
+                await declare(*args)
             self._sources = await self._queues.prepare(self._connection, self._timeout)
             with connection.convert_errors("cannot set the prefetch"):
                 await amqp_channel.set_qos(prefetch_count=self._prefetch, timeout=self._timeout)
@@ -133,6 +143,17 @@ class RabbitSubscriber:
             ConfigurationError: this user may not read a queue.
         """
         await self._consume(self._open_channel())
+
+    async def is_drained(self) -> bool:
+        """Whether the queue is empty, nothing of it is unacked, and no other consumer may hold some of it.
+
+        Raises:
+            BrokerUnavailable: the connection was lost.
+        """
+        channel = self._open_channel()
+        declared = await self._declare_passively(self._queue)
+        has_some = declared.message_count or channel.unacked or channel.has_next or channel.parser.is_within_delivery
+        return self._consumed is channel and declared.consumer_count == 1 and not has_some
 
     async def receive(self, *, wait: bool = True) -> RabbitDelivery | None:
         """The next delivery, pushed by the broker. With `wait=False` None if the queue is empty.

@@ -77,7 +77,7 @@ class Queues:
             BrokerUnavailable: the connection was lost.
             ConfigurationError: a queue is missing, or exists and is of another kind. The text says what to do.
         """
-        depth = await self._depth(opened, self.name, timeout)
+        depth = await self.depth(opened, self.name, timeout)
         if self.exchange is not None:
             await self._declare_all(opened, self.exchange, timeout)
             if depth is None:
@@ -89,16 +89,16 @@ class Queues:
                 "OUTBOXKIT_QUEUE, or declare and bind that queue"
             )
         missing = [
-            each for each in self.delays if await self._depth(opened, retry_queue(self.name, each), timeout) is None
+            each for each in self.delays if await self.depth(opened, retry_queue(self.name, each), timeout) is None
         ]
         if missing:
             await self._declare_retry_queues(opened, missing, timeout)
         if not depth:
             self._warn_of_silence()
-        is_there = await self._depth(opened, dead_queue(self.name), timeout) is not None
+        is_there = await self.depth(opened, dead_queue(self.name), timeout) is not None
         return (dead_queue(self.name), self.name) if is_there else (self.name,)
 
-    async def _depth(self, opened: aio_pika.abc.AbstractConnection, queue: str, timeout: float) -> int | None:
+    async def depth(self, opened: aio_pika.abc.AbstractConnection, queue: str, timeout: float) -> int | None:
         """The number of ready messages in a queue; None if there is no such queue."""
         try:
             with connection.convert_errors(f"cannot look at queue {queue!r}"):

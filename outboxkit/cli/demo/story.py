@@ -15,7 +15,7 @@ from outboxkit.brokers import Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.cli.demo import shop
 from outboxkit.codec import decode
-from outboxkit.consumer import Consumer, Consumers
+from outboxkit.consumer import Consumer, Consumers, ShardedConsumer
 from outboxkit.inbox import Outcome
 from outboxkit.message import Message
 from outboxkit.settings import Settings
@@ -107,7 +107,7 @@ class Story:
         self._handler = inbox.handler_of(shop.send_receipt)
         self._subscriber = MemorySubscriber(self._broker, QUEUE, [self._handler.message_type])
         self._settings = _settings(database_url)
-        self._consumer: Consumer | Consumers | None = None
+        self._consumer: Consumer | Consumers | ShardedConsumer | None = None
         self._with_inbox = with_inbox
         self._all_taken = asyncio.Event()
 

@@ -248,9 +248,6 @@ CREATE TABLE outboxkit_effect (
     started_at TIMESTAMP WITH TIME ZONE NOT NULL,
     finished_at TIMESTAMP WITH TIME ZONE,
     locked_until TIMESTAMP WITH TIME ZONE NOT NULL,
-    used_at TIMESTAMP WITH TIME ZONE NOT NULL,
-    handler VARCHAR(255),
-    message_id VARCHAR(255),
     PRIMARY KEY (key)
 );
 
@@ -262,11 +259,7 @@ COMMENT ON COLUMN outboxkit_effect.result IS 'JSON';
 
 COMMENT ON COLUMN outboxkit_effect.locked_until IS 'until then a start without an end is a running one';
 
-COMMENT ON COLUMN outboxkit_effect.used_at IS 'its last run, or the time of its message if that is later';
-
-COMMENT ON COLUMN outboxkit_effect.message_id IS 'of a message without a time: kept until it was handled';
-
-CREATE INDEX outboxkit_effect_used ON outboxkit_effect (used_at);
+CREATE INDEX outboxkit_effect_started ON outboxkit_effect (started_at);
 
 CREATE INDEX outboxkit_effect_open ON outboxkit_effect (locked_until) WHERE state = 'started';
 
@@ -310,6 +303,29 @@ COMMENT ON COLUMN outboxkit_audit.result IS 'done, stopped, or what went wrong';
 
 CREATE INDEX outboxkit_audit_started ON outboxkit_audit (started_at, id);
 
+CREATE TABLE outboxkit_sharding (
+    queue VARCHAR(255) NOT NULL,
+    shards INTEGER NOT NULL,
+    draining TEXT,
+    PRIMARY KEY (queue)
+);
+
+COMMENT ON COLUMN outboxkit_sharding.shards IS 'queues that get its messages; 1: the queue itself';
+
+COMMENT ON COLUMN outboxkit_sharding.draining IS 'queues of before that are not empty yet, as a JSON array; null: none';
+
+CREATE TABLE outboxkit_shard_member (
+    queue VARCHAR(255) NOT NULL,
+    member VARCHAR(36) NOT NULL,
+    shards INTEGER NOT NULL,
+    seen_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    PRIMARY KEY (queue, member)
+);
+
+COMMENT ON COLUMN outboxkit_shard_member.member IS 'a process';
+
+COMMENT ON COLUMN outboxkit_shard_member.shards IS 'that it was started for';
+
 CREATE TABLE outboxkit_schema_version (
     version INTEGER NOT NULL,
     installation VARCHAR(36) DEFAULT (gen_random_uuid())::text NOT NULL,
@@ -347,6 +363,10 @@ BEGIN
 END $make$;
 
 DROP TABLE outboxkit_schema_version;
+
+DROP TABLE outboxkit_shard_member;
+
+DROP TABLE outboxkit_sharding;
 
 DROP TABLE outboxkit_audit;
 

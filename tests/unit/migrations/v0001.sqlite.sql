@@ -171,13 +171,10 @@ CREATE TABLE outboxkit_effect (
     started_at DATETIME NOT NULL,
     finished_at DATETIME,
     locked_until DATETIME NOT NULL,
-    used_at DATETIME NOT NULL,
-    handler VARCHAR(255),
-    message_id VARCHAR(255),
     PRIMARY KEY ("key")
 );
 
-CREATE INDEX outboxkit_effect_used ON outboxkit_effect (used_at);
+CREATE INDEX outboxkit_effect_started ON outboxkit_effect (started_at);
 
 CREATE INDEX outboxkit_effect_open ON outboxkit_effect (locked_until) WHERE state = 'started';
 
@@ -205,6 +202,21 @@ CREATE TABLE outboxkit_audit (
 
 CREATE INDEX outboxkit_audit_started ON outboxkit_audit (started_at, id);
 
+CREATE TABLE outboxkit_sharding (
+    queue VARCHAR(255) NOT NULL,
+    shards INTEGER NOT NULL,
+    draining TEXT,
+    PRIMARY KEY (queue)
+);
+
+CREATE TABLE outboxkit_shard_member (
+    queue VARCHAR(255) NOT NULL,
+    member VARCHAR(36) NOT NULL,
+    shards INTEGER NOT NULL,
+    seen_at DATETIME NOT NULL,
+    PRIMARY KEY (queue, member)
+);
+
 CREATE TABLE outboxkit_schema_version (
     version INTEGER NOT NULL,
     installation VARCHAR(36) DEFAULT (lower(hex(randomblob(16)))) NOT NULL,
@@ -212,6 +224,10 @@ CREATE TABLE outboxkit_schema_version (
 );
 
 DROP TABLE outboxkit_schema_version;
+
+DROP TABLE outboxkit_shard_member;
+
+DROP TABLE outboxkit_sharding;
 
 DROP TABLE outboxkit_audit;
 

@@ -5,7 +5,8 @@ WITH ours AS (SELECT oid, relname
         to_regclass('outboxkit_attempt'), to_regclass('outboxkit_handler'),
         to_regclass('outboxkit_dead_letter'), to_regclass('outboxkit_published'),
         to_regclass('outboxkit_listener'), to_regclass('outboxkit_idempotency'),
-        to_regclass('outboxkit_effect'), to_regclass('outboxkit_schema_version'),
+        to_regclass('outboxkit_effect'), to_regclass('outboxkit_sharding'),
+        to_regclass('outboxkit_shard_member'), to_regclass('outboxkit_schema_version'),
         to_regclass('outboxkit_inbox_default'), to_regclass('outboxkit_published_default'))) SELECT
         'table', relname, ''
 FROM ours UNION ALL SELECT 'column', relname, attname

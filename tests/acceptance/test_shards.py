@@ -1,0 +1,85 @@
+"""`outboxkit consume --ordered --shards N`: processes share a queue by key, and their number changes under way."""
+
+import pytest
+
+from tests.acceptance.deployment import Deployment
+from tests.acceptance.stock import Parcel, Stock
+from tests.acceptance.test_ordered_consumer import KEYS, shuffled
+from tests.acceptance.worker_process import WorkerProcess
+from tests.night import by_night, chance
+from tests.polling import eventually
+
+EACH = by_night(40, else_=10)
+SPLIT = ("--ordered", "--shards", "3")
+PATIENT = {"OUTBOXKIT_MAX_ATTEMPTS": "1000"}
+
+
+@pytest.fixture
+def stock(deployment: Deployment) -> Stock:
+    return Stock(deployment, delays="100ms,200ms")
+
+
+def consumed(process: WorkerProcess) -> list[str]:
+    """The queues that a process consumes, as it said last."""
+    entries = process.entries("shards shared")
+    return entries[-1]["consumed"] if entries else []
+
+
+def test_keys_stay_in_order_from_one_queue_to_three_shards_and_back_whoever_is_killed(stock: Stock):
+    """A part of the parcels arrives before each step, and the rest of the part behind it."""
+    parcels = shuffled(chance("shards"), EACH)
+    size = len(parcels) // 7
+    parts = [parcels[first : first + size] for first in range(0, len(parcels), size)]
+    stock.declare("--ordered")
+    stock.arrive(parts[0])
+    alone = stock.consume("--ordered", **PATIENT)
+    eventually(lambda: stock.booked().total() > len(parts[0]) // 10)
+    alone.kill()
+
+    split = [stock.consume(*SPLIT, **PATIENT) for _ in range(3)]
+    eventually(lambda: any(each.entries("old shards are emptied first") for each in split))
+    stock.arrive(parts[1])
+    eventually(lambda: sorted(map(len, map(consumed, split))) == [1, 1, 2])
+    stock.arrive(parts[2])
+    split[0].kill()
+    stock.arrive(parts[3])
+    eventually(lambda: sorted(map(len, map(consumed, split[1:]))) == [2, 2])
+    eventually(lambda: stock.booked().total() >= sum(map(len, parts[:4])))
+    stock.arrive(parts[4])
+    assert [each.stop() for each in split[1:]] == [0, 0]
+
+    stock.arrive(parts[5])
+    back = [stock.consume("--ordered", "--shards", "1", **PATIENT) for _ in range(2)]
+    eventually(lambda: any(each.entries("old shards are emptied first") for each in back))
+    for part in parts[6:]:
+        stock.arrive(part)
+    eventually(lambda: stock.booked().total() >= len(parcels))
+    assert [each.stop() for each in back] == [0, 0]
+    assert stock.booked_by_key() == {f"k{key}": list(range(EACH)) for key in range(KEYS)}
+    assert stock.given_up() == {}
+    assert stock.suspected() == 0
+
+
+def test_a_process_with_another_number_waits_until_the_others_have_ended(stock: Stock):
+    stock.declare(*SPLIT)
+    first = stock.consume(*SPLIT)
+    first.wait_for("consumer connected")
+    other = stock.consume("--ordered", "--shards", "2")
+    waiting = other.wait_for("waiting: other processes are for another number of shards")
+    assert "1 with --shards 3, and this one has --shards 2" in waiting["cure"]
+    stock.arrive([Parcel(1, key="k")])
+    eventually(lambda: stock.booked().total() == 1)
+    assert first.stop() == 0
+    other.wait_for("the number of shards changes")
+    stock.arrive([Parcel(2, key="k")])
+    eventually(lambda: stock.booked_by_key() == {"k": [1, 2]})
+    assert other.stop() == 0
+
+
+def test_a_plain_consumer_of_a_queue_that_is_split_is_refused(stock: Stock):
+    stock.declare(*SPLIT)
+    refused = stock.deployment.outboxkit("consume", "tests.acceptance.depot", "--ordered", "--drain")
+    assert refused.returncode == 2
+    assert "is split into shards: start with --shards 3, or with --shards 1" in refused.stderr
+    assert stock.drain("--ordered", "--shards", "1") == "nothing to do\n"
+    stock.declare("--ordered")

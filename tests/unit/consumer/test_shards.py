@@ -1,0 +1,53 @@
+"""Which process consumes which shard: pure."""
+
+import pytest
+
+from outboxkit.consumer.shards import Agreement
+from outboxkit.sources import Shards
+
+FOUR = Shards("steps", 4)
+MEMBERS = ("a", "b", "c", "d", "e", "f")
+
+
+def shared(
+    count: int, *, shards: int = 4, draining: tuple[str, ...] = (), ours: Shards = FOUR
+) -> list[tuple[str, ...]]:
+    members = tuple((member, ours.count) for member in MEMBERS[:count])
+    agreement = Agreement(shards, draining, members)
+    return [agreement.queues_of(member, ours) for member, _ in members]
+
+
+@pytest.mark.parametrize("count", range(1, 7))
+def test_each_shard_and_the_queue_itself_has_one_process_and_none_has_two_more_than_another(count: int):
+    parts = shared(count)
+    assert sorted(queue for part in parts for queue in part) == [
+        "steps",
+        "steps.4.0",
+        "steps.4.1",
+        "steps.4.2",
+        "steps.4.3",
+    ]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_nothing_but_old_shards_is_consumed_until_they_are_empty():
+    assert shared(2, draining=("steps",)) == [("steps",), ()]
+    assert shared(2, ours=Shards("steps", 1), shards=1, draining=FOUR.names) == [
+        ("steps.4.0", "steps.4.2"),
+        ("steps.4.1", "steps.4.3"),
+    ]
+
+
+def test_one_shard_is_the_queue_itself():
+    assert shared(2, ours=Shards("steps", 1), shards=1) == [("steps",), ()]
+
+
+def test_a_process_for_another_number_of_shards_consumes_nothing():
+    agreement = Agreement(1, (), (("a", 1), ("b", 4), ("c", 4)))
+    assert agreement.queues_of("a", Shards("steps", 1)) == ("steps",)
+    assert agreement.queues_of("b", FOUR) == ()
+    assert agreement.others(FOUR) == {1: 1}
+
+
+def test_a_process_that_others_count_as_gone_consumes_nothing():
+    assert Agreement(4, (), (("a", 4),)).queues_of("b", FOUR) == ()

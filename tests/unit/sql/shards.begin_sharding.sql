@@ -1,0 +1,3 @@
+INSERT INTO outboxkit_sharding (queue, shards)
+VALUES (:queue, :shards)
+ON CONFLICT DO NOTHING;

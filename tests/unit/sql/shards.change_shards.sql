@@ -1,0 +1,3 @@
+UPDATE outboxkit_sharding
+SET shards=:shards, draining=:draining
+WHERE outboxkit_sharding.queue = :of;
