@@ -14,11 +14,14 @@ from datetime import timedelta
 
 from outboxkit import logs
 
+GIVE_BACK_SECONDS, CANCEL_AGAIN_SECONDS = 3.0, 1.5
+"""The time that a cancelled service has to give back its work, and after which it is cancelled once more."""
 LEFT_SECONDS = 1.0
-"""The time that the process gives to tasks and threads that handlers left behind, once all else has ended."""
-CANCEL_AGAIN_SECONDS = 5.0
-"""The time that a cancelled service gets to give back its work, before it is cancelled again."""
+"""The time that the process gives to tasks and threads that handlers left behind, once all else has ended. A stop takes
+the shutdown timeout and these two times at most."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_left_until = 0.0
+"""The end of that last time, by the monotonic clock."""
 
 
 def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout: timedelta) -> int:
@@ -26,8 +29,9 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
 
     The first signal sets the service's `stop` event, and the service finishes the work in flight. After
     `shutdown_timeout`, or at a second signal, the rest is cancelled: its transaction is rolled back and its messages
-    are given back. Either way that is a clean stop, with code 0. Call it as the process's last act: later signals,
-    which would spoil the exit code, are ignored.
+    are given back. If that takes longer than a few seconds, as with servers that are silent, their connections just
+    end. Either way that is a clean stop, with code 0. Call it as the process's last act: later signals, which would
+    spoil the exit code, are ignored.
     """
     loop, signals = asyncio.new_event_loop(), _Signals()
     executor = ThreadPoolExecutor(thread_name_prefix="outboxkit")
@@ -50,7 +54,7 @@ def run(service: Callable[[asyncio.Event], Awaitable[int]], *, shutdown_timeout:
 def leave(code: int) -> int:
     """Return the exit code; or end the process with it, if a thread that a handler left behind does not end."""
     own_threads = (threading.main_thread(), threading.current_thread())
-    deadline = time.monotonic() + LEFT_SECONDS
+    deadline = _left_until or time.monotonic() + LEFT_SECONDS
     for thread in threading.enumerate():
         if thread not in own_threads and (not thread.daemon or getattr(thread, "runs_handlers", False)):
             thread.join(max(deadline - time.monotonic(), 0))
@@ -94,13 +98,16 @@ def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int
 
 def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> None:
     """Cancel the tasks and threads that were left behind, and wait for them for a moment."""
+    global _left_until  # noqa: PLW0603 - of the process
+    _left_until = time.monotonic() + LEFT_SECONDS
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
     with suppress(Exception, SystemExit, KeyboardInterrupt):
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks, timeout=LEFT_SECONDS))
-        loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), LEFT_SECONDS))
+        left = _left_until - time.monotonic()
+        loop.run_until_complete(asyncio.wait_for(loop.shutdown_asyncgens(), max(left, 0.1)))
     executor.shutdown(wait=False, cancel_futures=True)
     asyncio.set_event_loop(None)
     loop.close()
@@ -117,11 +124,17 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals
         raise RuntimeError("the service was cancelled: does a handler cancel tasks that it did not start?")
     if main.done():
         return main.result()
-    while not main.done():
+    deadline = time.monotonic() + GIVE_BACK_SECONDS
+    while not main.done() and (left := deadline - time.monotonic()) > 0:
         main.cancel()  # again after a while: before Python 3.12 `asyncio.wait_for` may swallow one
-        await asyncio.wait((main,), timeout=CANCEL_AGAIN_SECONDS)
-    with suppress(asyncio.CancelledError):
-        main.result()
+        await asyncio.wait((main,), timeout=min(CANCEL_AGAIN_SECONDS, left))
+    if main.done():
+        with suppress(asyncio.CancelledError):
+            main.result()
+    else:
+        logs.logger().warning(
+            "what is in hand could not be given back in time, the process ends without that: do the servers answer?"
+        )
     return 0
 
 

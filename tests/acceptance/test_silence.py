@@ -35,3 +35,27 @@ def test_a_consumer_in_the_middle_of_handlers_goes_on_over_other_connections(dep
         customers.assert_away("database", "the connection was silent for")
         customers.wait_for_effects()
         customers.assert_all_handled("database", times=noticed(customers, at_most=4))
+
+
+@pytest.mark.parametrize("worker", ["relay", pytest.param("consumer", marks=pytest.mark.night)])
+def test_a_stop_ends_in_its_time_although_no_server_answers(deployment: Deployment, worker: str):
+    with database_behind_proxy(deployment) as (database, through), deployment.broker_behind_proxy() as (broker, url):
+        settings = {**through, "OUTBOXKIT_BROKER_URL": url, "OUTBOXKIT_SHUTDOWN_TIMEOUT": "1s"}
+        if worker == "relay":
+            deployment.declare_queue()
+            process = deployment.relay(**settings)
+            send(deployment.engine, OrderConfirmed(1, 1))
+            deployment.wait_for_empty_outbox()
+        else:
+            customers = Customers(deployment, **settings)
+            process = customers.consumer
+            with gate_shut(deployment):
+                customers.send()
+                customers.wait_in_the_middle()
+                database.swallow()
+        database.swallow()
+        broker.swallow()
+        send(deployment.engine, OrderConfirmed(2, 1))
+        assert process.stop() == 0
+        database.release()
+        broker.release()

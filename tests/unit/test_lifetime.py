@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from outboxkit import lifetime
+from outboxkit.settings import Settings
+
 BEGINNING = """
 import asyncio, sys
 from datetime import timedelta
@@ -92,6 +95,28 @@ def test_a_cancellation_that_was_swallowed_is_not_the_last_one():
     with running(f"    lifetime.CANCEL_AGAIN_SECONDS = 0.05\n{swallows}{CLEANS_UP}", seconds=0.05) as child:
         child.terminate()
         assert ended(child) == (0, "asked\ngave back\nasked\ngave back\n")
+
+
+def test_a_service_that_cannot_give_back_ends_all_the_same():
+    hangs = """
+    lifetime.GIVE_BACK_SECONDS = 0.1
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+"""
+    with running(hangs, seconds=0.05) as child:
+        child.terminate()
+        code, out = ended(child)
+    assert code == 0
+    assert "what is in hand could not be given back in time" in out
+
+
+def test_a_stop_ends_before_supervisors_kill():
+    allowed = 30  # seconds, in the units, the Compose file and the manifests
+    assert Settings.model_fields["shutdown_timeout"].default.total_seconds() == 25
+    assert allowed > 25 + lifetime.GIVE_BACK_SECONDS + lifetime.LEFT_SECONDS
 
 
 @pytest.mark.parametrize(
