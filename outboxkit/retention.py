@@ -163,6 +163,7 @@ class Retention:
         self._log.info("retention started", database=urls.shown(self._engine.url))
         tables, ends = TableGauges(self._engine), list[metrics.Reading]()
         await outage.ride_out(tables.open, stop)
+        _measure(Pruned())
         with tables.observed(), metrics.observed({catalogue.RETENTION_LAST_RUN: lambda: ends[-1:]}):
             while not stop.is_set():
                 done = await outage.ride_out(self.prune, stop)

@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from outboxkit.telemetry import metrics
-from outboxkit.telemetry.catalogue import ATTRIBUTES, METRICS, Metric
+from outboxkit.telemetry.catalogue import ATTRIBUTES, METRICS, Kind, Metric
 
 KNOWN = {metric.name: metric for metric in METRICS}
 
@@ -41,10 +41,15 @@ class Measured:
                     assert 0 <= point.min <= point.max <= time.perf_counter() - self._began, name
         return found
 
-    def of(self, metric: Metric, *names: str) -> dict[Any, float]:
-        """Values of a metric, of a histogram its counts, by the values of these attributes: one or several."""
+    def of(self, metric: Metric, *names: str, begun: bool = False) -> dict[Any, float]:
+        """Values of a metric, of a histogram its counts, by the values of these attributes: one or several.
+
+        A counter that has counted nothing is left out, unless `begun`.
+        """
         found: dict[Any, float] = {}
         for point in self.points().get(metric.name, []):
+            if metric.kind is Kind.COUNTER and not point.value and not begun:
+                continue
             values = tuple(point.attributes.get(name, "") for name in names)
             key = values if len(values) > 1 else "".join(map(str, values))
             found[key] = found.get(key, 0) + (point.count if hasattr(point, "count") else point.value)

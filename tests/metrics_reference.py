@@ -12,8 +12,10 @@ on](../how-to/measure-with-metrics.md). The first name is OpenTelemetry's, the s
 with `messaging.` follow [OpenTelemetry's conventions for
 messaging](https://opentelemetry.io/docs/specs/semconv/messaging/messaging-metrics/).
 
-A counter has a series for a set of attributes once it was counted. A gauge has none if there is nothing to read, such
-as an age if nothing waits.
+Counters begin at 0 when their process starts, for all attributes that are known by then. These are destinations,
+queues, handlers with their types, outcomes and reasons. A message type that a relay meets begins at 0 then. A gauge has
+no series if there is nothing to read, such as the age of a pause if nothing is paused. A histogram has none before its
+first value.
 """
 ATTRIBUTES_HEAD = """
 ## Attributes

@@ -211,6 +211,7 @@ class Consumer:
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
         with metrics.observed(self._measurements.gauges(self._outage, self._clock_outage)):
+            self._measurements.begin()
             return await self._prepared(stop, wait=wait)
 
     async def _prepared(self, stop: asyncio.Event, *, wait: bool) -> int:

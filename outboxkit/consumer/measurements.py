@@ -43,7 +43,8 @@ class ConsumerMeasurements:
 
     def __init__(self, subscriber: Subscriber, handlers: Sequence[Handler], *, queue: str) -> None:
         self.in_flight, self.runs = 0, HandlerRuns(handlers)
-        self._queue = {"queue": queue}
+        self._queue, self._handlers = {"queue": queue}, tuple(handlers)
+        self._delays: Sequence[timedelta] = getattr(subscriber, "delays", ())
         self._types = metrics.BoundedNames((type_ for each in handlers for type_ in each.message_types), most=0)
         self._errors = metrics.BoundedNames(most=MOST_ERRORS)
         self._process = {
@@ -64,6 +65,18 @@ class ConsumerMeasurements:
                 (age, self._queue | {"handler": name}) for name, age in self.runs.longest().items()
             ],
         }
+
+    def begin(self) -> None:
+        """Have the counters of this consumer begin at 0. Every type that it has no handler for is `other`."""
+        metrics.begin_at_zero(catalogue.CONSUMED, self._process)
+        metrics.begin_at_zero(catalogue.RETRIES, *(self._queue | {"step": _step(delay)} for delay in self._delays))
+        for metric in (catalogue.RECONNECTS, catalogue.ISOLATED):
+            metrics.begin_at_zero(metric, self._queue)
+        pairs = {(each.name, type_) for each in self._handlers for type_ in each.message_types}
+        for name, type_ in sorted(pairs | {("", catalogue.OTHER)} | {("", type_) for _, type_ in pairs}):
+            outcomes = Outcome if name else (Outcome.RETRIED, Outcome.DEAD, Outcome.STALE)
+            for outcome in outcomes:
+                self._count(type_, name, outcome, 0)
 
     def started(self, deliveries: int) -> None:
         """Record deliveries that are about to be handled together."""
@@ -128,11 +141,15 @@ class ConsumerMeasurements:
 
     def retried(self, delay: timedelta) -> None:
         """Record a delivery that waits for another attempt."""
-        metrics.measure(catalogue.RETRIES, 1, self._queue | {"step": f"{delay.total_seconds():g}s"})
+        metrics.measure(catalogue.RETRIES, 1, self._queue | {"step": _step(delay)})
 
     def _count(self, type_: str, handler: str, outcome: Outcome, count: int) -> None:
         attributes = {"type": self._types(type_), "handler": handler, "outcome": str(outcome)}
         metrics.measure(catalogue.DELIVERIES, count, self._queue | attributes)
+
+
+def _step(delay: timedelta) -> str:
+    return f"{delay.total_seconds():g}s"
 
 
 def _class_of(error: BaseException) -> str:

@@ -11,6 +11,8 @@ from outboxkit.relay.decisions import Reason, Settlement
 from outboxkit.relay.order import ClaimedRow
 from outboxkit.telemetry import catalogue, metrics
 
+OUTCOMES = ("published", "unroutable", "rejected", "postponed", "discarded", "dead")
+"""The outcomes of a message at the relay, each time that it is tried."""
 SAMPLE = 16
 """The maximum number of messages of a batch whose lag is recorded: one costs a twentieth of a message's time."""
 
@@ -25,12 +27,29 @@ class RelayMeasurements:
 
     def __init__(self, publisher: Publisher, destination: str) -> None:
         self._destination = destination
-        self._types = metrics.BoundedNames()
+        self._types, self._begun = metrics.BoundedNames(), set[str]()
         self._attributes = {
             catalogue.SYSTEM: system_of(publisher),
             catalogue.PLACE: str(getattr(publisher, "exchange", destination)),
             catalogue.OPERATION: "publish",
         }
+
+    def begin(self) -> None:
+        """Have the counters of this relay begin at 0; those of a type begin when it is first seen."""
+        errors = (Verdict.UNROUTABLE, Verdict.REJECTED, Verdict.POSTPONED, Verdict.UNKNOWN)
+        sent = [self._attributes | {catalogue.ERROR: str(error)} for error in errors]
+        metrics.begin_at_zero(catalogue.SENT, self._attributes, *sent)
+        metrics.begin_at_zero(catalogue.RELAY_DEAD, *({"reason": str(reason)} for reason in Reason))
+        metrics.begin_at_zero(catalogue.RELAY_BLOCKED_TURNS)
+        self._begin_type(catalogue.OTHER)
+
+    def _begin_type(self, type_: str) -> None:
+        if type_ not in self._begun:
+            self._begun.add(type_)
+            metrics.begin_at_zero(catalogue.RELAY_MESSAGES, *(self._fate(type_, outcome) for outcome in OUTCOMES))
+
+    def _fate(self, type_: str, outcome: str) -> dict[str, str]:
+        return {"type": type_, "destination": self._destination, "outcome": outcome}
 
     @contextmanager
     def publishing(self, rows: Sequence[ClaimedRow]) -> Iterator[None]:
@@ -77,8 +96,8 @@ class RelayMeasurements:
         for outcome, type_, count in _fates(rows, settlement):
             counts[outcome, self._types(type_)] += count
         for (outcome, type_), count in counts.items():
-            attributes = {"type": type_, "destination": self._destination, "outcome": outcome}
-            metrics.measure(catalogue.RELAY_MESSAGES, count, attributes)
+            self._begin_type(type_)
+            metrics.measure(catalogue.RELAY_MESSAGES, count, self._fate(type_, outcome))
         for reason, count in Counter(str(dead.reason) for dead in settlement.dead).items():
             metrics.measure(catalogue.RELAY_DEAD, count, {"reason": reason})
 

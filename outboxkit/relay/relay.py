@@ -97,6 +97,7 @@ class Relay:
         self._watch, self._errors = PauseWatch(self.engine, RELAY, self.destination), 0
         self._outage, self._turned = Outage("relay", passing=TRANSIENT), 0.0
         self._done, self._limited_log = Drained(), LimitedLog("relay")
+        self._measurements = RelayMeasurements(self.publisher, self.destination)
         self._pipeline = Pipeline(
             Claimer(self.engine, self.batch_size, destination=self.destination, hold=self.hold),
             self.publisher,
@@ -104,7 +105,7 @@ class Relay:
             policy=self.policy,
             on_settled=self._settled,
             clock=self.clock,
-            measurements=RelayMeasurements(self.publisher, self.destination),
+            measurements=self._measurements,
         )
         self._last_progress = 0.0
 
@@ -116,6 +117,7 @@ class Relay:
         """
         outage = self._outage
         with metrics.observed(self._gauges(outage)):
+            self._measurements.begin()
             await self._run(outage, stop)
         await self.publisher.close()
         self._log.info("relay stopped")
@@ -141,11 +143,13 @@ class Relay:
 
     def _gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
         """The gauges of a relay that runs. They are read in another thread, and also while the relay hangs."""
-        servers = ("broker", "database")
+        servers, ours = ("broker", "database"), {"destination": self.destination}
         return {
-            catalogue.RELAY_CONNECTED: lambda: [(int(not outage.is_away(each)), {"server": each}) for each in servers],
+            catalogue.RELAY_CONNECTED: lambda: [
+                (int(not outage.is_away(each)), ours | {"server": each}) for each in servers
+            ],
             catalogue.RELAY_LAST_PROGRESS: lambda: (
-                [(max(self._last_progress, self._watch.rested_at), {})]
+                [(max(self._last_progress, self._watch.rested_at), ours)]
                 if self._last_progress or self._watch.rested_at
                 else []
             ),

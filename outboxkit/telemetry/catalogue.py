@@ -35,6 +35,7 @@ class Metric:
         description: its meaning.
         attributes: the names of its attributes; `ATTRIBUTES` has their values.
         bounds: of a histogram's buckets.
+        known: the values of the one attribute of a counter that are known beforehand; each begins at 0.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Metric:
     description: str
     attributes: tuple[str, ...] = ()
     bounds: tuple[float, ...] = ()
+    known: tuple[str, ...] = ()
 
     @property
     def prometheus_name(self) -> str:
@@ -51,8 +53,8 @@ class Metric:
         return self.name.replace(".", "_") + unit + ("_total" if self.kind is Kind.COUNTER else "")
 
 
-def _counter(name: str, unit: str, description: str, *attributes: str) -> Metric:
-    return Metric(name, Kind.COUNTER, unit, description, attributes)
+def _counter(name: str, unit: str, description: str, *attributes: str, known: tuple[str, ...] = ()) -> Metric:
+    return Metric(name, Kind.COUNTER, unit, description, attributes, known=known)
 
 
 def _gauge(name: str, unit: str, description: str, *attributes: str) -> Metric:
@@ -107,12 +109,17 @@ RELAY_BLOCKED_TURNS = _counter(
     "Turns of the relay in which every due message had to wait for another relay, because of its key.",
 )
 RELAY_CONNECTED = _gauge(
-    "outboxkit.relay.connected", "1", "Whether the relay reaches this server: 1, or 0 in an outage.", "server"
+    "outboxkit.relay.connected",
+    "1",
+    "Whether the relay reaches this server: 1, or 0 in an outage.",
+    "destination",
+    "server",
 )
 RELAY_LAST_PROGRESS = _gauge(
     "outboxkit.relay.last_progress",
     "s",
     "Unix time at which the relay last ended a turn, also one without messages, or looked whether its pause is over.",
+    "destination",
 )
 FLOOR_GAP = _gauge(
     "outboxkit.outbox.floor_gap",
@@ -131,7 +138,7 @@ OUTBOX_MESSAGES = _gauge(
 OLDEST_AGE = _gauge(
     "outboxkit.outbox.oldest_age",
     "s",
-    "Age of the oldest message that could be published now. No series if none could.",
+    "Age of the oldest message that could be published now; 0 if none could.",
     "destination",
 )
 PARKED_KEYS = _gauge(
@@ -157,7 +164,7 @@ PAUSE_AGE = _gauge(
 OLDEST_TRANSACTION_AGE = _gauge(
     "outboxkit.database.oldest_transaction_age",
     "s",
-    "Age of the transaction that holds back vacuum and the floor for longest. PostgreSQL only.",
+    "Age of the transaction that holds back vacuum and the floor for longest; 0 if none does. PostgreSQL only.",
 )
 DEAD_ROWS = _gauge(
     "outboxkit.database.dead_rows", "{row}", "Deleted rows of the outbox that vacuum has not removed. PostgreSQL only."
@@ -242,13 +249,25 @@ RETENTION_PARTITIONS = _counter(
 RETENTION_LAST_RUN = _gauge(
     "outboxkit.retention.last_run", "s", "Unix time at which this process last ended a round of retention."
 )
-HTTP_REQUESTS = _counter("outboxkit.http.requests", "{request}", "Requests with an idempotency key.", "outcome")
+HTTP_REQUESTS = _counter(
+    "outboxkit.http.requests",
+    "{request}",
+    "Requests with an idempotency key.",
+    "outcome",
+    known=("fresh", "replayed", "in progress", "mismatch", "refused"),
+)
 LEASES_TAKEN_OVER = _counter(
     "outboxkit.http.leases_taken_over",
     "{lease}",
     "Requests in steps that were taken over from a run whose lease had ended.",
 )
-EFFECTS = _counter("outboxkit.effects", "{effect}", "Calls of `effects.once`, by decision.", "decision")
+EFFECTS = _counter(
+    "outboxkit.effects",
+    "{effect}",
+    "Calls of `effects.once`, by decision.",
+    "decision",
+    known=("made", "remembered", "skipped", "repeated", "busy", "failed"),
+)
 
 CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
     "The relay": (
@@ -268,6 +287,15 @@ CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
 }
 """All metrics, by the process that has them. Those of the tables are in each process."""
 METRICS = tuple(metric for group in CATALOGUE.values() for metric in group)
+
+DEAD_REASONS: Mapping[str, tuple[str, ...]] = {
+    "outbox": ("unroutable", "rejected", "expired"),
+    "inbox": (
+        *("failed", "rejected", "undecodable", "newer version", "no handler", "crash", "stale", "malformed"),
+        "dropped",
+    ),
+}
+"""The reasons of dead letters, by side."""
 
 OTHER = "other"
 """The value for names beyond the bound of an attribute, and for types that a consumer has no handler for."""

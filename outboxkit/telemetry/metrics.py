@@ -52,6 +52,8 @@ class Instruments:
         with _lock:
             if metric.kind is Kind.COUNTER:
                 method: Callable[..., None] = self._meter.create_counter(*texts).add
+                for value in metric.known:
+                    method(0, {metric.attributes[0]: value})
             else:
                 bounds = list(metric.bounds)
                 method = self._meter.create_histogram(*texts, explicit_bucket_boundaries_advisory=bounds).record
@@ -79,6 +81,15 @@ def measure(metric: Metric, value: float, attributes: Mapping[str, str] = NONE) 
     if instruments is not None:
         with suppress(Exception):  # of a provider that is not ours: no message waits for a figure
             instruments.recorder(metric)(value, attributes)
+
+
+def begin_at_zero(metric: Metric, *attributes: Mapping[str, str]) -> None:
+    """Have a counter begin at 0 for each of these sets of attributes.
+
+    A series that is born at its first value has not risen: Prometheus' `rate` and `increase` miss that value.
+    """
+    for each in attributes or (NONE,):
+        measure(metric, 0, each)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import engines
 from outboxkit.errors import ConfigurationError
+from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.sqlstates import sqlstate_of
 from outboxkit.statements import activity, operations, partitions, status
 from outboxkit.statements.dialects import SNAPSHOT, is_server
@@ -106,7 +107,7 @@ def _statement(make: Callable[[], Executable]) -> Executable:
 def _outbox(connection: Connection, now: datetime) -> Readings:
     names = connection.execute(_statement(status.destinations), {"limit": 1, "most": MOST_DESTINATIONS}).scalars().all()
     counts, ages = list[Reading](), list[Reading]()
-    for name in names[:MOST_DESTINATIONS]:
+    for name in dict.fromkeys((DEFAULT_DESTINATION, *names[:MOST_DESTINATIONS])):
         ours = LIMIT | {"destination": name}
         ready, oldest_ready = connection.execute(_statement(status.ready), ours).one()
         waiting, next_due = connection.execute(_statement(status.count_waiting), ours).one()
@@ -114,14 +115,15 @@ def _outbox(connection: Connection, now: datetime) -> Readings:
         states = {"ready": ready, "waiting": waiting, "parked": parked}
         counts += [(count, {"destination": name, "state": state}) for state, count in states.items()]
         since = [moment for moment in (oldest_ready, next_due) if moment is not None and moment <= now]
-        if since:
-            ages.append(((now - min(since)).total_seconds(), {"destination": name}))
+        ages.append(((now - min(since, default=now)).total_seconds(), {"destination": name}))
     return {catalogue.OUTBOX_MESSAGES: counts, catalogue.OLDEST_AGE: ages}
 
 
 def _dead_letters(connection: Connection, _: datetime) -> Readings:
-    rows = connection.execute(_statement(status.dead_open), LIMIT).all()
-    return {catalogue.DEAD_OPEN: [(row.rows, {"side": row.side, "reason": row.reason}) for row in rows]}
+    counts = {(side, reason): 0 for side, reasons in catalogue.DEAD_REASONS.items() for reason in reasons}
+    counts |= {(row.side, row.reason): row.rows for row in connection.execute(_statement(status.dead_open), LIMIT)}
+    readings: list[Reading] = [(count, {"side": side, "reason": reason}) for (side, reason), count in counts.items()]
+    return {catalogue.DEAD_OPEN: readings}
 
 
 def _parked_keys(connection: Connection, _: datetime) -> Readings:
@@ -140,7 +142,7 @@ def _pauses(connection: Connection, now: datetime) -> Readings:
 
 def _database(connection: Connection, now: datetime) -> Readings:
     oldest = connection.execute(_statement(activity.oldest_transaction)).first()
-    since = oldest.since if oldest is not None else None
+    since = oldest.since if oldest is not None else now
     vacuum = connection.execute(_statement(activity.vacuum)).first()
     return {
         catalogue.OLDEST_TRANSACTION_AGE: [((now - since).total_seconds(), NONE)] if since is not None else [],

@@ -29,8 +29,8 @@ from tests.polling import eventually_async
 
 HOUR = timedelta(hours=1)
 POLICY = RelayPolicy(max_attempts=1)
-IN_UNIT_TESTS = {catalogue.ISOLATED, catalogue.RECONNECTS, catalogue.LEASES_TAKEN_OVER}
-"""Counted in tests/unit/telemetry/test_recorded.py: they need a connection that is lost, or a lease."""
+IN_UNIT_TESTS = {catalogue.LEASES_TAKEN_OVER}
+"""Counted in tests/unit/telemetry/test_recorded.py: it needs a lease."""
 PARKED = """
     INSERT INTO outboxkit_dead_letter (side, type, key, payload, headers, content_type, reason, attempts, parked)
     VALUES ('outbox', 'T', 'parked', '', '{}', 'x', 'rejected', 10, true)

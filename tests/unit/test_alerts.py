@@ -53,9 +53,9 @@ def series() -> dict[str, tuple[str, ...]]:
 def test_a_query_asks_for_metrics_and_labels_that_there_are(query: str):
     known = series()
     names = set(NAME.findall(query))
-    assert names or "process_" in query
+    assert names or "process_" in query or query.startswith("up{")
     assert names <= known.keys()
-    labels = {label for name in names for label in known[name]} | {"le", "job", "instance", "pod"}
+    labels = {label for name in names for label in known[name]} | {"le", "job", "instance", "pod", "service"}
     grouped = re.findall(r"\b(?:by|without|ignoring) \(([^)]*)\)", query)
     matched = re.findall(r"[{,](\w+)(?:=|!=|=~)", query)
     asked = {label.strip() for group in grouped for label in group.split(",")} | set(matched)
@@ -88,8 +88,10 @@ def test_each_alert_is_tested_where_it_fires_and_where_it_does_not():
 
 def test_the_dashboard_is_of_one_data_source_and_each_panel_has_a_place():
     document = json.loads(DASHBOARD.read_text())
-    (variable,) = document["templating"]["list"]
-    assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
+    source, service = document["templating"]["list"]
+    assert (source["type"], source["query"]) == ("datasource", "prometheus")
+    assert service["query"] == "label_values(outboxkit_relay_connected, service)"
+    assert all('service=~"$service"' in target["expr"] for panel in panels() for target in panel["targets"])
     sources = [panel["datasource"] for panel in panels()]
     assert {json.dumps(source) for source in sources} == {'{"type": "prometheus", "uid": "${datasource}"}'}
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels()]
@@ -104,6 +106,7 @@ def test_workers_of_the_compose_file_are_scraped_where_they_listen():
     for target in static["targets"]:
         name, _, port = target.partition(":")
         assert services[name]["environment"]["OUTBOXKIT_ADMIN_PORT"] == f"0.0.0.0:{port}"
+    assert static["labels"] == {"service": "shop"}, "by which alerts and dashboard tell services apart"
     assert config["rule_files"] == ["outboxkit.rules.yml"]
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from outboxkit.telemetry.catalogue import ATTRIBUTES, METRICS, Kind, Metric
+from outboxkit.telemetry.catalogue import ATTRIBUTES, DEAD_REASONS, METRICS, Kind, Metric
 from tests.metrics_reference import PAGE, page
 
 UNITS = re.compile(r"s|1|\{[a-z]+\}")
@@ -32,3 +32,9 @@ def test_a_metric_is_whole(metric: Metric):
 
 def test_every_attribute_belongs_to_a_metric():
     assert {name for metric in METRICS for name in metric.attributes} == ATTRIBUTES.keys()
+
+
+def test_the_reasons_of_dead_letters_are_those_that_the_page_explains():
+    page_ = (PAGE.parents[1] / "how-to" / "handle-dead-letters.md").read_text()
+    explained = set(re.findall(r"^\| (outbox|inbox), `([a-z ]+)`", page_, re.MULTILINE))
+    assert explained == {(side, reason) for side, reasons in DEAD_REASONS.items() for reason in reasons}

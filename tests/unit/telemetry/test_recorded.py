@@ -91,6 +91,54 @@ async def test_a_publish_that_fails_is_recorded_with_its_error(relaying: Relayin
     assert measured.of(catalogue.RELAY_CONNECTED) == {}
 
 
+async def test_an_idle_relay_has_all_its_counters(relaying: Relaying, measured: Measured):
+    running = asyncio.create_task(relaying.relay().run(relaying.stop))
+
+    async def counters() -> dict[Any, float]:
+        return measured.of(catalogue.RELAY_BLOCKED_TURNS, begun=True)
+
+    assert await eventually_async(counters) == {"": 0}
+    outcomes = {"published", "unroutable", "rejected", "postponed", "discarded", "dead"}
+    messages = measured.of(catalogue.RELAY_MESSAGES, "destination", "type", "outcome", begun=True)
+    assert messages == dict.fromkeys((("default", "other", outcome) for outcome in outcomes), 0)
+    errors = ("", "unroutable", "rejected", "postponed", "unknown")
+    assert measured.of(catalogue.SENT, catalogue.ERROR, begun=True) == dict.fromkeys(errors, 0)
+    reasons = dict.fromkeys(catalogue.DEAD_REASONS["outbox"], 0)
+    assert measured.of(catalogue.RELAY_DEAD, "reason", begun=True) == reasons
+    relaying.stop.set()
+    await running
+
+
+async def test_a_type_begins_with_all_outcomes_when_it_is_first_seen(relaying: Relaying, measured: Measured):
+    relaying.add("a")
+    await relaying.drain(batch_size=100)
+    outcomes = measured.of(catalogue.RELAY_MESSAGES, "type", "outcome", begun=True)
+    assert (outcomes["OrderConfirmed", "published"], outcomes["OrderConfirmed", "unroutable"]) == (1, 0)
+
+
+async def test_an_idle_consumer_has_all_its_counters(consuming: Consuming, measured: Measured):
+    @inbox_handler("Works")
+    async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+    await consuming.drain(works)
+    refused = ("retried", "dead", "stale")
+    assert measured.of(catalogue.DELIVERIES, "handler", "type", "outcome", begun=True) == dict.fromkeys(
+        [
+            *(("Works", "OrderConfirmed", outcome) for outcome in ("processed", "duplicate", *refused)),
+            *(("", type_, outcome) for type_ in ("OrderConfirmed", "other") for outcome in refused),
+        ],
+        0,
+    )
+    for metric in (catalogue.CONSUMED, catalogue.RETRIES, catalogue.RECONNECTS, catalogue.ISOLATED):
+        assert set(measured.of(metric, begun=True).values()) == {0}
+
+
+def test_known_outcomes_of_the_application_begin_with_its_first_request(measured: Measured):
+    protocol.count(Mismatch())
+    outcomes = measured.of(catalogue.HTTP_REQUESTS, "outcome", begun=True)
+    assert outcomes == {"fresh": 0, "replayed": 0, "in progress": 0, "mismatch": 1, "refused": 0}
+
+
 def order(number: int) -> Any:
     return message(id=f"m-{number}", payload=b'{"order_id":%d,"total":"1"}' % number)
 
@@ -175,8 +223,8 @@ async def test_retention_records_rows_and_its_last_round(async_engine: AsyncEngi
     stop.set()
     await running
     names = {"inbox", "attempt", "dead_letter", "idempotency", "effect", "published"}
-    assert measured.of(catalogue.RETENTION_ROWS, "table").keys() == names
-    assert measured.of(catalogue.RETENTION_PARTITIONS, "table") == {"inbox": 0, "published": 0}
+    assert measured.of(catalogue.RETENTION_ROWS, "table", begun=True).keys() == names
+    assert measured.of(catalogue.RETENTION_PARTITIONS, "table", begun=True) == {"inbox": 0, "published": 0}
 
 
 def test_requests_are_recorded_by_outcome(measured: Measured):
