@@ -82,7 +82,7 @@ class Periods:
     """The minimum time for which each kind of row is kept.
 
     Attributes:
-        inbox: inbox rows, and effects since their start.
+        inbox: inbox rows, and effects since their last use.
         skew: how far clocks may differ: inbox rows and effects are kept so much longer.
         published: kept published messages; None leaves them alone.
         dead: dead letters that park no key; None keeps them for ever.
@@ -149,6 +149,7 @@ class Retention:
             now = self._clock() if self._clock is not None else await partitions.clock(connection)
         async with self._alone() as done.alone:
             if done.alone:
+                await self._prune_effects(done, now, show)
                 await self._prune_inbox(done, now, show)
                 await self._prune_dead(done, now, show)
                 await self._prune_handlers(now)
@@ -227,13 +228,17 @@ class Retention:
             await connection.execute(statements.activity.prune_handlers(before))
 
     async def _prune_requests(self, done: Pruned, now: datetime, show: Show) -> None:
-        """Delete answered HTTP requests, and the effects that outlived the inbox's retention."""
+        """Delete answered HTTP requests."""
         dialect = self._engine.dialect.name
         async for deleted in self._in_batches(
             lambda limit: statements.published.prune_idempotency(dialect, now, limit)
         ):
             done.idempotency += deleted
             show(done)
+
+    async def _prune_effects(self, done: Pruned, now: datetime, show: Show) -> None:
+        """Delete the effects that outlived the inbox's retention, while the inbox still tells what was handled."""
+        dialect = self._engine.dialect.name
         before = window.forget_before(now, retention=self._periods.inbox, skew=self._periods.skew)
         async for deleted in self._in_batches(lambda limit: statements.published.prune_effects(dialect, before, limit)):
             done.effects += deleted

@@ -36,7 +36,8 @@ NEEDED: dict[str, dict[str, str]] = {
         "attempt": "SELECT, DELETE",
         "handler": "SELECT, DELETE",
         "idempotency": "DELETE, SELECT (ctid, expires_at, locked_until), UPDATE (locked_until)",
-        "effect": "DELETE, SELECT (ctid, key, state, started_at, locked_until), UPDATE (locked_until)",
+        "effect": "DELETE, UPDATE (locked_until), "
+        "SELECT (ctid, key, state, started_at, locked_until, used_at, handler, message_id)",
         "schema_version": "SELECT",
     },
     "replay dead letters": {

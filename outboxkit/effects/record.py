@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Connection, CursorResult, Update
 from sqlalchemy.orm import Session
 
-from outboxkit import ids, statements, tables
+from outboxkit import ids, statements, tables, window
 from outboxkit.errors import ConfigurationError, InProgressElsewhere, LeaseLost, Retry
 from outboxkit.message import Handling, current_handling
 from outboxkit.statements.dialects import has_one_writer
@@ -111,6 +111,7 @@ class EffectRun:
         within: the message and handler that it belongs to, if any.
         on_unknown, lease, certain: the arguments of `once`, the last with `CERTAIN`.
         token: of this run alone.
+        message_time: the time of its message, if that has one.
     """
 
     key: str
@@ -120,6 +121,14 @@ class EffectRun:
     lease: timedelta
     certain: Errors
     token: str
+    message_time: datetime | None = None
+
+    @property
+    def untimed(self) -> tuple[str, str] | tuple[None, None]:
+        """Handler and id of its message, if that has no time: the effect is kept until it was handled."""
+        if self.within is None or self.within.handler is None or self.message_time is not None:
+            return None, None
+        return self.within.handler, self.within.message.id
 
 
 def new_run(key: str | None, on_unknown: OnUnknown, lease: timedelta, certain: Errors) -> EffectRun:
@@ -139,7 +148,8 @@ def new_run(key: str | None, on_unknown: OnUnknown, lease: timedelta, certain: E
         raise ConfigurationError(f"effects.once: certain is {certain!r}; a tuple of Exception's subclasses is accepted")
     within = current_handling()
     known_by = _default_key(within) if key is None else _checked(key)
-    return EffectRun(known_by, key is None, within, on_unknown, lease, (*CERTAIN, *certain), ids.new())
+    moment = window.message_time(within.message.id, within.message.created_at) if within is not None else None
+    return EffectRun(known_by, key is None, within, on_unknown, lease, (*CERTAIN, *certain), ids.new(), moment)
 
 
 def dialect_of(session: Session, within: Handling | None) -> str:
@@ -220,11 +230,19 @@ def begin_effect(session: Session, run: EffectRun) -> Begun:
         ConfigurationError: the session is of no use here.
     """
     dialect = dialect_of(session, run.within)
-    ours = {"token": run.token, "lease": run.lease}
+    handler, message_id = run.untimed
+    ours = {
+        "token": run.token,
+        "lease": run.lease,
+        "made": run.message_time,
+        "handler": handler,
+        "message_id": message_id,
+    }
+    use = {"at_key": run.key, "made": run.message_time, "by_handler": handler, "by_message_id": message_id}
     for _ in range(ROUNDS):
         if session.execute(statements.effects.intend(dialect), {"key": run.key, **ours}).first() is not None:
             return Begun()
-        was = session.execute(statements.effects.find(dialect), {"at_key": run.key}).first()
+        was = session.execute(statements.effects.use_effect(dialect), use).first()
         if was is None:  # its call failed meanwhile
             continue
         row = EffectRow(*was)

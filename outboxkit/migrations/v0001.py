@@ -217,8 +217,13 @@ def _create_effect(op: Any) -> None:
         sa.Column("started_at", _TIME, nullable=False),
         sa.Column("finished_at", _TIME),
         sa.Column("locked_until", _TIME, nullable=False, comment="until then a start without an end is a running one"),
+        sa.Column(
+            "used_at", _TIME, nullable=False, comment="its last run, or the time of its message if that is later"
+        ),
+        sa.Column("handler", sa.String(255)),
+        sa.Column("message_id", sa.String(255), comment="of a message without a time: kept until it was handled"),
     )
-    op.create_index("outboxkit_effect_started", "outboxkit_effect", ["started_at"])
+    op.create_index("outboxkit_effect_used", "outboxkit_effect", ["used_at"])
     _index(op, "effect_open", ["locked_until"], where=sa.text("state = 'started'"))
 
 

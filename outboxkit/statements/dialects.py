@@ -95,6 +95,13 @@ def latest_time(dialect: str, moment: ColumnElement[Any]) -> ColumnElement[Any]:
     return func.max(now, func.coalesce(moment, now)) if has_one_writer(dialect) else func.greatest(now, moment)
 
 
+def latest_of(dialect: str, first: ColumnElement[Any], *others: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The latest of some moments; null stands for none, but not as the first."""
+    if has_one_writer(dialect):
+        return func.max(first, *(func.coalesce(other, first) for other in others))
+    return func.greatest(first, *others)
+
+
 def _time(dialect: str, now: ColumnElement[Any], later: ColumnElement[Any] | None) -> ColumnElement[Any]:
     if has_one_writer(dialect):
         return _text_of_time() if later is None else _text_of_time(later)

@@ -60,8 +60,11 @@ def oldest_request() -> Select[Any]:
 
 
 def oldest_effect() -> Select[Any]:
-    """When the oldest effect was started. Index: outboxkit_effect_started. Locks: none."""
-    return select(func.min(effect.c.started_at))
+    """When the oldest effect was last used, of those that need no handled message. Index: outboxkit_effect_used.
+
+    Locks: none.
+    """
+    return select(func.min(effect.c.used_at)).where(effect.c.message_id.is_(None))
 
 
 def first_dead_letter() -> Select[Any]:

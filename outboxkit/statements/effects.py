@@ -10,24 +10,24 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Delete,
-    Select,
     Update,
     and_,
     bindparam,
     delete,
+    func,
     literal_column,
-    select,
     type_coerce,
     update,
 )
-from sqlalchemy.sql.dml import ReturningInsert
+from sqlalchemy.sql.dml import ReturningInsert, ReturningUpdate
 
-from outboxkit.statements.dialects import clock_time, insert_into, interval
+from outboxkit.statements.dialects import clock_time, insert_into, interval, latest_of
 from outboxkit.tables import UtcDateTime, effect
 
 _STARTED: ColumnElement[str] = literal_column("'started'")
 _IS_STARTED = effect.c.state == _STARTED
 _THIS = effect.c.key == bindparam("at_key", type_=effect.c.key.type)
+_MADE = bindparam("made", type_=UtcDateTime)
 _MINE = and_(_THIS, effect.c.token == bindparam("at_token", type_=effect.c.token.type), _IS_STARTED)
 
 
@@ -35,8 +35,9 @@ _MINE = and_(_THIS, effect.c.token == bindparam("at_token", type_=effect.c.token
 def intend(dialect: str) -> ReturningInsert[str]:
     """Record that the call is about to be made; returns the key if it is new, otherwise no row.
 
-    Parameters: key, token, lease (how long the call may take). Index: the primary key. Locks: if an open transaction
-    has inserted the same key, this one waits for its end.
+    Parameters: key, token, lease (how long the call may take). Also made, the time of its message; or handler and
+    message_id, if that has no time. Index: the primary key. Locks: if an open transaction has inserted the same
+    key, this one waits for its end.
     """
     row = {
         "key": bindparam("key"),
@@ -44,6 +45,9 @@ def intend(dialect: str) -> ReturningInsert[str]:
         "token": bindparam("token"),
         "started_at": clock_time(dialect),
         "locked_until": clock_time(dialect, interval("lease")),
+        "used_at": latest_of(dialect, clock_time(dialect), _MADE),
+        "handler": bindparam("handler"),
+        "message_id": bindparam("message_id"),
     }
     statement: ReturningInsert[str] = (
         insert_into(dialect, effect)
@@ -55,10 +59,20 @@ def intend(dialect: str) -> ReturningInsert[str]:
 
 
 @cache
-def find(dialect: str) -> Select[Any]:
-    """The state of an effect, and the time. Parameters: at_key. Index: the primary key. Locks: none."""
+def use_effect(dialect: str) -> ReturningUpdate[Any]:
+    """Note that a run asks for an effect; returns its state, and the time.
+
+    Parameters: at_key; made, by_handler and by_message_id as of `intend`. Index: the primary key. Locks: the row.
+    """
+    used = {
+        "used_at": latest_of(dialect, effect.c.used_at, clock_time(dialect), _MADE),
+        "handler": func.coalesce(effect.c.handler, bindparam("by_handler", type_=effect.c.handler.type)),
+        "message_id": func.coalesce(effect.c.message_id, bindparam("by_message_id", type_=effect.c.message_id.type)),
+    }
     columns = (effect.c.state, effect.c.token, effect.c.result, effect.c.started_at, effect.c.locked_until)
-    return select(*columns, type_coerce(clock_time(dialect), UtcDateTime).label("now")).where(_THIS)
+    now = type_coerce(clock_time(dialect), UtcDateTime).label("now")
+    statement: ReturningUpdate[Any] = update(effect).where(_THIS).values(used).returning(*columns, now)
+    return statement
 
 
 @cache

@@ -1,6 +1,6 @@
 """Retention: the lock of the one pruner, deletes of old rows, and reads of kept messages."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
@@ -76,14 +76,25 @@ def prune_idempotency(dialect: str, now: datetime, limit: int) -> Delete:
     return _first(dialect, expires_at, expires_at < now, or_(locked_until.is_(None), locked_until < now), limit=limit)
 
 
-def prune_effects(dialect: str, before: datetime, limit: int) -> Delete:
-    """Delete at most `limit` effects that were started before this time, and whose lease was over then.
+LONGEST_START = timedelta(hours=1)
+"""The longest time from the start of a handler to its effect. The inbox row is so much older, and is pruned earlier."""
 
-    Index: outboxkit_effect_started. Locks: the rows that it deletes; those that a run takes over at this moment are
-    left to it.
+
+def prune_effects(dialect: str, before: datetime, limit: int) -> Delete:
+    """Delete at most `limit` effects that were last used before this time, and whose lease was over then.
+
+    An effect of a message without a time stays until that message was handled, and goes with its inbox row. So effects
+    are pruned before the inbox. Index: outboxkit_effect_used, and the inbox's primary key. Locks: the rows that it
+    deletes; those that a run takes over at this moment are left to it.
     """
-    started_at = effect.c.started_at
-    return _first(dialect, started_at, started_at < before, effect.c.locked_until < before, limit=limit)
+    used_at, row = effect.c.used_at, (inbox.c.handler == effect.c.handler, inbox.c.message_id == effect.c.message_id)
+    timed = and_(effect.c.message_id.is_(None), used_at < before)
+    handled_at = (
+        select(inbox.c.processed_at).where(*row).scalar_subquery()
+    )  # an EXISTS might be a hash of the whole inbox
+    handled = and_(effect.c.message_id.is_not(None), handled_at < before)
+    old = (used_at < before + LONGEST_START, effect.c.locked_until < before + LONGEST_START, or_(timed, handled))
+    return _first(dialect, used_at, *old, limit=limit)
 
 
 def _first(dialect: str, order: Column[Any], *old: ColumnElement[bool], limit: int) -> Delete:

@@ -263,10 +263,13 @@ effect = Table(
     Column("started_at", UtcDateTime, nullable=False),
     Column("finished_at", UtcDateTime),
     Column("locked_until", UtcDateTime, nullable=False, comment="until then a start without an end is a running one"),
+    Column("used_at", UtcDateTime, nullable=False, comment="its last run, or the time of its message if that is later"),
+    Column("handler", String(255)),
+    Column("message_id", String(255), comment="of a message without a time: kept until it was handled"),
 )
 """Calls to systems that cannot recognise a repetition, such as mail: the intention, committed first, and the result."""
 
-Index("outboxkit_effect_started", effect.c.started_at)
+Index("outboxkit_effect_used", effect.c.used_at)
 _partial("effect_open", effect.c.locked_until, where=effect.c.state == literal_column("'started'"))
 
 sharding = Table(

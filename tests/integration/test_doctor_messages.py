@@ -149,8 +149,8 @@ def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
 def test_a_call_that_may_have_happened(postgresql_url: str) -> None:
     with connected(postgresql_url) as connection:
         connection.execute(
-            "INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until) "
-            "VALUES ('mail-7', 'started', 't', now() - interval '1 hour', now() - interval '1 minute')"
+            "INSERT INTO outboxkit_effect (key, state, token, started_at, used_at, locked_until) "
+            "VALUES ('mail-7', 'started', 't', now() - interval '1 hour', now(), now() - interval '1 minute')"
         )
         finding = one(postgresql_url, waiting.check_effects, "effect-unknown")
         assert connection.execute(finding.commands[0]).fetchone()[0] == "mail-7"
@@ -205,8 +205,8 @@ def test_retention_and_retries(postgresql_url: str) -> None:
 OLD = {
     "inbox rows": "INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at) "
     "VALUES ('H', 'm', 'T', now() - interval '40 days')",
-    "effects": "INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until) "
-    "VALUES ('k', 'done', 't', now() - interval '40 days', now() - interval '40 days')",
+    "effects": "INSERT INTO outboxkit_effect (key, state, token, started_at, used_at, locked_until) "
+    "SELECT 'k', 'done', 't', at, at, at FROM (SELECT now() - interval '40 days' AS at) AS given",
     "idempotency keys": "INSERT INTO outboxkit_idempotency "
     "(scope, principal, key, fingerprint, state, token, created_at, expires_at) "
     "VALUES ('s', '', 'k', '', 'done', 't', now() - interval '9 days', now() - interval '8 days')",

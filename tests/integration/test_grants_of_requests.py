@@ -69,7 +69,7 @@ async def test_requests_are_answered_by_the_writer_and_pruned_by_the_operator(
         long_ago = utc_now() - 40 * DAY
         expired = update(tables.idempotency).where(tables.idempotency.c.key == "old").values(expires_at=long_ago)
         connection.execute(expired)
-        connection.execute(update(tables.effect).values(started_at=long_ago, locked_until=long_ago))
+        connection.execute(update(tables.effect).values(used_at=long_ago, locked_until=long_ago))
     operator = process.engine(url_of(postgresql_url, roles["shop_operator"]), name="test", pool_size=2)
     done = await Retention(operator, Periods(inbox=14 * DAY)).prune()
     assert (done.idempotency, done.effects, done.problems) == (1, 1, [])

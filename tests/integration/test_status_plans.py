@@ -41,8 +41,8 @@ REQUESTS = """
     SELECT 's', 'p', n, '', 'done', 't', now(), now() + interval '1 day' FROM generate_series(1, :rows) n
 """
 EFFECTS = """
-    INSERT INTO outboxkit_effect (key, state, token, started_at, locked_until)
-    SELECT n, CASE WHEN n % 1000 = 0 THEN 'started' ELSE 'done' END, 't', now(), now() - interval '1 hour'
+    INSERT INTO outboxkit_effect (key, state, token, started_at, used_at, locked_until)
+    SELECT n, CASE WHEN n % 1000 = 0 THEN 'started' ELSE 'done' END, 't', now(), now(), now() - interval '1 hour'
     FROM generate_series(1, :rows) n
 """
 

@@ -204,9 +204,9 @@ def request(key: str, expires_at: datetime, locked_until: datetime | None = None
     return known | {"created_at": expires_at - DAY, "expires_at": expires_at, "locked_until": locked_until} | more
 
 
-def effect(key: str, started_at: datetime, locked_until: datetime | None = None) -> dict[str, object]:
-    known = {"key": key, "state": "done", "token": "t", "started_at": started_at}
-    return known | {"locked_until": locked_until or started_at + SECOND}
+def effect(key: str, used_at: datetime, locked_until: datetime | None = None) -> dict[str, object]:
+    known = {"key": key, "state": "done", "token": "t", "started_at": used_at, "used_at": used_at}
+    return known | {"locked_until": locked_until or used_at + SECOND}
 
 
 async def test_expired_keys_are_forgotten_but_those_that_a_run_is_busy_with(

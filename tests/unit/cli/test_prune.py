@@ -83,7 +83,7 @@ def test_old_dead_letters_go_and_it_says_how_many_were_open(run: Run, engine: En
 def test_expired_keys_and_old_effects_are_counted(run: Run, engine: Engine, database_url: str):
     long_ago = datetime.now(UTC) - timedelta(days=40)
     key = {"scope": "POST /orders", "principal": "", "fingerprint": b"", "state": "done", "token": "t"}
-    called = {"state": "done", "token": "t", "started_at": long_ago, "locked_until": long_ago}
+    called = {"state": "done", "token": "t", "started_at": long_ago, "used_at": long_ago, "locked_until": long_ago}
     with engine.begin() as connection:
         connection.execute(
             insert(tables.idempotency), [key | {"key": k, "created_at": long_ago, "expires_at": long_ago} for k in "ab"]

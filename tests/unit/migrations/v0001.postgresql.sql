@@ -248,6 +248,9 @@ CREATE TABLE outboxkit_effect (
     started_at TIMESTAMP WITH TIME ZONE NOT NULL,
     finished_at TIMESTAMP WITH TIME ZONE,
     locked_until TIMESTAMP WITH TIME ZONE NOT NULL,
+    used_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    handler VARCHAR(255),
+    message_id VARCHAR(255),
     PRIMARY KEY (key)
 );
 
@@ -259,7 +262,11 @@ COMMENT ON COLUMN outboxkit_effect.result IS 'JSON';
 
 COMMENT ON COLUMN outboxkit_effect.locked_until IS 'until then a start without an end is a running one';
 
-CREATE INDEX outboxkit_effect_started ON outboxkit_effect (started_at);
+COMMENT ON COLUMN outboxkit_effect.used_at IS 'its last run, or the time of its message if that is later';
+
+COMMENT ON COLUMN outboxkit_effect.message_id IS 'of a message without a time: kept until it was handled';
+
+CREATE INDEX outboxkit_effect_used ON outboxkit_effect (used_at);
 
 CREATE INDEX outboxkit_effect_open ON outboxkit_effect (locked_until) WHERE state = 'started';
 

@@ -171,10 +171,13 @@ CREATE TABLE outboxkit_effect (
     started_at DATETIME NOT NULL,
     finished_at DATETIME,
     locked_until DATETIME NOT NULL,
+    used_at DATETIME NOT NULL,
+    handler VARCHAR(255),
+    message_id VARCHAR(255),
     PRIMARY KEY ("key")
 );
 
-CREATE INDEX outboxkit_effect_started ON outboxkit_effect (started_at);
+CREATE INDEX outboxkit_effect_used ON outboxkit_effect (used_at);
 
 CREATE INDEX outboxkit_effect_open ON outboxkit_effect (locked_until) WHERE state = 'started';
 

@@ -10,6 +10,7 @@ from outboxkit.statements import effects as statements
 from outboxkit.tables import effect
 
 MINE = {"at_key": "k", "at_token": "first"}
+NOBODY = {"made": None, "by_handler": None, "by_message_id": None}
 
 
 @pytest.fixture
@@ -22,7 +23,15 @@ def begun(engine: Engine):
 
 def intend(connection: Connection, token: str) -> str | None:
     return connection.execute(
-        statements.intend("sqlite"), {"key": "k", "token": token, "lease": timedelta(seconds=90.5)}
+        statements.intend("sqlite"),
+        {
+            "key": "k",
+            "token": token,
+            "lease": timedelta(seconds=90.5),
+            "made": None,
+            "handler": None,
+            "message_id": None,
+        },
     ).scalar()
 
 
@@ -40,11 +49,11 @@ def test_only_the_first_intention_returns_a_row(begun: Connection):
 
 
 def test_it_is_found_with_the_time_and_its_lease(begun: Connection):
-    found = begun.execute(statements.find("sqlite"), {"at_key": "k"}).one()
+    found = begun.execute(statements.use_effect("sqlite"), {"at_key": "k"} | NOBODY).one()
     assert (found.state, found.token, found.result) == ("started", "first", None)
     assert found.locked_until - found.started_at == timedelta(seconds=90.5)
     assert timedelta(0) <= found.now - found.started_at < timedelta(minutes=1)
-    assert begun.execute(statements.find("sqlite"), {"at_key": "other"}).first() is None
+    assert begun.execute(statements.use_effect("sqlite"), {"at_key": "other"} | NOBODY).first() is None
 
 
 def test_it_is_taken_over_from_the_run_that_was_found_alone(begun: Connection):
@@ -79,7 +88,7 @@ def test_after_a_skip_the_run_that_was_slow_records_nothing(begun: Connection):
 def test_a_lease_ends_at_once(begun: Connection):
     assert changed(begun, statements.end_effect_lease("sqlite"), at_token="other") == 0
     assert changed(begun, statements.end_effect_lease("sqlite")) == 1
-    found = begun.execute(statements.find("sqlite"), {"at_key": "k"}).one()
+    found = begun.execute(statements.use_effect("sqlite"), {"at_key": "k"} | NOBODY).one()
     assert found.locked_until <= found.now
 
 

@@ -42,6 +42,7 @@ def fill(connection: Connection) -> None:
     for number, (state, over) in enumerate((("started", True), ("started", True), ("started", False), ("done", True))):
         until = NOW - HOUR if over else NOW + HOUR
         row = {"key": f"e{number}", "state": state, "token": "t", "started_at": NOW - 2 * HOUR, "locked_until": until}
+        row["used_at"] = NOW
         connection.execute(insert(tables.effect).values(row))
     for number in range(4):
         row = {"scope": "POST /orders", "principal": "ann", "key": f"k{number}", "fingerprint": b"", "state": "done"}

@@ -1,4 +1,0 @@
-SELECT outboxkit_effect.state, outboxkit_effect.token, outboxkit_effect.result,
-    outboxkit_effect.started_at, outboxkit_effect.locked_until, clock_timestamp() AS now
-FROM outboxkit_effect
-WHERE outboxkit_effect.key = :at_key;
