@@ -9,12 +9,13 @@ from datetime import timedelta
 from outboxkit import partitions, urls
 from outboxkit.engines import snapshot
 from outboxkit.lives.clue import Clue
-from outboxkit.lives.entries import Archive
+from outboxkit.lives.entries import SHORTEST, Archive
 from outboxkit.lives.reading import find_messages, find_outcomes
+from outboxkit.lives.searching import ENOUGH
 from outboxkit.lives.story import Life, lives, selected
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 
-__all__ = ["Archive", "Clue", "Life", "follow", "lives", "selected"]
+__all__ = ["ENOUGH", "SHORTEST", "Archive", "Clue", "Life", "follow", "lives", "selected"]
 
 
 async def follow(engines: Sequence[AsyncEngine], clue: Clue, *, patience: timedelta) -> list[Archive]:

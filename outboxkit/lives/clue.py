@@ -9,10 +9,9 @@ from sqlalchemy import RowMapping
 from outboxkit import ids
 from outboxkit.headers import decode_headers
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Kept, Letter, Waiting
-from outboxkit.window import CLOCK_SKEW
 
 MOST = 500
-"""Messages that a search finds before it ends."""
+"""Messages that a search finds in one table before it ends."""
 
 
 @dataclass(slots=True)
@@ -23,7 +22,7 @@ class Clue:
         message_id, key, correlation_id: the one that was given.
         ids: message ids that are known: the given one, and those of messages that it has caused.
         stories: correlation ids of which all messages are looked for.
-        begun: the earliest moment at which one of the messages can have been made; None if nothing tells it.
+        begun: the earliest moment at which one of the messages was added, by its producer; None if nothing tells it.
     """
 
     message_id: str | None = None
@@ -38,12 +37,7 @@ class Clue:
         if (story := self.correlation_id or self.message_id) is not None:
             self.ids.add(story)
             self.stories.add(story)
-            self._date(ids.time_of(story))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so many messages are known that the search ends."""
-        return len(self.ids) >= MOST
+            self._date(ids.time_before(story))
 
     def learn(self, message: Identity) -> None:
         """Follow a message that was found: its id, and the story of the message that was asked for."""
@@ -61,8 +55,8 @@ class Clue:
         return {"ids": sorted(following), "stories": sorted(self.stories), "key": self.key}
 
     def _date(self, moment: datetime | None) -> None:
-        if moment is not None and (self.begun is None or moment - CLOCK_SKEW < self.begun):
-            self.begun = moment - CLOCK_SKEW
+        if moment is not None and (self.begun is None or moment < self.begun):
+            self.begun = moment
 
 
 def take_waiting(archive: Archive, clue: Clue, row: RowMapping) -> None:

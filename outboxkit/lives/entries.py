@@ -1,11 +1,14 @@
 """The entries of a message's life: what each table of a database says of it. Pure."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from outboxkit.blockers import Blocker
 from outboxkit.hanging import HangingRun
 from outboxkit.pauses import Pause
+
+SHORTEST = timedelta(days=1)
+"""The shortest time for which anybody keeps inbox rows and dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +150,14 @@ class Crashes:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A handler of a queue's consumer, and the types that it handles if they are known."""
+    """A handler of a queue's consumer, with its types and the retention of its inbox if they are known."""
 
     handler: str
     queue: str
     types: tuple[str, ...] | None
     last_seen: datetime
+    first_seen: datetime | None = None
+    retention: timedelta | None = None
 
 
 @dataclass(slots=True)
@@ -166,6 +171,7 @@ class Archive:
         handlers: those that are registered.
         oldest_kept: when the oldest message that is kept was published; None if none is.
         hanging: runs of handlers that work on one of the messages for over a minute.
+        payloads: for each id of several messages that wait or are kept, the number of different payloads.
         blockers: sessions for whose locks outboxkit's sessions wait.
         cut: for each table that was not searched to its end, what was left out.
     """
@@ -181,9 +187,15 @@ class Archive:
     oldest_kept: datetime | None = None
     cut: dict[str, str] = field(default_factory=dict)
     hanging: tuple[HangingRun, ...] = ()
+    payloads: dict[str, int] = field(default_factory=dict)
     blockers: tuple[Blocker, ...] = ()
 
     def identities(self) -> list[Identity]:
         """Those of all rows that have one."""
         rows: list[Waiting | Kept | Letter] = [*self.waiting.values(), *self.kept.values(), *self.letters.values()]
         return [row.message for row in rows]
+
+    def may_have_forgotten(self, born: datetime | None) -> bool:
+        """Whether a message of this time, or of an unknown one, may be older than the inbox rows that are kept."""
+        retentions = [each.retention for each in self.handlers] or [SHORTEST]
+        return any(born is None or each is None or self.now - born >= each for each in retentions)

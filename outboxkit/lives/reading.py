@@ -1,6 +1,7 @@
 """Reading a database for the life of a message: what indexes lead to, a bounded search, and what each row waits for."""
 
 import json
+from collections import Counter, defaultdict
 from dataclasses import replace
 from datetime import timedelta
 
@@ -72,12 +73,33 @@ def find_outcomes(connection: Connection, clue: Clue, archive: Archive) -> None:
     for row in connection.execute(statements.dead(dialect), by_ids).mappings():
         take_letter(archive, clue, row)
     archive.handlers = registered_handlers(connection)
+    _count_payloads(connection, archive)
     if is_server(dialect):
         sessions = [(row.pid, row.name, row.open_since) for row in connection.execute(activity.sessions())]
         runs = long_runs(sessions, connection.execute(activity.of_all_handlers()).all(), archive.now)
         archive.hanging = tuple(run for run in runs if run.message_id in clue.ids)
         archive.blockers = read_blockers(connection, archive.now)
     _explain(connection, clue, archive)
+
+
+def _count_payloads(connection: Connection, archive: Archive) -> None:
+    """Count the payloads of each id that several messages have."""
+    dialect = connection.dialect.name
+    times = Counter(row.message.message_id for row in archive.waiting.values())
+    times.update(row.message.message_id for row in archive.kept.values())
+    rows = {place: row.message.message_id for place, row in archive.waiting.items()}
+    again = {place: id_ for place, id_ in rows.items() if times[id_] > 1}
+    payloads = defaultdict[str | None, set[object]](set)
+    if again:
+        for position, digest in connection.execute(statements.digests_waiting(dialect), {"positions": [*again]}):
+            payloads[again[position]].add(digest)
+    published = {place: row.message.message_id for place, row in archive.kept.items()}
+    if places := {place: id_ for place, id_ in published.items() if times[id_] > 1}:
+        ats, positions = zip(*places, strict=True)
+        parameters = {"positions": [*positions], "ats": [*ats]}
+        for at, position, digest in connection.execute(statements.digests_kept(dialect), parameters):
+            payloads[places[at, position]].add(digest)
+    archive.payloads = {id_: len(several) for id_, several in payloads.items() if id_ is not None}
 
 
 def _explain(connection: Connection, clue: Clue, archive: Archive) -> None:
@@ -121,7 +143,17 @@ def _neighbour(row: RowMapping | None) -> Neighbour | None:
 def registered_handlers(connection: Connection) -> tuple[Registered, ...]:
     """The handlers that consumers have registered."""
     rows = connection.execute(statements.registered(), {"limit": 10 * MOST_NAMES}).mappings()
-    return tuple(Registered(row["handler"], row["queue"], _types(row["types"]), row["last_seen"]) for row in rows)
+    return tuple(
+        Registered(
+            row["handler"],
+            row["queue"],
+            _types(row["types"]),
+            row["last_seen"],
+            row["first_seen"],
+            timedelta(seconds=row["retention"]) if row["retention"] is not None else None,
+        )
+        for row in rows
+    )
 
 
 def _types(text: str | None) -> tuple[str, ...] | None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from shlex import quote
 
+from outboxkit import ids
 from outboxkit.blockers import blocker_of
 from outboxkit.brokers import Verdict
 from outboxkit.failures import printable
@@ -27,8 +28,8 @@ class Explanation:
     """A sentence about the state of a message.
 
     Attributes:
-        kind: `locked`, `parked`, `behind`, `retry`, `delayed`, `ready`, `no relay`, `dead`, `started`, `not handled`,
-            `handled`, `discarded`, `replayed` or `published`.
+        kind: `locked`, `paused`, `parked`, `behind`, `retry`, `delayed`, `ready`, `no relay`, `dead`, `ambiguous`,
+            `started`, `not handled`, `younger`, `handled`, `discarded` or `replayed`.
         text: the sentence.
         database: the database whose tables say so.
         cure: commands, or what to do; empty if nothing is to be done.
@@ -191,9 +192,28 @@ def of_hanging(run: HangingRun, archive: Archive) -> Explanation:
     return Explanation("started", f"{run}, and its transaction is open", archive.database, cure)
 
 
-def of_handled(row: InboxEntry) -> Explanation:
+def of_handled(row: InboxEntry, message: Identity) -> Explanation:
     """The reason of a row of the inbox."""
-    return Explanation("handled", f"{legible(row.handler)} handled it at {in_utc(row.processed_at)}", row.database)
+    text = f"{legible(row.handler)} handled it at {in_utc(row.processed_at)}{dated(row, message)}"
+    return Explanation("handled", text, row.database)
+
+
+def dated(row: InboxEntry, message: Identity) -> str:
+    """A word if the time of an inbox row is not the database's: the message's own was later."""
+    own = ids.time_of(message.message_id or "") or message.created_at
+    is_own = own is not None and row.processed_at in (own, own.replace(microsecond=0))
+    return ", dated by its producer, whose clock was ahead" if is_own else ""
+
+
+def of_payloads(count: int, message: Identity, archive: Archive) -> Explanation:
+    """The reason of an id that several messages have, with different payloads."""
+    payloads = archive.payloads[message.message_id or ""]
+    text = (
+        f"{count} messages have this id, with {payloads} payloads: each handler takes one of them, as the first to come"
+    )
+    return Explanation(
+        "ambiguous", text, archive.database, ("give each message an id of its own", "outboxkit reconcile")
+    )
 
 
 def expected(message: Identity, archive: Archive) -> list[Registered]:
@@ -210,24 +230,45 @@ def expected(message: Identity, archive: Archive) -> list[Registered]:
     ]
 
 
-def not_handled(
-    message: Identity, archive: Archive, handlers: Collection[str], letters: Sequence[Letter]
-) -> Iterator[Explanation]:
-    """A reason for each handler that takes messages of this type and has neither handled nor given up this one.
+def is_younger(handler: Registered, since: datetime | None) -> bool:
+    """Whether its consumer had not been seen when the message was published, or added."""
+    return None not in (handler.first_seen, since) and handler.first_seen > since  # type: ignore[operator]
 
-    `handlers` are those that have handled it, or work on it.
+
+def not_handled(
+    message: Identity,
+    archive: Archive,
+    handlers: Collection[str],
+    letters: Sequence[Letter],
+    since: datetime | None,
+) -> Iterator[Explanation]:
+    """A reason for the handlers that take this type and have neither handled nor given up the message.
+
+    `handlers` are those that have handled it, or work on it; `since` is when it was published, or added.
     """
     done = {*handlers} | {letter.handler for letter in letters if letter.side == "inbox"}
     if None in done:
         return
-    for each in expected(message, archive):
-        if each.handler not in done:
-            queue = legible(each.queue)
-            text = (
-                f"{legible(each.handler)} of queue {queue} takes this type and has not handled it. It is in the queue, "
-                "or waits there for its next attempt, or the queue was not bound"
-            )
-            cure = [f"look at the length of {queue} and of its .retry queues, and whether its consumer runs"]
-            if blocker := next((one for one in archive.blockers if one.blocks_queue(each.queue)), None):
-                text, cure = f"{text}; {blocker}", [blocker.cure, *cure]
-            yield Explanation("not handled", text, archive.database, tuple(cure))
+    left = [each for each in expected(message, archive) if each.handler not in done]
+    if late := [each for each in left if is_younger(each, since)]:
+        seen = [f"{_named(each)} (first seen at {in_utc(each.first_seen)})" for each in late]
+        text = f"younger than the message, and so without it, unless it was replayed: {', '.join(seen)}"
+        yield Explanation("younger", text, archive.database)
+    if not (there := [each for each in left if each not in late]):
+        return
+    unbound = ", or its queue was not bound" if since is None or archive.now - since >= LONG else ""
+    text = (
+        f"not handled by {', '.join(map(_named, there))}. It is in the queue, is being handled at this moment, or "
+        f"waits there for its next attempt{unbound}"
+    )
+    queues = sorted({each.queue for each in there})
+    blockers = [one for one in archive.blockers if any(one.blocks_queue(queue) for queue in queues)]
+    text = "; ".join([text, *map(str, blockers)])
+    names = ", ".join(map(legible, queues))
+    look = f"look at the length of {names} and of the .retry queues, and whether a consumer runs"
+    cure = (*(one.cure for one in blockers), look)
+    yield Explanation("not handled", text, archive.database, cure)
+
+
+def _named(each: Registered) -> str:
+    return f"{legible(each.handler)} of queue {legible(each.queue)}"

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select
 
-from outboxkit.lives.clue import Clue, take_kept, take_letter, take_waiting
+from outboxkit.lives.clue import MOST, Clue, take_kept, take_letter, take_waiting
 from outboxkit.lives.entries import Archive
 from outboxkit.statements import lives as statements
 from outboxkit.tables import LAST_MOMENT
@@ -16,28 +16,32 @@ from outboxkit.wording import in_utc
 
 PAGE = 20_000
 """Rows that one statement reads."""
+ENOUGH = "had been found"
+"""The end of what is said of a table that has more messages than a search takes."""
 BEYOND = 2**62
 """Higher than every position and number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """The way through one table.
+    """A way through a table, or through a half of it.
 
     Attributes:
-        table: the name of its rows.
+        name: of the way: the table, and the direction if there are two.
         statement: reads a page.
         cursor: the parameters of the first page.
         follow: the parameters of the page behind a row, and the words for what is there; None if that is known.
         take: puts a row into the archive.
+        entries: the archive's rows of the table.
         share: of the time for the table.
     """
 
-    table: str
+    name: str
     statement: Select[Any]
     cursor: dict[str, Any]
     follow: Callable[[RowMapping], tuple[dict[str, Any], str] | None]
     take: Callable[[Archive, Clue, RowMapping], None]
+    entries: dict[Any, Any]
     share: float = 1.0
 
 
@@ -51,6 +55,9 @@ def search(
 ) -> None:
     """Look through the outbox, the kept messages and the dead letters, a page of each at least.
 
+    If the clue tells when a message was added, it begins there, and goes in both directions: clocks differ. In each
+    table it ends after `MOST` messages.
+
     Args:
         connection: of the archive's database.
         clue: what is looked for; it learns what is found.
@@ -58,33 +65,70 @@ def search(
         patience: the time for each table.
         monotonic: for tests.
     """
-    for way in _ways(connection.dialect.name, clue, archive):
+    archive.cut.clear()
+    for way in _ways(connection, clue, archive):
         end, cursor = monotonic() + patience.total_seconds() * way.share, way.cursor
-        archive.cut.pop(way.table, None)
         while True:
-            parameters = clue.parameters() | cursor | {"page": PAGE}
-            last = None
+            parameters = clue.parameters() | cursor | {"page": PAGE, "most": MOST + 1}
+            last, is_full = None, False
             for row in connection.execute(way.statement, parameters).mappings():
+                last = row
+                if is_full := row["is_match"] and len(way.entries) >= MOST:
+                    break
                 if row["is_match"]:
                     way.take(archive, clue, row)
-                last = row if row["number"] == PAGE else None
-            following = None if last is None else way.follow(last)
-            if following is None:
+            if last is None or not (is_full or last["number"] == PAGE) or (following := way.follow(last)) is None:
                 break
             cursor, rest = following
-            if clue.is_full or monotonic() > end:
-                archive.cut[way.table] = rest
+            if is_full:
+                archive.cut[way.name] = f"{rest}, as {MOST} {ENOUGH}"
+            if is_full or monotonic() > end:
+                archive.cut.setdefault(way.name, rest)
                 break
 
 
-def _ways(dialect: str, clue: Clue, archive: Archive) -> Iterator[_Way]:
-    """The ways through the tables. The outbox is read from both ends: the newest rows, and those that wait longest."""
+def _ways(connection: Connection, clue: Clue, archive: Archive) -> Iterator[_Way]:
+    dialect = connection.dialect.name
+    begun = clue.begun if clue.begun is not None and clue.begun < archive.now else None
+    middle = None if begun is None else _position_at(connection, begun)
+    yield from _ends_of_outbox(dialect, archive) if middle is None else _from_middle(dialect, archive, middle)
+    begun = clue.begun if clue.begun is not None and clue.begun < archive.now else None  # what waits may have told it
+    for newest_first in (False, True) if begun is not None else (True,):
+        yield _Way(
+            "published before" if newest_first else "published after",
+            statements.published_page(dialect, newest_first=newest_first),
+            {"after_at": begun or LAST_MOMENT, "after_position": -1 if begun is not None else BEYOND},
+            _before_moment if newest_first else _after_moment,
+            take_kept,
+            archive.kept,
+            share=0.5 if begun is not None else 1.0,
+        )
+    page = statements.dead_page(dialect)
+    yield _Way("dead_letter", page, {"after_id": BEYOND}, _below, take_letter, archive.letters)
+
+
+def _from_middle(dialect: str, archive: Archive, middle: int) -> Iterator[_Way]:
+    """The outbox from a position on, to its end and then to its beginning."""
+    for newest_first in (False, True):
+        yield _Way(
+            "outbox before" if newest_first else "outbox after",
+            statements.outbox_page(dialect, newest_first=newest_first),
+            {"after_position": middle if newest_first else middle - 1},
+            _before_position if newest_first else _after_position,
+            take_waiting,
+            archive.waiting,
+            share=0.5,
+        )
+
+
+def _ends_of_outbox(dialect: str, archive: Archive) -> Iterator[_Way]:
+    """The outbox from both ends: the newest rows, and those that wait longest."""
     lowest = BEYOND
 
     def down(row: RowMapping) -> tuple[dict[str, Any], str]:
         nonlocal lowest
         lowest = row["position"]
-        return {"after_position": lowest}, f"messages of the outbox before position {lowest}"
+        return _before_position(row)
 
     def up(row: RowMapping) -> tuple[dict[str, Any], str] | None:
         highest = row["position"]
@@ -92,18 +136,35 @@ def _ways(dialect: str, clue: Clue, archive: Archive) -> Iterator[_Way]:
         return ({"after_position": highest}, rest) if highest < lowest - 1 else None
 
     for newest_first, first, follow in ((True, BEYOND, down), (False, -BEYOND, up)):
-        page = statements.outbox_page(dialect, newest_first=newest_first)
-        if newest_first or "outbox" in archive.cut:
-            yield _Way("outbox", page, {"after_position": first}, follow, take_waiting, share=0.5)
-    newest_first = clue.begun is None
-    yield _Way(
-        "published",
-        statements.published_page(dialect, newest_first=newest_first),
-        {"after_at": clue.begun or LAST_MOMENT, "after_position": BEYOND if newest_first else -1},
-        _before_moment if newest_first else _after_moment,
-        take_kept,
-    )
-    yield _Way("dead_letter", statements.dead_page(dialect), {"after_id": BEYOND}, _below, take_letter)
+        if newest_first or archive.cut.pop("outbox", None) is not None:
+            page = statements.outbox_page(dialect, newest_first=newest_first)
+            first_page = {"after_position": first}
+            yield _Way("outbox", page, first_page, follow, take_waiting, archive.waiting, share=0.5)
+
+
+def _position_at(connection: Connection, moment: datetime) -> int | None:
+    """A position near to which rows were added at this moment: positions follow the time, if only roughly."""
+    lowest, highest = connection.execute(statements.ends()).one()
+    place: int | None = highest
+    while lowest is not None and lowest < highest:
+        middle = (lowest + highest) // 2
+        rows = connection.execute(statements.first_added(), {"position": middle}).mappings()
+        # The time of a row that was delayed is that for which it is due.
+        times = [(row["position"], row["created_at"]) for row in rows if row["held"] or row["due_at"] is None]
+        position, added = next(((position, at) for position, at in times if at is not None), (middle, moment))
+        if added < moment:
+            lowest = position + 1
+        else:
+            highest, place = middle, position
+    return place
+
+
+def _before_position(row: RowMapping) -> tuple[dict[str, Any], str]:
+    return {"after_position": row["position"]}, f"messages of the outbox before position {row['position']}"
+
+
+def _after_position(row: RowMapping) -> tuple[dict[str, Any], str]:
+    return {"after_position": row["position"]}, f"messages of the outbox after position {row['position']}"
 
 
 def _below(row: RowMapping) -> tuple[dict[str, Any], str]:

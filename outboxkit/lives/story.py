@@ -1,8 +1,10 @@
 """The lives of messages from the entries of all databases: timelines, reasons, and what each has caused. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Self
 
 from outboxkit import ids
 from outboxkit.hanging import HangingRun
@@ -21,6 +23,8 @@ _IN_OUTBOX = ("locked", "paused", "parked", "behind", "retry", "delayed", "ready
 Entry = Waiting | Kept | Letter | InboxEntry | Crashes
 
 
+SKEW = timedelta(seconds=2)
+"""A producer's clock that is so far ahead is not worth a word."""
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -46,12 +50,17 @@ class Found:
     """The entries of one message in one database."""
 
     archive: Archive
-    waiting: Sequence[Waiting]
-    kept: Sequence[Kept]
-    letters: Sequence[Letter]
-    handled: Sequence[InboxEntry]
-    crashes: Sequence[Crashes]
-    hanging: Sequence[HangingRun]
+    waiting: list[Waiting]
+    kept: list[Kept]
+    letters: list[Letter]
+    handled: list[InboxEntry]
+    crashes: list[Crashes]
+    hanging: list[HangingRun]
+
+    @classmethod
+    def nothing(cls, archive: Archive) -> Self:
+        """No entries."""
+        return cls(archive, [], [], [], [], [], [])
 
     def entries(self) -> list[Entry]:
         """All of them."""
@@ -70,6 +79,8 @@ class Life:
         timeline: what happened, in the order of time.
         unknown: what the tables do not tell, and the setting that would have kept it.
         caused: the ids of the messages that its handlers added.
+        handled_by: the number of handlers that have handled it.
+        handlers: the number of handlers that have handled it, or were there to take it.
     """
 
     message: Identity
@@ -78,23 +89,39 @@ class Life:
     timeline: tuple[Event, ...]
     unknown: tuple[str, ...]
     caused: tuple[str, ...]
+    handled_by: int
+    handlers: int
 
 
 def lives(archives: Sequence[Archive]) -> dict[str, Life]:
     """The lives of all messages that were found, by their ids; the oldest first."""
-    known = {id_ for archive in archives for id_ in _ids(archive)}
-    ordered = sorted((_life(id_, archives) for id_ in known), key=_age)
+    parts, caused = dict[str, list[Found]](), defaultdict[str, set[str]](set)
+    for number, archive in enumerate(archives):
+        for id_, part in _parts_of(archive).items():
+            parts.setdefault(id_, [Found.nothing(each) for each in archives])[number] = part
+        for child in archive.identities():
+            if child.causation_id is not None and child.causation_id != child.message_id:
+                caused[child.causation_id].add(child.message_id or "")
+    ordered = sorted((_life(id_, each, caused[id_]) for id_, each in parts.items()), key=_age)
     return {life.message.message_id or "": life for life in ordered}
 
 
 def selected(clue: Clue, all_: dict[str, Life]) -> list[Life]:
-    """The lives that were asked for: of the id, of the key, or the first ones of the story."""
+    """The lives that were asked for: of the id, of the key, or those of the story that lead to all others."""
     if clue.message_id is not None:
         return [life for id_, life in all_.items() if id_ == clue.message_id]
     if clue.key is not None:
         return [life for life in all_.values() if life.message.key == clue.key]
     inside = {id_ for life in all_.values() for id_ in life.caused}
-    return [life for id_, life in all_.items() if id_ not in inside]
+    first, reached = set[str](), set[str]()
+    for id_ in sorted(all_, key=inside.__contains__):  # of a circle, which foreign ids can make, the oldest one
+        if id_ not in reached:
+            first.add(id_)
+            left = [id_]
+            while left:
+                reached.add(each := left.pop())
+                left += [below for below in all_[each].caused if below in all_ and below not in reached]
+    return [life for id_, life in all_.items() if id_ in first]
 
 
 def _age(life: Life) -> tuple[str, str]:
@@ -102,45 +129,55 @@ def _age(life: Life) -> tuple[str, str]:
     return (first.isoformat() if first else "9999", life.message.message_id or "")
 
 
-def _ids(archive: Archive) -> Iterator[str]:
-    yield from (message.message_id for message in archive.identities() if message.message_id is not None)
-    yield from (id_ for _, id_ in (*archive.handled, *archive.crashes))
-    yield from (run.message_id for run in archive.hanging if run.message_id is not None)
+def _parts_of(archive: Archive) -> dict[str, Found]:
+    """The entries of each message in a database, by its id."""
+    parts = dict[str, Found]()
+
+    def part(id_: str | None) -> Found:
+        return parts.setdefault(id_ or "", Found.nothing(archive))
+
+    for waiting in archive.waiting.values():
+        part(waiting.message.message_id).waiting.append(waiting)
+    for row in archive.kept.values():
+        part(row.message.message_id).kept.append(row)
+    for letter in archive.letters.values():
+        part(letter.message.message_id).letters.append(letter)
+    for handled in archive.handled.values():
+        part(handled.message_id).handled.append(handled)
+    for crashes in archive.crashes.values():
+        part(crashes.message_id).crashes.append(crashes)
+    for run in archive.hanging:
+        part(run.message_id).hanging.append(run)
+    parts.pop("", None)  # a dead letter whose id could not be read
+    return parts
 
 
-def _life(id_: str, archives: Sequence[Archive]) -> Life:
-    parts = [part for archive in archives if (part := _part(id_, archive)).entries() or part.hanging]
+def _life(id_: str, parts: Sequence[Found], caused: Collection[str]) -> Life:
+    """The life of a message, of which there is a part for each database."""
     message = _merged(id_, parts)
-    why = [reason for archive in archives for reason in _reasons(message, _part(id_, archive), archives)]
-    states = {"waiting" if reason.kind in _IN_OUTBOX else reason.kind for reason in why}
+    since = max((row.published_at for part in parts for row in part.kept if row.message.queue is None), default=None)
+    since = since or ids.time_of(id_) or message.created_at
+    why = [reason for part in parts for reason in _reasons(message, part, parts, since)]
+    states = {"waiting" if reason.kind in _IN_OUTBOX else reason.kind for reason in why} & {*ORDER}
     if not states or states <= {"replayed"}:
         states.add("published")
-    children = {
-        child.message_id or ""
-        for archive in archives
-        for child in archive.identities()
-        if child.causation_id == id_ and child.message_id != id_
+    done = {(number, row.handler) for number, part in enumerate(parts) for row in part.handled}
+    takers = {
+        (number, each.handler)
+        for number, part in enumerate(parts)
+        for each in reasons.expected(message, part.archive)
+        if not reasons.is_younger(each, since)
     }
     entries = [entry for part in parts for entry in part.entries()]
     return Life(
         message=message,
         state=min(states, key=ORDER.index),
         reasons=tuple(why),
-        timeline=tuple(timeline_of(message, entries)),
-        unknown=tuple(_unknown(id_, message, parts, archives)),
-        caused=tuple(sorted(children)),
-    )
-
-
-def _part(id_: str, archive: Archive) -> Found:
-    return Found(
-        archive,
-        [row for row in archive.waiting.values() if row.message.message_id == id_],
-        [row for row in archive.kept.values() if row.message.message_id == id_],
-        [row for row in archive.letters.values() if row.message.message_id == id_],
-        [row for (_, of), row in archive.handled.items() if of == id_],
-        [row for (_, of), row in archive.crashes.items() if of == id_],
-        [run for run in archive.hanging if run.message_id == id_],
+        timeline=tuple(timeline_of(message, entries, max(part.archive.now for part in parts))),
+        unknown=tuple(_unknown(id_, message, parts)),
+        caused=tuple(sorted(caused)),
+        handled_by=len(done),
+        handlers=len(done | takers),
     )
 
 
@@ -159,42 +196,55 @@ def _merged(id_: str, parts: Sequence[Found]) -> Identity:
     return Identity(**values | {"message_id": id_, "type": values["type"] or next(iter(types), None)})
 
 
-def _reasons(message: Identity, part: Found, archives: Sequence[Archive]) -> Iterator[Explanation]:
-    queues = {each.queue for archive in archives for each in reasons.expected(message, archive)}
+def _reasons(message: Identity, part: Found, parts: Sequence[Found], since: datetime | None) -> Iterator[Explanation]:
+    queues = {each.queue for one in parts for each in reasons.expected(message, one.archive)}
     yield from (reasons.why_it_waits(row, part.archive.now) for row in part.waiting)
     yield from (reasons.of_letter(row, queues) for row in part.letters if row.resolution is None)
+    if part.archive.payloads.get(message.message_id or "", 1) > 1:
+        yield reasons.of_payloads(len(part.waiting) + len(part.kept), message, part.archive)
     yield from (reasons.of_crashes(row) for row in part.crashes)
     yield from (reasons.of_hanging(run, part.archive) for run in part.hanging)
-    if not part.waiting and _was_sent(message.message_id or "", archives):
-        done = {row.handler for row in part.handled} | {name for run in part.hanging for name in run.handlers}
-        yield from reasons.not_handled(message, part.archive, done, part.letters)
     discarded = {row.handler for row in part.letters if row.resolution == "discarded"}
-    yield from (reasons.of_handled(row) for row in part.handled if row.handler not in discarded)
+    yield from (reasons.of_handled(row, message) for row in part.handled if row.handler not in discarded)
+    if not part.waiting and _was_sent(parts):
+        done = {row.handler for row in part.handled} | {name for run in part.hanging for name in run.handlers}
+        yield from reasons.not_handled(message, part.archive, done, part.letters, since)
     yield from (reasons.of_letter(row) for row in part.letters if row.resolution is not None)
 
 
-def _was_sent(id_: str, archives: Sequence[Archive]) -> bool:
+def _was_sent(parts: Sequence[Found]) -> bool:
     """Whether the message may be in a queue: the relay has not given it up, or something tells that it was there."""
-    parts = [_part(id_, archive) for archive in archives]
     letters = [row for part in parts for row in part.letters]
     arrived = any(part.kept or part.handled or part.crashes for part in parts)
     return arrived or any(row.side == "inbox" for row in letters) or not reasons.was_never_sent(letters)
 
 
-def _unknown(id_: str, message: Identity, parts: Sequence[Found], archives: Sequence[Archive]) -> Iterator[str]:
+def _unknown(id_: str, message: Identity, parts: Sequence[Found]) -> Iterator[str]:
     """The things that the tables do not tell of this message."""
     born = ids.time_of(id_) or message.created_at
+    archives = [part.archive for part in parts]
     is_in_outbox = any(part.waiting for part in parts)
     if not is_in_outbox and not any(part.kept for part in parts):
         yield from _not_kept(born, archives)
     if not is_in_outbox and not any(part.handled or part.letters or part.hanging for part in parts):
-        consuming = any(archive.handlers for archive in archives)
-        elsewhere = "no consumer works on these databases; add the consumer's with --also"
-        forgotten = "its inbox row may be older than OUTBOXKIT_INBOX_RETENTION"
-        yield f"whether a handler has processed it: {forgotten if consuming else elsewhere}"
+        yield from _not_handled(message, born, archives)
     for row in (row for part in parts for row in part.handled):
         if row.attempts > 1:
             yield f"the errors of the attempts of {reasons.legible(row.handler)} before the last: its log has them"
+
+
+def _not_handled(message: Identity, born: datetime | None, archives: Sequence[Archive]) -> Iterator[str]:
+    """The reason for which no inbox row tells of it: it is in another database, or may have been deleted."""
+    handlers = [
+        archive.handlers if message.type is None else reasons.expected(message, archive) for archive in archives
+    ]
+    if not any(handlers):
+        yield (
+            f"whether a handler has processed it: no consumer of {legible(message.type)} is registered in these "
+            "databases. Add the database of its consumer with --also"
+        )
+    elif any(archive.may_have_forgotten(born) for archive in archives):
+        yield "whether a handler has processed it: its inbox row may be older than OUTBOXKIT_INBOX_RETENTION"
 
 
 def _not_kept(born: datetime | None, archives: Sequence[Archive]) -> Iterator[str]:
@@ -213,13 +263,13 @@ def _not_kept(born: datetime | None, archives: Sequence[Archive]) -> Iterator[st
         yield "when it was published: it is not among the kept messages, and not in the outbox of these databases"
 
 
-def timeline_of(message: Identity, entries: Sequence[Entry]) -> list[Event]:
-    """All that is known, in the order of time."""
-    events = [*_added(message, entries), *(event for entry in entries for event in _of(entry))]
+def timeline_of(message: Identity, entries: Sequence[Entry], now: datetime) -> list[Event]:
+    """All that is known, in the order of time; `now` is the databases' time."""
+    events = [*_added(message, entries, now), *(event for entry in entries for event in _of(entry, message))]
     return sorted(dict.fromkeys(events), key=lambda event: (event.what != "added", event.at or _LAST))
 
 
-def _added(message: Identity, entries: Sequence[Entry]) -> Iterator[Event]:
+def _added(message: Identity, entries: Sequence[Entry], now: datetime) -> Iterator[Event]:
     """Its beginning, whatever other clocks say; a delayed message has its due time in its id and `created_at`."""
     at = ids.time_of(message.message_id or "") or message.created_at
     cause = f", caused by {legible(message.causation_id)}" if message.causation_id else ""
@@ -228,17 +278,18 @@ def _added(message: Identity, entries: Sequence[Entry]) -> Iterator[Event]:
     if message.created_at is not None and message.created_at in delayed:
         yield Event(None, "added", f"added at a time that is not kept: it has a deliver_at{cause}{trace}", None)
     elif at is not None:
-        yield Event(at, "added", f"added, by the producer's clock{cause}{trace}", None)
+        ahead = ", which is ahead: this is still to come" if at > now + SKEW else ""
+        yield Event(at, "added", f"added, by the producer's clock{ahead}{cause}{trace}", None)
 
 
-def _of(entry: Entry) -> Iterator[Event]:
+def _of(entry: Entry, message: Identity) -> Iterator[Event]:
     match entry:
         case Waiting(first_failed_at=datetime() as at):
             yield Event(at, "refused", "publishing failed for the first time", entry.database)
         case Kept():
             yield Event(entry.published_at, "published", _published(entry.message), entry.database)
         case InboxEntry():
-            yield Event(entry.processed_at, "handled", _handled(entry), entry.database)
+            yield Event(entry.processed_at, "handled", _handled(entry, message), entry.database)
         case Crashes():
             text = f"started by the consumer of queue {legible(entry.queue)}, and neither handled nor given up since"
             yield Event(entry.touched_at, "started", text, entry.database)
@@ -252,9 +303,9 @@ def _published(message: Identity) -> str:
     return f"published to {legible(message.destination) if elsewhere else 'the broker'}{only}"
 
 
-def _handled(row: InboxEntry) -> str:
+def _handled(row: InboxEntry, message: Identity) -> str:
     took = "within 100 ms" if row.duration_ms is None else f"in {row.duration_ms} ms"
-    return f"handled by {legible(row.handler)}, attempt {row.attempts}, {took}"
+    return f"handled by {legible(row.handler)}, attempt {row.attempts}, {took}{reasons.dated(row, message)}"
 
 
 def _letter(letter: Letter) -> Iterator[Event]:

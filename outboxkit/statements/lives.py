@@ -25,7 +25,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from outboxkit.statements.dialects import among
+from outboxkit.statements.dialects import among, digest, lists
 from outboxkit.tables import PARKED, UtcDateTime, attempt, dead_letter, handler, inbox, outbox, published, readable
 
 _OF_MESSAGE = (
@@ -39,7 +39,7 @@ _OF_DEAD = (
     *("resolution", "resolved_at", "resolved_by"),
 )
 _LIMIT = bindparam("limit", type_=BigInteger)
-_PAGE = bindparam("page", type_=BigInteger)
+_PAGE, _MOST = bindparam("page", type_=BigInteger), bindparam("most", type_=BigInteger)
 _KEY = bindparam("key", type_=String)
 _DESTINATION = bindparam("destination", type_=String)
 _POSITION = bindparam("position", type_=BigInteger)
@@ -127,7 +127,8 @@ def registered() -> Select[Any]:
 
     Parameters: limit. Index: the primary key; the table has a row for each queue and handler. Locks: none.
     """
-    columns = (handler.c.handler, handler.c.queue, handler.c.types, handler.c.last_seen)
+    names = ("handler", "queue", "types", "last_seen", "first_seen", "retention")
+    columns = [handler.c[name] for name in names]
     return select(*columns).order_by(handler.c.handler, handler.c.queue).limit(_LIMIT)
 
 
@@ -197,10 +198,50 @@ def row_locks() -> TextClause:
     return _LOCKS
 
 
+_FEW = literal_column("100", Integer)
+
+
+def first_added() -> Select[Any]:
+    """The next 100 rows of the outbox from a position on, with the times at which they were added.
+
+    Parameters: position. Index: the primary key. Locks: none.
+    """
+    row = (outbox.c.position, readable(outbox.c.created_at), outbox.c.due_at, outbox.c.held)
+    return select(*row).where(outbox.c.position >= _POSITION).order_by(outbox.c.position).limit(_FEW)
+
+
+def ends() -> Select[Any]:
+    """The lowest and the highest position of the outbox, null if it is empty. Index: the primary key. Locks: none."""
+    return select(*(select(end(outbox.c.position)).scalar_subquery() for end in (func.min, func.max)))
+
+
+def digests_waiting(dialect: str) -> Select[Any]:
+    """The position, and the payload's digest, of these rows of the outbox.
+
+    Parameters: positions. Index: the primary key. Locks: none.
+    """
+    ours = among(dialect, outbox.c.position, "positions")
+    return select(outbox.c.position, digest(dialect, outbox.c.payload)).where(ours)
+
+
+def digests_kept(dialect: str) -> Select[Any]:
+    """The time, the position and the payload's digest of these kept messages.
+
+    Parameters: positions, ats (when each was published). Index: the primary key. Locks: none.
+    """
+    source = lists(dialect, {"positions": BigInteger(), "ats": UtcDateTime()})
+    rows = source.select(source.c["positions"], source.c["ats"]).subquery("wanted")
+    positions, ats = rows.c
+    row = (published.c.published_at == ats) & (published.c.position == positions)
+    columns = (published.c.published_at, published.c.position, digest(dialect, published.c.payload))
+    return select(*columns).join_from(rows, published, row)
+
+
 def outbox_page(dialect: str, *, newest_first: bool) -> Select[Any]:
     """Rows of the outbox that match, among the next `page` ones behind a position; and the last of a full page.
 
-    Parameters: after_position, page, and those of the match: ids, stories, key. Index: the primary key. Locks: none.
+    Parameters: after_position, page, most (of the rows that match), and those of the match: ids, stories, key. Index:
+    the primary key. Locks: none.
     """
     position, after = outbox.c.position, bindparam("after_position", type_=BigInteger)
     if newest_first:
@@ -211,7 +252,7 @@ def outbox_page(dialect: str, *, newest_first: bool) -> Select[Any]:
 def published_page(dialect: str, *, newest_first: bool) -> Select[Any]:
     """Kept messages that match, among the next `page` ones behind a row; and the last of a full page.
 
-    Parameters: after_at and after_position (the row), page, and those of the match: ids, stories, key. Index: the
+    Parameters: after_at and after_position (the row), page, most, and those of the match: ids, stories, key. Index: the
     primary key, of each partition from there on. Locks: none.
     """
     order = (published.c.published_at, published.c.position)
@@ -227,8 +268,8 @@ def published_page(dialect: str, *, newest_first: bool) -> Select[Any]:
 def dead_page(dialect: str) -> Select[Any]:
     """Dead letters that match, among the next `page` ones below a number; and the last of a full page.
 
-    Parameters: after_id, page, and those of the match: ids, stories, key. Index: the primary key, from its end. Locks:
-    none.
+    Parameters: after_id, page, most, and those of the match: ids, stories, key. Index: the primary key, from its end.
+    Locks: none.
     """
     beyond = dead_letter.c.id < bindparam("after_id", type_=BigInteger)
     return _page(dialect, dead_letter, (_OF_MESSAGE, _OF_DEAD), beyond, [dead_letter.c.id.desc()])
@@ -241,7 +282,7 @@ def _page(
     number = func.row_number().over(order_by=order).label("number")
     rows = select(*_columns(table, *groups), number).where(beyond).order_by(*order).limit(_PAGE).subquery("page")
     is_match = _match(dialect, rows.c)
-    return select(rows, is_match.label("is_match")).where(or_(is_match, rows.c.number == _PAGE))
+    return select(rows, is_match.label("is_match")).where(or_(is_match, rows.c.number == _PAGE)).limit(_MOST)
 
 
 def _match(dialect: str, columns: Any) -> ColumnElement[bool]:

@@ -103,10 +103,21 @@ def test_what_became_of_a_message(engine: Engine, database_url: str):
     add(engine, dead | {"resolved_by": "ann", "resolved_at": NOW}, table=tables.dead_letter, base=LETTER)
     (archive,) = look(database_url, Clue(message_id="m"))
     life = lives([archive])["m"]
-    assert [reason.kind for reason in life.reasons] == ["started", "not handled", "handled", "replayed"]
-    assert "G of queue q" in life.reasons[1].text
+    assert [reason.kind for reason in life.reasons] == ["started", "handled", "younger", "replayed"]
+    assert "G of queue q" in life.reasons[2].text
     assert {event.what for event in life.timeline} == {"published", "handled", "started", "dead", "replayed"}
     assert archive.cut == {}
+
+
+def test_payloads_of_one_id_are_counted(engine: Engine, database_url: str):
+    """Also if a position was used again, after a failover."""
+    for number in range(3):
+        kept = {"message_id": "m", "position": 1 + number // 2, "published_at": NOW - number * HOUR}
+        add(engine, kept | {"payload": b"%d" % number}, table=tables.published)
+    add(engine, {"message_id": "m", "payload": b"0"}, {"message_id": "other"})
+    (archive,) = look(database_url, Clue(message_id="m"))
+    assert archive.payloads == {"m": 3}
+    assert "4 messages have this id, with 3 payloads" in [each.text for each in lives([archive])["m"].reasons][1]
 
 
 def test_a_second_database_names_the_story(

@@ -43,7 +43,7 @@ FILL = (
 IDS = {"ids": ["m60", "m61", "m101"], "limit": 100}
 OF_KEY = {"key": "k60", "limit": 100}
 PLACE = {"key": "k60", "destination": "default", "position": 20_000}
-MATCH = {"ids": ["m60"], "stories": ["s"], "key": None, "page": PAGE}
+MATCH = {"most": 501, "ids": ["m60"], "stories": ["s"], "key": None, "page": PAGE}
 PG = "postgresql"
 READS: dict[str, tuple[Any, dict[str, Any]]] = {
     "delayed": (lives.delayed(PG), IDS),
@@ -58,6 +58,10 @@ READS: dict[str, tuple[Any, dict[str, Any]]] = {
     "first_held_before": (lives.first_held_before(), PLACE),
     "parking": (lives.parking(), PLACE),
     "count_ahead": (lives.count_ahead(), PLACE | {"limit": PAGE}),
+    "first_added": (lives.first_added(), {"position": 10_000}),
+    "ends": (lives.ends(), {}),
+    "digests_waiting": (lives.digests_waiting(PG), {"positions": [1, 2, 3]}),
+    "digests_kept": (lives.digests_kept(PG), {"positions": [1, 2, 3], "ats": [NOW] * 3}),
     "row_locks": (lives.row_locks(), {"positions": [1, 2, 3]}),
     "outbox_page": (lives.outbox_page(PG, newest_first=False), MATCH | {"after_position": 1000}),
     "outbox_page, newest first": (lives.outbox_page(PG, newest_first=True), MATCH | {"after_position": 20_000}),

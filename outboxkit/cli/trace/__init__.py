@@ -1,6 +1,7 @@
 """`outboxkit trace`: the life of a message, as one timeline from all that the tables know."""
 
 import asyncio
+import shlex
 import shutil
 import sys
 import textwrap
@@ -13,13 +14,13 @@ from typing import Annotated
 import msgspec
 import typer
 
-from outboxkit import compose, process, urls
+from outboxkit import compose, ids, process, urls
 from outboxkit.cli.options import DATABASE, AsJson, duration, with_settings
 from outboxkit.cli.trace.report import Caused, Happened, Report, Traced, report_of
 from outboxkit.cli.wording import many, printable_name
 from outboxkit.environment import read_secret
 from outboxkit.errors import ConfigurationError
-from outboxkit.lives import Clue, follow
+from outboxkit.lives import ENOUGH, Clue, follow
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.settings import Settings
 
@@ -128,7 +129,10 @@ def _parts(report: Report) -> Iterator[tuple[str, str]]:
         yield f"database{place}", printable_name(name)
     if not report.messages:
         (what, value), *_ = report.asked.items()
-        yield "found", f"nothing is known of {what.replace('_', ' ')} {printable_name(value)}"
+        name = f"{what.replace('_', ' ')} {printable_name(value)}"
+        yield "found", f"{name} is not in what was read" if report.not_searched else f"nothing is known of {name}"
+        if what == "message_id" and ids.time_before(value) is None:
+            yield "", f"if it is a key: outboxkit trace --key {printable_name(shlex.quote(value))}"
     for message in report.messages:
         yield "", ""
         yield from _message(message, places)
@@ -140,7 +144,7 @@ def _parts(report: Report) -> Iterator[tuple[str, str]]:
         )
     yield from _list("not known", report.unknown)
     yield from _list("not searched", report.not_searched)
-    if report.not_searched:
+    if any(ENOUGH not in each for each in report.not_searched):
         yield "", "--search 10s looks longer"
 
 
@@ -158,7 +162,8 @@ def _message(message: Traced, places: Mapping[str, str]) -> Iterator[tuple[str, 
     ):
         if value is not None:
             yield label, printable_name(value)
-    yield "state", message.state
+    handlers = f", handled by {message.handled_by} of {many(message.handlers, 'handler')}"
+    yield "state", message.state + (handlers if message.handled_by and message.handlers > 1 else "")
     for number, why in enumerate(message.why):
         yield "why" * (number == 0), printable_name(why.text) + places.get(why.database, "")
         for cure in why.cure:

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from outboxkit.lives import Archive, Clue, Life, lives, selected
+from outboxkit.lives import SHORTEST, Archive, Clue, Life, lives, selected
+from outboxkit.wording import in_utc
 
 DEEPEST = 20
 """Levels of the tree."""
@@ -44,7 +45,7 @@ class Caused:
 
 @dataclass(frozen=True)
 class Traced:
-    """One message."""
+    """One message; `handlers` are those that have handled it, or were there to take it."""
 
     message_id: str | None
     type: str | None
@@ -55,6 +56,8 @@ class Traced:
     causation_id: str | None
     trace_id: str | None
     state: str
+    handled_by: int
+    handlers: int
     why: tuple[Why, ...]
     timeline: tuple[Happened, ...]
     caused: tuple[Caused, ...]
@@ -84,7 +87,7 @@ def report_of(clue: Clue, archives: Sequence[Archive]) -> Report:
         messages=tuple(_traced(life, known) for life in all_[:MOST_SHOWN]),
         more=len(all_[MOST_SHOWN:]),
         not_searched=tuple(_not_searched(archives)),
-        unknown=() if all_ else tuple(_nothing(archives)),
+        unknown=() if all_ else tuple(_nothing(clue, archives)),
     )
 
 
@@ -100,6 +103,8 @@ def _traced(life: Life, known: Mapping[str, Life]) -> Traced:
         causation_id=message.causation_id,
         trace_id=message.trace_id,
         state=life.state,
+        handled_by=life.handled_by,
+        handlers=life.handlers,
         why=tuple(Why(each.kind, each.text, each.cure, each.database) for each in life.reasons),
         timeline=tuple(Happened(each.at, each.what, each.text, each.database) for each in life.timeline),
         caused=_tree(life, known, frozenset([message.message_id or ""])),
@@ -121,12 +126,19 @@ def _not_searched(archives: Sequence[Archive]) -> Iterator[str]:
             yield f"{rest} in {archive.database}"
 
 
-def _nothing(archives: Sequence[Archive]) -> Iterator[str]:
-    """Reasons for which a message may exist although nothing is known of it."""
+def _nothing(clue: Clue, archives: Sequence[Archive]) -> Iterator[str]:
+    """Reasons for which a message may exist although nothing is known of it; its age excludes some."""
+    now = max(archive.now for archive in archives)
     yield "whether its transaction has been committed: until then nobody sees it, and after a rollback there is nothing"
-    if not any(archive.oldest_kept is not None for archive in archives):
+    oldest = min((archive.oldest_kept for archive in archives if archive.oldest_kept is not None), default=None)
+    if oldest is None:
         yield "whether it was published: OUTBOXKIT_PUBLISHED_RETENTION at the relay keeps published messages"
         yield "whether it waits at the broker: no table has what is in a queue; ask its consumer and `outboxkit doctor`"
-    yield "whether it was handled longer ago than OUTBOXKIT_INBOX_RETENTION, or died before OUTBOXKIT_DEAD_RETENTION"
+    elif clue.begun is None or clue.begun < oldest:
+        yield f"whether it was published before {in_utc(oldest)}, at which kept messages begin"
+    if any(archive.may_have_forgotten(clue.begun) for archive in archives):
+        yield "whether it was handled longer ago than OUTBOXKIT_INBOX_RETENTION"
+    if clue.begun is None or now - clue.begun > SHORTEST:
+        yield "whether it died longer ago than OUTBOXKIT_DEAD_RETENTION"
     if len(archives) == 1:
         yield "what another service's database has: name it with --also"

@@ -153,12 +153,26 @@ def test_handlers_that_have_not_handled_it_are_known_by_their_types():
             registered("Else", types=("OrderCancelled",)),
         )
     )
-    (reason,) = reasons.not_handled(identity(), there, {handled().handler}, [])
-    assert reason.text.startswith("G of queue other takes this type and has not handled it.")
+    (reason,) = reasons.not_handled(identity(), there, {handled().handler}, [], None)
+    assert reason.text.startswith("not handled by G of queue other. It is in the queue")
+    assert reason.text.endswith("or its queue was not bound")
+    (young,) = reasons.not_handled(identity(), there, {handled().handler}, [], NOW)
+    assert "bound" not in young.text
     assert [each.handler for each in reasons.expected(identity(queue="q"), there)] == ["H"]
     assert reasons.expected(identity(destination="payments"), there) == []
-    assert list(reasons.not_handled(identity(), there, [], [letter(handler=None)])) == []
-    assert list(reasons.not_handled(identity(), there, {handled().handler}, [letter(handler="G")])) == []
+    assert list(reasons.not_handled(identity(), there, [], [letter(handler=None)], None)) == []
+    assert list(reasons.not_handled(identity(), there, {handled().handler}, [letter(handler="G")], None)) == []
+
+
+def test_handlers_that_came_after_the_message_are_named_as_such():
+    later = {"first_seen": NOW + timedelta(seconds=1)}
+    there = archive(
+        handlers=(registered("Old", first_seen=NOW), registered("New", **later), registered("Newer", **later))
+    )
+    left, late = reversed(list(reasons.not_handled(identity(), there, [], [], NOW)))
+    assert (left.kind, late.kind, late.cure) == ("not handled", "younger", ())
+    assert "by Old of queue q. " in left.text
+    assert "New of queue q (first seen at 2026-03-01 12:00:01 UTC), Newer of queue q" in late.text
 
 
 def test_a_copy_for_one_queue_does_not_tell_that_a_message_was_never_sent():

@@ -38,8 +38,15 @@ def fill(engine: Engine, rows: int = 10) -> list[str]:
     return names
 
 
-def looked(engine: Engine, clue: Clue, *, seconds: float = 60, clock: Iterator[float] | None = None) -> Archive:
-    archive = Archive("db", START)
+def looked(
+    engine: Engine,
+    clue: Clue,
+    *,
+    seconds: float = 60,
+    clock: Iterator[float] | None = None,
+    now: datetime | None = None,
+) -> Archive:
+    archive = Archive("db", now or START + timedelta(hours=1))
     ticks = clock or iter([0.0] * 1000)
     with engine.connect() as connection:
         search(connection, clue, archive, patience=timedelta(seconds=seconds), monotonic=lambda: next(ticks))
@@ -67,7 +74,7 @@ def test_what_was_not_looked_at_is_said(engine: Engine):
     assert [row.message.message_id for row in archive.letters.values()] == ["m-9"], "the newest are read first"
     assert archive.cut == {
         "outbox": "messages of the outbox between the positions 3 and 8",
-        "published": "messages that were published before 2026-03-01 00:00:07 UTC",
+        "published before": "messages that were published before 2026-03-01 00:00:07 UTC",
         "dead_letter": "dead letters before number 8",
     }
 
@@ -88,9 +95,54 @@ def test_a_time_in_the_id_is_where_the_kept_messages_are_read_from(engine: Engin
     names = fill(engine, rows=600)
     archive = looked(engine, Clue(message_id=names[400]), seconds=100, clock=map(float, count()))
     assert [row.message.message_id for row in archive.kept.values()] == [names[400]]
-    archive = looked(engine, Clue(message_id=names[599]), seconds=0.5, clock=map(float, count()))
-    assert archive.kept == {}
-    assert archive.cut["published"] == "messages that were published after 2026-03-01 00:05:01 UTC"
+    archive = looked(engine, Clue(message_id=names[300]), seconds=0.5, clock=map(float, count()))
+    assert [row.message.message_id for row in archive.kept.values()] == [names[300]]
+    assert [archive.cut[name] for name in ("published after", "published before")] == [
+        "messages that were published after 2026-03-01 00:05:02 UTC",
+        "messages that were published before 2026-03-01 00:04:57 UTC",
+    ]
+
+
+@pytest.mark.parametrize("ahead", [timedelta(minutes=20), timedelta(days=2)], ids=["was ahead", "is ahead"])
+def test_a_message_whose_producers_clock_is_ahead_is_found(engine: Engine, ahead: timedelta):
+    id_ = ids.new(at=START + ahead)
+    with engine.begin() as connection:
+        row = ROW | {"message_id": id_, "position": 1, "published_at": START}
+        connection.execute(insert(tables.published), row)
+    archive = looked(engine, Clue(message_id=id_), seconds=-1, now=START + timedelta(minutes=30))
+    assert [row.message.message_id for row in archive.kept.values()] == [id_]
+
+
+def test_a_time_in_the_id_is_where_the_outbox_is_read_from(engine: Engine):
+    """Whatever waits for its time in between, and although some producers' clocks differ by a second."""
+    names = [ids.new(at=START + n * SECOND) for n in range(1000)]
+    later = {"created_at": START + timedelta(days=9), "due_at": START + timedelta(days=9)}
+    with engine.begin() as connection:
+        rows = [{"message_id": id_, "created_at": START + n * SECOND + n % 2 * SECOND} for n, id_ in enumerate(names)]
+        connection.execute(insert(tables.outbox), [ROW | {"due_at": None} | row for row in rows[:400]])
+        connection.execute(insert(tables.outbox), [ROW | later | {"message_id": f"d-{n}"} for n in range(50)])
+        connection.execute(insert(tables.outbox), [ROW | {"due_at": None} | row for row in rows[400:]])
+    for number in (0, 1, 250, 399, 401, 777, 999):
+        archive = looked(engine, Clue(message_id=names[number]), seconds=-1)
+        assert [row.message.message_id for row in archive.waiting.values()] == [names[number]], number
+    assert archive.cut == {"outbox before": "messages of the outbox before position 1047"}
+    nothing = looked(engine, Clue(message_id=ids.new(at=START + timedelta(days=5))), seconds=-1)
+    assert nothing.waiting == {}
+
+
+def test_a_large_story_is_cut_off_and_said(engine: Engine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(searching, "MOST", 4)
+    names = fill(engine)
+    archive = looked(engine, Clue(key="k"))
+    assert [len(entries) for entries in (archive.waiting, archive.kept, archive.letters)] == [4, 4, 4]
+    assert archive.cut == {
+        "outbox": "messages of the outbox between the positions 1 and 6, as 4 had been found",
+        "published before": "messages that were published before 2026-03-01 00:00:05 UTC, as 4 had been found",
+        "dead_letter": "dead letters before number 6, as 4 had been found",
+    }
+    monkeypatch.setattr(searching, "MOST", 10)
+    assert looked(engine, Clue(key="k")).cut == {}
+    assert len(names) == 10
 
 
 def test_what_a_message_caused_is_found_on_the_way(engine: Engine):

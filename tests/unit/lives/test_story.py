@@ -1,10 +1,11 @@
 """Lives, assembled from what several databases say."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from outboxkit import ids
 from outboxkit.lives import Clue, lives, selected
-from outboxkit.lives.entries import Crashes
+from outboxkit.lives.entries import Crashes, Identity, Kept
 from outboxkit.lives.story import ORDER
 from tests.unit.lives.entries import (
     DATABASE,
@@ -19,6 +20,7 @@ from tests.unit.lives.entries import (
     waiting,
 )
 
+DAY = timedelta(days=1)
 HERE, THERE = "postgresql://shop", "postgresql://billing"
 
 
@@ -87,7 +89,7 @@ def test_what_cannot_be_known_names_the_setting():
     old = ids.new(at=NOW - 100 * SECOND)
     (published, processed) = lives([archive(Crashes("db", old, "q", 1, 0, None, NOW), oldest_kept=NOW)])[old].unknown
     assert "A longer OUTBOXKIT_PUBLISHED_RETENTION keeps more" in published
-    assert "add the consumer's with --also" in processed
+    assert "Add the database of its consumer with --also" in processed
     new = ids.new(at=NOW + SECOND)
     there = archive(Crashes("db", new, "q", 1, 0, None, NOW), oldest_kept=NOW, handlers=(registered(),))
     published, processed = lives([there])[new].unknown
@@ -122,3 +124,74 @@ def test_a_delayed_message_does_not_know_when_it_was_added():
     delayed = waiting(message=identity(created_at=NOW + SECOND), due_at=NOW + SECOND)
     (event,) = lives([archive(delayed)])["m"].timeline
     assert (event.at, event.text) == (None, "added at a time that is not kept: it has a deliver_at")
+
+
+def test_a_message_whose_handler_works_elsewhere_has_not_been_forgotten():
+    there = archive(kept(id_ := ids.new(at=NOW)), handlers=(registered(types=("OrderCancelled",), retention=14 * DAY),))
+    (unknown,) = lives([there])[id_].unknown
+    assert "no consumer of OrderConfirmed is registered in these databases" in unknown
+    for retention, lines in ((14 * DAY, 0), (SECOND, 1), (None, 1)):
+        there = archive(kept(id_, created_at=NOW - DAY), handlers=(registered(retention=retention),))
+        there.now = NOW + 60 * SECOND
+        assert len(lives([there])[id_].unknown) == lines
+
+
+def test_a_time_to_come_is_the_producers():
+    id_ = ids.new(at=NOW + DAY)
+    life = lives([archive(kept(id_), handled(id_, processed_at=NOW + DAY))])[id_]
+    assert life.reasons[0].text.endswith(", dated by its producer, whose clock was ahead")
+    assert [event.text for event in life.timeline] == [
+        "added, by the producer's clock, which is ahead: this is still to come",
+        "published to the broker",
+        "handled by H, attempt 1, within 100 ms, dated by its producer, whose clock was ahead",
+    ]
+
+
+def test_an_id_of_several_messages_is_said():
+    there = archive(kept(), kept(position=8), handled(), payloads={"m": 2})
+    life = lives([there])["m"]
+    assert (life.reasons[0].kind, life.state) == ("ambiguous", "handled")
+    assert life.reasons[0].text.startswith("2 messages have this id, with 2 payloads")
+    assert lives([archive(kept(), kept(position=8), payloads={"m": 1})])["m"].reasons == ()
+
+
+def test_how_many_handlers_have_it_is_counted_without_younger_ones():
+    late = registered("Late", first_seen=NOW + SECOND)
+    there = archive(kept(), handled("m", "H"), handlers=(registered("H"), registered("G"), late))
+    life = lives([there])["m"]
+    assert (life.state, life.handled_by, life.handlers) == ("not handled", 1, 2)
+    assert [reason.kind for reason in life.reasons] == ["handled", "younger", "not handled"]
+    alone = lives([archive(kept(), handled(), handlers=(registered("H"), late))])["m"]
+    assert (alone.state, alone.handled_by, alone.handlers) == ("handled", 1, 1)
+
+
+def test_a_circle_of_causes_begins_with_the_oldest():
+    circle = [kept(id_, n, causation_id=cause) for n, (id_, cause) in enumerate(zip("abc", "cab", strict=True))]
+    known = lives([archive(*circle, kept("x", 7), kept("y", 8, causation_id="x"))])
+    found = [life.message.message_id for life in selected(Clue(correlation_id="s"), known)]
+    assert found == ["a", "x"]
+
+
+def test_a_long_story_takes_no_longer_for_each_of_its_messages():
+    """The work is counted, and not the time: each entry is looked at as often, whatever the number of messages."""
+    looks = []
+    for number in (50, 500):
+        entries = [Counted(f"m-{n}", causation_id=f"m-{n - 1}" if n % 2 else "m-0") for n in range(number)]
+        Counted.looks = 0
+        rows = [Kept(DATABASE, message, n, NOW) for n, message in enumerate(entries)]
+        assert len(selected(Clue(correlation_id="s"), lives([archive(*rows)]))) > 0
+        looks.append(Counted.looks / number)
+    assert looks[1] <= looks[0] * 1.1
+
+
+class Counted(Identity):
+    """An identity that counts how often its id is read."""
+
+    looks = 0
+
+    def __init__(self, id_: str, **more: str) -> None:
+        super().__init__(message_id=id_, type="OrderConfirmed", **more)  # type: ignore[arg-type]
+
+    def __getattribute__(self, name: str) -> object:
+        Counted.looks += name == "message_id"
+        return super().__getattribute__(name)

@@ -29,4 +29,5 @@ FROM (SELECT outboxkit_dead_letter.message_id AS message_id, outboxkit_dead_lett
     LIMIT :page) AS page
 WHERE page.message_id = ANY (:ids::VARCHAR(255)[]) OR page.causation_id = ANY (:ids::VARCHAR(255)[])
     OR page.correlation_id = ANY (:stories::VARCHAR(255)[]) OR page.key = :key OR page.number =
-    :page;
+    :page
+LIMIT :most;

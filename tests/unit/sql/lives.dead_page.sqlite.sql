@@ -28,4 +28,5 @@ FROM (SELECT outboxkit_dead_letter.message_id AS message_id, outboxkit_dead_lett
     ORDER BY outboxkit_dead_letter.id DESC
     LIMIT :page OFFSET :param_9) AS page
 WHERE page.message_id IN (:ids, …) OR page.causation_id IN (:ids, …) OR page.correlation_id IN
-    (:stories, …) OR page."key" = :key OR page.number = :page;
+    (:stories, …) OR page."key" = :key OR page.number = :page
+LIMIT :most OFFSET :param_10;

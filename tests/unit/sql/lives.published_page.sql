@@ -20,4 +20,5 @@ FROM (SELECT outboxkit_published.message_id AS message_id, outboxkit_published.t
     LIMIT :page) AS page
 WHERE page.message_id = ANY (:ids::VARCHAR(255)[]) OR page.causation_id = ANY (:ids::VARCHAR(255)[])
     OR page.correlation_id = ANY (:stories::VARCHAR(255)[]) OR page.key = :key OR page.number =
-    :page;
+    :page
+LIMIT :most;

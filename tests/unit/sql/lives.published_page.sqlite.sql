@@ -19,4 +19,5 @@ FROM (SELECT outboxkit_published.message_id AS message_id, outboxkit_published.t
     ORDER BY outboxkit_published.published_at DESC, outboxkit_published.position DESC
     LIMIT :page OFFSET :param_5) AS page
 WHERE page.message_id IN (:ids, …) OR page.causation_id IN (:ids, …) OR page.correlation_id IN
-    (:stories, …) OR page."key" = :key OR page.number = :page;
+    (:stories, …) OR page."key" = :key OR page.number = :page
+LIMIT :most OFFSET :param_6;
