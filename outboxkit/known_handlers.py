@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, permutations
 from operator import attrgetter
-from shlex import quote
 
 import msgspec
 from sqlalchemy import Connection, RowMapping
@@ -17,7 +16,7 @@ from outboxkit.message import storable
 from outboxkit.session_names import may_be_of_queue
 from outboxkit.statements import activity
 from outboxkit.statements.dialects import is_server
-from outboxkit.wording import printable_name, span
+from outboxkit.wording import printable_name, shell_word, span
 
 _SHARD = re.compile(r"\.\d+$")
 """The end of a shard's name: `steps.0` and `steps.1` are parts of the queue `steps`."""
@@ -122,7 +121,7 @@ class SharedName:
 
 def forget_command(queue: str) -> str:
     """The command that forgets the handlers of a queue, to paste."""
-    return f"outboxkit handlers forget {quote(printable_name(queue))}"
+    return f"outboxkit handlers forget {shell_word(queue)}"
 
 
 def read_handlers(connection: Connection) -> list[KnownHandler]:

@@ -1,5 +1,6 @@
 """Numbers and times as people read them. Pure."""
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -56,6 +57,18 @@ def span(seconds: float) -> str:
 def in_utc(moment: datetime | None) -> str:
     """`2026-01-02 03:04:05 UTC`; `-` for None."""
     return "-" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def shell_word(name: str) -> str:
+    r"""A foreign name as one word of a command to paste: `'my queue'`, or `$'a\x0ab'` if it is not printable."""
+    if name.isprintable():
+        return shlex.quote(name)
+    plain = (sign if sign.isprintable() and sign not in "\\'" else _bytes(sign) for sign in name)
+    return f"$'{''.join(plain)}'"
+
+
+def _bytes(sign: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="replace"))
 
 
 def printable_name(name: str | None) -> str:

@@ -1,6 +1,5 @@
 """The handlers that consumers have registered: names that two queues share, and consumers that have gone."""
 
-import shlex
 from collections.abc import AsyncGenerator
 
 from outboxkit import known_handlers, partitions
@@ -8,7 +7,7 @@ from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.session_names import may_be_of_queue
 from outboxkit.statements import activity
-from outboxkit.wording import printable_name, span
+from outboxkit.wording import printable_name, shell_word, span
 
 
 async def check_names(installation: Installation) -> AsyncGenerator[Diagnosis]:
@@ -66,7 +65,7 @@ async def check_consumers(installation: Installation) -> AsyncGenerator[Diagnosi
             cure="Start its consumer. If the queue is given up, or was a mistake, delete it at the broker, and "
             "forget its handlers:",
             commands=(
-                f"outboxkit consume MODULE... --queue {shlex.quote(queue)}",
+                f"outboxkit consume MODULE... --queue {shell_word(row.queue)}",
                 known_handlers.forget_command(row.queue),
             ),
         )

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import attrgetter
-from shlex import quote
 from typing import Any
 
 from sqlalchemy import Row
@@ -18,7 +17,7 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY as PAUSED_RELAY
 from outboxkit.pauses import read_pauses
 from outboxkit.statements import activity, doctor, lives, status
-from outboxkit.wording import COUNTED, Count, many, printable_name, span
+from outboxkit.wording import COUNTED, Count, many, number, printable_name, shell_word, span
 
 LIMIT = {"limit": COUNTED + 1}
 MOST_DESTINATIONS = 100
@@ -79,13 +78,13 @@ async def check_pauses(installation: Installation) -> AsyncGenerator[Diagnosis]:
         pauses = await connection.run_sync(read_pauses)
     for pause in pauses:
         is_relay = pause.process == PAUSED_RELAY
-        option = f" --destination {quote(pause.name)}" if is_relay and pause.name != DEFAULT_DESTINATION else ""
+        option = f" --destination {shell_word(pause.name)}" if is_relay and pause.name != DEFAULT_DESTINATION else ""
         yield warning(
             "paused",
             f"{pause}.",
             why="Its messages wait until the pause ends. Nothing is lost.",
             cure="If its reason is over, resume it:",
-            commands=(f"outboxkit resume {f'relay{option}' if is_relay else quote(pause.name)}",),
+            commands=(f"outboxkit resume {f'relay{option}' if is_relay else shell_word(pause.name)}",),
         )
 
 
@@ -110,7 +109,7 @@ def _waits(backlog: Backlog) -> str:
 
 def _command(destination: str) -> str:
     ours = destination == DEFAULT_DESTINATION
-    return RELAY if ours else f"{RELAY} --destination {quote(printable_name(destination))}"
+    return RELAY if ours else f"{RELAY} --destination {shell_word(destination)}"
 
 
 def _nobody(names: Sequence[str] | None, relay: str) -> str:
@@ -249,8 +248,8 @@ def _of_parked(parked: Sequence[ParkedBehind]) -> Iterator[Diagnosis]:
             cure="Look at the reason, and mend it. Then replay the dead letter, or discard it; the others follow:",
             commands=(
                 f"outboxkit dead show {letter.id}",
-                f"outboxkit dead replay --key {quote(key)}",
-                f"outboxkit dead discard --key {quote(key)}",
+                f"outboxkit dead replay --key {shell_word(each.key)}",
+                f"outboxkit dead discard --key {shell_word(each.key)}",
             ),
         )
 
@@ -265,7 +264,8 @@ def _of_open(
         return
     age = now - oldest.dead_at
     total = sum(row.rows for row in rows)
-    reasons = ", ".join(f"{row.rows} {row.side} {printable_name(row.reason)}" for row in rows)
+    parts = [(Count(row.rows, at_least=total > COUNTED), f"{row.side} {printable_name(row.reason)}") for row in rows]
+    reasons = ", ".join(f"{number(count)} {name}" for count, name in parts)
     error = printable(oldest.error or "-", _LONGEST_ERROR)
     is_old = age >= installation.thresholds.dead_letter
     yield warning(

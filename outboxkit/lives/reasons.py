@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from shlex import quote
 
 from outboxkit import ids
 from outboxkit.blockers import blocker_of
@@ -15,7 +14,7 @@ from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.session_names import RELAY
 from outboxkit.statements.activity import NEVER
 from outboxkit.tables import PARKED
-from outboxkit.wording import COUNTED, Count, in_utc, many
+from outboxkit.wording import COUNTED, Count, in_utc, many, shell_word
 
 NAMES = 120
 LONG = timedelta(minutes=1)
@@ -108,7 +107,7 @@ def _behind(row: Waiting, first: Neighbour) -> Explanation:
     if first.error is not None:
         text += f" after attempt {first.attempts}" if first.attempts else ""
         text += f": {legible(first.error)}"
-    return Explanation("behind", text, row.database, (f"outboxkit trace {legible(first.message_id)}",))
+    return Explanation("behind", text, row.database, (f"outboxkit trace {shell_word(first.message_id or '-')}",))
 
 
 def _ready(row: Waiting, now: datetime) -> Explanation:
@@ -135,7 +134,7 @@ def _relay(row: Waiting) -> str:
 
 def _option(row: Waiting) -> str:
     destination = row.message.destination or DEFAULT_DESTINATION
-    return "" if destination == DEFAULT_DESTINATION else f" --destination {quote(legible(destination))}"
+    return "" if destination == DEFAULT_DESTINATION else f" --destination {shell_word(destination)}"
 
 
 def of_letter(letter: Letter, queues: Collection[str] = ()) -> Explanation:
@@ -158,7 +157,7 @@ def _binding(letter: Letter, queues: Collection[str]) -> Iterator[str]:
     if not is_unroutable or message.destination not in (None, DEFAULT_DESTINATION):
         return
     for queue in sorted({message.queue} if message.queue is not None else queues) or ["QUEUE"]:
-        name = quote(legible(queue))
+        name = shell_word(queue)
         yield (
             f"first start the consumer of {legible(message.type)}, again if it runs, which binds its queue: "
             f"outboxkit consume MODULE --queue {name}"

@@ -11,6 +11,7 @@ from outboxkit.doctor import forgetting, handlers, waiting
 from outboxkit.doctor.installation import Thresholds
 from outboxkit.pauses import CONSUMER, RELAY, pause_process
 from outboxkit.retention import Periods, Retention
+from outboxkit.wording import COUNTED
 from tests.integration.doctoring import codes, connected, examined, look, one
 from tests.processes import COMMAND, run_to_end
 
@@ -134,6 +135,25 @@ def test_a_key_that_is_parked(postgresql_url: str) -> None:
     assert dead.code == "dead-letters-old"
 
 
+def test_a_key_that_cannot_be_printed_can_be_pasted(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(DEAD, ("a\nb", True))
+    add(postgresql_url, key="a\nb", held=True, due="9999-12-31 00:00+00")
+    (parked, _) = look(postgresql_url, waiting.check_dead_letters)
+    assert parked.commands[1] == r"outboxkit dead replay --key $'a\x0ab'"
+
+
+def test_dead_letters_beyond_those_that_are_counted(postgresql_url: str) -> None:
+    with connected(postgresql_url) as connection:
+        connection.execute(
+            "INSERT INTO outboxkit_dead_letter (side, type, payload, headers, content_type, reason, attempts) "
+            "SELECT 'inbox', 'T', '', '{}', 'x', 'failed', 1 FROM generate_series(1, %s)",
+            (COUNTED + 5,),
+        )
+    (finding,) = look(postgresql_url, waiting.check_dead_letters)
+    assert finding.what.startswith("more than 10 000 dead letters are open (more than 10 000 inbox failed), ")
+
+
 def test_a_dead_letter_that_nobody_decides_on(postgresql_url: str) -> None:
     with connected(postgresql_url) as connection:
         connection.execute(DEAD, (None, False))
@@ -178,6 +198,11 @@ def test_two_queues_with_one_handler_name(postgresql_url: str) -> None:
 
 def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
     with connected(postgresql_url) as connection:
+        connection.execute(HANDLER, ("SendReceipt", "q; touch pwned #"))
+    (finding,) = look(postgresql_url, handlers.check_consumers, thresholds=Thresholds())
+    assert finding.commands[0] == "outboxkit consume MODULE... --queue 'q; touch pwned #'"
+    with connected(postgresql_url) as connection:
+        connection.execute("DELETE FROM outboxkit_handler")
         connection.execute(HANDLER, ("SendReceipt", "billing"))
     (finding,) = look(postgresql_url, handlers.check_consumers, thresholds=Thresholds())
     assert (finding.code, finding.commands) == (

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from shlex import quote
 
 from sqlalchemy import Connection
 
@@ -15,6 +14,7 @@ from outboxkit.hanging import HangingRun, by_consumer, long_runs
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY
 from outboxkit.statements import activity
+from outboxkit.wording import shell_word
 
 RIGHT = "pg_read_all_stats"
 """The role whose members see all of the other roles' sessions; pg_monitor includes it."""
@@ -106,12 +106,14 @@ def _waiting(report: Status) -> Iterator[str]:
     by_destination = report.outbox.by_destination
     paused = {pause.name for pause in report.paused if pause.process == RELAY}
     for name in sorted(paused):
-        option = "" if name == DEFAULT_DESTINATION else f" --destination {quote(printable_name(name))}"
+        option = "" if name == DEFAULT_DESTINATION else f" --destination {shell_word(name)}"
         yield f"no message to {printable_name(name)} leaves while its relay is paused: `outboxkit resume relay{option}`"
     for pause in report.paused:
         if pause.process != RELAY:
             name = printable_name(pause.name)
-            yield f"no message of queue {name} is handled while it is paused: `outboxkit resume {quote(name)}`"
+            yield (
+                f"no message of queue {name} is handled while it is paused: `outboxkit resume {shell_word(pause.name)}`"
+            )
     ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else report.outbox
     age = (ours.oldest_age_seconds if ours is not None else None) or 0
     if report.sessions is not None and ours is not None and DEFAULT_DESTINATION not in paused:
@@ -123,7 +125,7 @@ def _waiting(report: Status) -> Iterator[str]:
     for name, there in by_destination.items():
         if name not in {DEFAULT_DESTINATION, *paused} and (there.oldest_age_seconds or 0) >= PATIENCE:
             waits = f"messages to {printable_name(name)} wait for {span(there.oldest_age_seconds or 0)}"
-            relay = f"outboxkit relay --destination {quote(printable_name(name))}"
+            relay = f"outboxkit relay --destination {shell_word(name)}"
             yield f"{waits}: read the log of its relay, or start `{relay}`"
 
 
@@ -167,5 +169,5 @@ def _cure(holder: Holder) -> str:
         "session": f"end that transaction, or SELECT pg_terminate_backend({holder.pid})",
         "standby": f"a query on the standby {name} is old; end it there",
         "slot": f"have the slot's reader catch up, or SELECT pg_drop_replication_slot('{name}')",
-        "prepared": f"COMMIT PREPARED or ROLLBACK PREPARED '{name}'",
+        "prepared": "COMMIT PREPARED or ROLLBACK PREPARED '" + name.replace("'", "''") + "'",
     }[holder.kind]

@@ -1,5 +1,6 @@
 """Limits that arguments and policies put on a queue: what drops, expires or takes away messages. Pure."""
 
+import re
 import shlex
 from collections.abc import Iterator
 from datetime import timedelta
@@ -126,7 +127,8 @@ def _delivered_too_often(report: QueueReport, look: Look, *, is_lost: bool, is_d
     limit = own if isinstance(own, int) else RABBITMQ_4_DELIVERIES if look.version >= (4,) else -1
     if report.type != QUORUM or limit < 0 or not ((is_lost and not is_dead) or limit <= REQUEUE_FRESH_AFTER):
         return
-    vhost, name = shlex.quote(look.subject.vhost), report.name
+    vhost, name = shlex.quote(look.subject.vhost), shlex.quote(f"{report.name}-deliveries")
+    pattern = shlex.quote(f"^{re.escape(report.name)}$")
     definition = shlex.quote(f'{{"delivery-limit": {ENOUGH_DELIVERIES}}}')
     yield (problem if is_lost else warning)(
         "delivery-limit",
@@ -135,7 +137,7 @@ def _delivered_too_often(report: QueueReport, look: Look, *, is_lost: bool, is_d
         why="Each consumer that ends with messages in hand counts as a delivery of all of them. outboxkit counts "
         f"crashes itself, and renews a message after {REQUEUE_FRESH_AFTER} deliveries.",
         cure=f"Set a delivery limit above {REQUEUE_FRESH_AFTER}, and let dropped messages go to a queue of their own.",
-        commands=(f"rabbitmqctl set_policy -p {vhost} --apply-to queues {name}-deliveries '^{name}$' {definition}",),
+        commands=(f"rabbitmqctl set_policy -p {vhost} --apply-to queues {name} {pattern} {definition}",),
     )
 
 

@@ -120,6 +120,12 @@ def test_delivery_limits(version: str, arguments: dict[str, Any], expected: dict
     assert codes(limits.of_limits(look(version, queues={"billing": queue}))) == expected
 
 
+def test_a_policy_is_for_one_queue_and_its_command_can_be_pasted():
+    queue = QueueReport("billing v1.2", "quorum")
+    (finding,) = limits.of_limits(look("4.1.0", queues={"billing v1.2": queue}))
+    assert r" --apply-to queues 'billing v1.2-deliveries' '^billing\ v1\.2$' '{" in finding.commands[0]
+
+
 def test_the_dead_queue_keeps_what_it_has():
     queue = QueueReport("billing.dead", "quorum")
     assert codes(limits.of_limits(look("4.1.0", queues={"billing.dead": queue}))) == {}
