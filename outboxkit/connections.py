@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -35,6 +36,19 @@ FROM pg_stat_activity AS asked WHERE pid = %s AND extract(epoch FROM backend_sta
 """
 _CLOSING = set[asyncio.Task[None]]()
 """Tasks that close a connection. Without this reference the event loop might drop them."""
+
+
+def name_apart(driver: Any) -> None:
+    """Have a psycopg connection prepare statements under names that no other connection uses.
+
+    Psycopg's own names count from 0 in each connection. Behind a pooler in transaction mode one client would run the
+    statement of another. With these names the server refuses: there is no such statement in this session.
+    """
+    manager = driver._prepared  # noqa: SLF001 - the driver has no setting for it
+    if hasattr(manager, "_prepared_idx"):
+        manager._prepared_idx = secrets.randbits(62)  # noqa: SLF001
+    else:  # a later psycopg counts in another way
+        driver.prepare_threshold = None
 
 
 class Connection(AsyncConnection[Any]):

@@ -112,7 +112,7 @@ async def _on_server(
         raise ConfigurationError(_CURE.format(f"the driver {engine.dialect.driver!r}"))
     from psycopg.adapt import AdaptersMap  # noqa: PLC0415 - SQLite does without
 
-    from outboxkit.connections import ThreadConnection, part_with_silent  # noqa: PLC0415
+    from outboxkit.connections import ThreadConnection, name_apart, part_with_silent  # noqa: PLC0415
 
     async with engine.connect() as connection:  # once it is given back, the pool may close it
         driver: Any = (await connection.get_raw_connection()).driver_connection
@@ -133,6 +133,7 @@ async def _on_server(
 
     @event.listens_for(twin, "connect")
     def _set_all(connection: Any, _: Any) -> None:
+        name_apart(connection)
         for setting in settings.items():
             connection.execute("SELECT set_config(%s, %s, false)", setting)
         connection.commit()

@@ -47,10 +47,12 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     """An async engine for a process of outboxkit, whatever driver the URL names.
 
     On PostgreSQL its connections are called `name`. Their times are in UTC and in the format that the driver reads,
-    whatever the server, the database or the role has set. They notice a server that fell silent. The server ends one
-    that leaves a transaction idle for longer than `idle_in_transaction`: a relay whose machine froze gives its rows
-    back. On SQLite every transaction takes the writer lock at its start. The database is in WAL mode, so that readers
-    are not held up.
+    whatever the server, the database or the role has set. They notice a server that fell silent, and prepare statements
+    under names of their own. The server ends one that leaves a transaction idle for longer than `idle_in_transaction`:
+    a relay whose machine froze gives its rows back.
+
+    On SQLite every transaction takes the writer lock at its start. The database is in WAL mode, so that readers are not
+    held up.
 
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
@@ -62,7 +64,11 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     target = target.set(drivername=driver)
     if driver.startswith("sqlite"):
         return _sqlite(target)
-    from outboxkit.connections import Connection, part_with_silent  # noqa: PLC0415 - psycopg, which SQLite does without
+    from outboxkit.connections import (  # noqa: PLC0415 - psycopg, which SQLite does without
+        Connection,
+        name_apart,
+        part_with_silent,
+    )
     from outboxkit.driver_rows import read_bounded  # noqa: PLC0415
 
     limits = {option: value for option, value in SILENCE.items() if option not in target.query}
@@ -73,7 +79,12 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         hide_parameters=True,
         connect_args={"application_name": name, "async_creator_fn": Connection.connect, **limits},
     )
-    event.listen(engine.sync_engine, "connect", lambda connection, _: read_bounded(connection.driver_connection))
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def _settle(connection: Any, _: Any) -> None:
+        name_apart(connection.driver_connection)
+        read_bounded(connection.driver_connection)
+
     engines.part_with_altered(engine.sync_engine)
     part_with_silent(engine.sync_engine)
     _set(engine, timezone="'UTC'", datestyle="'ISO'")
@@ -92,14 +103,19 @@ def relay_engine(url: str, *, publish_timeout: timedelta, destination: str = DEF
 
     Its sessions are named after the destination, by which `outboxkit doctor` can tell a destination without a relay.
 
-    A claim is prepared once and planned for good, perhaps when the outbox was empty. A sequential scan is right then,
-    and a disaster with a million rows, so that the relay's sessions do without.
+    Nothing is prepared: a statement serves a batch, and is planned for the tables as they are. Statistics may be older,
+    from an empty outbox, for which a sequential scan is right. The relay's sessions do without.
 
     Raises:
         ConfigurationError: neither PostgreSQL nor SQLite.
     """
     connections = engine(url, name=relay_name(destination), idle_in_transaction=publish_timeout * 3 + LEAVING)
     if connections.dialect.name == "postgresql":
+
+        @event.listens_for(connections.sync_engine, "connect")
+        def _prepare_nothing(connection: Any, _: Any) -> None:
+            connection.driver_connection.prepare_threshold = None
+
         _set(connections, enable_seqscan="off", enable_bitmapscan="off", lock_timeout=LOCK_TIMEOUT)
     return connections
 

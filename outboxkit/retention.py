@@ -142,10 +142,11 @@ class Retention:
 
         Raises:
             SchemaError: the tables are missing or old.
+            ConfigurationError: a pooler in transaction mode is in front of the database.
         """
         done = Pruned()
-        async with self._engine.begin() as connection:
-            await connection.run_sync(schema.check)
+        await schema.check_worker(self._engine)
+        async with self._engine.connect() as connection:
             now = self._clock() if self._clock is not None else await partitions.clock(connection)
         async with self._alone() as done.alone:
             if done.alone:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import DDL, Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
-from outboxkit import statements, tables
+from outboxkit import pooler, statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.sqlstates import is_missing_column, is_missing_table, is_refused_row
@@ -193,13 +193,23 @@ def _check(connection: Connection, kinds: Collection[str]) -> None:
 
 
 async def check_engine(engine: AsyncEngine) -> None:
-    """`check` on a connection of its own, for a worker's start.
+    """`check` on a connection of its own, for a process's start.
 
     Raises:
         SchemaError, ConfigurationError: as `check`.
     """
     async with engine.begin() as connection:
         await connection.run_sync(check)
+
+
+async def check_worker(engine: AsyncEngine) -> None:
+    """`check_engine` and `pooler.check`, for a worker's start.
+
+    Raises:
+        SchemaError, ConfigurationError: as these.
+    """
+    await check_engine(engine)
+    await pooler.check(engine)
 
 
 def cure_of(error: DBAPIError) -> str | None:
@@ -213,11 +223,13 @@ def cure_of(error: DBAPIError) -> str | None:
 
 
 async def blame(engine: AsyncEngine, error: BaseException | None) -> None:
-    """`check_engine`, if this error may come from tables that were dropped, changed or replaced while it worked.
+    """Find whether this error comes from tables that were dropped, changed or replaced, or from a pooler.
 
     Raises:
-        SchemaError, ConfigurationError: as `check`; nothing if the tables are as they should be, or cannot be read.
+        SchemaError, ConfigurationError: as `check` and `pooler.check`; nothing if all is as it should be, or if the
+            database cannot be read.
     """
+    await pooler.blame(engine, error)
     if error is None or not (is_missing_table(error) or is_missing_column(error) or is_refused_row(error)):
         return
     with suppress(DBAPIError):

@@ -6,9 +6,12 @@ A state of two or three characters stands for all that begin with it. SQLite has
 DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE = "40P01", "40001", "55P03"
 
 # Away: the database cannot be reached now, or takes no writes.
-AWAY = ("08", "57P01", "57P02", "57P03", "53300", "25006")
+UNPREPARED = ("26000", "42P05", "08P01")
+"""A prepared statement that the session does not have, or has already, or that takes other parameters: a pooler has
+given the session to another client. The last one is also any other breach of the protocol."""
+AWAY = ("08", "57P01", "57P02", "57P03", "53300", "25006", *UNPREPARED)
 """Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
-its promotion."""
+its promotion. And sessions that a pooler has mixed up."""
 AWAY_CODES = frozenset({5, 6, 10, 14})
 """SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
 

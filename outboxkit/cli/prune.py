@@ -45,7 +45,7 @@ async def _prune(settings: Settings, by: str | None) -> Pruned:
     periods = {name: str(period) for name in names if (period := getattr(settings, name)) is not None}
     engine = compose.database(settings, name="outboxkit prune", pool_size=1)
     try:
-        await schema.check_engine(engine)
+        await schema.check_worker(engine)
         async with (
             audit.recorded(engine, "prune", periods, by=by) as running,
             compose.retention(settings, name="outboxkit prune") as worker,

@@ -187,7 +187,8 @@ class Consumer:
 
         Raises:
             SchemaError: the tables are missing or old.
-            ConfigurationError: the broker has another kind of queue under that name.
+            ConfigurationError: the broker has another kind of queue under that name, or a pooler in transaction mode
+                is in front of the database.
         """
         await self._work(stop, wait=True)
         await self._subscriber.close()
@@ -222,7 +223,7 @@ class Consumer:
             broker=address_of(self._subscriber),
             database=urls.shown(self._engine.url),
         )
-        await self._outage.ride_out(lambda: schema.check_engine(self._engine), stop)
+        await self._outage.ride_out(lambda: schema.check_worker(self._engine), stop)
         if self._concurrency.ordered and not self._is_shard:
             await self._outage.ride_out(self._check_unsplit, stop)
         if self._uses_threads:

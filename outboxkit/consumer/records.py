@@ -21,7 +21,7 @@ from outboxkit.consumer import decisions
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.reports import Failed, Reports
-from outboxkit.consumer.transactions import blame_tables
+from outboxkit.consumer.transactions import blame_database
 from outboxkit.inbox import Outcome
 from outboxkit.outage import Outage, what_is_away
 from outboxkit.sqlstates import TRANSIENT
@@ -145,5 +145,5 @@ class Records:
                 result = await connection.execute(statement, parameters)
                 return result.all() if result.returns_rows else ()
         except DBAPIError as error:
-            await blame_tables(self.engine, error)
+            await blame_database(self.engine, error)
             raise

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from outboxkit import schema, statements, tables
-from outboxkit.errors import SchemaError
+from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.failures import first_line
 from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, jittered, pause, what_is_away
@@ -32,20 +32,30 @@ class Escaped(Exception):
     """The work raised something that is not an Exception, its `__cause__`: a SystemExit, or its own CancelledError."""
 
 
-class UnusableTables(SchemaError):
-    """The tables were dropped, changed or replaced while the consumer ran: no message is to blame, and it ends."""
+class Unusable(Exception):
+    """The base of errors for which no message is to blame, and with which the consumer ends."""
 
 
-async def blame_tables(engine: AsyncEngine, cause: BaseException | None) -> None:
-    """Look at outboxkit's tables if this error may come from them.
+class UnusableTables(Unusable, SchemaError):
+    """The tables were dropped, changed or replaced while the consumer ran."""
+
+
+class UnusableSessions(Unusable, ConfigurationError):
+    """A pooler came between while the consumer ran: its sessions do not keep their state any more."""
+
+
+async def blame_database(engine: AsyncEngine, cause: BaseException | None) -> None:
+    """Look at outboxkit's tables and at a pooler in front of them if this error may come from them.
 
     Raises:
-        UnusableTables: they are to blame.
+        UnusableTables, UnusableSessions: they are to blame.
     """
     try:
         await schema.blame(engine, cause)
     except SchemaError as error:
         raise UnusableTables(str(error)) from cause
+    except ConfigurationError as error:
+        raise UnusableSessions(str(error)) from cause
 
 
 class Cancellations:
@@ -100,7 +110,7 @@ class Transactions:
 
         Raises:
             Exception: the work's own error, if another try would not help.
-            UnusableTables: the same, if outboxkit's tables are to blame.
+            Unusable: the same, if outboxkit's tables or a pooler are to blame.
             Escaped: the same, for an error that is not an Exception.
         """
         lost = collided = 0
@@ -109,11 +119,11 @@ class Transactions:
                 return await self._once(work, in_thread=in_thread)
             except Exception as error:
                 cause = error.__cause__ if isinstance(error, BatchEntryFailed) else error
+                await blame_database(self._engine, cause)
                 collision = is_conflict(cause)
                 collided, lost = collided + collision, lost + (not collision)
                 away = None if collision else await self._away(cause)
                 if not (collision or away) or collided > CONFLICTS or lost >= LOST_CONNECTIONS:
-                    await blame_tables(self._engine, cause)
                     raise
             if collision:
                 await pause(stop, jittered(0.005 * 2**collided))

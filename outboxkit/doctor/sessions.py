@@ -1,10 +1,9 @@
 """Sessions: whether they keep their state, what they set by default, and whether the clocks agree."""
 
-import secrets
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 
-from outboxkit import partitions, statements
+from outboxkit import partitions, pooler, statements
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.doctor.durability import scope_of
 from outboxkit.doctor.installation import Installation
@@ -15,28 +14,15 @@ _LOCAL = ("127.", "::1")
 
 
 async def check_pooler(installation: Installation) -> AsyncGenerator[Diagnosis]:
-    """Whether a session keeps its state: behind a pooler in transaction mode it does not.
-
-    One session sets a value and waits. A second one must not see it, and the first must have it while the second one is
-    in a transaction.
-    """
-    value = secrets.token_hex(8)
-    async with installation.database() as first, installation.database() as second:
-        await first.rollback()
-        await second.rollback()
-        pid = (await first.execute(statements.server.stick(), {"value": value})).one().pid
-        await first.commit()
-        other = (await second.execute(statements.server.stuck())).one()
-        own = (await first.execute(statements.server.stuck())).one()
-    if other.value == value or own.value != value or own.pid != pid:
+    """Whether a session keeps its state: behind a pooler in transaction mode it does not."""
+    if installation.engine is not None and not await pooler.keeps_sessions(installation.engine):
         yield problem(
             "pooler-transaction-mode",
-            "A session does not keep its state: a pooler in transaction mode is between here and the server.",
+            pooler.FOUND,
             why="Settings of a relay's session reach other clients, and notifications reach nobody. The lock by which "
-            "one pruner works at a time is lost or stays.",
-            cure="Connect relays, consumers and prune to the server directly, or to a pool in session mode. "
-            "Applications that only add messages may keep this one. For PgBouncer, a database line of its own does it:",
-            commands=("shop_workers = host=... dbname=... pool_mode=session",),
+            "one pruner works at a time is lost or stays. Workers refuse to start.",
+            cure=pooler.CURE,
+            commands=(pooler.COMMAND,),
         )
 
 

@@ -114,6 +114,7 @@ class Relay:
 
         Raises:
             SchemaError: the tables are missing or old.
+            ConfigurationError: a pooler in transaction mode is in front of the database.
         """
         outage = self._outage
         with metrics.observed(self._gauges(outage)):
@@ -224,6 +225,7 @@ class Relay:
 
         Raises:
             SchemaError: the tables are missing or old.
+            ConfigurationError: a pooler in transaction mode is in front of the database.
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage lasted longer than `patience`.
         """
         outage = Outage("relay", patience=patience.total_seconds(), passing=TRANSIENT)
@@ -262,7 +264,7 @@ class Relay:
         )
 
     async def _prepare(self) -> None:
-        await schema.check_engine(self.engine)
+        await schema.check_worker(self.engine)
         if self.keep_published:
             async with self.engine.connect() as connection:
                 await partitions.prepare_partitions(connection)

@@ -136,21 +136,6 @@ def hidden_tables() -> TextClause:
     )
 
 
-def stick() -> Select[str, int]:
-    """Set a value for the rest of this session, and tell the server process's number. PostgreSQL only.
-
-    Parameters: value. Index: none. Locks: none.
-    """
-    value = func.set_config(
-        literal_column("'outboxkit.doctor'"), bindparam("value", type_=String), literal_column("false")
-    )
-    return select(value.label("value"), func.pg_backend_pid().label("pid"))
-
-
-def stuck() -> Select[str, int]:
-    """The value that `stick` has set in this session, and the server process's number. PostgreSQL only.
-
-    Index: none. Locks: none.
-    """
-    value = func.current_setting(literal_column("'outboxkit.doctor'"), literal_column("true"))
-    return select(value.label("value"), func.pg_backend_pid().label("pid"))
+def process_id() -> Select[int]:
+    """The number of the server process that runs this transaction. PostgreSQL only. Index: none. Locks: none."""
+    return select(func.pg_backend_pid())

@@ -9,6 +9,7 @@ from tests.servers.provision import (
     RABBITMQ,
     provide_own,
     provide_own_rabbitmq,
+    provide_pooler,
     provide_postgresql,
     provide_rabbitmq,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "drop_database",
     "provide_own",
     "provide_own_rabbitmq",
+    "provide_pooler",
     "provide_postgresql",
     "provide_rabbitmq",
 ]

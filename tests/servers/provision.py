@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
-from tests.servers import apt, containers, postgresql, rabbitmq
+from tests.servers import apt, containers, pgbouncer, postgresql, rabbitmq
 from tests.servers.external import External
 from tests.servers.server import OwnServer, Server, ServersUnavailable
 
@@ -126,3 +126,15 @@ def provide_own_rabbitmq(**settings: str) -> OwnServer:
         container=partial(rabbitmq.rabbitmq_container, settings=settings),
     )
     return cast("OwnServer", provide_own(kind))
+
+
+def provide_pooler(database_url: str, *, mode: str = "session", size: int = 20) -> pgbouncer.Pgbouncer:
+    """A PgBouncer in front of this database, not started yet."""
+    machine = this_machine()
+    program = pgbouncer.find_program()
+    if program is None and machine.may_install():
+        machine.install("pgbouncer")
+        program = pgbouncer.find_program()
+    if program is None:
+        raise ServersUnavailable("The tests need PgBouncer (Debian, Ubuntu: sudo apt-get install pgbouncer)")
+    return pgbouncer.Pgbouncer(program, database_url, mode=mode, size=size)

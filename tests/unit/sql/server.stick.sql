@@ -1,1 +1,0 @@
-SELECT set_config('outboxkit.doctor', :value, false) AS value, pg_backend_pid() AS pid;

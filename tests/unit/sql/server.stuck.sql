@@ -1,1 +1,0 @@
-SELECT current_setting('outboxkit.doctor', true) AS value, pg_backend_pid() AS pid;
