@@ -39,7 +39,7 @@ async def keeps_sessions(engine: AsyncEngine) -> bool:
     return len(processes) == len({process for _, process in processes}) == len(set(_TURNS))
 
 
-async def check(engine: AsyncEngine) -> None:
+async def check_sessions(engine: AsyncEngine) -> None:
     """Make sure that a worker's sessions keep their state.
 
     Raises:
@@ -50,15 +50,15 @@ async def check(engine: AsyncEngine) -> None:
         raise ConfigurationError(f"{FOUND} {CURE} {COMMAND}")
 
 
-async def blame(engine: AsyncEngine, error: BaseException | None) -> None:
-    """`check`, if this error says that a session does not have a prepared statement that it should have.
+async def blame_pooler(engine: AsyncEngine, error: BaseException | None) -> None:
+    """`check_sessions`, if this error says that a session does not have a prepared statement that it should have.
 
     Raises:
-        ConfigurationError: as `check`; nothing if the database is away.
+        ConfigurationError: as `check_sessions`; nothing if the database is away.
     """
     if error is None or sqlstate_of(error) not in UNPREPARED:
         return
     try:
-        await check(engine)
+        await check_sessions(engine)
     except DBAPIError:
         return

@@ -203,13 +203,13 @@ async def check_engine(engine: AsyncEngine) -> None:
 
 
 async def check_worker(engine: AsyncEngine) -> None:
-    """`check_engine` and `pooler.check`, for a worker's start.
+    """`check_engine` and `pooler.check_sessions`, for a worker's start.
 
     Raises:
         SchemaError, ConfigurationError: as these.
     """
     await check_engine(engine)
-    await pooler.check(engine)
+    await pooler.check_sessions(engine)
 
 
 def cure_of(error: DBAPIError) -> str | None:
@@ -226,10 +226,10 @@ async def blame(engine: AsyncEngine, error: BaseException | None) -> None:
     """Find whether this error comes from tables that were dropped, changed or replaced, or from a pooler.
 
     Raises:
-        SchemaError, ConfigurationError: as `check` and `pooler.check`; nothing if all is as it should be, or if the
+        SchemaError, ConfigurationError: as `check` and `pooler.check_sessions`; nothing if all is as it should be, or if the
             database cannot be read.
     """
-    await pooler.blame(engine, error)
+    await pooler.blame_pooler(engine, error)
     if error is None or not (is_missing_table(error) or is_missing_column(error) or is_refused_row(error)):
         return
     with suppress(DBAPIError):

@@ -7,8 +7,8 @@ DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE = "40P01", "40001", "55P03"
 
 # Away: the database cannot be reached now, or takes no writes.
 UNPREPARED = ("26000", "42P05", "08P01")
-"""A prepared statement that the session does not have, or has already, or that takes other parameters: a pooler has
-given the session to another client. The last one is also any other breach of the protocol."""
+"""A prepared statement that the session does not have, has already, or that takes other parameters. A pooler has given
+the session to another client. The last state is also any other breach of the protocol."""
 AWAY = ("08", "57P01", "57P02", "57P03", "53300", "25006", *UNPREPARED)
 """Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
 its promotion. And sessions that a pooler has mixed up."""

@@ -112,7 +112,7 @@ async def test_an_idle_pooler_is_found_however_it_gives_sessions_out(pgbouncer: 
 @in_mode(argvalues=["session"])
 async def test_a_pooler_in_session_mode_keeps_sessions(pgbouncer: Pgbouncer, pg_engine: Engine):
     async with engine_on(pgbouncer.url) as engine:
-        await pooler.check(engine)
+        await pooler.check_sessions(engine)
     assert await asyncio.to_thread(codes, pgbouncer.url, sessions.check_pooler) == []
 
 
