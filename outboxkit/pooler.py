@@ -16,8 +16,8 @@ CURE = (
 )
 COMMAND = "shop_workers = host=... dbname=... pool_mode=session"
 _TURNS = "0110" * 3
-"""The two sessions' transactions, one after another. A pooler that hands out the process that was freed last gives both
-the same one; one that hands them out in turn gives the second session two of them, or both the same one."""
+"""The two sessions' transactions, one after another. A pooler may hand out the process that was freed last: both
+sessions get the same one. Or it hands them out in turn: the second session gets two of them."""
 
 
 async def keeps_sessions(engine: AsyncEngine) -> bool:

@@ -226,8 +226,8 @@ async def blame(engine: AsyncEngine, error: BaseException | None) -> None:
     """Find whether this error comes from tables that were dropped, changed or replaced, or from a pooler.
 
     Raises:
-        SchemaError, ConfigurationError: as `check` and `pooler.check_sessions`; nothing if all is as it should be, or if the
-            database cannot be read.
+        SchemaError, ConfigurationError: as `check_worker`; nothing if all is as it should be, or if the database cannot
+            be read.
     """
     await pooler.blame_pooler(engine, error)
     if error is None or not (is_missing_table(error) or is_missing_column(error) or is_refused_row(error)):

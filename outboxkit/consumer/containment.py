@@ -10,7 +10,7 @@ from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.consumer.reports import Reports
-from outboxkit.consumer.transactions import Cancellations, Unusable
+from outboxkit.consumer.transactions import UNUSABLE, Cancellations
 from outboxkit.envelopes import Envelope
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line
@@ -82,7 +82,7 @@ class Containment:
 
         Raises:
             BrokerUnavailable: the connection was lost, or nobody knows whether the delivery was settled.
-            Unusable: outboxkit's tables or a pooler are to blame.
+            UnusableTables, UnusableSessions: outboxkit's tables or a pooler are to blame.
             sqlalchemy.exc.DBAPIError: the database was away for longer than the consumer's patience.
         """
         try:
@@ -128,7 +128,7 @@ class Containment:
 
     def _raise_if_expected(self, error: BaseException) -> None:
         """Pass on an error that ends the flow for a reason; go on after a cancellation that nobody asked for."""
-        ends = isinstance(error, BrokerUnavailable | Unusable | KeyboardInterrupt | GeneratorExit)
+        ends = isinstance(error, (BrokerUnavailable, *UNUSABLE, KeyboardInterrupt, GeneratorExit))
         if ends or self.cancellations.requested() or what_is_away(error, passing=TRANSIENT):
             raise error
         self.cancellations.undo_foreign()

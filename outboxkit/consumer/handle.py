@@ -20,7 +20,7 @@ from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.transactions import Escaped, Transactions, Unusable
+from outboxkit.consumer.transactions import UNUSABLE, Escaped, Transactions
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import NEWER_VERSION, Decision, decide
 from outboxkit.message import Message
@@ -118,7 +118,7 @@ class HandlerRunner:
                     work = self._work(delivery, handler, attempt)
                     work = self.measurements.timed(work, (handler.name,), message_id=_id(delivery))
                     outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
-                except Unusable:
+                except UNUSABLE:
                     raise
                 except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
                     cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error

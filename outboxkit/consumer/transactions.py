@@ -32,16 +32,16 @@ class Escaped(Exception):
     """The work raised something that is not an Exception, its `__cause__`: a SystemExit, or its own CancelledError."""
 
 
-class Unusable(Exception):
-    """The base of errors for which no message is to blame, and with which the consumer ends."""
-
-
-class UnusableTables(Unusable, SchemaError):
+class UnusableTables(SchemaError):
     """The tables were dropped, changed or replaced while the consumer ran."""
 
 
-class UnusableSessions(Unusable, ConfigurationError):
+class UnusableSessions(ConfigurationError):
     """A pooler came between while the consumer ran: its sessions do not keep their state any more."""
+
+
+UNUSABLE = (UnusableTables, UnusableSessions)
+"""Errors for which no message is to blame, and with which the consumer ends."""
 
 
 async def blame_database(engine: AsyncEngine, cause: BaseException | None) -> None:
@@ -110,7 +110,7 @@ class Transactions:
 
         Raises:
             Exception: the work's own error, if another try would not help.
-            Unusable: the same, if outboxkit's tables or a pooler are to blame.
+            UnusableTables, UnusableSessions: the same, if outboxkit's tables or a pooler are to blame.
             Escaped: the same, for an error that is not an Exception.
         """
         lost = collided = 0
