@@ -1,13 +1,15 @@
 """Events to bytes and back: JSON through msgspec, with pydantic models if pydantic is installed."""
 
+import gc
 import math
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar, cast
 
 import msgspec
 
 from outboxkit import models
-from outboxkit.compression import compression_named, inflate
+from outboxkit.compression import INFLATED_LIMIT, compression_named, inflate, inflated_size
 from outboxkit.errors import DecodeError, EncodeError
 from outboxkit.failures import first_line, printable, text_of
 
@@ -16,6 +18,8 @@ T = TypeVar("T")
 CONTENT_TYPE = "application/json"
 READABLE_ENCODINGS = ("", "identity", "utf-8", "utf8", "us-ascii")
 """Content encodings that leave the payload as it is. Some clients write the text's character set there."""
+LARGE = 256 * 1024
+"""Bytes of an inflated payload from which on it is decoded in a thread, and without collections of garbage."""
 MAX_PAYLOAD_BYTES = 1024 * 1024
 """The largest payload that `outbox.add` accepts without `max_payload_bytes`, and of an HTTP answer that is kept."""
 
@@ -71,12 +75,13 @@ def decode(event_type: type[T], payload: bytes, encoding: str | None = None) -> 
     if encoding is not None:
         payload = plain_payload(payload, encoding)
     try:
-        return cast("T", models.read(event_type, payload))
+        with _uncollected() if len(payload) > LARGE else nullcontext():
+            return cast("T", models.read(event_type, payload))
     except Exception as error:  # whatever a validator of the class raises
         raise DecodeError(f"the payload is not a valid {event_type.__qualname__}: {_explain(error)}") from error
 
 
-def plain_payload(payload: bytes, encoding: str | None) -> bytes:
+def plain_payload(payload: bytes, encoding: str | None, *, limit: int = INFLATED_LIMIT) -> bytes:
     """The payload without its content encoding: inflated, if it is compressed.
 
     Raises:
@@ -90,7 +95,28 @@ def plain_payload(payload: bytes, encoding: str | None) -> bytes:
             f"the payload is {printable(encoding, 40)}-encoded (content_encoding), and consumers read plain JSON, gzip "
             "and zstd: have its producer send it as one of these"
         )
-    return inflate(payload, compression)
+    return inflate(payload, compression, limit=limit)
+
+
+def plain_size(payload: bytes, encoding: str | None, *, limit: int) -> int:
+    """The bytes of the payload without its content encoding, counted up to one more than `limit` if it is compressed.
+
+    Nothing is kept of it. One that cannot be inflated counts as far as that goes.
+    """
+    compression = compression_named(encoding)
+    return len(payload) if compression is None else inflated_size(payload, compression, limit=limit)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A block in which Python collects no garbage. Each new list of a document makes it look at all that are there."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _has_non_finite(value: Any) -> bool:

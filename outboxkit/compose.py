@@ -104,10 +104,10 @@ async def consumer(
 
     Its engine and subscriber may be your own; either way they are closed at the end. A subscriber serves one queue.
 
-    A `policy` of your own stands for `max_attempts`, `inbox_retention` and `retry_delays` of the settings, and
-    `readers` for those of the settings. A consumer that is to `drain` waits out an outage for `drain_patience`,
-    another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when the handlers have
-    ended.
+    A `policy` of your own stands for `max_attempts`, `inbox_retention`, `retry_delays` and `max_message_bytes` of the
+    settings, and `readers` for those of the settings. A consumer that is to `drain` waits out an outage for
+    `drain_patience`, another one for ever. The lifespan of `wiring` begins before the consumer does, and ends when the
+    handlers have ended.
 
     Raises:
         ConfigurationError: no queue is named, or the broker is `memory://` or an HTTP destination. A handler names no
@@ -121,7 +121,10 @@ async def consumer(
     from outboxkit.inbox import Wiring  # noqa: PLC0415
 
     policy = policy or ConsumerPolicy(
-        max_attempts=settings.max_attempts, retention=settings.inbox_retention, delays=settings.retry_delays
+        max_attempts=settings.max_attempts,
+        retention=settings.inbox_retention,
+        delays=settings.retry_delays,
+        max_message_bytes=settings.max_message_bytes,
     )
     policy.check(handlers)
     limits = queues.concurrency_of(settings)
@@ -132,7 +135,10 @@ async def consumer(
     url = "" if subscriber is not None else broker_url(settings)
     subscribers = {} if shards else queues.subscribers(settings, url, assigned, delays=policy.delays, own=subscriber)
     if settings.readers or readers:
-        subscribers = {name: _reading(each, settings, readers) for name, each in subscribers.items()}
+        subscribers = {
+            name: _reading(each, settings, readers, limit=policy.max_message_bytes)
+            for name, each in subscribers.items()
+        }
     if engine is None:
         size = sum(queues.connections(handlers, limits[name]) for name, handlers in assigned.items())
         size *= len(shards.consumed) if shards else 1
@@ -172,10 +178,11 @@ def _sharded(
     from outboxkit import queues  # noqa: PLC0415 - as above
     from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove  # noqa: PLC0415
     from outboxkit.consumer import Consumer, ShardConsumer, ShardedConsumer  # noqa: PLC0415
+    from outboxkit.consumer.memory import PayloadMemory  # noqa: PLC0415
 
     url, limit = broker_url(settings), queues.concurrency_of(settings)[shards.queue]
     process.refuse_http(url)
-    topics = queues.topics_of(settings, shards.queue, handlers)
+    topics, memory = queues.topics_of(settings, shards.queue, handlers), PayloadMemory()
 
     def consumer_of(queue: str, bound: bool) -> ShardConsumer:  # noqa: FBT001 - a callback
         subscriber = RabbitSubscriber(
@@ -189,29 +196,33 @@ def _sharded(
             shards=shards,
         )
         subscriber.max_unacked_bytes //= len(shards.consumed)
-        source = _reading(subscriber, settings, readers) if settings.readers or readers else subscriber
-        return ShardConsumer(
-            Consumer(
-                *(engine, source, handlers),
-                queue=shards.queue,
-                shard=queue,
-                concurrency=limit,
-                policy=policy,
-                patience=patience,
-            ),
-            subscriber.is_drained,
+        source: Subscriber = subscriber
+        if settings.readers or readers:
+            source = _reading(subscriber, settings, readers, limit=policy.max_message_bytes)
+        consumer = Consumer(
+            *(engine, source, handlers),
+            queue=shards.queue,
+            shard=queue,
+            concurrency=limit,
+            policy=policy,
+            patience=patience,
         )
+        consumer.memory = memory
+        return ShardConsumer(consumer, subscriber.is_drained)
 
     move = ShardMove(url, settings.exchange, topics, policy.delays)
     return ShardedConsumer(engine, shards, consumer_of, move, handlers=handlers, patience=patience)
 
 
-def _reading(subscriber: "Subscriber", settings: "Settings", readers: "Sequence[Reader] | None") -> "Subscriber":
+def _reading(
+    subscriber: "Subscriber", settings: "Settings", readers: "Sequence[Reader] | None", *, limit: int
+) -> "Subscriber":
     """The subscriber with readers of foreign envelopes: these, or else those of the settings."""
     from outboxkit.brokers.reading import ReadingSubscriber  # noqa: PLC0415 - as above
     from outboxkit.inbox import loading  # noqa: PLC0415
 
-    return ReadingSubscriber(subscriber, loading.load_readers(settings.readers or ()) if readers is None else readers)
+    readers = loading.load_readers(settings.readers or ()) if readers is None else readers
+    return ReadingSubscriber(subscriber, readers, limit=limit)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
 from outboxkit import environment, urls
+from outboxkit.compression import INFLATED_LIMIT
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
@@ -124,6 +125,9 @@ class Settings(BaseSettings):
         None, ge=1, le=MOST_SHARDS, description="queues that share the work of an ordered one, by key"
     )
     max_attempts: int = Field(10, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter")
+    max_message_bytes: int = Field(
+        4 * 1024 * 1024, ge=1024, le=INFLATED_LIMIT, description="the largest payload that handlers get, inflated"
+    )
     dead_key: Literal["park", "continue"] = Field("park", description="later messages of a dead letter's key")
     published_retention: Duration | None = Field(None, description="how long published messages are kept")
     inbox_retention: Duration = Field(timedelta(days=14), description="how long the inbox remembers")

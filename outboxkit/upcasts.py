@@ -130,6 +130,7 @@ def event_of(cls: type, message: Message) -> object:
         payload = codec.encode_value(document, limit=sys.maxsize)
     except EncodeError as error:
         raise DecodeError(f"what {path_of(chain[-1])} returned has no JSON form: {error}") from error
+    del document  # a large one need not be there twice
     try:
         return codec.decode(cls, payload)
     except DecodeError as error:

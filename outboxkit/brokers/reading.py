@@ -1,10 +1,13 @@
 """Subscriber whose deliveries are read by readers of foreign envelopes, and by the broker's own reader last."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from outboxkit.brokers import Delivery, Malformed, Subscriber, address_of, trouble_of
 from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.codec import LARGE
+from outboxkit.compression import INFLATED_LIMIT, deflate
 from outboxkit.envelopes import Envelope, Reader
 from outboxkit.envelopes.envelope import read_with
 from outboxkit.errors import DecodeError
@@ -22,11 +25,11 @@ class ReadDelivery:
 
     __slots__ = ("_delivery", "delivery_headers", "dropped", "message", "redeliveries")
 
-    def __init__(self, delivery: Delivery, readers: tuple[Reader, ...]) -> None:
+    def __init__(self, delivery: Delivery, readers: tuple[Reader, ...], envelope: Envelope) -> None:
         self._delivery = delivery
         self.delivery_headers: DeliveryHeaders = delivery.delivery_headers
         self.redeliveries, self.dropped = delivery.redeliveries, delivery.dropped
-        self.message: Message | Malformed = _message(delivery, readers)
+        self.message: Message | Malformed = _message(delivery, readers, envelope)
 
     @property
     def envelope(self) -> Envelope:
@@ -56,11 +59,12 @@ class ReadingSubscriber:
     Args:
         subscriber: the subscriber of the broker.
         readers: asked in this order. An envelope that none of them knows is read as outboxkit's.
+        limit: the maximum bytes of an envelope once it is inflated.
     """
 
-    def __init__(self, subscriber: Subscriber, readers: Sequence[Reader]) -> None:
+    def __init__(self, subscriber: Subscriber, readers: Sequence[Reader], *, limit: int = INFLATED_LIMIT) -> None:
         self._subscriber = subscriber
-        self._readers = tuple(readers)
+        self._readers, self._limit = tuple(readers), limit
 
     @property
     def address(self) -> str:
@@ -88,7 +92,10 @@ class ReadingSubscriber:
     async def receive(self, *, wait: bool = True) -> Delivery | None:
         """The next delivery, read. With `wait=False` it is None if the queue is empty."""
         delivery = await self._subscriber.receive(wait=wait)
-        return None if delivery is None else ReadDelivery(delivery, self._readers)
+        if delivery is None:
+            return None
+        envelope = replace(delivery.envelope, limit=self._limit)
+        return ReadDelivery(delivery, self._readers, envelope)
 
     async def stop_receiving(self) -> None:
         """Receive no more deliveries."""
@@ -103,12 +110,20 @@ class ReadingSubscriber:
         await self._subscriber.close()
 
 
-def _message(delivery: Delivery, readers: tuple[Reader, ...]) -> Message | Malformed:
+def _message(delivery: Delivery, readers: tuple[Reader, ...], envelope: Envelope) -> Message | Malformed:
     try:
-        message = read_with(readers, delivery.envelope)
+        message = read_with(readers, envelope)
     except DecodeError as error:
-        return _undecodable(delivery.envelope, printable(str(error)))
-    return delivery.message if message is None else message
+        return _undecodable(envelope, printable(str(error)))
+    return delivery.message if message is None else _as_small_as_it_came(message, envelope)
+
+
+def _as_small_as_it_came(message: Message, envelope: Envelope) -> Message:
+    """The message. A large payload that was inflated is compressed again: it may wait for its handler for long."""
+    payload = message.payload
+    if len(payload) <= max(LARGE, 2 * len(envelope.body)):
+        return message
+    return replace(message, payload=deflate(payload, "gzip"), content_encoding="gzip")
 
 
 def _undecodable(envelope: Envelope, reason: str) -> Malformed:

@@ -36,6 +36,7 @@ FOR_FEW = (
     "readers",
     "cloudevents",
     "cloudevents_source",
+    "max_message_bytes",
     *(name + FILE.lower() for name in SECRETS),
 )
 """Options that the help does not list: those that few need, and secrets, since other users can see a command line."""

@@ -80,7 +80,7 @@ def _warn(settings: Settings, *, drain: bool) -> None:
 @with_settings(
     *("queue", "bind", "declare", *DATABASE, *BROKER),
     *("readers", "concurrency", "consume_batch_size", "ordered", "shards"),
-    *("max_attempts", "retry_delays", "inbox_retention", "drain_patience"),
+    *("max_attempts", "retry_delays", "inbox_retention", "max_message_bytes", "drain_patience"),
     *ADMIN,
     *PROCESS,
 )

@@ -16,6 +16,7 @@ from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
+from outboxkit.inbox.decoding import event_for
 from outboxkit.inbox.failure import Decision
 from outboxkit.inbox.run_batch import DONE
 from outboxkit.message import Message
@@ -55,16 +56,18 @@ class BatchRunner:
             unsettled += [arrival for arrival in piece.arrivals if arrival.key in blocked]
             if not free:
                 continue
-            entries, lone_index = self._entries(free)
-            if lone_index is not None and len(free) > 1:
-                pieces += reversed(_around(free, lone_index, searched=piece.searched))
-            elif lone_index is not None or len(free) == 1:
+            if len(free) == 1:
                 await self.runner.handle(free[0], stop)
                 if free[0].waits is not None:
                     unsettled.append(free[0])
                     blocked.add(free[0].key)
+                continue
+            entries, lone_index = await self._entries(free)
+            if lone_index is not None:
+                pieces += reversed(_around(free, lone_index, searched=piece.searched))
             else:
                 pieces += reversed(await self._run(free, entries, piece, stop))
+            entries.clear()  # their events would be in memory beside those of the next piece
         return unsettled
 
     def _pieces(self, arrivals: Sequence[Arrival]) -> list[_Piece]:
@@ -74,7 +77,7 @@ class BatchRunner:
             arrivals = sorted(arrivals, key=in_thread)
         return [_Piece(list(part)) for _, part in groupby(arrivals, key=in_thread)][::-1]
 
-    def _entries(self, arrivals: Sequence[Arrival]) -> tuple[list[tuple[int, Entry]], int | None]:
+    async def _entries(self, arrivals: Sequence[Arrival]) -> tuple[list[tuple[int, Entry]], int | None]:
         """The inbox entries, each with the index of its arrival; or the index of an arrival that must run alone."""
         entries: list[tuple[int, Entry]] = []
         now = self.runner.now()
@@ -85,14 +88,13 @@ class BatchRunner:
                 if isinstance(handlers, Decision) or self.runner.routing.elsewhere(arrival):
                     return entries, index
                 for handler in handlers:
-                    entry = Entry.of(
-                        cast("Message", message),
-                        handler,
-                        attempt=delivery_headers.attempt,
-                        accepted_at=delivery_headers.accepted_at,
-                    )
+                    taken = cast("Message", message)
+                    event = await event_for(handler, taken)
+                    entry = Entry(taken, handler, event, delivery_headers.attempt, delivery_headers.accepted_at)
                     entries.append((index, entry))
-            except BaseException:  # noqa: BLE001 - nothing is awaited here; raised again when it is handled alone
+            except asyncio.CancelledError:
+                raise
+            except BaseException:  # noqa: BLE001 - raised again when it is handled alone
                 return entries, index
         return entries, None
 

@@ -21,6 +21,7 @@ from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.measurements import ConsumerMeasurements
+from outboxkit.consumer.memory import PayloadMemory
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
@@ -91,6 +92,7 @@ class Consumer:
         handlers: the handlers.
         watchdog: reports a handler that blocks the event loop. One of several consumers in a process has it.
         tables: the gauges of the tables. One of several consumers in a process has them.
+        memory: the room for payloads that are decoded at the same time. Several consumers in a process share one.
 
     Raises:
         ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or a message could be tried again
@@ -123,6 +125,7 @@ class Consumer:
         self._watch = PauseWatch(engine, CONSUMER, queue, outage)
         self.handlers = handlers
         self.watchdog: Watchdog | None = Watchdog(handlers)
+        self.memory = PayloadMemory()
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or ConsumerPolicy()
         policy.check(handlers)
@@ -272,6 +275,7 @@ class Consumer:
                 containment=self._containment,
                 concurrency=self._concurrency.transactions,
                 batch=self._concurrency.batch,
+                memory=self.memory,
                 wait=wait,
                 on_loss=self._outage.begins,
             )

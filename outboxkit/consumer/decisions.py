@@ -21,6 +21,8 @@ from outboxkit.inbox.failure import Decision, readable_traceback
 from outboxkit.message import NAME_LIMIT, Message, storable
 from outboxkit.retry import DEFAULT_DELAYS, Retries, delay_for
 
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""The largest payload that handlers get by default, four times the largest that `outbox.add` accepts by default."""
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 SHOWN = 60
 """The maximum length of a name in an error that lists several."""
@@ -36,6 +38,7 @@ class ConsumerPolicy:
         skew: how far clocks may differ. A message becomes stale so much earlier, and is forgotten so much later.
         max_crashes: after so many starts that ended with the process, the message becomes a dead letter.
         delays: the delays between attempts, ascending, as the subscriber has them.
+        max_message_bytes: a larger payload becomes a dead letter. It is counted once it is inflated.
     """
 
     max_attempts: int = 10
@@ -43,6 +46,7 @@ class ConsumerPolicy:
     skew: timedelta = window.CLOCK_SKEW
     max_crashes: int = 3
     delays: Sequence[timedelta] = DEFAULT_DELAYS
+    max_message_bytes: int = MAX_MESSAGE_BYTES
 
     def check(self, handlers: Iterable[Handler]) -> None:
         """Make sure that the inbox remembers a message for as long as it may be tried again.
@@ -81,6 +85,16 @@ def malformed(delivery: Malformed) -> Decision:
     reader = reader_for(_envelope(delivery)) if is_incomplete else None
     hint = f"; the reader {reader!r} knows its envelope (--readers), and then it can be replayed" if reader else ""
     return Decision(Outcome.DEAD, delivery.kind, delivery.reason + hint)
+
+
+def too_large(limit: int) -> Decision:
+    """The decision on a message whose payload is larger than a consumer accepts. No handler may get it."""
+    return Decision(
+        Outcome.DEAD,
+        "undecodable",
+        f"the payload is larger than {limit} bytes, once it is inflated. Raise OUTBOXKIT_MAX_MESSAGE_BYTES and replay "
+        "it, or have its producer send a reference to the content",
+    )
 
 
 def stale_message(message_time: datetime, policy: ConsumerPolicy) -> Decision:

@@ -10,6 +10,7 @@ import structlog
 from outboxkit.brokers import Delivery, Subscriber
 from outboxkit.consumer.containment import Containment, Incoming
 from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
+from outboxkit.consumer.memory import ROOM, PayloadMemory
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.running import Running
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
@@ -23,8 +24,6 @@ LINGER_SECONDS = 0.02
 """The time for which the first message of a batch waits for others."""
 GIVE_BACK_SECONDS = 5.0
 """The delay before a delivery is requeued that can neither be handled nor become a dead letter."""
-BATCH_BYTES = 8 * 1024 * 1024
-"""The maximum of payload bytes in one transaction; decoded events take several times as much memory."""
 EMPTY_SECONDS = 0.02
 """The delay before a drain looks again at an empty queue while deliveries could still come back."""
 
@@ -35,6 +34,7 @@ class Dispatcher:
     Args:
         concurrency: the number of transactions that run at once.
         batch: the maximum number of deliveries in one transaction.
+        memory: the room for payloads that are decoded at the same time.
         wait: whether to go on when the queue is empty.
         on_loss: called at once when the connection is lost, before started deliveries are finished.
 
@@ -50,6 +50,7 @@ class Dispatcher:
         containment: Containment,
         concurrency: int,
         batch: int,
+        memory: PayloadMemory,
         wait: bool,
         on_loss: Callable[[BaseException], None],
     ) -> None:
@@ -60,6 +61,7 @@ class Dispatcher:
         self._cancellations = containment.cancellations
         self._concurrency = concurrency
         self._batch = batch
+        self._memory = memory
         self._wait = wait
         self._queues = KeyQueues()
         self._news = asyncio.Event()
@@ -200,7 +202,7 @@ class Dispatcher:
             single, batched = self._queues.first(Mode.SINGLE), self._queues.first(Mode.BATCHED)
             if batched and self._is_batch_due() and (single is None or batched.number < single.number):
                 self._in_batch = True
-                arrivals = self._queues.take_batch(self._batch, BATCH_BYTES)
+                arrivals = self._queues.take_batch(self._batch, ROOM)
                 self._running.handle(self._handle_batch(arrivals, stop), arrivals)
             elif single:
                 self._running.handle(self._handle(self._queues.take(single), stop), [single])
@@ -214,14 +216,21 @@ class Dispatcher:
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         try:
-            await self._containment.handle(arrival, stop)
+            async with self._memory.room(arrival.room, stop) as is_there:
+                await (self._containment.handle(arrival, stop) if is_there else arrival.delivery.requeue())
         finally:
             self._isolated = self._isolated and arrival.mode is not Mode.ISOLATED
         self._settled([arrival], [arrival] if arrival.waits is not None else [])
 
     async def _handle_batch(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> None:
+        unsettled: Sequence[Arrival] = []
         try:
-            unsettled = await self._containment.handle_batch(arrivals, stop)
+            async with self._memory.room(sum(arrival.room for arrival in arrivals), stop) as is_there:
+                if is_there:
+                    unsettled = await self._containment.handle_batch(arrivals, stop)
+                else:
+                    for arrival in arrivals:
+                        await arrival.delivery.requeue()
         finally:
             self._in_batch = False
         self._settled(arrivals, unsettled)

@@ -32,7 +32,8 @@ class Arrival:
         mode: how it is handled.
         key: its ordering key; None if it has none, or if the consumer is not ordered.
         number: its rank in order of arrival.
-        size: bytes of its payload, as far as they are known before it is inflated.
+        size: bytes of its payload once it is inflated, counted up to one more than a consumer accepts.
+        events: how many events are made of it at the same time: in a batch one for each handler.
         waits: the delay before its next attempt, spent unsettled in its key queue; None if there is none.
         failures: the number of failures that were followed by such a delay.
         first_failed_at: the time of the first of them.
@@ -46,12 +47,18 @@ class Arrival:
     key: str | None = None
     number: int = 0
     size: int = 0
+    events: int = 1
     waits: timedelta | None = None
     failures: int = 0
     first_failed_at: datetime | None = None
     handlers: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
     is_stuck: bool = False
+
+    @property
+    def room(self) -> int:
+        """The bytes of payloads that are decoded for it at the same time."""
+        return self.size * self.events
 
     @property
     def settled(self) -> bool:
@@ -151,7 +158,7 @@ class KeyQueues:
             if len(batch) == limit or size >= max_bytes:
                 break
             if self._may_start(arrival, batch_keys):
-                size += arrival.size
+                size += arrival.room
                 if batch and size > max_bytes:
                     break
                 batch.append(self.take(arrival))

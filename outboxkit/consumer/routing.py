@@ -6,7 +6,7 @@ from datetime import datetime
 
 from outboxkit import window
 from outboxkit.brokers import Delivery, Malformed
-from outboxkit.compression import INFLATED_FACTOR, compression_named
+from outboxkit.codec import plain_size
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
@@ -66,10 +66,10 @@ class Routing:
             return Arrival(delivery, Mode.SINGLE)
         mode = Mode.BATCHED if message.type in self._batched else Mode.SINGLE
         key = message.key if self._ordered else None
-        size = len(message.payload)
-        if message.content_encoding and compression_named(message.content_encoding):
-            size *= INFLATED_FACTOR
+        size = plain_size(message.payload, message.content_encoding, limit=self._policy.max_message_bytes)
         arrival = Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size)
+        if arrival.mode is Mode.BATCHED:
+            arrival.events = len(self._by_type[message.type])
         if self.limits:
             arrival.limits = tuple(self.limits[name] for name in self.names(arrival) if name in self.limits)
         return arrival
@@ -91,6 +91,8 @@ class Routing:
             return decisions.malformed(message)
         if delivery.dropped:
             return decisions.dropped()
+        if arrival.size > self._policy.max_message_bytes:
+            return decisions.too_large(self._policy.max_message_bytes)
         handlers, names = self._by_type.get(message.type), _required_names(arrival)
         if handlers is None:
             return self.no_handler(arrival, (), attempt)

@@ -37,6 +37,7 @@ class Consumers:
         self._seconds = shutdown_timeout.total_seconds() if shutdown_timeout is not None else None
         for consumer in self._consumers:  # they share an event loop and a database, and one watches them
             consumer.watchdog = consumer.tables = None
+            consumer.memory = self._consumers[0].memory
         self._consumers[0].tables = tables
         self._consumers[0].watchdog = Watchdog([handler for each in self._consumers for handler in each.handlers])
 

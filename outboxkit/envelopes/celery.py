@@ -13,6 +13,7 @@ import msgspec
 from outboxkit.compression import Compression, inflate
 from outboxkit.envelopes.envelope import Envelope, moment_of, parse_json, scalars, storable_or_none, type_name
 from outboxkit.errors import DecodeError
+from outboxkit.headers import LIMIT
 from outboxkit.message import Message
 
 ARGUMENTS_LIMIT = 64
@@ -98,7 +99,7 @@ class Celery:
 
     def _payload(self, task: str, body: bytes) -> bytes:
         args, kwargs, embedded = parse_json(body, tuple[msgspec.Raw, msgspec.Raw, msgspec.Raw])
-        embed = parse_json(embedded, _Embedded | None)
+        embed = parse_json(embedded, _Embedded | None, limit=LIMIT)
         for name in _Embedded.__struct_fields__:
             if getattr(embed, name, None):
                 raise DecodeError(f"task {task!r} has {name}, which only a worker of Celery can call")
@@ -133,4 +134,4 @@ def _body(envelope: Envelope, compression: object) -> bytes:
     if known is None:
         names = ", ".join(COMPRESSIONS_OF_KOMBU)
         raise DecodeError(f"its compression is {str(compression)[:40]!r}; one of {names} is read")
-    return inflate(body, known)
+    return inflate(body, known, limit=envelope.limit)

@@ -32,6 +32,7 @@ class Envelope:
         message_id, type, content_type, content_encoding, correlation_id, app_id: the properties of these names; None
             if a property was not sent.
         timestamp: the property of this name.
+        limit: the maximum bytes of the body once it is inflated.
     """
 
     body: bytes
@@ -44,6 +45,7 @@ class Envelope:
     correlation_id: str | None = None
     app_id: str | None = None
     timestamp: datetime | None = None
+    limit: int = INFLATED_LIMIT
 
     @property
     def media_type(self) -> str:
@@ -56,9 +58,9 @@ class Envelope:
         Raises:
             DecodeError: the encoding is not known, or the body is too large or cannot be inflated.
         """
-        plain = plain_payload(self.body, self.content_encoding)
-        if len(plain) > INFLATED_LIMIT:
-            raise DecodeError(f"its body has {len(plain)} bytes; at most {INFLATED_LIMIT} are read as an envelope")
+        plain = plain_payload(self.body, self.content_encoding, limit=self.limit)
+        if len(plain) > self.limit:
+            raise DecodeError(f"its body has {len(plain)} bytes; at most {self.limit} are read as an envelope")
         return plain
 
 

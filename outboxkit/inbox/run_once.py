@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import statements, upcasts, window
+from outboxkit import statements, window
 from outboxkit.inbox.call import call, opened
+from outboxkit.inbox.decoding import event_within
 from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.message import Message
@@ -78,7 +79,7 @@ def _run(
     attempt: int,
     accepted_at: datetime | None,
 ) -> Outcome:
-    event = upcasts.event_of(handler.event_type, message)
+    event = event_within(session, handler, message)
     row = {
         "handler": handler.name,
         "message_id": message.id,

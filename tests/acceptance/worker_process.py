@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,13 @@ class WorkerProcess:
         self._read_bytes, self._entries = 0, list[dict[str, Any]]()
         with log.open("ab") as output:
             self._process = start(command, environment={**os.environ, **environment}, output=output)
+
+    @property
+    def most_memory(self) -> int:
+        """The most bytes that it has had in memory so far."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        (found,) = re.findall(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+        return int(found) * 1024
 
     @property
     def is_running(self) -> bool:

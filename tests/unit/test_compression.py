@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 import subprocess
 import sys
 import zlib
@@ -16,7 +17,16 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, DecodeError, codec, compression, event, outbox
-from outboxkit.compression import INFLATED_LIMIT, STREAMS_LIMIT, Compression, compression_named, deflate, inflate
+from outboxkit.compression import (
+    INFLATED_LIMIT,
+    PIECE,
+    STREAMS_LIMIT,
+    Compression,
+    compression_named,
+    deflate,
+    inflate,
+    inflated_size,
+)
 from tests.unit.shop import OrderConfirmed
 
 KINDS: tuple[Compression, ...] = ("gzip", "zstd")
@@ -63,6 +73,18 @@ def test_cut_off_or_followed_by_something_else(kind: Compression):
             inflate(whole + garbage, kind)
     with pytest.raises(DecodeError, match="cut off"):
         inflate(b"", kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_size_is_counted_without_the_payload(kind: Compression):
+    whole = random.Random(1).randbytes(2 * PIECE)
+    for size in (0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE):
+        packed = deflate(whole[:size], kind)
+        assert inflated_size(packed, kind) == size
+        assert inflated_size(packed + deflate(b"two", kind), kind) == size + 3
+        assert inflated_size(packed, kind, limit=1000) == min(size, 1001)
+    assert inflated_size(deflate(whole, kind)[:-1], kind) <= 2 * PIECE
+    assert inflated_size(b"not compressed", kind) == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -78,6 +78,7 @@ BAD = {
     "ordered": ["", "perhaps", "2"],
     "shards": ["", "0", "65", "many"],
     "max_attempts": ["0", "x"],
+    "max_message_bytes": ["1023", "16777217", "4MiB"],
     "dead_key": ["", "stop"],
     "published_retention": ["", "0d", "7", "for ever"],
     "inbox_retention": ["0d", "14", "14 days"],

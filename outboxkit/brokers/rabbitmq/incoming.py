@@ -15,10 +15,10 @@ from outboxkit.errors import BrokerUnavailable
 
 _Answer = asyncio.Future[RawDelivery | None]
 
-MAX_UNACKED_BYTES = 64 * 1024 * 1024
+MAX_UNACKED_BYTES = 32 * 1024 * 1024
 """Limit of a process's unacked deliveries above which reading is paused: the prefetch limits their number, not size.
 
-It is 64 times the largest payload that the outbox accepts by default. A single larger delivery is read whole.
+It is 32 times the largest payload that the outbox accepts by default. A single larger delivery is read whole.
 """
 HEADER_WEIGHT = 32
 """Factor by which bytes of headers count: a table of small fields takes about so much more memory once decoded."""

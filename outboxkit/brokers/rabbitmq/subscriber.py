@@ -51,7 +51,7 @@ class RabbitSubscriber:
         timeout: the limit for each answer of the broker.
 
     Attributes:
-        max_unacked_bytes: above so many unacked bytes it stops reading; several subscribers of a process share 64 MiB.
+        max_unacked_bytes: above so many unacked bytes it stops reading; several subscribers of a process share 32 MiB.
     """
 
     def __init__(

@@ -9,7 +9,10 @@ from outboxkit.brokers import Malformed, address_of
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.reading import ReadDelivery, ReadingSubscriber
 from outboxkit.brokers.reserved import ABSENT
+from outboxkit.codec import LARGE, plain_payload
+from outboxkit.compression import deflate
 from outboxkit.envelopes import Celery, CloudEvents, Envelope
+from outboxkit.envelopes.cloudevents import STRUCTURED
 from outboxkit.testing import conformance
 from tests.unit.envelopes import samples
 from tests.unit.shop import message
@@ -64,6 +67,25 @@ async def test_what_a_reader_refuses_is_kept_as_it_came():
     assert (refused.kind, refused.payload, refused.content_type) == ("undecodable", b"{", sent.content_type)
     assert (refused.message_id, refused.type, refused.topic) == (sent.id, sent.type, "t")
     assert refused.reason.startswith("reader CloudEvents: the envelope is not valid")
+
+
+async def test_a_large_payload_that_was_inflated_waits_compressed_for_its_handler():
+    document = samples.STRUCTURED.body.replace(b'"data": {', b'"data": {"x":"' + b"a" * LARGE + b'",')
+    sent = message(payload=deflate(document, "gzip"), content_encoding="gzip", content_type=STRUCTURED)
+    read = (await delivered(sent, CloudEvents())).message
+    assert isinstance(read, Message)
+    assert len(read.payload) < LARGE // 100
+    assert plain_payload(read.payload, read.content_encoding).startswith(b'{"x":"aaa')
+
+
+async def test_an_envelope_is_inflated_up_to_the_limit_of_the_consumer():
+    sent = message(payload=deflate(b" " * 2000 + b"{}", "gzip"), content_encoding="gzip", content_type=STRUCTURED)
+    broker = MemoryBroker()
+    subscriber = ReadingSubscriber(MemorySubscriber(broker, "billing", ["#"]), (CloudEvents(),), limit=2000)
+    await MemoryPublisher(broker).publish([sent])
+    delivery = await subscriber.receive()
+    assert delivery is not None
+    assert "larger than 2000 bytes once its gzip is inflated" in delivery.message.reason  # type: ignore[union-attr]
 
 
 async def test_stand_ins_are_left_out_in_memory_as_well():

@@ -10,7 +10,7 @@ from outboxkit import Message, Outcome, event, ids, inbox_handler
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryDelivery, MemorySubscriber
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
-from outboxkit.compression import INFLATED_FACTOR
+from outboxkit.compression import COMPRESSIONS, Compression, deflate
 from outboxkit.consumer import ConsumerPolicy, Decision, decisions
 from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.consumer.routing import Routing
@@ -49,9 +49,36 @@ def delivery(
     return MemoryDelivery(kept, subscriber)
 
 
-def test_a_compressed_payload_counts_as_what_it_may_become():
-    sizes = [routing(bill).arrival(delivery(message(content_encoding=name))).size for name in (None, "utf-8", "gzip")]
-    assert sizes == [sizes[0], sizes[0], sizes[0] * INFLATED_FACTOR]
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_compressed_payload_counts_as_what_it_becomes(compression: Compression):
+    plain = message(payload=b"1" * 10_000)
+    packed = message(payload=deflate(plain.payload, compression), content_encoding=compression)
+    assert len(packed.payload) < 100
+    assert [routing(bill).arrival(delivery(each)).size for each in (plain, packed)] == [10_000, 10_000]
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_payload_over_the_limit_goes_to_no_handler(is_packed: bool):
+    size = POLICY.max_message_bytes
+    for payload in (b"1" * size, b"1" * (size + 1)):
+        sent = message(payload=payload)
+        if is_packed:
+            sent = message(payload=deflate(payload, "gzip"), content_encoding="gzip")
+        decided = routing(bill).handlers(routing(bill).arrival(delivery(sent)), NOW)
+        if len(payload) > size:
+            assert isinstance(decided, Decision)
+            assert (decided.reason, str(size) in decided.error) == ("undecodable", True)
+        else:
+            assert names(decided) == ["Bill"]
+
+
+def test_a_batch_makes_an_event_for_each_handler():
+    @inbox_handler("CountAgain", batch=True)
+    def count_again(session: Session, event: OrderConfirmed) -> None: ...
+
+    arrival = routing(count_orders, count_again).arrival(delivery(message()))
+    assert arrival.room == 2 * arrival.size
+    assert routing(count_orders, bill).arrival(delivery(message())).events == 1
 
 
 def names(found: object) -> list[str]:

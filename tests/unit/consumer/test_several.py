@@ -226,7 +226,8 @@ async def test_settings_become_a_consumer_for_each_queue(database_url: str):
         assert {name: each._concurrency.transactions for name, each in found.items()} == {"billing": 5, "mails": 2}
         shares = {each._subscriber.max_unacked_bytes for each in found.values()}  # type: ignore[attr-defined]
         assert made._seconds == chosen.shutdown_timeout.total_seconds()
-        assert shares == {32 * 1024 * 1024}
+        assert shares == {16 * 1024 * 1024}
+        assert found["billing"].memory is found["mails"].memory
         assert found["mails"].handlers == [handlers[1]]
     own = MemorySubscriber(MemoryBroker(), "billing", [])
     with pytest.raises(ConfigurationError, match="a subscriber of your own serves one queue; OUTBOXKIT_QUEUE has 2"):

@@ -1,0 +1,62 @@
+"""Handlers of events that are small on the wire and large in memory."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import event, inbox_handler, upcast
+
+WORK_SECONDS = 0.3
+
+
+@event("Bomb")
+@dataclass(frozen=True)
+class Bomb:
+    rows: Any
+
+
+@event("OldBomb", version=2)
+@dataclass(frozen=True)
+class OldBomb:
+    rows: Any
+
+
+@event("BatchBomb")
+@dataclass(frozen=True)
+class BatchBomb:
+    rows: Any
+
+
+@event("ThreadBomb")
+@dataclass(frozen=True)
+class ThreadBomb:
+    rows: Any
+
+
+@upcast("OldBomb", 1)
+def rows_of(document: dict[str, Any]) -> dict[str, Any]:
+    return document
+
+
+@inbox_handler("Hold")
+async def hold(session: AsyncSession, event: Bomb) -> None:
+    await asyncio.sleep(WORK_SECONDS)
+
+
+@inbox_handler("HoldOld")
+async def hold_old(session: AsyncSession, event: OldBomb) -> None:
+    await asyncio.sleep(WORK_SECONDS)
+
+
+@inbox_handler("HoldBatch", batch=True)
+async def hold_batch(session: AsyncSession, event: BatchBomb) -> None:
+    await asyncio.sleep(WORK_SECONDS)
+
+
+@inbox_handler("HoldInThread")
+def hold_in_thread(session: Session, event: ThreadBomb) -> None:
+    session.execute(text(f"SELECT pg_sleep({WORK_SECONDS})"))

@@ -1,0 +1,99 @@
+"""The room for payloads that are decoded at the same time: in turn, given back, and none is too large for ever."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from outboxkit.consumer.memory import SMALL, SMALL_ROOM, PayloadMemory
+
+LARGE = SMALL + 1
+
+
+class Place:
+    """Deliveries that ask for room, and leave when they are told to."""
+
+    def __init__(self, size: int) -> None:
+        self.memory, self.stop, self.entered = PayloadMemory(size), asyncio.Event(), list[str]()
+        self._ends, self._tasks = dict[str, asyncio.Event](), dict[str, asyncio.Task[bool]]()
+
+    async def comes(self, name: str, size: int) -> None:
+        self._ends[name] = asyncio.Event()
+        self._tasks[name] = asyncio.create_task(self._stay(name, size))
+        await settled()
+
+    async def _stay(self, name: str, size: int) -> bool:
+        async with self.memory.room(size, self.stop) as is_there:
+            if is_there:
+                self.entered.append(name)
+                await self._ends[name].wait()
+            return is_there
+
+    async def leaves(self, name: str) -> bool:
+        self._ends[name].set()
+        await settled()
+        return await self._tasks[name]
+
+    async def is_cancelled(self, name: str) -> None:
+        self._tasks[name].cancel()
+        with suppress(asyncio.CancelledError):
+            await self._tasks[name]
+        await settled()
+
+
+async def settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_who_comes_first_has_room_first():
+    place = Place(4 * LARGE)
+    for name, size in (("a", 3), ("b", 2), ("c", 1)):
+        await place.comes(name, size * LARGE)
+    assert place.entered == ["a"], "c has room, and would hold up b again and again"
+    assert await place.leaves("a")
+    assert place.entered == ["a", "b", "c"]
+
+
+async def test_one_that_is_larger_than_all_of_it_is_alone():
+    place = Place(2 * LARGE)
+    for name, size in (("a", 1), ("huge", 10), ("b", 1)):
+        await place.comes(name, size * LARGE)
+    assert place.entered == ["a"]
+    await place.leaves("a")
+    assert place.entered == ["a", "huge"]
+    await place.leaves("huge")
+    assert place.entered == ["a", "huge", "b"]
+
+
+async def test_small_ones_wait_for_no_large_one():
+    place = Place(LARGE)
+    await place.comes("large", LARGE)
+    await place.comes("another", LARGE)
+    for number in range(SMALL_ROOM // SMALL + 1):
+        await place.comes(f"small {number}", SMALL)
+    assert len(place.entered) == 1 + SMALL_ROOM // SMALL
+
+
+async def test_a_stop_ends_the_wait_and_nothing_is_taken():
+    place = Place(LARGE)
+    await place.comes("a", LARGE)
+    await place.comes("b", LARGE)
+    place.stop.set()
+    await settled()
+    assert not await place.leaves("b")
+    await place.leaves("a")
+    await place.comes("c", LARGE)
+    assert place.entered == ["a", "c"]
+
+
+@pytest.mark.parametrize("has_entered", [True, False])
+async def test_who_is_cancelled_gives_its_room_back(has_entered: bool):
+    place = Place(LARGE)
+    await place.comes("a", LARGE)
+    await place.comes("b", LARGE)
+    await place.is_cancelled("a" if has_entered else "b")
+    await place.comes("c", LARGE)
+    assert place.entered == (["a", "b"] if has_entered else ["a"])
+    await place.leaves("b" if has_entered else "a")
+    assert place.entered[-1] == "c"
