@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import Row
 
 from outboxkit import statements
-from outboxkit.doctor.diagnosis import Diagnosis, problem, quoted, warning
+from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.statements.dialects import OLDEST
-from outboxkit.wording import number, printable_name
+from outboxkit.wording import many, number, printable_name
 
 LAST_FIXES = {
     13: (23, date(2025, 11, 13)),
@@ -133,6 +133,22 @@ async def check_durability(installation: Installation) -> AsyncGenerator[Diagnos
                 cure="Have it logged. That writes the whole table again, and locks it meanwhile:",
                 commands=(f"ALTER TABLE {row.name} SET LOGGED;",),
             )
+
+
+async def check_standbys(installation: Installation) -> AsyncGenerator[Diagnosis]:
+    """Standbys, if commits wait for none of them: a failover would lose the last ones."""
+    async with installation.database() as connection:
+        rows = (await connection.execute(statements.doctor.standbys())).all()
+    seen = [row for row in rows if row.sync_state is not None]
+    if seen and all(row.sync_state in ("async", "potential") for row in seen):
+        names = ", ".join(printable_name(row.name) for row in seen)
+        yield note(
+            "standby-asynchronous",
+            f"Commits wait for none of {many(len(seen), 'standby', 'standbys')}: {names}.",
+            why="A failover loses the last commits. Orders are gone whose messages have left, and handlers run again.",
+            cure="Have commits wait for one of them, or have the page `fail-over` at hand:",
+            commands=("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)';", "SELECT pg_reload_conf();"),
+        )
 
 
 def _of_commits(current: Row[Any], overrides: Sequence[Row[Any]]) -> Iterator[Diagnosis]:

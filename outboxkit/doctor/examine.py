@@ -44,6 +44,7 @@ DATABASE: tuple[Check, ...] = (
     Check("rights", rights.check_rights, needs_tables=True, needs_server=True),
     Check("version", durability.check_version, needs_server=True),
     Check("durability", durability.check_durability, needs_server=True),
+    Check("standbys", durability.check_standbys, needs_server=True),
     Check("isolation", sessions.check_isolation, needs_server=True),
     Check("pooler", sessions.check_pooler, needs_server=True),
     Check("clock", sessions.check_clock, needs_server=True),

@@ -168,6 +168,19 @@ def slots() -> TextClause:
     )
 
 
+def standbys() -> TextClause:
+    """The servers that stream this one's write-ahead log, and whether commits wait for them: `sync_state`.
+
+    It is null, as the name is, for roles that are not members of pg_monitor. A reader of a logical slot is left out.
+    PostgreSQL only. Index: none. Locks: none.
+    """
+    return text(
+        "SELECT application_name AS name, sync_state FROM pg_stat_replication AS sender WHERE state <> 'backup' "
+        "AND NOT EXISTS (SELECT FROM pg_replication_slots WHERE active_pid = sender.pid AND slot_type = 'logical') "
+        "ORDER BY application_name"
+    )
+
+
 def table_locks() -> TextClause:
     """Sessions with a lock on one of the tables that keeps others from writing it, and since when.
 

@@ -75,6 +75,27 @@ class PrivatePostgresql:
         self.kill()
         self._home.close()
 
+    def standby(self) -> "PrivatePostgresql":
+        """A second instance, started, that streams the write-ahead log of this one."""
+        other = PrivatePostgresql(self._programs)
+        other._password = self._password
+        other.url = _url("127.0.0.1", other._port, self._password)
+        folder = other._home.folder / "data"
+        options = ("-R", "-X", "stream", "--checkpoint=fast", "--no-sync")
+        other._home.run(
+            (
+                self._programs.joinpath("postgres").resolve().with_name("pg_basebackup"),
+                "-d",
+                _conninfo(self.url),
+                "-D",
+                folder,
+                *options,
+            ),
+            {},
+        )
+        other.start()
+        return other
+
     def _end(self, signum: signal.Signals) -> None:
         if self._process is not None:
             self._home.end(self._process, signum, STOP_SECONDS)
