@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outboxkit import ids, inbox, outbox
     from outboxkit.errors import (
-        BrokerError,
+        BrokerRefused,
         BrokerUnavailable,
         CodecError,
         ConfigurationError,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BrokerError",
+    "BrokerRefused",
     "BrokerUnavailable",
     "CodecError",
     "ConfigurationError",

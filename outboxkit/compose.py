@@ -11,12 +11,20 @@ from sqlalchemy.exc import DBAPIError
 
 from outboxkit import logs, process, schema, urls
 from outboxkit.brokers import batch_limit, is_slow
-from outboxkit.errors import BrokerUnavailable, ConfigurationError, LifespanError, OutboxkitError, SchemaError
+from outboxkit.errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    ConfigurationError,
+    LifespanError,
+    OutboxkitError,
+    SchemaError,
+)
 from outboxkit.extras import how_to_install
 from outboxkit.failures import first_line
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.session_names import CONSUMER, RETENTION, session_name
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
+from outboxkit.sqlstates import refused_connection
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -344,6 +352,8 @@ def explain(error: Exception) -> tuple[str, int]:
     """The line and the exit code for an error that ends a process. One that nobody expected is logged, too."""
     if isinstance(error, ConfigurationError):
         return str(error), WRONG_SETTINGS
+    if isinstance(error, BrokerRefused):
+        return str(error), WRONG_SETTINGS
     if isinstance(error, BrokerUnavailable):
         return f"the broker is away: {error}", FAILED
     if isinstance(error, LifespanError):
@@ -351,8 +361,11 @@ def explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, OutboxkitError):
         return f"{urls.named_by(error)}{error}", FAILED
     if isinstance(error, DBAPIError):
-        from outboxkit.outage import what_is_away  # noqa: PLC0415 - as above
+        from outboxkit.outage import is_refusal, what_is_away  # noqa: PLC0415 - as above
 
+        if is_refusal(error) and (refusal := refused_connection(error)) is not None:
+            text = f"{urls.named_by(error)}the database refuses the connection: {first_line(error)}"
+            return f"{text}; {refusal[1]}", WRONG_SETTINGS
         state = "is away" if what_is_away(error) else schema.cure_of(error) or "refused"
         return f"{urls.named_by(error)}the database {state}: {first_line(error)}", FAILED
     if isinstance(error, ImportError) and (cure := how_to_install(error)) is not None:

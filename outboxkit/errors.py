@@ -11,8 +11,8 @@
     │   ├── EncodeError         an event cannot become a message.
     │   ├── DecodeError         a message cannot become an event.
     │   └── NewerVersion        a message has a newer version of its event than this process knows.
-    └── BrokerError
-        └── BrokerUnavailable   away, refusing or gone in the middle: wait and try again.
+    └── BrokerUnavailable       the broker is away, or gone in the middle: wait and try again.
+        └── BrokerRefused       it is there, and does not let this user do that: a setting or a right is wrong.
 
 A message that the broker refuses is not an error: it is a receipt with a verdict (`outboxkit.brokers`), and ends in the
 dead letters.
@@ -74,12 +74,23 @@ class NewerVersion(CodecError):
     """A message has a newer version of its event than the class here; a process of a newer release can read it."""
 
 
-class BrokerError(OutboxkitError):
-    """The root of the broker's errors."""
-
-
-class BrokerUnavailable(BrokerError):
+class BrokerUnavailable(OutboxkitError):
     """The broker is away, refuses the connection, or went away in the middle. No message is to blame."""
+
+
+class BrokerRefused(BrokerUnavailable):
+    """The broker is there, and a setting or a right is wrong; the text says which. A worker does not start with it.
+
+    One that has started waits: somebody may give the right back. Messages are safe meanwhile.
+
+    Args:
+        text: the broker's words, and the cure.
+        kind: `login`, `vhost`, `access` to the virtual host, `right` to a name, or `file` of a certificate.
+    """
+
+    def __init__(self, text: str, *, kind: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class Retry(Exception):

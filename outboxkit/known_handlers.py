@@ -18,8 +18,8 @@ from outboxkit.statements import activity
 from outboxkit.statements.dialects import is_server
 from outboxkit.wording import printable_name, shell_word, span
 
-_SHARD = re.compile(r"\.\d+$")
-"""The end of a shard's name: `steps.0` and `steps.1` are parts of the queue `steps`."""
+_SHARD = re.compile(r"(\.\d+)+$")
+"""The end of a shard's name: `steps.4.0` and `steps.4.1` are parts of the queue `steps`."""
 
 
 @dataclass(frozen=True, slots=True)

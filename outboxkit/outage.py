@@ -10,11 +10,11 @@ from typing import TypeVar
 from sqlalchemy.exc import DBAPIError, InterfaceError, NotSupportedError, OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
+from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError, OutboxkitError
 from outboxkit.extras import needs_extra
 from outboxkit.failures import first_line
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
-from outboxkit.sqlstates import AWAY, AWAY_CODES, sqlstate_of
+from outboxkit.sqlstates import AWAY, AWAY_CODES, refused_connection, sqlstate_of
 from outboxkit.statements.dialects import DRIVERS
 
 with needs_extra(__name__):
@@ -29,6 +29,7 @@ __all__ = [
     "Outage",
     "Sleep",
     "check_engine_driver",
+    "is_refusal",
     "is_unexpected",
     "jittered",
     "keep_to_rate",
@@ -89,6 +90,13 @@ def _is_away(error: DBAPIError, passing: tuple[str, ...]) -> bool:
     return type(error.orig).__module__.startswith("psycopg")
 
 
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether the peer is there and refuses: a password, a name or a right is wrong, and waiting mends none of them."""
+    return isinstance(error, BrokerRefused) or (
+        isinstance(error, DBAPIError) and refused_connection(error) is not None and what_is_away(error) is not None
+    )
+
+
 def is_unexpected(error: BaseException) -> bool:
     """Whether the error may come from one row, a library or our own code, so that a worker should go on.
 
@@ -103,6 +111,9 @@ def is_unexpected(error: BaseException) -> bool:
 
 class Outage:
     """Runs steps that need the broker and the database. If one is away, it waits with backoff and runs the step again.
+
+    If a peer refuses because of a setting or a right, its error is raised at once at the start. Later it is waited out
+    and told as a refusal, since somebody has taken the right or the password away, and may undo that.
 
     It logs one line when a peer goes away, one for each minute of the outage with the latest error, and one at its end.
 
@@ -134,6 +145,8 @@ class Outage:
         self._sleep = sleep
         self._monotonic = monotonic
         self._away: dict[str, tuple[float, int]] = {}
+        self._reached: set[str] = set()
+        self._refusing: set[str] = set()
         self._errors: dict[str, str] = {}
 
     def is_away(self, server: str) -> bool:
@@ -144,10 +157,11 @@ class Outage:
         """The step's result, after any outage; None if `stop` was set during one.
 
         Raises:
-            BrokerUnavailable, sqlalchemy.exc.DBAPIError: the outage outlasted the patience.
+            BrokerUnavailable, sqlalchemy.exc.DBAPIError: the outage outlasted the patience, or a peer refuses that was
+                never `reached`.
         """
         retrying = AsyncRetrying(
-            retry=retry_if_exception(lambda error: self._what(error) is not None),
+            retry=retry_if_exception(self._is_waited_out),
             stop=stop_any(
                 stop_after_delay(self._patience) if self._patience is not None else stop_never, _Stopped(stop)
             ),
@@ -170,6 +184,14 @@ class Outage:
             self.is_over()
         return result
 
+    def reached(self, server: str) -> None:
+        """Note that this process has worked with `broker` or `database`: from now on a refusal is waited out, too."""
+        self._reached.add(server)
+
+    def _is_waited_out(self, error: BaseException) -> bool:
+        away = self._what(error)
+        return away is not None and (away in self._reached or not is_refusal(error))
+
     def _what(self, error: BaseException | None) -> str | None:
         return what_is_away(error, passing=self._passing)
 
@@ -179,6 +201,7 @@ class Outage:
             if self._away.pop(away, None) is not None:
                 self._log.info(f"{away} is back, work goes on")
             self._errors.pop(away, None)
+            self._refusing.discard(away)
 
     @property
     def errors(self) -> Mapping[str, str]:
@@ -191,15 +214,19 @@ class Outage:
         if away is None:
             return
         self._errors[away] = first_line(error)
-        if away not in self._away:
+        is_new_refusal = is_refusal(error) and away not in self._refusing
+        if away not in self._away or is_new_refusal:
+            self._refusing |= {away} if is_new_refusal else set()
             self._away[away] = now, 0
-            self._log.warning(f"{away} is away, waiting", error=first_line(error))
+            state = "refuses this process" if is_new_refusal else "is away"
+            self._log.warning(f"{away} {state}, waiting", error=first_line(error))
             return
         since, reminders = self._away[away]
         if now - since >= (reminders + 1) * REMIND_SECONDS:
             minutes = int((now - since) // REMIND_SECONDS)
             self._away[away] = since, minutes
-            self._log.warning(f"{away} is still away", minutes=minutes, error=first_line(error))
+            state = "still refuses this process" if is_refusal(error) else "is still away"
+            self._log.warning(f"{away} {state}", minutes=minutes, error=first_line(error))
 
 
 async def pause(stop: asyncio.Event, seconds: float, sleep: Sleep = asyncio.sleep) -> None:

@@ -166,6 +166,7 @@ class Retention:
         tables, ends = TableGauges(self._engine), list[metrics.Reading]()
         await outage.ride_out(tables.open, stop)
         _measure(Pruned())
+        outage.reached("database")
         with tables.observed(), metrics.observed({catalogue.RETENTION_LAST_RUN: lambda: ends[-1:]}):
             while not stop.is_set():
                 done = await outage.ride_out(self.prune, stop)

@@ -3,6 +3,8 @@
 A state of two or three characters stands for all that begin with it. SQLite has result codes in their place.
 """
 
+import re
+
 DEADLOCK, SERIALIZATION_FAILURE, LOCK_NOT_AVAILABLE = "40P01", "40001", "55P03"
 
 # Away: the database cannot be reached now, or takes no writes.
@@ -46,6 +48,38 @@ def sqlstate_of(error: BaseException) -> str | None:
     original = getattr(error, "orig", None)
     states = (getattr(original, name, None) for name in ATTRIBUTES)
     return next((str(state) for state in states if state is not None), None)
+
+
+REFUSED_CONNECTIONS = (
+    (
+        r"authentication failed|no password supplied|[Rr]ole .+ does not exist|is not permitted to log in|no such user",
+        "password",
+        "are user and password right? An @ in a password is written %40",
+    ),
+    (
+        r"no pg_hba\.conf entry|SSL off|SSL on",
+        "access",
+        "the server's pg_hba.conf lets this user, address or encryption not in",
+    ),
+    (r"database .+ does not exist|no such database", "missing", "is the name right?"),
+    (
+        r"certificate file .+ does not exist|could not (load|read|get) .*(certificate|key) file",
+        "file",
+        "correct sslrootcert, sslcert or sslkey behind the ?",
+    ),
+)
+"""Refusals of a connection that a setting or a right causes, and no outage: how the text reads, the kind, and the cure.
+
+libpq has no SQLSTATE for an error of connecting.
+"""
+
+
+def refused_connection(error: BaseException) -> tuple[str, str] | None:
+    """The kind and the cure of a connection that was refused for a setting or a right; None for another error."""
+    if sqlstate_of(error) is not None:
+        return None
+    text = str(getattr(error, "orig", error))
+    return next(((kind, cure) for pattern, kind, cure in REFUSED_CONNECTIONS if re.search(pattern, text)), None)
 
 
 def is_missing_table(error: BaseException) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
@@ -48,6 +48,8 @@ def check_database(text: str) -> None:
     except (ArgumentError, ValueError):
         raise ValueError(f"{DATABASES} is accepted") from None
     backend = url.get_backend_name()
+    if backend == "sqlite" and (url.host or url.username or url.port):
+        raise ValueError("sqlite:///path is accepted, with three slashes, or four if the path begins at the root")
     if backend == "postgres":
         raise ValueError("postgresql+psycopg://… is accepted; write that instead of postgres://, and keep the rest")
     if backend not in ("postgresql", "sqlite"):
@@ -122,6 +124,35 @@ def check_broker(text: str) -> None:
         )
     if any(is_ambiguous(url) for url in each):
         raise ValueError(f"amqp://user:password@host:5672/vhost is accepted; {ESCAPED}")
+    for url in each:
+        check_broker_options(url)
+
+
+FILES = ("cafile", "certfile", "keyfile")
+"""Options of a broker's URL that name a file."""
+_OF_TLS = (*FILES, "capath", "cadata", "no_verify_ssl")
+_OF_BROKERS = ("heartbeat", "auth", *_OF_TLS)
+
+
+def check_broker_options(url: str) -> None:
+    """Validate what stands behind the ? of a broker's URL: the client library ignores what it does not know.
+
+    Raises:
+        ValueError: an option is not known, belongs to TLS without TLS, or has a wrong value.
+    """
+    parts = urlsplit(url)
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        if name not in _OF_BROKERS:
+            option = repr(name) if re.fullmatch("[a-z_]{1,40}", name) else "one option"
+            raise ValueError(f"{', '.join(_OF_BROKERS)} are accepted behind the ?, and not {option}")
+        if name in _OF_TLS and parts.scheme != "amqps":
+            raise ValueError(f"the option {name} behind the ? is for amqps://, and this is amqp://, without TLS")
+        if name == "heartbeat" and not (value.isdecimal() and int(value) < 65535):
+            raise ValueError(
+                "the option heartbeat behind the ? has a wrong value; a whole number of seconds is accepted"
+            )
+        if not value:
+            raise ValueError(f"the option {name} behind the ? has no value")
 
 
 def check_management(url: str) -> None:

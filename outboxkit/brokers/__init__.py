@@ -194,8 +194,8 @@ class Subscriber(Protocol):
         """Consume the queue, so that the broker pushes deliveries. Does nothing if it is consumed already.
 
         Raises:
+            BrokerRefused: this user may not read the queue.
             BrokerUnavailable: the connection was lost.
-            ConfigurationError: the user may not.
         """
 
     async def receive(self, *, wait: bool = True) -> Delivery | None:

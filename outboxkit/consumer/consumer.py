@@ -227,6 +227,8 @@ class Consumer:
             database=urls.shown(self._engine.url),
         )
         await self._outage.ride_out(lambda: schema.check_worker(self._engine), stop)
+        for outage in (self._outage, self._clock_outage):
+            outage.reached("database")
         if self._concurrency.ordered and not self._is_shard:
             await self._outage.ride_out(self._check_unsplit, stop)
         if self._uses_threads:
@@ -267,6 +269,7 @@ class Consumer:
             await self._outage.ride_out(self._registration.begin, stop)  # a start that was refused leaves no trace
             if stop.is_set():
                 break
+            self._outage.reached("broker")
             self._log.info("consumer connected", concurrency=self._concurrency.transactions)
             handled = self.outcomes.total()
             dispatcher = Dispatcher(

@@ -11,31 +11,27 @@ from outboxkit.doctor.diagnosis import Diagnosis, note, problem, quoted, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.errors import SchemaError
 from outboxkit.failures import printable, text_of
+from outboxkit.sqlstates import REFUSED_CONNECTIONS
 from outboxkit.statements.dialects import is_server
 from outboxkit.wording import printable_name
 
 _SECRET = "OUTBOXKIT_DATABASE_URL or the file that OUTBOXKIT_DATABASE_URL_FILE names"  # noqa: S105 - only names
+_OF_CONNECTIONS = {
+    "database-password": (
+        f"Correct the user and the password in {_SECRET}. An @ in a password is written %40. If the password was "
+        "changed, restart the processes that have the old one."
+    ),
+    "database-access": (
+        "Add a line for this database, user and address to the server's pg_hba.conf, and reload it. If it says "
+        "“no encryption”, put ?sslmode=require behind the URL."
+    ),
+    "database-missing": f"Correct the database's name in {_SECRET}, or create the database.",
+}
 _REFUSALS = (
-    (
-        r"authentication failed|no password supplied|role .+ does not exist|is not permitted to log in",
-        "database-password",
-        (
-            f"Correct the user and the password in {_SECRET}. An @ in a password is written %40. If the password was "
-            "changed, restart the processes that have the old one."
-        ),
-    ),
-    (
-        r"no pg_hba\.conf entry|SSL off|SSL on",
-        "database-access",
-        (
-            "Add a line for this database, user and address to the server's pg_hba.conf, and reload it. If it says "
-            "“no encryption”, put ?sslmode=require behind the URL."
-        ),
-    ),
-    (
-        r"database .+ does not exist",
-        "database-missing",
-        f"Correct the database's name in {_SECRET}, or create the database.",
+    *(
+        (pattern, f"database-{kind}", _OF_CONNECTIONS[f"database-{kind}"])
+        for pattern, kind, _ in REFUSED_CONNECTIONS
+        if f"database-{kind}" in _OF_CONNECTIONS
     ),
     (
         r"too many connections for (role|database)",

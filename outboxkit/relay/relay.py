@@ -129,6 +129,7 @@ class Relay:
             await outage.ride_out(prepare, stop)
         if not outage.errors:  # else it was stopped before it could start
             self._say_started()
+            outage.reached("database")
         await outage.ride_out(self._watch.look, stop)
         try:
             with tables.observed():
@@ -199,6 +200,8 @@ class Relay:
     async def _take_turn(self, outage: Outage, halt: Halt) -> Turn | None:
         """One turn, and the wait after a turn without rows."""
         turn = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), halt), halt)
+        if turn is not None:
+            outage.reached("broker")
         self._turned = time.monotonic()  # again: the turn may have waited out an outage
         if turn is Turn.MOVED:
             await self._notifier.busy()
@@ -230,6 +233,7 @@ class Relay:
         """
         outage = Outage("relay", patience=patience.total_seconds(), passing=TRANSIENT)
         await outage.ride_out(self._prepare, stop)
+        outage.reached("database")
         self._say_started()
         await outage.ride_out(self._watch.look, stop)
         totals = self._done = Drained()

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.acceptance.deployment import Deployment
-from tests.acceptance.witness import Witness, begin, declare
+from tests.acceptance.witness import begin, declare
 from tests.plain_client import PlainClient
 from tests.polling import eventually
 from tests.servers import OwnServer
@@ -124,18 +124,26 @@ def in_vhost(vhost: OwnVhost, postgresql_url: str, tmp_path: Path) -> Iterator[D
     client.disconnect()
 
 
-def test_the_password_is_wrong(in_vhost: Deployment, vhost: OwnVhost):
+def test_it_starts_with_a_wrong_password(in_vhost: Deployment, vhost: OwnVhost):
     vhost.let_relay_in()
     vhost.control("change_password", vhost.user, "another-one")
-    declare(in_vhost)
-    witness = Witness(in_vhost)
-    witness.start_relay()
+    ended = in_vhost.outboxkit("relay", OUTBOXKIT_LOG_LEVEL="error")
+    assert ended.returncode == 2
+    assert f"are user '{vhost.user}' and the password in OUTBOXKIT_BROKER_URL right?" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert vhost.password not in ended.stderr
+
+
+def test_its_password_is_changed_meanwhile(in_vhost: Deployment, vhost: OwnVhost):
+    vhost.let_relay_in()
+    witness = begin(in_vhost)
+    vhost.control("change_password", vhost.user, "another-one")
+    vhost.control("close_all_user_connections", vhost.user, "a new password")
     witness.send()
-    witness.assert_away("broker", "cannot connect to amqp://127.0.0.1")
-    witness.assert_away("broker", "ACCESS_REFUSED")
+    witness.assert_refused("broker", "ACCESS_REFUSED")
     witness.assert_status(waiting=4)
     vhost.control("change_password", vhost.user, vhost.password)
-    witness.assert_all_arrived("broker")
+    witness.assert_all_arrived("broker", is_refusal=True)
 
 
 def test_its_vhost_is_deleted_and_made_again(in_vhost: Deployment, vhost: OwnVhost):
@@ -144,12 +152,12 @@ def test_its_vhost_is_deleted_and_made_again(in_vhost: Deployment, vhost: OwnVho
     in_vhost.broker.disconnect()
     vhost.delete()
     witness.send()
-    witness.assert_away("broker", f"{vhost.name}: the broker does not let this user in", f"vhost '{vhost.name}' is d")
+    witness.assert_refused("broker", f"vhost {vhost.name} not found: is the name right?", f"vhost '{vhost.name}' is d")
     witness.assert_status(waiting=4)
     vhost.create()
     declare(in_vhost)
     vhost.let_relay_in()
-    witness.assert_all_arrived("broker")
+    witness.assert_all_arrived("broker", is_refusal=True)
 
 
 def test_its_queue_is_deleted_and_declared_again(deployment: Deployment):

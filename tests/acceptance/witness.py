@@ -69,6 +69,12 @@ class Witness:
         assert "\n" not in said["error"]
         assert said["level"] == "warning"
 
+    def assert_refused(self, what: str, *because: str) -> None:
+        """The relay has said that it is refused, and why: one of these."""
+        said = self.relay.wait_for(f"{what} refuses this process, waiting")
+        assert any(reason in said["error"] for reason in because), said["error"]
+        assert "\n" not in said["error"]
+
     def assert_status(self, waiting: int) -> None:
         """`outboxkit status` answers: so many messages wait, and none of them is to blame."""
         answered = self.deployment.outboxkit("status", "--json")
@@ -87,7 +93,7 @@ class Witness:
         with self.deployment.engine.connect() as connection:
             return list(connection.execute(query))
 
-    def assert_all_arrived(self, what: str | None, *, times: int = 1) -> None:
+    def assert_all_arrived(self, what: str | None, *, times: int = 1, is_refusal: bool = False) -> None:
         """Work has resumed by itself: all of it is there, in order, under its ids, and nothing was counted or buried.
 
         The log says once for each outage of `what` that it is away and that it is back, and nothing else that a
@@ -96,7 +102,7 @@ class Witness:
         self.collect()
         if what is not None:
             self.relay.wait_for(f"{what} is back, work goes on", times=times)
-            assert states(self.relay, what) == ["away", "back"] * times
+            assert is_refusal or states(self.relay, what) == ["away", "back"] * times
         assert self.relay.stop() == 0
         firsts = list(dict.fromkeys(self.arrived))
         assert [firsts_of(firsts, self.sent, key) for key in range(KEYS)] == [
@@ -104,7 +110,11 @@ class Witness:
         ]
         assert not self.deployment.dead_letters()
         told = [entry["event"] for entry in self.relay.entries() if entry["level"] in ("warning", "error")]
-        assert [event for event in told if event != POLLS] == [f"{what} is away, waiting"] * (times if what else 0)
+        if is_refusal:  # it may be lost before it is refused
+            told = sorted(set(told) - {POLLS, f"{what} is away, waiting"})
+            assert told == [f"{what} refuses this process, waiting"]
+        else:
+            assert [event for event in told if event != POLLS] == [f"{what} is away, waiting"] * (times if what else 0)
         assert_discreet(self.relay.log.read_text(), self.deployment)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from structlog.testing import capture_logs
 from tenacity import wait_none
 
-from outboxkit import BrokerError, BrokerUnavailable, SchemaError
+from outboxkit import BrokerRefused, BrokerUnavailable, SchemaError
 from outboxkit.failures import first_line
 from outboxkit.outage import Outage, jittered, pause, utc_now, what_is_away
 
@@ -49,7 +49,7 @@ DATABASE_GONE = wrapped(OperationalError, psycopg_errors.AdminShutdown("terminat
         (wrapped(IntegrityError, psycopg_errors.UniqueViolation("duplicate key")), None),
         (wrapped(DataError, psycopg_errors.NumericValueOutOfRange("too large")), None),
         (wrapped(ProgrammingError, psycopg_errors.UndefinedTable("no table")), None),
-        (BrokerError("it was refused"), None),
+        (BrokerRefused("it was refused", kind="right"), "broker"),
         (SchemaError("missing"), None),
         (ConnectionResetError("a handler's own call"), None),
         (TimeoutError("a handler's own call"), None),

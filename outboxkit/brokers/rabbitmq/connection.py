@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -12,17 +13,22 @@ import aio_pika
 import aiormq
 from aio_pika.exceptions import CONNECTION_EXCEPTIONS
 from aiormq.connection import TCPTransportFactory, TLSTransportFactory, TransportFactory
+from pamqp import commands, frame
 from yarl import URL
 
 from outboxkit import urls
-from outboxkit.brokers.rabbitmq.taps import HEARTBEAT
-from outboxkit.errors import BrokerUnavailable, ConfigurationError
+from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, METHOD
+from outboxkit.brokers.rabbitmq.rights import user_of
+from outboxkit.brokers.rabbitmq.taps import HEARTBEAT, PAYLOAD, FrameSplitter
+from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 
 HEARTBEAT_SECONDS = 20
 """The heartbeat interval if the URL has none. A peer that is silent for two of them is gone (AMQP 0-9-1, 4.2.7)."""
 
 _NEVER_ALLOWED = ("reserved prefix", "default exchange")
 """Parts of RabbitMQ's errors for names that no user may declare, whatever the permissions."""
+
+_CONNECTION_CLOSE = (10 << 16 | 50).to_bytes(4, "big")
 
 SIGN_OF_LIFE_SECONDS = 1.0
 """The interval at which the client library gets heartbeats while it sees no frame that arrives."""
@@ -88,52 +94,108 @@ async def connect(
             reports a heartbeat to it.
 
     Raises:
-        BrokerUnavailable: refused, no such vhost, wrong password, or no answer in time.
+        BrokerRefused: each node refuses user, password or virtual host, or a file of a certificate cannot be read.
+        BrokerUnavailable: a node cannot be reached, or does not answer in time.
         ConfigurationError: a URL is not an AMQP URL.
     """
     addresses = url if isinstance(url, Addresses) else Addresses(url)
     targets = {each: _parse(each, heartbeat) for each in addresses.urls}
     failures: list[BrokerUnavailable] = []
     for each in addresses.in_turn():
-        target, connection = targets[each], None
+        target, connection, seconds = targets[each], None, timeout / len(targets)
+        transports = TappedTransports(target.scheme, tap, on_writer)
         try:
+            _check_files(target, f"cannot connect to {urls.shown(each)}")
             with convert_errors(f"cannot connect to {urls.shown(each)}"):
                 connection = aio_pika.Connection(target, client_properties={"connection_name": name})
-                if tap is not None:
-                    connection.kwargs["transport_factory"] = TappedTransports(target.scheme, tap, on_writer)
-                await connection.connect(timeout=timeout / len(targets))
+                connection.kwargs["transport_factory"] = transports
+                await connection.connect(timeout=seconds)
         except BaseException as error:
             await close(connection)  # else the client library does when it is freed, maybe in a thread without a loop
             if not isinstance(error, BrokerUnavailable):
                 raise
-            failures.append(error)
+            failures.append(_named(error, each, transports, seconds))
             continue
+        transports.is_opening = False
         if on_lost is not None:
             connection.close_callbacks.add(lambda _, error: on_lost(describe(error)))
         return connection
-    raise BrokerUnavailable("; ".join(map(str, failures))) from failures[-1].__cause__
+    text, cause = "; ".join(map(str, failures)), failures[-1].__cause__
+    if all(isinstance(error, BrokerRefused) for error in failures):
+        raise BrokerRefused(text, kind=getattr(failures[-1], "kind", "")) from cause
+    raise BrokerUnavailable(text) from cause
+
+
+def _check_files(target: URL, action: str) -> None:
+    """Open each file of a certificate, whose name the client library does not tell if it cannot be read.
+
+    Raises:
+        BrokerRefused: one cannot be read.
+    """
+    for option in urls.FILES:
+        if path := target.query.get(option):
+            try:
+                Path(path).open("rb").close()
+            except OSError as error:
+                text = f"{action}: {path!r}, which ?{option}= in OUTBOXKIT_BROKER_URL names, cannot be read"
+                raise BrokerRefused(f"{text}: {error.strerror}", kind="file") from error
+
+
+def _named(error: BrokerUnavailable, url: str, transports: "TappedTransports", seconds: float) -> BrokerUnavailable:
+    """The error of opening a connection, with what was waited for, or what was refused and the cure."""
+    action, cause, user = f"cannot connect to {urls.shown(url)}", error.__cause__, user_of(url)
+    code, reason = transports.close_code, transports.close_reason
+    named: BrokerUnavailable = error
+    if isinstance(cause, TimeoutError):
+        late = "it took the connection and did not answer" if transports.is_connected else "nothing answered"
+        named = BrokerUnavailable(f"{action}: {late} within {seconds:.3g} s")
+    elif code == 403 or isinstance(cause, aiormq.exceptions.ProbableAuthenticationError):
+        cure = f"are user {user!r} and the password in OUTBOXKIT_BROKER_URL right?"
+        named = BrokerRefused(f"{action}: {reason or describe(cause)}: {cure}", kind="login")
+    elif code == 530 and "not found" in reason:
+        cure = "is the name right? It is the path of OUTBOXKIT_BROKER_URL, in which / is written %2F"
+        named = BrokerRefused(f"{action}: {reason}: {cure}", kind="vhost")
+    elif code == 530:
+        cure = (
+            f"user {user!r} has no rights in it: rabbitmqctl set_permissions gives them, as `outboxkit doctor` has them"
+        )
+        named = BrokerRefused(f"{action}: {reason}: {cure}", kind="access")
+    named.__cause__ = cause
+    return named
 
 
 class TappedTransports(TransportFactory):
     """The client library's transport factory, with a tap between the socket and the library.
 
-    If the tap leaves nothing, the library gets a heartbeat now and then: frames of the tap are signs of life too.
+    If the tap leaves nothing, the library gets a heartbeat now and then: frames of the tap are signs of life too. While
+    a connection opens it reads the broker's reason for closing it, which the library does not tell.
+
+    Attributes:
+        is_opening: whether that reason is still looked for.
+        is_connected: whether the network has made the connection.
+        close_code, close_reason: those of the broker; 0 and empty if it has not closed the connection.
     """
 
-    def __init__(self, scheme: str, tap: Tap, on_writer: OnWriter | None = None) -> None:
+    def __init__(self, scheme: str, tap: Tap | None, on_writer: OnWriter | None = None) -> None:
         self._transports = TLSTransportFactory() if scheme == "amqps" else TCPTransportFactory()
         self._tap = tap
         self._on_writer = on_writer
+        self._closes = FrameSplitter(self._look)
+        self.is_opening, self.is_connected = True, False
+        self.close_code, self.close_reason = 0, ""
 
     async def create(self, url: URL, **options: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect. The reader gets only the frames that the tap leaves."""
         reader, writer = await self._transports.create(url, **options)
+        self.is_connected = True
         feed, clock = reader.feed_data, asyncio.get_running_loop().time
         last = clock()
 
         def feed_rest(data: bytes) -> None:
             nonlocal last
-            rest = self._tap.feed(data)
+            if self.is_opening:
+                self._closes.feed(data)
+            rest = data if self._tap is None else self._tap.feed(data)
             if not rest and clock() - last > SIGN_OF_LIFE_SECONDS:
                 rest = HEARTBEAT
             if rest:
@@ -144,6 +206,14 @@ class TappedTransports(TransportFactory):
         if self._on_writer is not None:
             self._on_writer(writer, partial(feed, HEARTBEAT))
         return reader, writer
+
+    def _look(self, kind: int, _: int, size: int, buffer: bytes, offset: int) -> bool:
+        start = offset + PAYLOAD
+        if kind == METHOD and buffer[start : start + 4] == _CONNECTION_CLOSE:
+            _, _, close = frame.unmarshal(buffer[offset : offset + size + FRAME_OVERHEAD])
+            if isinstance(close, commands.Connection.Close):
+                self.close_code, self.close_reason = close.reply_code or 0, close.reply_text or ""
+        return False
 
 
 async def open_channel(
@@ -179,7 +249,7 @@ async def declare_exchange(
 def is_permanent(error: BaseException | None) -> bool:
     """Whether the broker or the client library would refuse the same declaration again at any later time.
 
-    Missing permissions, a missing vhost and a wrong password are not permanent: an operator can mend them meanwhile.
+    Missing permissions, a missing vhost and a wrong password are `BrokerRefused`: an operator can mend them meanwhile.
     """
     text = str(error)
     refused = isinstance(error, aiormq.exceptions.ChannelAccessRefused) and any(each in text for each in _NEVER_ALLOWED)
@@ -187,14 +257,30 @@ def is_permanent(error: BaseException | None) -> bool:
 
 
 @contextmanager
+def naming_rights(line: str, more: str = "") -> Iterator[None]:
+    """A block in which the error of a missing right gets the line that gives all the rights that are needed."""
+    try:
+        yield
+    except BrokerRefused as error:
+        if error.kind != "right":
+            raise
+        text = f"{error}. Give it the rights of its work, in place of those that it has: {line}{more}"
+        raise BrokerRefused(text, kind=error.kind) from error.__cause__
+
+
+@contextmanager
 def convert_errors(action: str) -> Iterator[None]:
     """A block in which the client library's connection errors become `BrokerUnavailable`, with `action` in the text.
+
+    A right that the user does not have becomes `BrokerRefused`.
 
     When a connection ends, the library cancels its own tasks and so every caller that awaits one. A cancellation that
     was not requested for the current task is therefore a lost connection.
     """
     try:
         yield
+    except aiormq.exceptions.ChannelAccessRefused as error:
+        raise BrokerRefused(f"{action}: this user may not: {describe(error)}", kind="right") from error
     except CONNECTION_ERRORS as error:
         raise BrokerUnavailable(f"{action}: {describe(error)}") from error
     except asyncio.CancelledError as error:
@@ -235,8 +321,8 @@ def describe(error: BaseException | None) -> str:
         return "closed"
     if isinstance(error, asyncio.CancelledError):  # the client library ends a silent connection with it
         return "no sign of life, not even a heartbeat"
-    if isinstance(error, aiormq.exceptions.InvalidFrameError) and "Connection.Close" in str(error):
-        return "the broker does not let this user in: is the vhost there, and has the user permissions in it?"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -253,4 +339,8 @@ def _parse(url: str, heartbeat: int = HEARTBEAT_SECONDS) -> URL:
             f"OUTBOXKIT_BROKER_URL has scheme {target.scheme!r} and host {target.host!r}; "
             "amqp://user:password@host:5672/vhost or amqps://… is accepted"
         )
+    try:
+        urls.check_broker_options(url)
+    except ValueError as error:
+        raise ConfigurationError(f"OUTBOXKIT_BROKER_URL: {error}") from error
     return target if "heartbeat" in target.query else target.update_query(heartbeat=heartbeat)

@@ -13,18 +13,15 @@ from typing import TypeVar
 
 import aio_pika
 import aiormq
-from pamqp import commands, frame
 from pamqp.common import FieldTable
 
+from outboxkit import urls
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, METHOD
-from outboxkit.brokers.rabbitmq.taps import PAYLOAD, FrameSplitter
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerRefused, BrokerUnavailable
 from outboxkit.failures import printable
 
 T = TypeVar("T")
 NAME = "outboxkit doctor"
-_CONNECTION_CLOSE = (10 << 16 | 50).to_bytes(4, "big")
 
 
 class Obstacle(Enum):
@@ -147,13 +144,12 @@ async def inspect(url: str, *, timeout: float) -> AsyncIterator[Inspection | Bro
     Raises:
         ConfigurationError: it is not an AMQP URL.
     """
-    tap, opened = _CloseTap(), None
+    opened = None
     try:
-        opened = await connection.connect(url, name=NAME, timeout=timeout, tap=tap)
+        opened = await connection.connect(url, name=NAME, timeout=timeout)
     except BrokerUnavailable as error:
-        is_late = isinstance(error.__cause__, TimeoutError)
-        reason = tap.reason or ("no answer in time" if is_late else connection.describe(error.__cause__))
-        refusal = BrokerRefusal(_obstacle(error.__cause__, tap.code, tap.reason), printable(reason))
+        reason = str(error).removeprefix(f"cannot connect to {urls.shown(url)}: ")
+        refusal = BrokerRefusal(_obstacle(error), printable(reason))
     if opened is None:
         yield refusal
         return
@@ -165,30 +161,12 @@ async def inspect(url: str, *, timeout: float) -> AsyncIterator[Inspection | Bro
         await connection.close(opened)
 
 
-class _CloseTap:
-    """Reads the broker's reason for closing a connection, which the client library does not tell while it opens one."""
-
-    def __init__(self) -> None:
-        self.code, self.reason = 0, ""
-        self.feed = FrameSplitter(self._look).feed
-
-    def _look(self, kind: int, _: int, size: int, buffer: bytes, offset: int) -> bool:
-        start = offset + PAYLOAD
-        if kind == METHOD and buffer[start : start + 4] == _CONNECTION_CLOSE:
-            _, _, close = frame.unmarshal(buffer[offset : offset + size + FRAME_OVERHEAD])
-            if isinstance(close, commands.Connection.Close):
-                self.code, self.reason = close.reply_code or 0, close.reply_text or ""
-        return False
-
-
-def _obstacle(cause: BaseException | None, code: int, reason: str) -> Obstacle:
-    if cause is not None and isinstance(cause.__cause__ or cause, ssl.SSLError):
-        return Obstacle.CERTIFICATE
-    if code == 403 or isinstance(cause, aiormq.exceptions.ProbableAuthenticationError):
-        return Obstacle.LOGIN
-    if code == 530:
-        return Obstacle.VHOST if "not found" in reason else Obstacle.ACCESS
-    return Obstacle.AWAY
+def _obstacle(error: BrokerUnavailable) -> Obstacle:
+    if isinstance(error, BrokerRefused):
+        return Obstacle.CERTIFICATE if error.kind == "file" else Obstacle(error.kind)
+    cause = error.__cause__
+    is_tls = cause is not None and isinstance(cause.__cause__ or cause, ssl.SSLError)
+    return Obstacle.CERTIFICATE if is_tls else Obstacle.AWAY
 
 
 def _denied(cause: aiormq.exceptions.AMQPChannelError) -> Denied:

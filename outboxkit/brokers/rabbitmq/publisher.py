@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,16 +13,18 @@ import structlog
 
 from outboxkit import urls
 from outboxkit.brokers import Receipt
-from outboxkit.brokers.rabbitmq import connection
+from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
 from outboxkit.brokers.rabbitmq.confirms import Loss
 from outboxkit.brokers.rabbitmq.plan import NO_CANDIDATES, PublishPlan, blames_a_message
 from outboxkit.brokers.rabbitmq.routes import SerializedRoutes
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser
 from outboxkit.envelopes.cloudevents import ContentMode, as_cloud_event, check_source
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerRefused, BrokerUnavailable
 from outboxkit.message import Message
 
+ACCESS_REFUSED = 403
+"""The reply code with which the broker closes a channel whose user may not publish to the exchange."""
 HEARTBEAT_SECONDS = 5
 """Shorter than a consumer's heartbeat, because no handler can block a relay's event loop."""
 
@@ -93,7 +96,12 @@ class RabbitPublisher:
         await self._reconnect()
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
-        """Publish a batch and await its confirms. A timeout closes the connection, whose state is then unknown."""
+        """Publish a batch and await its confirms. A timeout closes the connection, whose state is then unknown.
+
+        Raises:
+            BrokerRefused: this user may not publish to the exchange.
+            BrokerUnavailable: the connection was lost before.
+        """
         self._raise_if_blocked(self._working_channel())
         if self._cloudevents is not None:
             batch = [as_cloud_event(message, self._source, self._cloudevents) for message in batch]
@@ -108,6 +116,10 @@ class RabbitPublisher:
         except TimeoutError:
             reason = await self._on_timeout()
         self._candidates = plan.remaining_candidates()
+        loss = self._channel.tracker.lost if self._channel is not None else None
+        if loss is not None and loss.code == ACCESS_REFUSED and not any(plan.receipts):
+            with self._naming_rights():
+                raise BrokerRefused(f"cannot publish: this user may not: {loss.reason}", kind="right")
         receipts = plan.finish(reason)
         for warning in self._serialized.nacked.take_warnings():
             self._log.warning("broker takes no messages of a route, they wait", reason=warning)
@@ -159,9 +171,15 @@ class RabbitPublisher:
         self._serialized.reset_confirmed()
 
     async def _open_channel(self, amqp_connection: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
-        return await open_confirm_channel(
-            amqp_connection, self._parser, exchange=self.exchange, app_id=self._app_id, timeout=self._timeout
-        )
+        with self._naming_rights():
+            return await open_confirm_channel(
+                amqp_connection, self._parser, exchange=self.exchange, app_id=self._app_id, timeout=self._timeout
+            )
+
+    def _naming_rights(self) -> AbstractContextManager[None]:
+        exchange, url = self.exchange or rights.DEFAULT_EXCHANGE, self._addresses.urls[0]
+        needed = rights.of_relay(exchange) if self.exchange else rights.RightsNeeded(write=(exchange,))
+        return connection.naming_rights(needed.command(connection.vhost(url), rights.user_of(url)))
 
     async def _on_timeout(self) -> str:
         """Close the connection, unless the broker has blocked it: it then unblocks it later and loses nothing."""

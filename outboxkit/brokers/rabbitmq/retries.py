@@ -15,7 +15,7 @@ from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.encode import BASIC, END, FRAME_OVERHEAD, HEADER, HEADER_OVERHEAD, copy_properties
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser, RawDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
-from outboxkit.errors import BrokerUnavailable
+from outboxkit.errors import BrokerRefused, BrokerUnavailable
 
 _HEADER = Struct(">BHIHHQH")
 
@@ -80,7 +80,8 @@ class RetryPublisher:
                 self._record_room(queue)
                 return
             if refusal not in (NACKED, REPLACED) or stopped.is_set():
-                raise BrokerUnavailable(f"the broker did not take a copy for {queue!r}: {refusal}")
+                text = f"the broker did not take a copy for {queue!r}: {refusal}"
+                raise BrokerRefused(text, kind="right") if "ACCESS_REFUSED" in refusal else BrokerUnavailable(text)
             if refusal == NACKED:
                 nacks += 1
                 await self._wait_for_room(channel, queue, nacks, stopped)

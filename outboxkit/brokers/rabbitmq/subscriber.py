@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 
 import aio_pika
@@ -10,7 +10,7 @@ import aiormq
 from pamqp import commands
 
 from outboxkit import urls
-from outboxkit.brokers.rabbitmq import connection, incoming
+from outboxkit.brokers.rabbitmq import connection, incoming, rights
 from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
@@ -123,10 +123,11 @@ class RabbitSubscriber:
             )
             amqp_channel, self._wire = await connection.open_channel(self._connection, on_lost=channel.lose)
             self._wire.on_consumer_cancel_callbacks.add(on_cancelled)
-            if self._shards is not None and self.exchange is not None:
-                args = self._connection, self._shards, self.exchange, self._topics, self.delays, self._timeout
-                await declare(*args)
-            self._sources = await self._queues.prepare(self._connection, self._timeout)
+            with self._naming_rights():
+                if self._shards is not None and self.exchange is not None:
+                    args = self._connection, self._shards, self.exchange, self._topics, self.delays, self._timeout
+                    await declare(*args)
+                self._sources = await self._queues.prepare(self._connection, self._timeout)
             with connection.convert_errors("cannot set the prefetch"):
                 await amqp_channel.set_qos(prefetch_count=self._prefetch, timeout=self._timeout)
             channel.listen(channel=self._wire.number)
@@ -140,9 +141,23 @@ class RabbitSubscriber:
 
         Raises:
             BrokerUnavailable: the connection was lost.
-            ConfigurationError: this user may not read a queue.
+            BrokerRefused: this user may not read a queue.
         """
-        await self._consume(self._open_channel())
+        with self._naming_rights():
+            await self._consume(self._open_channel())
+
+    def _naming_rights(self) -> AbstractContextManager[None]:
+        exchange, shards = self.exchange, self._shards
+        needed = rights.of_consumer(
+            [self._queue] if shards is None else shards.consumed,
+            exchange=exchange,
+            delays=self.delays,
+            sources=[topic[0] for topic in self._topics if not isinstance(topic, str)],
+            divider=None if shards is None or shards.count == 1 else shards.exchange,
+        )
+        line = needed.command(self._queues.vhost, rights.user_of(self._url))
+        instead = ". Or consume a queue that is declared and bound as it is, with --no-declare"
+        return connection.naming_rights(line, "" if exchange is None else instead)
 
     async def is_drained(self) -> bool:
         """Whether the queue is empty, nothing of it is unacked, and no other consumer may hold some of it.

@@ -3,12 +3,13 @@
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from urllib.parse import parse_qs, urlsplit
 
 from outboxkit import urls
+from outboxkit.brokers.rabbitmq import rights
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Obstacle
-from outboxkit.brokers.rabbitmq.topology import dead_queue, retry_queue
+from outboxkit.brokers.rabbitmq.rights import RightsNeeded
 from outboxkit.doctor.broker.facts import Rights
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import GUEST, BrokerSubject, credentials, is_loopback
@@ -17,7 +18,6 @@ from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
 OLDEST = (3, 10)
 """The oldest RabbitMQ whose quorum queues have all that outboxkit needs of them."""
 _STANDS = "Messages wait in the outbox until this is mended. None is lost, and none arrives."
-_DEFAULT_EXCHANGE = "amq.default"
 _OTHERS = "outboxkit-doctor-a-name-of-others"
 """A name that nobody has: a user with rights to it has them to the names of others."""
 
@@ -136,12 +136,9 @@ def of_account(look: Look) -> Iterator[Diagnosis]:
             "broker-guest",
             "The user is 'guest' with the password that everybody knows.",
             why="Every program that reaches the broker from its own machine is an administrator with it.",
-            cure="Add a user of its own, name it in OUTBOXKIT_BROKER_URL, and delete guest.",
-            commands=(
-                "rabbitmqctl add_user outboxkit",
-                _grant(look.subject, "outboxkit"),
-                "rabbitmqctl delete_user guest",
-            ),
+            cure="Add a user for relays and one for consumers, name them in OUTBOXKIT_BROKER_URL, and delete guest."
+            + ("" if look.subject.known_queues else " With --queue, doctor prints the rights of a consumer, too."),
+            commands=tuple(_own_users(look.subject)),
         )
     if look.reports is not None and "administrator" in look.reports.tags and _is_same_user(look):
         yield warning(
@@ -153,6 +150,17 @@ def of_account(look: Look) -> Iterator[Diagnosis]:
         )
 
 
+def _own_users(subject: BrokerSubject) -> Iterator[str]:
+    """The commands that replace guest by a user for each work."""
+    known = replace(subject, queues=subject.known_queues)
+    yield "rabbitmqctl add_user outboxkit-relay"
+    yield rights.of_relay(subject.exchange).command(subject.vhost, "outboxkit-relay")
+    if known.queues:
+        yield "rabbitmqctl add_user outboxkit-consumer"
+        yield _of_consumers(known).command(subject.vhost, "outboxkit-consumer")
+    yield "rabbitmqctl delete_user guest"
+
+
 def _is_same_user(look: Look) -> bool:
     """Whether the management API was asked as the user of the broker's URL."""
     own = urlsplit(look.subject.management or "").username
@@ -161,18 +169,18 @@ def _is_same_user(look: Look) -> bool:
 
 def of_rights(look: Look) -> Iterator[Diagnosis]:
     """Whether the user may do what is needed, and no more. Only an administrator can ask for rights."""
-    rights = look.reports.rights if look.reports is not None else None
-    lacks = list(_lacks(look) if rights is None else _lacks_of(rights, look.subject))
+    own = look.reports.rights if look.reports is not None else None
+    lacks = list(_lacks(look) if own is None else _lacks_of(own, look.subject))
     if lacks:
         yield problem(
             "broker-rights-missing",
             f"User {look.subject.user[0]!r} lacks rights: {'; '.join(lacks)}.",
-            why="The relay or the consumer ends, or waits for ever, when it comes to that.",
+            why="The relay or the consumer ends at its start, or waits if the right was taken away later.",
             cure="Give the user the rights that these settings need.",
             commands=(_grant(look.subject, look.subject.user[0]),),
         )
-    if rights is not None and any(allows(rights, verb, _OTHERS) for verb in ("configure", "write", "read")):
-        patterns = f"configure {rights.configure!r}, write {rights.write!r}, read {rights.read!r}"
+    if own is not None and any(allows(own, verb, _OTHERS) for verb in ("configure", "write", "read")):
+        patterns = f"configure {own.configure!r}, write {own.write!r}, read {own.read!r}"
         yield warning(
             "broker-rights-wide",
             f"User {look.subject.user[0]!r} has rights to the exchanges and queues of others: {patterns}.",
@@ -191,57 +199,47 @@ def _lacks(look: Look) -> Iterator[str]:
             yield f"queue {name!r}: {difference.reason}"
 
 
-def _lacks_of(rights: Rights, subject: BrokerSubject) -> Iterator[str]:
+def _lacks_of(own: Rights, subject: BrokerSubject) -> Iterator[str]:
     """The rights that are needed and not there."""
-    for verb, names in rights_to_work(subject).items():
-        lacking = [name for name in names if not allows(rights, verb, name)]
+    for verb, names in asdict(rights_to_work(subject)).items():
+        lacking = [name for name in names if not allows(own, verb, name)]
         if lacking == [subject.exchange] and verb == "write" and subject.queues and not subject.routes:
             continue  # it is a consumer's user, and another one is the relay's
         if lacking:
             yield f"it may not {verb} {', '.join(map(repr, lacking))}"
 
 
-def allows(rights: Rights, verb: str, name: str) -> bool:
+def allows(own: Rights, verb: str, name: str) -> bool:
     """Whether a user may configure, write or read this name, as RabbitMQ decides it: the pattern is searched for."""
-    pattern = getattr(rights, verb) or "^$"
+    pattern = getattr(own, verb) or "^$"
     try:
         return re.search(pattern, name) is not None
     except re.error:  # Erlang's patterns know a few things that Python's do not
         return True
 
 
-def rights_to_work(subject: BrokerSubject) -> dict[str, list[str]]:
+def rights_to_work(subject: BrokerSubject) -> RightsNeeded:
     """The names that relays and consumers with these settings configure, write and read."""
-    exchange, names = subject.exchange, [queue.name for queue in subject.queues]
+    relay, names = rights.of_relay(subject.exchange), [queue.name for queue in subject.queues]
     if not names:
-        return {"configure": [exchange], "write": [exchange], "read": []}
-    dead = [dead_queue(name) for name in names]
+        return relay
     if not subject.is_declared:
-        return {"configure": [], "write": [exchange, _DEFAULT_EXCHANGE], "read": [*names, *dead]}
-    ours = [*names, *dead, *(retry_queue(name, delay) for name in names for delay in subject.delays)]
-    sources = [source for queue in subject.queues for source, _ in queue.bindings]
-    return {
-        "configure": [exchange, *ours],
-        "write": [exchange, *names, _DEFAULT_EXCHANGE],
-        "read": list(dict.fromkeys([exchange, *sources, *ours])),
-    }
+        return RightsNeeded(write=(subject.exchange,)) | _of_consumers(subject)
+    return relay | _of_consumers(subject)
+
+
+def _of_consumers(subject: BrokerSubject) -> RightsNeeded:
+    return rights.of_consumer(
+        [queue.name for queue in subject.queues],
+        exchange=subject.exchange if subject.is_declared else None,
+        delays=subject.delays,
+        sources=[source for queue in subject.queues for source, _ in queue.bindings],
+    )
 
 
 def _grant(subject: BrokerSubject, user: str) -> str:
     """The command that gives a user the rights that are needed."""
-    patterns = _as_arguments(rights_to_work(subject))
-    return f"rabbitmqctl set_permissions -p {shlex.quote(subject.vhost)} {shlex.quote(user)} {patterns}"
-
-
-def _as_arguments(rights: dict[str, list[str]]) -> str:
-    """The three patterns, quoted for a shell."""
-    return " ".join(
-        shlex.quote(f"^({'|'.join(map(_escaped, names))})$" if names else "^$") for names in rights.values()
-    )
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"([.^$*+?{}\[\]\\|()])", r"\\\1", name)
+    return rights_to_work(subject).command(subject.vhost, user)
 
 
 def _host_and_port(url: str) -> str:

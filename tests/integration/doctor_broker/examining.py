@@ -5,7 +5,7 @@ import secrets
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import make_dataclass
+from dataclasses import asdict, make_dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -163,7 +163,7 @@ def patterns(client: PlainClient, **changes: str) -> dict[str, str]:
         queues=(ExpectedQueue(name=client.queue),),
         delays=DELAYS,
     )
-    rights = {verb: f"^({'|'.join(names)})$" for verb, names in rights_to_work(subject).items()}
+    rights = {verb: f"^({'|'.join(names)})$" for verb, names in asdict(rights_to_work(subject)).items()}
     return rights | changes
 
 

@@ -87,6 +87,10 @@ async def test_users_with_too_many_rights(server: PrivateRabbitmq, admin: Admin,
     admin.user("guest", password="guest", **patterns(client))
     findings, _ = await examined(settings_of(server, client, broker_url=as_user(server.url, "guest", password="guest")))
     assert findings["broker-guest"].severity is Severity.WARNING
+    commands = findings["broker-guest"].commands
+    assert [line.split()[1] for line in commands] == ["add_user", "set_permissions"] * 2 + ["delete_user"]
+    assert commands[1].endswith(f"'^({client.exchange})$' '^({client.exchange})$' '^$'")
+    assert f"{client.queue}\\.dead" in commands[3]
     assert "broker-rights-wide" not in findings
     admin.delete("users", "guest")
 
