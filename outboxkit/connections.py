@@ -4,8 +4,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Self, TypeVar
 
@@ -14,7 +14,8 @@ from psycopg import AsyncConnection, OperationalError
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import InvalidatePoolError
 
-from outboxkit.silence import OURS, Doubt, Facts, last_end, note_end
+from outboxkit import silence
+from outboxkit.silence import Doubt, Facts
 from outboxkit.wording import printable_name
 
 T = TypeVar("T")
@@ -23,6 +24,8 @@ Waiting = Generator[Any, Any, T]
 
 ANSWER_SECONDS = 5
 """The time that the second connection has to connect, and then to get its answer."""
+SLOW_SECONDS = 5.0
+"""A command that connects for so long says so."""
 IDLE_SECONDS = 5.0
 """A server process that has been idle for less may just have sent its answer."""
 _WHO = "SELECT pid, extract(epoch FROM backend_start)::float8 FROM pg_stat_activity WHERE pid = pg_backend_pid()"
@@ -57,14 +60,15 @@ class Connection(AsyncConnection[Any]):
     Psycopg's own would be freed, and the task's next call would crash the process.
     """
 
-    patience = OURS
+    patience: silence.Patience | None = None
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
 
     @classmethod
     async def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
         """Connect, and learn which server process serves it."""
-        connection = await super().connect(*arguments, autocommit=True, **options)
+        with _said_if_slow(options):
+            connection = await super().connect(*arguments, autocommit=True, **options)
         try:
             connection.backend = await (await connection.execute(_WHO, prepare=False)).fetchone()
             await connection.set_autocommit(autocommit)
@@ -98,7 +102,7 @@ class Connection(AsyncConnection[Any]):
 class ThreadConnection(psycopg.Connection[Any]):
     """A connection for threads."""
 
-    patience = OURS
+    patience: silence.Patience | None = None
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
 
@@ -124,7 +128,7 @@ class _SecondConnection(psycopg.Connection[Any]):
     """A connection that asks about another one. It waits for no answer for long."""
 
     def wait(self, gen: Waiting[T], *arguments: Any, **options: Any) -> T:
-        return super().wait(_limited(gen), *arguments, **options)
+        return super().wait(_limited(self, gen), *arguments, **options)
 
 
 def part_with_silent(engine: Engine) -> None:
@@ -132,7 +136,7 @@ def part_with_silent(engine: Engine) -> None:
 
     @event.listens_for(engine, "checkout")
     def _refuse(connection: Any, _: Any, __: Any) -> None:
-        if getattr(connection, "driver_connection", connection).opened_at <= last_end():
+        if getattr(connection, "driver_connection", connection).opened_at <= silence.last_end():
             raise InvalidatePoolError("a connection of its time was silent")
 
 
@@ -146,12 +150,14 @@ def _attended(connection: Connection | ThreadConnection, waiting: Waiting[T]) ->
             if ready:
                 heard = monotonic()
             elif doubt is None:
-                if monotonic() - heard >= connection.patience.asks:
-                    doubt = Doubt(heard, _place(connection), _question(connection))
-            elif (reason := doubt.judge(connection.patience.limit)) is not None:
+                patience = connection.patience or silence.ours()
+                if monotonic() - heard >= patience.asks:
+                    place = _place(connection.info.host, connection.info.port)
+                    doubt = Doubt(heard, place, _question(connection, patience.asks))
+            elif (reason := doubt.judge((connection.patience or silence.ours()).limit)) is not None:
                 if reason:
                     connection.pgconn.finish()
-                    note_end()
+                    silence.note_end()
                     raise OperationalError(reason)
                 heard = monotonic()
             if doubt is not None and heard > doubt.since:
@@ -166,13 +172,14 @@ def _attended(connection: Connection | ThreadConnection, waiting: Waiting[T]) ->
             doubt.end()
 
 
-def _limited(waiting: Waiting[T]) -> Waiting[T]:
+def _limited(connection: _SecondConnection, waiting: Waiting[T]) -> Waiting[T]:
     deadline = monotonic() + ANSWER_SECONDS
     try:
         wish = next(waiting)
         while True:
             ready = yield wish
             if not ready and monotonic() > deadline:
+                connection.pgconn.finish()
                 raise OperationalError(f"it got no answer within {ANSWER_SECONDS} s")
             wish = waiting.send(ready)
     except StopIteration as end:
@@ -180,8 +187,19 @@ def _limited(waiting: Waiting[T]) -> Waiting[T]:
         return result
 
 
-def _place(connection: Connection | ThreadConnection) -> str:
-    return f"at {printable_name(connection.info.host)}:{connection.info.port}"
+@contextmanager
+def _said_if_slow(options: Mapping[str, Any]) -> Iterator[None]:
+    """Have a command say that it still connects."""
+    text = f"connecting to the database {_place(options.get('host'), options.get('port'))} takes long"
+    timer = asyncio.get_running_loop().call_later(SLOW_SECONDS, silence.tell, text)
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _place(host: Any, port: Any) -> str:
+    return f"at {printable_name(host and str(host))}:{port or 5432}"
 
 
 def _parameters(connection: Connection | ThreadConnection) -> dict[str, Any]:
@@ -193,18 +211,25 @@ def _parameters(connection: Connection | ThreadConnection) -> dict[str, Any]:
     return parameters | {"connect_timeout": ANSWER_SECONDS, "application_name": "outboxkit asks"}
 
 
-def _question(connection: Connection | ThreadConnection) -> Callable[[], Facts | None]:
-    """Asks whether the server process has nothing to do, or is gone; and for the sessions whose lock it waits for."""
+def _question(connection: Connection | ThreadConnection, seconds: float) -> Callable[[], Facts | None]:
+    """Asks whether the server process has nothing to do, or is gone; and for the sessions whose lock it waits for.
+
+    Behind a pooler in transaction mode the process of a connection changes. Workers refuse one. For a command
+    any answer means that the server works.
+    """
     parameters, backend = _parameters(connection), connection.backend
-    idle_seconds = min(IDLE_SECONDS, connection.patience.asks / 2)
+    idle_seconds = min(IDLE_SECONDS, seconds / 2)
+    is_direct = backend is not None and backend[0] == connection.pgconn.backend_pid
+    may_have_another = silence.is_command() and not is_direct
 
     def ask() -> Facts | None:
         with _SecondConnection.connect(autocommit=True, prepare_threshold=None, **parameters) as second:
-            if backend is None:
-                return None
+            if backend is None or may_have_another:
+                second.execute("SELECT 1")
+                return None if backend is None else (False, None)
             row = second.execute(_WORKS, (idle_seconds, *backend)).fetchone()
             is_idle, holders = row or (True, None)
-            if row and is_idle:
+            if row and is_idle and is_direct:
                 with suppress(psycopg.Error):  # what it has locked would stay locked as long as the network is silent
                     second.execute("SELECT pg_terminate_backend(%s)", backend[:1])
         return bool(is_idle), holders and printable_name(holders)

@@ -52,8 +52,9 @@ def configure_log(*, level: str, format: str) -> None:  # noqa: A002 - the setti
 
 def silence() -> None:
     """Have the libraries log nothing, unless the application has set their levels."""
-    for library, quiet in {**dict.fromkeys(SILENCED, logging.CRITICAL), "asyncio": logging.ERROR}.items():
-        if logging.getLogger(library).level == logging.NOTSET:  # asyncio below: each failed write to a closed peer
+    errors = dict.fromkeys(("asyncio", "psycopg"), logging.ERROR)  # below: each failed write to a closed peer
+    for library, quiet in {**dict.fromkeys(SILENCED, logging.CRITICAL), **errors}.items():
+        if logging.getLogger(library).level == logging.NOTSET:
             logging.getLogger(library).setLevel(quiet)
 
 

@@ -27,8 +27,11 @@ class Patience(NamedTuple):
 
 OURS = Patience(10, 30)
 """For outboxkit's own statements, which are short, or wait for a lock."""
+COMMANDS = Patience(2, 30)
+"""The same for a command, before which somebody waits."""
 HANDLERS = Patience(30, 120)
 """For statements of handlers, which may take hours as long as the server says that it works."""
+CAUSES = "Is a pooler's pool full, or a server frozen?"
 AGAIN_SECONDS = 5.0
 """The delay before the server is asked again, if it could not be asked."""
 
@@ -38,10 +41,26 @@ _doubts = set["Doubt"]()
 _last_end = float("-inf")
 
 
-def announce(tell: Announce | None) -> None:
-    """Have each doubt of this process told: a command says for what it waits."""
+def announce(say: Announce | None) -> None:
+    """Have each doubt of this process told: a command says for what it waits. None: a service logs its outages."""
     global _announce  # noqa: PLW0603 - of the process
-    _announce = tell
+    _announce = say
+
+
+def tell(text: str) -> None:
+    """Say this, if doubts are told."""
+    if _announce is not None:
+        _announce(text)
+
+
+def is_command() -> bool:
+    """Whether doubts of this process are told."""
+    return _announce is not None
+
+
+def ours() -> Patience:
+    """The limits for this process's own statements."""
+    return COMMANDS if is_command() else OURS
 
 
 def longest() -> float:
@@ -94,27 +113,26 @@ class Doubt:
             threading.Thread(target=self._inquire, name="outboxkit asks the database", daemon=True).start()
 
     def _inquire(self) -> None:
+        said = ""
         while not self._over.is_set():
             try:
                 self._facts = self._ask()
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
                 self.trouble = first_line(error)
-            self._tell()
+            if (why := self._why()) != said and not self._over.is_set():
+                tell(f"waiting for the database {self._target}, silent for {monotonic() - self.since:.0f} s: {why}")
+                said = why
             if self._facts is not None:
                 return
             self._over.wait(AGAIN_SECONDS)
 
-    def _tell(self) -> None:
-        if _announce is None or self._over.is_set():
-            return
-        text = f"waiting for the database {self._target}, which has not answered for {monotonic() - self.since:.0f} s"
-        if self._facts is not None:
-            idle, holders = self._facts
-            held = f"it waits for a lock that {holders} holds" if holders else "it works on the statement"
-            text = f"{text}: {'the connection is silent' if idle else held}"
-        elif self.trouble:
-            text = f"{text}, not over a second connection either: {self.trouble}"
-        _announce(text)
+    def _why(self) -> str:
+        if self._facts is None:
+            return f"a second connection got no answer either ({self.trouble}). {CAUSES}" if self.trouble else CAUSES
+        idle, holders = self._facts
+        if idle:
+            return "the server has nothing to do for this connection"
+        return f"it waits for a lock that {holders} holds" if holders else "it works on the statement"
 
     def judge(self, limit: float) -> str | None:
         """The reason for which the connection is given up. An empty text: the server works, and None: wait on."""

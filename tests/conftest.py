@@ -121,7 +121,7 @@ def _nothing_unexpected(request: pytest.FixtureRequest, monkeypatch: pytest.Monk
 @pytest.fixture(autouse=True)
 def _log_as_it_was() -> Iterator[None]:
     """No test logs as an earlier one has configured it."""
-    libraries = [logging.getLogger(name) for name in (*logs.SILENCED, "asyncio", None)]
+    libraries = [logging.getLogger(name) for name in (*logs.SILENCED, "asyncio", "psycopg", None)]
     levels = [library.level for library in libraries]
     last_resort = logging.lastResort
     yield

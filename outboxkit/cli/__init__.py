@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import outboxkit
+from outboxkit import silence
 from outboxkit.cli.listing import Commands
 from outboxkit.errors import ConfigurationError, OutboxkitError
 
@@ -48,6 +49,7 @@ def _explained(error: Exception) -> Exception:
 
 def main() -> None:
     """Run the command line. Every error is one line and an exit code."""
+    silence.announce(lambda text: typer.echo(f"outboxkit: {text}", err=True))
     try:
         app()
     except Exception as error:  # noqa: BLE001 - whatever it is becomes one line

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outboxkit import admin, compose, logs, process, queues
+from outboxkit import admin, compose, logs, process, queues, silence
 from outboxkit.cli.options import ADMIN, BROKER, DATABASE, PROCESS, with_settings
 from outboxkit.inbox import Handler, Wiring
 from outboxkit.relay import Drained
@@ -72,6 +72,7 @@ def _summary(done: Drained) -> str:
 
 
 def _warn(settings: Settings, *, drain: bool) -> None:
+    silence.announce(None)  # its log has outages
     if drain and settings.admin_port is not None:
         reason = "a command with --drain opens none; its exit code tells how it went"
         logs.logger().warning("no admin port", reason=reason, admin_port=str(settings.admin_port))

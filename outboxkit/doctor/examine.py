@@ -144,13 +144,14 @@ async def _examine_broker(installation: Installation) -> _Side:
 
 
 async def _run(check: Check, installation: Installation, result: _Side, side: str) -> bool:
-    """Run one check within its time, and add what it finds; returns whether it found no problem."""
-    findings: list[Diagnosis] = []
+    """Run one check within its time, and add what it finds; returns whether it was done and found no problem."""
+    findings, is_done = list[Diagnosis](), False
     limit = installation.thresholds.check_seconds
     try:
         async with asyncio.timeout(limit), aclosing(check.find(installation)) as each:
             async for finding in each:
-                findings.append(finding)  # noqa: PERF401 - those before a failure count, too
+                findings.append(finding)
+        is_done = True
     except TimeoutError:
         findings.append(
             _unchecked(check, f"it had not ended after {limit:g} s", "The server is busy, or silent: look at it.")
@@ -160,7 +161,7 @@ async def _run(check: Check, installation: Installation, result: _Side, side: st
     result.findings += [replace(finding, side=side, check=check.name) for finding in findings]
     if all(finding.severity is Severity.NOTE for finding in findings):
         result.passed.append(f"{side}: {check.name}")
-    return not any(finding.severity is Severity.PROBLEM for finding in findings)
+    return is_done and not any(finding.severity is Severity.PROBLEM for finding in findings)
 
 
 def _cure(error: BaseException) -> str:

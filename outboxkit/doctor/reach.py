@@ -1,5 +1,6 @@
 """The first two checks: whether the database answers, and whether it has outboxkit's tables."""
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -63,8 +64,11 @@ _REFUSALS = (
     ),
 )
 """For each kind of refusal: how its text reads, the code of the finding, and the cure."""
+CONNECTING_SHARE = 0.8
+"""The share of a check's time that connecting has, so that a server that does not answer is told as that."""
 _AWAY = (
-    "Start the server, or correct host and port in the URL. Look at the network and its firewalls if both are right."
+    "Start the server, or correct host and port in the URL. If both are right, look at the network and its "
+    "firewalls, and at a pooler, whose pool may be full."
 )
 
 
@@ -81,13 +85,21 @@ async def check_connection(installation: Installation) -> AsyncGenerator[Diagnos
             commands=("outboxkit migrate",),
         )
         return
-    try:
-        async with installation.database():
-            pass
-    except TimeoutError:
+    opening = asyncio.ensure_future(_open(installation))
+    done, _ = await asyncio.wait((opening,), timeout=installation.thresholds.check_seconds * CONNECTING_SHARE)
+    if not done:
+        opening.cancel()  # without waiting for that: the driver would wait for the server
         yield _refused(urls.shown(text), "it did not answer in time")
+        return
+    try:
+        opening.result()
     except DBAPIError as error:
         yield _refused(urls.shown(text), printable(" ".join(text_of(error.orig).split())))
+
+
+async def _open(installation: Installation) -> None:
+    async with installation.database():
+        pass
 
 
 def _refused(database: str, reason: str) -> Diagnosis:

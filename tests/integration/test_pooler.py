@@ -3,13 +3,13 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, create_engine, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import ConfigurationError, Message, event, inbox, inbox_handler, pooler, process, tables
@@ -186,3 +186,20 @@ async def handle(engine: AsyncEngine, handler: Handler, messages: list[Message])
     others = [error for error in errors if error is not None and not isinstance(error, UnusableSessions)]
     assert not others, others
     return any(errors)
+
+
+@pytest.mark.night
+@in_mode(argvalues=["session"])
+def test_a_command_says_that_a_full_pool_may_be_what_it_waits_for(pgbouncer: Pgbouncer):
+    engine = create_engine(pgbouncer.url)
+    with ExitStack() as others:
+        for _ in range(8):
+            others.enter_context(engine.connect()).execute(text("SELECT 1"))
+        status = run_to_end([COMMAND, "status"], {"OUTBOXKIT_DATABASE_URL": pgbouncer.url})
+        doctor = run_to_end([COMMAND, "doctor", "--only", "database"], {"OUTBOXKIT_DATABASE_URL": pgbouncer.url})
+    assert status.returncode == doctor.returncode == 1
+    waits, gives_up = status.stderr.splitlines()
+    assert waits.endswith("Is a pooler's pool full, or a server frozen?")
+    assert "the database does not answer: the connection was silent for 30 s" in gives_up
+    assert "database-away" in doctor.stdout
+    engine.dispose()

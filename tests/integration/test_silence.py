@@ -10,8 +10,10 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from outboxkit import engines, inbox_handler, outbox, process, silence
+from outboxkit import engines, inbox_handler, outbox, process, settings, silence
 from outboxkit.connections import Connection, ThreadConnection
+from outboxkit.doctor.examine import examine
+from outboxkit.doctor.installation import Installation, Thresholds
 from outboxkit.outage import what_is_away
 from tests.integration.recording import behind_proxy
 from tests.integration.running_consumer import Billed, Ordered, publish, starter
@@ -137,6 +139,34 @@ async def test_if_nobody_answers_the_time_is_limited(proxied: tuple[TcpProxy, As
         with pytest.raises(OperationalError, match=r"silent for .* and a new connection got no answer"):
             await connection.execute(ONE)
     proxy.release()
+
+
+async def test_a_command_that_connects_for_long_says_so(
+    proxied: tuple[TcpProxy, AsyncEngine], said: list[str], monkeypatch: Any
+):
+    proxy, engine = proxied
+    monkeypatch.setattr("outboxkit.connections.SLOW_SECONDS", 0.1)
+    proxy.swallow()
+    connecting = asyncio.create_task(connected(engine))
+    (line,) = await eventually_async(lambda: matching(said, "takes long"))
+    assert line == f"connecting to the database at 127.0.0.1:{proxy.port} takes long"
+    proxy.release()
+    await connecting
+
+
+async def connected(engine: AsyncEngine) -> None:
+    async with engine.connect():
+        pass
+
+
+async def test_doctor_does_not_wait_for_a_silent_server_in_each_of_its_checks(proxied: tuple[TcpProxy, AsyncEngine]):
+    proxy, engine = proxied
+    url = engine.url.render_as_string(hide_password=False)
+    proxy.swallow()
+    installation = Installation(settings.load({"database_url": url}), engine, thresholds=Thresholds(check_seconds=0.2))
+    report = await examine(installation, ["database"])
+    assert [(each.code, each.severity) for each in report.findings] == [("database-away", "problem")]
+    assert report.passed == ("database: retention",)  # it asks nobody
 
 
 @pytest.mark.parametrize("where", ["statement", "commit"])
