@@ -61,21 +61,28 @@ def derive(*parts: Part) -> str:
         raise TypeError(f"ids.derive got text that is not valid Unicode: {error}") from error
 
 
+GENERATIONS = 16
+"""The number of ids that are derived from one another and have one time: a digit of the id counts them."""
+
+
 def derive_from(cause_id: str, *parts: Part) -> str:
     """The id of a message that a handler adds: the same each time that the handler runs for the same message.
 
     It is a UUIDv8 (RFC 9562, section 5.8), whose 48 bits of time are those of the cause. So it sorts beside its cause,
     into the same partition of an inbox. That time is not the message's own, and `time_of` does not return it. If the
-    cause has no time, the id is that of `derive`.
+    cause has no time, or `GENERATIONS` have had it, the id is that of `derive`: a story may go on for years.
 
     Raises:
         TypeError: as `derive`.
     """
     if not _TIMED.fullmatch(cause_id):
         return derive(cause_id, *parts)
+    generation = int(cause_id[15], 16) + 1 if cause_id[14] == "8" else 0
+    if generation >= GENERATIONS:
+        return derive(cause_id, *parts)
     rest = blake2b("".join(_canonical((cause_id, *parts))).encode(), digest_size=10).hexdigest()
     variant = "89ab"[int(rest[3], 16) & 3]
-    return f"{cause_id[:13]}-8{rest[:3]}-{variant}{rest[4:7]}-{rest[7:19]}"
+    return f"{cause_id[:13]}-8{generation:x}{rest[1:3]}-{variant}{rest[4:7]}-{rest[7:19]}"
 
 
 def time_before(id_: str) -> datetime | None:

@@ -130,7 +130,10 @@ class Drafts:
             declaration = declaration_of_instance(event)
             message = self._encode(event, declaration)
             if self._handling is not None and self._origin is not None and self._id is None:
-                message = changed(message, id=_derived_id(self._handling, self._origin, message))
+                make = ids.derive_from if self._due_at is None else ids.derive  # what is due later has no time of now
+                message = changed(
+                    message, id=make(self._handling.message.id, *_parts(self._handling, self._origin, message))
+                )
         if declaration.strict_order and message.key is None:
             raise EncodeError(f"{message.type} is an event of strict_order, which needs a key; give key=...")
         is_traced = "traceparent" in message.headers
@@ -179,9 +182,9 @@ class Drafts:
         )
 
 
-def _derived_id(handling: Handling, origin: Origin, message: Message) -> str:
-    """The id of a message that a handler adds. Messages of one type and key are told apart by their order."""
+def _parts(handling: Handling, origin: Origin, message: Message) -> tuple[ids.Part, ...]:
+    """The parts of the id of a message that a handler adds; a number tells apart those of one type and key."""
     number = origin.added[message.type, message.key]
     origin.added[message.type, message.key] += 1
     key = () if message.key is None else (message.key,)
-    return ids.derive_from(handling.message.id, origin.installation, handling.handler or "", message.type, number, *key)
+    return (origin.installation, handling.handler or "", message.type, number, *key)

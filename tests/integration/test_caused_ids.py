@@ -89,6 +89,18 @@ def test_they_sort_beside_their_cause_and_have_no_time_of_their_own(engine: Engi
     assert [ids.derive_from(id_, "x")[:13], ids.derive_from("foreign", "x")] == [CAUSE[:13], ids.derive("foreign", "x")]
 
 
+def test_a_message_that_is_due_later_does_not_have_the_time_of_its_cause(engine: Engine):
+    """A message that adds itself again for the next day would keep the first day's partition for ever."""
+
+    @inbox_handler("Remind")
+    def remind(session: Session, event: Ordered) -> None:
+        outbox.add(session, Ordered(1), deliver_at=datetime.now(UTC) + timedelta(days=1))
+
+    (id_,) = run(engine, remind, message())
+    assert UUID(id_).version == 5
+    assert run(engine, remind, message()) == [id_]
+
+
 def test_another_message_handler_or_database_has_others(engine: Engine):
     def renamed(session: Session, event: Ordered) -> None:
         bill(session, event)

@@ -192,3 +192,16 @@ def test_what_could_read_differently_elsewhere_is_refused(part: object):
 def test_an_id_is_derived_from_something():
     with pytest.raises(TypeError, match="at least one part"):
         ids.derive()
+
+
+def test_a_derived_time_is_inherited_for_some_generations():
+    first = ids.new()
+    line = [first]
+    for _ in range(ids.GENERATIONS + 2):
+        line.append(ids.derive_from(line[-1], "H", 0))
+    versions = [UUID(id_).version for id_ in line]
+    assert versions == [7, *[8] * ids.GENERATIONS, 5, 5]
+    assert {id_[:13] for id_ in line[: ids.GENERATIONS + 1]} == {first[:13]}
+    assert [UUID(id_).variant for id_ in line] == [RFC_4122] * len(line)
+    assert len(set(line)) == len(line)
+    assert ids.derive_from(first, "H", 0) == line[1] != ids.derive_from(first, "H", 1)

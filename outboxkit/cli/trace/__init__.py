@@ -162,8 +162,8 @@ def _message(message: Traced, places: Mapping[str, str]) -> Iterator[tuple[str, 
     ):
         if value is not None:
             yield label, printable_name(value)
-    handlers = f", handled by {message.handled_by} of {many(message.handlers, 'handler')}"
-    yield "state", message.state + (handlers if message.handled_by and message.handlers > 1 else "")
+    some = message.handled_by and message.state == "not handled"
+    yield "state", f"handled by {message.handled_by} of {message.handlers} handlers" if some else message.state
     for number, why in enumerate(message.why):
         yield "why" * (number == 0), printable_name(why.text) + places.get(why.database, "")
         for cure in why.cure:
