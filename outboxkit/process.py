@@ -14,8 +14,8 @@ from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscr
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.pauses.holding import relay_name
 from outboxkit.retry import DEFAULT_DELAYS
-from outboxkit.session_names import RELAY, session_name
 from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
 from outboxkit.statements.dialects import DRIVERS
 
@@ -91,11 +91,6 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
     if idle_in_transaction is not None:
         _set(engine, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
     return engine
-
-
-def relay_name(destination: str) -> str:
-    """The `application_name` of a relay's sessions: with its destination, unless that is the broker."""
-    return session_name(RELAY, () if destination == DEFAULT_DESTINATION else (destination,))
 
 
 def relay_engine(url: str, *, publish_timeout: timedelta, destination: str = DEFAULT_DESTINATION) -> AsyncEngine:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 OURS = "outboxkit "
 """The begin of the name of every session of outboxkit's own processes."""
 RELAY, CONSUMER, RETENTION = "outboxkit relay", "outboxkit consumer", "outboxkit retention"
+RELAY_LISTENER = f"{RELAY} listener"
+"""The session on which an idle relay of the destination `default` listens."""
 LONGEST = 63
 _SEPARATOR = ", "
 

@@ -11,10 +11,14 @@ from outboxkit import compose, pauses, schema, statements
 from outboxkit.cli.options import DATABASE, By, duration, with_settings
 from outboxkit.cli.wording import printable_name
 from outboxkit.message import DEFAULT_DESTINATION
+from outboxkit.pauses.holding import Holding, read_holding
+from outboxkit.pauses.watch import LOOK_SECONDS
 from outboxkit.settings import Settings
 
 T = TypeVar("T")
 
+LOOKS = 8
+"""Looks whether all processes hold, `LOOK_SECONDS` apart."""
 FEW = {"limit": 100, "most": 20}
 """The parked dead letters and the destinations among which a name is looked for, at most."""
 
@@ -49,6 +53,8 @@ def pause(settings: Settings, what: What, *, why: Why, for_: For = None, by: By 
 
     begun, known = asyncio.run(_in_transaction(settings, "outboxkit pause", begin))
     typer.echo(str(begun))
+    if (holding := asyncio.run(_wait_for_holders(settings, begun))) is not None:
+        typer.echo(str(holding))
     if begun.name not in (*known, DEFAULT_DESTINATION if begun.process == pauses.RELAY else None):
         typer.echo(f"outboxkit: {printable_name(_doubt(begun, sorted(known)))}", err=True)
 
@@ -84,6 +90,21 @@ def _what(what: str, settings: Settings) -> tuple[str, str]:
     if what == pauses.RELAY:
         return pauses.RELAY, settings.destination
     return pauses.CONSUMER, what.removeprefix("queue:")
+
+
+async def _wait_for_holders(settings: Settings, pause: pauses.Pause) -> Holding | None:
+    """The processes that hold, after the time in which they see the pause; None on a file."""
+    engine, left = compose.database(settings, name="outboxkit pause"), LOOKS
+    try:
+        while True:
+            async with engine.connect() as connection:
+                holding = await connection.run_sync(read_holding, (pause,))
+            left -= 1
+            if not holding or not holding[0].others or not left:
+                return holding[0] if holding else None
+            await asyncio.sleep(LOOK_SECONDS)
+    finally:
+        await engine.dispose()
 
 
 async def _in_transaction(settings: Settings, name: str, work: Callable[[Connection], T]) -> T:

@@ -232,7 +232,9 @@ class Consumer:
         if self._concurrency.ordered and not self._is_shard:
             await self._outage.ride_out(self._check_unsplit, stop)
         if self._uses_threads:
-            await self._outage.ride_out(self._threads.open, stop)
+            threads = await self._outage.ride_out(self._threads.open, stop)
+            if threads is not None:
+                self._watch.acknowledgement.note_sessions(threads.kw["bind"])
         await self._outage.ride_out(self._watch.look, stop)
         if self.tables is not None:
             await self._outage.ride_out(self.tables.open, stop)

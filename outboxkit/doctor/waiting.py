@@ -9,13 +9,14 @@ from typing import Any
 from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from outboxkit import partitions, process
+from outboxkit import partitions
 from outboxkit.doctor.diagnosis import Diagnosis, Severity, note, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import RELAY as PAUSED_RELAY
 from outboxkit.pauses import read_pauses
+from outboxkit.pauses.holding import Holding, read_holding, relay_name
 from outboxkit.statements import activity, doctor, lives, status
 from outboxkit.wording import COUNTED, Count, many, number, printable_name, shell_word, span
 
@@ -76,6 +77,10 @@ async def check_pauses(installation: Installation) -> AsyncGenerator[Diagnosis]:
     """Relays and queues that operators hold."""
     async with installation.database() as connection:
         pauses = await connection.run_sync(read_pauses)
+        holding = await connection.run_sync(read_holding, pauses)
+    for each in holding:
+        if each.others:
+            yield _of_ignored(each)
     for pause in pauses:
         is_relay = pause.process == PAUSED_RELAY
         option = f" --destination {shell_word(pause.name)}" if is_relay and pause.name != DEFAULT_DESTINATION else ""
@@ -86,6 +91,18 @@ async def check_pauses(installation: Installation) -> AsyncGenerator[Diagnosis]:
             cure="If its reason is over, resume it:",
             commands=(f"outboxkit resume {f'relay{option}' if is_relay else shell_word(pause.name)}",),
         )
+
+
+def _of_ignored(holding: Holding) -> Diagnosis:
+    """The finding about processes that have not acknowledged their pause."""
+    return problem(
+        "pause-not-held",
+        f"Of {holding.process} {printable_name(holding.name)}, which is paused, {holding}.",
+        why="Messages may leave or be handled although an operator has forbidden it.",
+        cure="A busy process acknowledges once it has nothing in flight. If it does not, it hangs, may not read "
+        "outboxkit_pause, or is of a release without pauses. End it: its supervisor starts it again, paused.",
+        commands=("outboxkit status",),
+    )
 
 
 async def _backlogs(connection: AsyncConnection, now: datetime) -> AsyncGenerator[Backlog]:
@@ -158,7 +175,7 @@ def _of_alone(backlogs: Sequence[Backlog], names: Sequence[str] | None) -> Diagn
 
 def serves(session: str, destination: str) -> bool:
     """Whether a relay's session, by its name, is the one of this destination's relay."""
-    return session == process.relay_name(destination)
+    return session == relay_name(destination)
 
 
 async def check_failing(installation: Installation) -> AsyncGenerator[Diagnosis]:

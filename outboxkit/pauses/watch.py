@@ -4,16 +4,19 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import structlog
-from sqlalchemy import StaticPool
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import Row, StaticPool
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import statements
 from outboxkit.failures import first_line, printable
 from outboxkit.outage import Outage, jittered, what_is_away
 from outboxkit.pauses import Pause, pause_of, where
+from outboxkit.pauses.holding import Acknowledgement
 from outboxkit.sqlstates import TRANSIENT
+from outboxkit.statements.dialects import is_server
 
 LOOK_SECONDS = 0.5
 """The time between two looks, about."""
@@ -55,12 +58,16 @@ class PauseWatch:
         current: the pause; None if there is none.
         is_resting: whether the process rests, with nothing in flight.
         rested_at: the last look at which it was resting, in Unix time.
+        acknowledgement: tells operators, on a server, that the process rests.
     """
 
     def __init__(self, engine: AsyncEngine, process: str, name: str, outage: Outage | None = None) -> None:
         self.current: Pause | None = None
         self.rested_at, self.is_resting = 0.0, False
         self._engine = engine
+        self.acknowledgement = Acknowledgement(process, name)
+        self.acknowledgement.note_sessions(engine.sync_engine)
+        self._kept: AsyncConnection | None = None
         self._ours = {"process": process, "name": name}
         self._statement = statements.operations.current_pause(engine.dialect.name)
         self._begun, self._ended = asyncio.Event(), asyncio.Event()
@@ -79,10 +86,35 @@ class PauseWatch:
         """
         if isinstance(self._engine.pool, StaticPool):
             return
-        async with self._engine.connect() as connection:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
-            row = (await connection.execute(self._statement, self._ours)).one_or_none()
+        if self.is_resting and is_server(self._engine.dialect.name):
+            row = await self._look_and_acknowledge()
+        else:
+            await self._let_go()
+            async with self._engine.connect() as connection:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                row = (await connection.execute(self._statement, self._ours)).one_or_none()
         self._saw(None if row is None else pause_of(row))
+
+    async def _look_and_acknowledge(self) -> Row[Any] | None:
+        """Look on a connection that is kept while the process rests: its locks say so."""
+        try:
+            if self._kept is None:
+                self._kept = await self._engine.connect()
+                await self._kept.execution_options(isolation_level="AUTOCOMMIT")
+            await self.acknowledgement.lock(self._kept)
+            row: Row[Any] | None = (await self._kept.execute(self._statement, self._ours)).one_or_none()
+        except BaseException:  # also if the task was cancelled: nobody knows what the connection is in the midst of
+            await self._let_go()
+            raise
+        return row
+
+    async def _let_go(self) -> None:
+        """Close the connection that was kept, and with it the locks."""
+        connection, self._kept = self._kept, None
+        self.acknowledgement.is_gone()
+        if connection is not None:
+            await connection.invalidate()
+            await connection.close()
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
@@ -99,6 +131,7 @@ class PauseWatch:
                 await asyncio.wait((last,), timeout=LEAVING_SECONDS)
                 last.cancel()
                 await asyncio.gather(last, return_exceptions=True)
+            await self._let_go()
 
     @asynccontextmanager
     async def halting(self, stop: asyncio.Event) -> AsyncIterator[Halt]:

@@ -27,10 +27,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from outboxkit.driver_rows import of_psycopg, read_bounded
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, jittered, pause, utc_now
-from outboxkit.session_names import RELAY
+from outboxkit.session_names import RELAY_LISTENER
 from outboxkit.statements import notifier as statements
 
-NAME = f"{RELAY} listener"
+NAME = RELAY_LISTENER
 """The `application_name` of the connection on which a relay listens."""
 FALLBACK_POLL = timedelta(seconds=1.2)
 """The time between looks of an idle relay to which no notification comes."""

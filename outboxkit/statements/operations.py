@@ -6,6 +6,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Select,
+    TextClause,
     Update,
     bindparam,
     case,
@@ -14,6 +15,7 @@ from sqlalchemy import (
     literal,
     null,
     select,
+    text,
     update,
 )
 from sqlalchemy.sql.dml import ReturningDelete, ReturningInsert
@@ -110,6 +112,29 @@ def end_pause(dialect: str) -> ReturningDelete[Any]:
     Parameters: process, name. Index: the primary key. Locks: the row.
     """
     return delete(pause).where(*_OURS).returning(pause, _is_active(dialect).label("was_active"))
+
+
+def acknowledge() -> TextClause:
+    """Say that a process keeps its pause, for each of its sessions. PostgreSQL only.
+
+    Parameters: pause (the first key of the locks), pids (of the sessions). Index: none. Locks: shared advisory ones,
+    until the session ends. It waits for nobody.
+    """
+    return text(
+        "SELECT pg_try_advisory_lock_shared(CAST(:pause AS integer), pid) FROM unnest(CAST(:pids AS integer[])) AS pid"
+    )
+
+
+def acknowledgements() -> TextClause:
+    """The sessions for which a pause is acknowledged, and the one that keeps each lock. PostgreSQL only.
+
+    Parameters: pause. Index: none, it reads pg_locks. Locks: none.
+    """
+    return text(
+        "SELECT CAST(objid AS bigint) AS session, pid AS keeper FROM pg_locks WHERE locktype = 'advisory' "
+        "AND objsubid = 2 AND granted AND CAST(classid AS bigint) = :pause "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
 
 
 def _is_active(dialect: str) -> ColumnElement[bool]:

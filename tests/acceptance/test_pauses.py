@@ -42,6 +42,26 @@ def test_a_relay_is_paused_restarted_stopped_and_resumed(deployment: Deployment)
     assert [entry["event"] for entry in again.entries() if entry["level"] in ("warning", "error")] == []
 
 
+def test_a_relay_that_does_not_answer_to_a_pause_is_named(deployment: Deployment):
+    deployment.declare_queue()
+    relays = [deployment.relay(), deployment.relay()]
+    for relay in relays:
+        relay.wait_for("relay started")
+    with relays[0].frozen():
+        told = run(deployment, "pause", "relay", *WHY)
+        assert "\n1 of at least 2 relays holds; session " in told
+        assert told.strip().endswith("not acknowledged the pause, and may go on")
+        advice = " ".join(run(deployment, "status").split())
+        assert "the relay of destination default is paused, and 1 of at least 2 relays holds; session " in advice
+        assert "no message to default leaves" not in advice
+    relays[0].wait_for("relay paused")
+    eventually(lambda: run(deployment, "pause", "relay", *WHY), lambda told: told.endswith("\n2 relays hold\n"))
+    told = " ".join(run(deployment, "status").split())
+    assert "no message to default leaves while its relay is paused, and 2 relays hold: " in told
+    run(deployment, "resume", "relay")
+    assert [relay.stop() for relay in relays] == [0, 0]
+
+
 def test_a_consumer_is_paused_at_work_restarted_stopped_and_resumed(deployment: Deployment):
     consumer = deployment.consumer(OUTBOXKIT_CONCURRENCY="1")
     queue = deployment.broker.queue
@@ -53,6 +73,7 @@ def test_a_consumer_is_paused_at_work_restarted_stopped_and_resumed(deployment: 
         run(deployment, "pause", queue, *WHY)
         consumer.wait_for("pausing when the running handlers have ended")
     consumer.wait_for("consumer paused")
+    assert run(deployment, "pause", queue, *WHY).endswith("\n1 consumer holds\n")
     assert deployment.effects().total() == 1, "what was in hand is finished"
     eventually(deployment.broker.depth, lambda depth: depth == 4)
     assert consumer.stop() == 0

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, event, select, text
@@ -11,9 +12,14 @@ from structlog.testing import capture_logs
 
 from outboxkit import Message, inbox_handler, process, tables
 from outboxkit.brokers import Receipt
+from outboxkit.cli.status import read_status
 from outboxkit.consumer import Concurrency
-from outboxkit.pauses import CONSUMER, RELAY, pause_process, resume_process
+from outboxkit.doctor import waiting
+from outboxkit.outage import utc_now
+from outboxkit.pauses import CONSUMER, RELAY, pause_process, read_pauses, resume_process
+from outboxkit.pauses.holding import Holding, read_holding
 from outboxkit.relay.notifier import NAME as LISTENER
+from tests.integration.doctoring import look
 from tests.integration.recording import Recorder, behind_proxy, count, fill, relay, rows, running
 from tests.integration.running_consumer import Ordered, publish, starter
 from tests.plain_client import PlainClient
@@ -141,6 +147,41 @@ async def test_a_relay_stays_paused_while_the_database_cuts_it_off(pg_engine: En
             end(pg_engine, RELAY, "default")
             await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
     assert recorder.arrived == ["m1", "m2", "m3"]
+
+
+async def test_a_relay_that_knows_no_pauses_is_named_while_it_goes_on(pg_engine: Engine, postgresql_url: str):
+    """A process of its own for the database: its engine, sessions and watch, which never looks."""
+    engines = [process.relay_engine(postgresql_url, publish_timeout=timedelta(seconds=10)) for _ in range(2)]
+    recorder = Recorder()
+    ours, blind = (relay(engine, recorder) for engine in engines)
+
+    async def see_nothing() -> None: ...
+
+    blind._watch.look = see_nothing  # type: ignore[method-assign]
+
+    def holding() -> Holding:
+        with pg_engine.connect() as connection:
+            (each,) = read_holding(connection, read_pauses(connection))
+            return each
+
+    with capture_logs() as said:
+        async with running(ours, blind):
+            begin(pg_engine, RELAY, "default")
+            await logged(said, "relay paused")
+            first = await eventually_async(reader(holding), lambda each: each.holders == 1 and bool(each.others))
+            fill(pg_engine, 1, keys=1)
+            await eventually_async(reader(lambda: count(pg_engine)), lambda left: left == 0)
+            findings = await asyncio.to_thread(look, postgresql_url, waiting.check_pauses)
+            with pg_engine.connect() as connection:
+                advice = read_status(connection, utc_now()).advice
+        assert (await asyncio.to_thread(holding)).holders == 0, "who has ended holds nothing"
+    for engine in engines:
+        await engine.dispose()
+    assert str(first).startswith("1 of at least 2 relays holds; session ")
+    assert {each.name for each in first.others} <= {"outboxkit relay", LISTENER}
+    assert [each.code for each in findings] == ["pause-not-held", "paused"]
+    assert advice[0].startswith("the relay of destination default is paused, and 1 of at least 2 relays holds; ")
+    assert not any("no message" in line for line in advice)
 
 
 async def test_an_outage_during_a_pause_is_not_told_when_it_is_over(pg_engine: Engine, postgresql_url: str):

@@ -15,6 +15,7 @@ from outboxkit.blockers import read_blockers
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, show, waiting
 from outboxkit.cli.status.report import Status
+from outboxkit.pauses.holding import read_holding
 from outboxkit.settings import Settings
 from outboxkit.statements.dialects import SNAPSHOT, is_server
 
@@ -61,6 +62,7 @@ def read_status(connection: Connection, now: datetime) -> Status:
     missing = schema.missing(connection) if version == schema.NEEDED else []
     if is_server(connection.dialect.name):
         connection.execute(statements.status.forbid_sorting())
+    paused = pauses.read_pauses(connection)
     report = Status(
         schema_version=version,
         outbox=waiting.read_outbox(connection, now),
@@ -70,7 +72,8 @@ def read_status(connection: Connection, now: datetime) -> Status:
         idempotency=waiting.read_idempotency(connection),
         effects=waiting.read_effects(connection, now),
         database=urls.shown(connection.engine.url),
-        paused=pauses.read_pauses(connection),
+        paused=paused,
+        holding=read_holding(connection, paused),
         missing_parts=tuple(str(part) for part in missing),
     )
     if is_server(connection.dialect.name):

@@ -10,9 +10,11 @@ from outboxkit.blockers import Blocker, blocker_of
 from outboxkit.brokers import Verdict
 from outboxkit.cli.status.report import Holder, Session, Sessions, Status, Vacuum
 from outboxkit.cli.wording import many, number, printable_name, span
+from outboxkit.failures import printable
 from outboxkit.hanging import HangingRun, by_consumer, long_runs
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.pauses import RELAY
+from outboxkit.pauses import RELAY, Pause
+from outboxkit.pauses.holding import Holding
 from outboxkit.statements import activity
 from outboxkit.wording import shell_word
 
@@ -105,15 +107,8 @@ def _waiting(report: Status) -> Iterator[str]:
     """Lines about relays that should publish. Those of other destinations than `default` look alike in the listing."""
     by_destination = report.outbox.by_destination
     paused = {pause.name for pause in report.paused if pause.process == RELAY}
-    for name in sorted(paused):
-        option = "" if name == DEFAULT_DESTINATION else f" --destination {shell_word(name)}"
-        yield f"no message to {printable_name(name)} leaves while its relay is paused: `outboxkit resume relay{option}`"
-    for pause in report.paused:
-        if pause.process != RELAY:
-            name = printable_name(pause.name)
-            yield (
-                f"no message of queue {name} is handled while it is paused: `outboxkit resume {shell_word(pause.name)}`"
-            )
+    for pause in sorted(report.paused, key=lambda each: (each.process != RELAY, each.name)):
+        yield _paused(pause, next((each for each in report.holding if each.is_of(pause)), None))
     ours = by_destination.get(DEFAULT_DESTINATION) if by_destination else report.outbox
     age = (ours.oldest_age_seconds if ours is not None else None) or 0
     if report.sessions is not None and ours is not None and DEFAULT_DESTINATION not in paused:
@@ -127,6 +122,24 @@ def _waiting(report: Status) -> Iterator[str]:
             waits = f"messages to {printable_name(name)} wait for {span(there.oldest_age_seconds or 0)}"
             relay = f"outboxkit relay --destination {shell_word(name)}"
             yield f"{waits}: read the log of its relay, or start `{relay}`"
+
+
+def _paused(pause: Pause, holding: Holding | None) -> str:
+    name = printable_name(pause.name)
+    if pause.process == RELAY:
+        what = f"message to {name} leaves while its relay is paused"
+        option = "" if pause.name == DEFAULT_DESTINATION else f" --destination {shell_word(pause.name)}"
+        command = f"outboxkit resume relay{option}"
+    else:
+        what, command = (
+            f"message of queue {name} is handled while it is paused",
+            f"outboxkit resume {shell_word(pause.name)}",
+        )
+    if holding is None or not (holding.holders or holding.others):
+        return f"no {what}: `{command}`"
+    if holding.others:
+        return f"{printable(pause.what)} is paused, and {holding}: end that process, or `{command}`"
+    return f"no {what}, and {holding}: `{command}`"
 
 
 def _retried(report: Status) -> Iterator[str]:

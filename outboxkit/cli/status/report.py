@@ -9,6 +9,7 @@ from outboxkit.hanging import HangingRun
 from outboxkit.known_handlers import SharedName
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import Pause
+from outboxkit.pauses.holding import Holding
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,7 @@ class Status:
     database: str | None = None
     broker: str | None = None
     paused: tuple[Pause, ...] = ()
+    holding: tuple[Holding, ...] = ()
     hanging: tuple[HangingRun, ...] = ()
     blockers: tuple[Blocker, ...] = ()
     missing_parts: tuple[str, ...] = ()

@@ -79,6 +79,7 @@ def test_json_says_everything(run: Run, filled: str):
         "vacuum": None,
         "missing_right": None,
         "paused": [],
+        "holding": [],
         "hanging": [],
         "blockers": [],
         "missing_parts": [],
