@@ -1,16 +1,19 @@
 """Engines: the common part of outboxkit's own ones, and a synchronous engine beside an asynchronous one."""
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
-from sqlalchemy import Engine, NullPool, QueuePool, create_engine, event
+from sqlalchemy import Engine, ExceptionContext, NullPool, QueuePool, create_engine, event
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from outboxkit import urls
 from outboxkit.errors import ConfigurationError
+from outboxkit.schema import ROLE
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
+from outboxkit.sqlstates import NO_RIGHT
 from outboxkit.statements.dialects import SNAPSHOT, has_one_writer, is_server
 from outboxkit.transaction import ALTERED
 
@@ -32,6 +35,21 @@ def settle_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "begin")
     def _begin(connection: Any) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def name_roles(engine: Engine) -> None:
+    """Have an error of a missing right name the role, in a note that `schema.cure_of` reads."""
+
+    @event.listens_for(engine, "handle_error")
+    def _name(context: ExceptionContext) -> None:
+        original, error, connection = context.original_exception, context.sqlalchemy_exception, context.connection
+        if error is None or connection is None or getattr(original, "sqlstate", None) != NO_RIGHT:
+            return
+        option = re.search(r"-c\s*role=(\w+)", str(context.engine and context.engine.url.query.get("options", "")))
+        driver = connection.connection.driver_connection
+        user = option[1] if option else getattr(getattr(driver, "info", None), "user", None)
+        if user:
+            error.add_note(f"{ROLE}{user}")
 
 
 def part_with_altered(engine: Engine) -> None:

@@ -86,6 +86,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         read_bounded(connection.driver_connection)
 
     engines.part_with_altered(engine.sync_engine)
+    engines.name_roles(engine.sync_engine)
     part_with_silent(engine.sync_engine)
     _set(engine, timezone="'UTC'", datestyle="'ISO'")
     if idle_in_transaction is not None:

@@ -3,6 +3,7 @@
 The version tells which migrations ran. A partition, a column or the trigger may have been dropped since then.
 """
 
+import re
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from sqlalchemy.exc import DBAPIError
 
 from outboxkit import pooler, statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
+from outboxkit.failures import first_line
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
-from outboxkit.sqlstates import is_missing_column, is_missing_table, is_refused_row
+from outboxkit.sqlstates import NO_RIGHT, is_missing_column, is_missing_table, is_refused_row, sqlstate_of
 from outboxkit.statements.dialects import NEWEST, OLDEST, is_server
-from outboxkit.tables import inbox, metadata, outbox, published
+from outboxkit.tables import attempt, inbox, metadata, outbox, published
 from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, PROCESSED, TRIGGER, default_partition_again
 
 
@@ -212,13 +214,44 @@ async def check_worker(engine: AsyncEngine) -> None:
     await pooler.check_sessions(engine)
 
 
+_DENIED = re.compile(r"(?:permission denied for|must be owner of) (?P<kind>\w+) \"?(?P<name>\w+)")
+_OWNER = "must be owner"
+_OF_WORKERS = (inbox.name, attempt.name)
+"""Tables that a consumer writes for itself. A right on another one may be missing for one handler alone."""
+ROLE = "role "
+"""The beginning of the note by which an error of a missing right names the role."""
+
+
 def cure_of(error: DBAPIError) -> str | None:
-    """The end of a sentence about an error that names a missing table or column of outboxkit; None for another one."""
+    """The end of a sentence about an error that names a missing table, column or right; None for another one."""
+    if sqlstate_of(error) == NO_RIGHT:
+        return _cure_of_right(error)
     if "outboxkit_" not in str(error.orig) or not (is_missing_table(error) or is_missing_column(error)):
         return None
+    if is_missing_table(error):
+        return (
+            "refused, as a table of outboxkit is missing: run `outboxkit migrate`, which creates the tables or names "
+            "what is gone. If they are in a schema of their own, the URL must name it"
+        )
+    return "refused, as its tables are older than this outboxkit: run `outboxkit migrate`, which upgrades them"
+
+
+def _cure_of_right(error: DBAPIError) -> str | None:
+    denied = _DENIED.search(str(error.orig))
+    if denied is None or not (denied["kind"] == "schema" or denied["name"].startswith("outboxkit_")):
+        return None
+    role = next((note for note in getattr(error, "__notes__", ()) if note.startswith(ROLE)), "")
+    verb = (error.statement or "").split(maxsplit=1)[0].upper() if error.statement else ""
+    right = verb if verb in ("SELECT", "INSERT", "UPDATE", "DELETE") else "SELECT"
+    if denied["kind"] == "schema":
+        right = f"{'CREATE' if verb == 'CREATE' else 'USAGE'} ON SCHEMA {denied['name']}"
+    else:
+        right = f"{right} ON {denied['name']}"
+    to = role.removeprefix(ROLE) or "this role"
+    cure = "run it as that owner" if _OWNER in str(error.orig) else f"let their owner GRANT {right} TO {to}"
     return (
-        "refused, as its tables are older than this outboxkit, or a part of them is gone; run `outboxkit migrate`, "
-        "which upgrades them or names the part"
+        f"refused, as {role or 'this role'} lacks a right on outboxkit's tables: {cure}. "
+        "docs/how-to/grant-least-privileges.md has the rights of each work; `outboxkit doctor` names what is missing"
     )
 
 
@@ -226,10 +259,14 @@ async def blame(engine: AsyncEngine, error: BaseException | None) -> None:
     """Find whether this error comes from tables that were dropped, changed or replaced, or from a pooler.
 
     Raises:
-        SchemaError, ConfigurationError: as `check_worker`; nothing if all is as it should be, or if the database cannot
-            be read.
+        SchemaError, ConfigurationError: as `check_worker`, or a right on the inbox is missing. Nothing if all is as it
+            should be, or if the database cannot be read.
     """
     await pooler.blame_pooler(engine, error)
+    if isinstance(error, DBAPIError) and any(f" {name}" in str(error.orig) for name in _OF_WORKERS):
+        cure = cure_of(error) if sqlstate_of(error) == NO_RIGHT else None
+        if cure is not None:
+            raise SchemaError(f"the database {cure}: {first_line(error)}") from error
     if error is None or not (is_missing_table(error) or is_missing_column(error) or is_refused_row(error)):
         return
     with suppress(DBAPIError):

@@ -65,6 +65,7 @@ def wait(
 
 
 _KEY = "outboxkit.idempotency"
+_COMMITS = "outboxkit.idempotency.commits"
 
 
 @dataclass(slots=True)
@@ -82,6 +83,11 @@ class _Runs:
     by_token: dict[str, _Run] = field(default_factory=dict)
     outer: Guard | None = None
     forbidding: bool = False
+
+
+def leave_commit(session: Session, text: str) -> None:
+    """Have a commit before the answer refused with this text, in place of the one for callers of the ledger."""
+    session.info[_COMMITS] = text
 
 
 def began(session: Session, token: str, key: str) -> None:
@@ -131,11 +137,13 @@ def _guard(session: Session, runs: _Runs) -> None:
             transaction.allow_commit(session, but=runs.outer)
             runs.forbidding = False
         return
-    text = (
-        f"the request with idempotency key {waiting[0]!r} has no answer that could be committed with its work: "
-        "call idempotency.complete first, or roll back"
+    text: str | None = session.info.get(_COMMITS)
+    before = transaction.forbid_commit(
+        session,
+        text
+        or f"the request with idempotency key {waiting[0]!r} has no answer that could be committed with its work: "
+        "call idempotency.complete first, or roll back",
     )
-    before = transaction.forbid_commit(session, text)
     if not runs.forbidding:
         runs.outer, runs.forbidding = before, True
 

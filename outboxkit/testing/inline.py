@@ -15,6 +15,7 @@ from outboxkit.inbox import Handler, Outcome, handler_of, handlers_in
 from outboxkit.inbox.failure import decide
 from outboxkit.message import DEFAULT_DESTINATION, Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for
+from outboxkit.sqlalchemy_asyncio import async_session
 from outboxkit.statements.dialects import has_one_writer
 from outboxkit.tables import outbox
 from outboxkit.testing.messages import AddedMessage, message_for, outbox_messages
@@ -73,6 +74,7 @@ def deliver(
         ConfigurationError: it handles events of other types.
     """
     spec = handler if isinstance(handler, Handler) else handler_of(handler)
+    _refuse_async(session, [spec], "deliver, handler, event")
     return _run(_begun(session), message_for(spec, event, **properties), spec, 1)
 
 
@@ -104,7 +106,9 @@ def deliver_all(
         AssertionError: handlers go on causing messages; the text has the circle.
         ConfigurationError: `handlers` has something that is neither a module nor a handler.
     """
-    specs, plain = list(specs_of(handlers, "deliver_all")), _begun(session)
+    specs = list(specs_of(handlers, "deliver_all"))
+    _refuse_async(session, specs, "deliver_all, handlers")
+    plain = _begun(session)
     moment = now or datetime.now(UTC)
     done: list[Handled] = []
     causes: dict[str, Message] = {}
@@ -117,6 +121,15 @@ def deliver_all(
             causes[each.message.id] = each.message
             _refuse_circle(each.message, causes)
             done += _handle(plain, each, specs, moment, max_attempts)
+
+
+def _refuse_async(session: Session | scoped_session[Any], handlers: Sequence[Handler], call: str) -> None:
+    """Refuse `async def` handlers on a session that is not the one inside an `AsyncSession`."""
+    names = [handler.name for handler in handlers if handler.is_async]
+    if names and isinstance(session, Session) and async_session(session) is None:
+        raise ConfigurationError(
+            f"handler {names[0]!r} is async and needs an AsyncSession: await session.run_sync({call})"
+        )
 
 
 def _begun(session: Session | scoped_session[Any]) -> Session:

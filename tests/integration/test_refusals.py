@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import Message, compose, ids, inbox, inbox_handler, process, urls
+from outboxkit import Message, SchemaError, compose, ids, inbox, inbox_handler, process, schema, urls
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber, connection
 from outboxkit.consumer import Consumer
 from outboxkit.errors import BrokerRefused
@@ -22,6 +22,7 @@ from outboxkit.outage import Outage, is_refusal
 from outboxkit.relay import Relay
 from tests.delays import DELAYS, DELAYS_TEXT
 from tests.integration.broker_users import NOTHING, broker_user
+from tests.integration.doctoring import connected, role
 from tests.integration.running_consumer import Ordered
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
@@ -189,3 +190,46 @@ async def test_a_worker_that_has_started_waits_out_a_refusal():
     with capture_logs() as told:
         assert await outage.ride_out(step, stop) == "done"
     assert [line["event"] for line in told] == ["broker refuses this process, waiting", "broker is back, work goes on"]
+
+
+@pytest.mark.parametrize("start", ["relay", "consumer", "command"])
+async def test_a_role_without_rights_is_told_with_its_table_and_the_grant(
+    postgresql_url: str, broker: PlainClient, start: str
+):
+    with role(postgresql_url) as (name, url):
+        engine = process.engine(url, name="test")
+        relay = Relay(engine, RabbitPublisher(broker.url, exchange=broker.exchange))
+
+        async def command() -> None:
+            async with engine.connect() as opened:
+                await opened.run_sync(schema.check)
+
+        async with consumer(engine, broker.url, broker) as made:
+            runs = {"relay": lambda: relay.run(asyncio.Event()), "consumer": lambda: made.run(asyncio.Event())}
+            with pytest.raises((DBAPIError, SchemaError)) as refused:
+                await (runs | {"command": command})[start]()
+        await engine.dispose()
+    told, code = compose.explain(refused.value)
+    assert code == 1
+    assert f"as role {name} lacks a right on outboxkit's tables" in told
+    assert f"let their owner GRANT SELECT ON outboxkit_schema_version TO {name}" in told
+    assert "docs/how-to/grant-least-privileges.md" in told
+    assert "outboxkit doctor" in told
+
+
+async def test_a_consumer_that_may_not_write_the_inbox_ends_and_blames_no_message(
+    postgresql_url: str, broker: PlainClient
+):
+    with role(postgresql_url) as (name, url), connected(postgresql_url) as owner:
+        owner.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
+        owner.execute(f"REVOKE INSERT ON outboxkit_inbox FROM {name}")
+        engine = process.engine(url, name="test")
+        async with consumer(engine, broker.url, broker) as made:
+            await made.drain(asyncio.Event())
+            broker.publish(b'{"number":1}', topic="Ordered", message_id="m-1", type="Ordered")
+            with pytest.raises(SchemaError, match=f"GRANT INSERT ON outboxkit_inbox TO {name}"):
+                await made.run(asyncio.Event())
+        await engine.dispose()
+        assert owner.execute("SELECT count(*) FROM outboxkit_attempt WHERE failures > 0").fetchone() == (0,)
+        assert owner.execute("SELECT count(*) FROM outboxkit_dead_letter").fetchone() == (0,)
+    assert await eventually_async(lambda: asyncio.to_thread(broker.depth), lambda depth: depth == 1) == 1

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import compose, process
 from outboxkit.cli.dead import show as shown
-from outboxkit.cli.dead.reading import Filters, nowhere, rules, with_filters_and_operator
+from outboxkit.cli.dead.reading import Filters, is_number, nowhere, rules, with_filters_and_operator
 from outboxkit.cli.options import DATABASE, with_settings
 from outboxkit.cli.wording import many, now_and_then, number
 from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection, Survey
@@ -135,10 +135,21 @@ async def _plan(settings: Settings, filters: Filters, ids: tuple[str, ...], whic
     try:
         letters = DeadLetters(engine, rules=which, by=filters.by)
         selection = filters.selection(await letters.now(), ids)
+        if named := filters.columns.message_ids:
+            await _refuse_unknown(letters, named)
         already = await _already(letters, selection, ids) if ids else ()
         return Plan(selection, await letters.survey(selection), await letters.who(), filters.by, already, which)
     finally:
         await engine.dispose()
+
+
+async def _refuse_unknown(letters: DeadLetters, message_ids: tuple[str, ...]) -> None:
+    """Refuse message ids of `--id` that no dead letter has: they may be numbers, or mistyped."""
+    rows = (await letters.find(Selection(message_ids=message_ids, resolved=True), limit=MOST_NAMED * 10)).rows
+    if missing := sorted(set(message_ids) - {row.message_id for row in rows}):
+        numbers = [one for one in missing if is_number(one)]
+        hint = f". --id takes message ids; numbers stand without it: `{' '.join(numbers)}`" if numbers else ""
+        raise ConfigurationError(nowhere(missing) + hint)
 
 
 async def _already(letters: DeadLetters, selection: Selection, ids: tuple[str, ...]) -> tuple[str, ...]:

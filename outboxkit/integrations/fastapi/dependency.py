@@ -150,6 +150,7 @@ class Idempotent:
             state.work = Work(session, self.rules)
             return
         question = request_key._asdict() | {"principal": principal, "retention": self.rules.retention}
+        hold(session, keyed=True)
         outcome = await on(session, idempotency.begin, **question)
         if isinstance(outcome, InProgress) and self.rules.wait:
             with self._places.taken(principal or request_key) as may_wait:

@@ -14,14 +14,15 @@ from sqlalchemy.util import ThreadLocalRegistry
 from outboxkit import idempotency, tables
 from outboxkit.errors import ConfigurationError
 from outboxkit.idempotency import Fresh, Outcome, Response
+from outboxkit.idempotency.contention import leave_commit
 from outboxkit.transaction import allow_commit, forbid_commit
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _COMMITTED = (
-    "the endpoint committed the session that it shares with Idempotent. Leave that to its route, which commits the "
-    "work together with its answer, before the answer leaves"
+    "the endpoint committed the session that it shares with Idempotent. Leave the commit to the route: IdempotentRoute "
+    "commits the work together with its answer, before the answer leaves"
 )
 _THREADS = 40
 """The number that AnyIO has for endpoints."""
@@ -80,9 +81,13 @@ def usable(session: object) -> object:
     return session
 
 
-def hold(session: Any) -> None:
-    """Leave the commit to the route even without a key, for which the ledger does so."""
-    forbid_commit(getattr(session, "sync_session", session), _COMMITTED, for_good=True)
+def hold(session: Any, *, keyed: bool = False) -> None:
+    """Leave the commit to the route. Of a request with a key the ledger refuses it, with this text."""
+    plain = getattr(session, "sync_session", session)
+    if keyed:
+        leave_commit(plain, _COMMITTED)
+    else:
+        forbid_commit(plain, _COMMITTED, for_good=True)
 
 
 def rollback(session: Session) -> None:

@@ -211,6 +211,19 @@ def test_a_program_ends_as_a_command_does(monkeypatch: pytest.MonkeyPatch, capsy
 
     assert ended(refused) == (1, "relay: the database refused: OperationalError: no such table: missing\n")
 
+    async def without_tables(chosen: Settings, stop: asyncio.Event) -> int:
+        engine = process.engine("sqlite://", name="unit tests")
+        try:
+            async with engine.begin() as connection:
+                await connection.execute(text("INSERT INTO outboxkit_audit (operator) VALUES ('ada')"))
+        finally:
+            await engine.dispose()
+        return 0
+
+    code, line = ended(without_tables)
+    assert code == 1
+    assert line.startswith("relay: the database refused, as a table of outboxkit is missing: run `outboxkit migrate`")
+
     async def stale(chosen: Settings, stop: asyncio.Event) -> int:
         engine = process.engine("sqlite://", name="unit tests")
         try:
@@ -223,9 +236,11 @@ def test_a_program_ends_as_a_command_does(monkeypatch: pytest.MonkeyPatch, capsy
 
     code, line = ended(stale)
     assert code == 1
-    assert line.startswith("relay: the database refused, as its tables are older than this outboxkit, or a part of")
+    assert line.startswith(
+        "relay: the database refused, as its tables are older than this outboxkit: run `outboxkit migrate`"
+    )
     assert line.endswith(
-        "run `outboxkit migrate`, which upgrades them or names the part: OperationalError: table outboxkit_audit has "
+        "run `outboxkit migrate`, which upgrades them: OperationalError: table outboxkit_audit has "
         "no column named operator\n"
     )
 

@@ -5,12 +5,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import ForeignKey, create_engine
+from sqlalchemy import Engine, ForeignKey, create_engine
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from outboxkit import ConfigurationError, Retry, inbox_handler
 from outboxkit.inbox import handler_of
-from outboxkit.testing import assert_order_does_not_matter, bench, differences, once, order, reading
+from outboxkit.testing import (
+    assert_order_does_not_matter,
+    bench,
+    deliver,
+    deliver_all,
+    differences,
+    once,
+    order,
+    reading,
+)
 from outboxkit.testing.database import TrialDatabase
 from outboxkit.testing.differences import Change, varying
 from outboxkit.testing.once import Finding
@@ -129,3 +139,19 @@ def test_a_delivery_may_be_released_twice():
     delivery.release()
     delivery.release()
     assert delivery.released.done()
+
+
+@inbox_handler("Async")
+async def asynchronous(session: AsyncSession, event: OrderConfirmed) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda session: deliver(session, asynchronous, OrderConfirmed(1, "1")), "deliver, handler, event"),
+        (lambda session: deliver_all(session, asynchronous), "deliver_all, handlers"),
+    ],
+)
+def test_an_async_handler_in_a_plain_session_is_told_the_call(engine: Engine, call: Callable[..., Any], said: str):
+    with Session(engine) as session, pytest.raises(ConfigurationError, match=rf"await session\.run_sync\({said}\)"):
+        call(session)

@@ -62,6 +62,17 @@ def test_the_inbox_is_replayed_as_the_outbox_is(run: Run, engine: Engine, argume
     assert [row.resolution for row in letters(engine).values()] == [None, "replayed"]
 
 
+def test_an_id_that_no_dead_letter_has_is_refused(run: Run, engine: Engine):
+    fill(engine, [dead(1)])
+    fill(engine, [buried("x")])
+    for command in ("replay", "discard"):
+        ended = run("dead", command, "--id", "2", "--id", "x", "--yes")
+        assert (ended.code, ended.out) == (2, "")
+        assert "no dead letter is '2'; " in ended.err
+        assert "--id takes message ids; numbers stand without it: `2`" in ended.err
+    assert untouched(engine)
+
+
 def test_what_is_refused_is_counted_explained_and_named(run: Run, engine: Engine):
     fill(engine, [buried("x"), buried(OLD), buried(None), buried(OLD, handler="H")])
     ended = run("dead", "replay", "--all")

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import problems
+from outboxkit import TransactionRequired, problems
 from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute
 from outboxkit.telemetry import catalogue
 from tests.measured import measuring
@@ -181,9 +181,22 @@ async def test_an_answer_that_no_server_sends_is_refused_and_taken_back(shop: Sh
 @pytest.mark.parametrize("key", ["k", None])
 async def test_a_commit_in_the_endpoint_is_refused(shop: Shop, key: str | None):
     shop.serve(required=False)
-    shop.act = lambda session, _: session.commit()
+    said: list[str] = []
+
+    def act(session: Any, _: object) -> None:
+        with session.begin_nested() as savepoint:
+            savepoint.rollback()
+        try:
+            session.commit()
+        except TransactionRequired as error:
+            said.append(str(error))
+            raise
+
+    shop.act = act
     assert (await shop.post(key=key)).status_code == 500
     assert shop.count() == 0
+    assert said
+    assert "Leave the commit to the route: IdempotentRoute commits" in said[0]
 
 
 async def test_headers_of_the_answer_come_again_but_cookies(shop: Shop):
