@@ -16,10 +16,10 @@ from outboxkit import schema, urls
 from outboxkit.brokers import Subscriber, address_of, system_of, trouble_of
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.containment import Containment
-from outboxkit.consumer.database_clock import DatabaseClock
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner
+from outboxkit.consumer.inbox_days import InboxDays
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.memory import PayloadMemory
 from outboxkit.consumer.records import Records
@@ -28,6 +28,7 @@ from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.runs import LongRuns
 from outboxkit.consumer.transactions import Cancellations, Transactions
+from outboxkit.database_clock import DatabaseClock
 from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
 from outboxkit.health import Health
 from outboxkit.inbox import Handler, Outcome, Wiring
@@ -121,7 +122,8 @@ class Consumer:
         self._queue, self._is_shard, name = queue, shard is not None, shard or queue
         self._outage = outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._clock_outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
-        self._database_clock = database_clock = DatabaseClock(engine, clock=clock)
+        self._database_clock = database_clock = DatabaseClock(engine, process="consumer", clock=clock)
+        self._days = InboxDays(engine, database_clock)
         self._watch = PauseWatch(engine, CONSUMER, queue, outage)
         self.handlers = handlers
         self.watchdog: Watchdog | None = Watchdog(handlers)
@@ -131,7 +133,7 @@ class Consumer:
         policy.check(handlers)
         self._registration = Registration(engine, handlers, queue=queue, retention=policy.retention)
         ordered = self._concurrency.ordered
-        self._routing = routing = Routing(handlers, policy=policy, ordered=ordered, on_message=database_clock.saw)
+        self._routing = routing = Routing(handlers, policy=policy, ordered=ordered, on_message=self._days.saw)
         self._reports = reports = Reports(queue=name)
         cancellations = Cancellations()
         self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")
@@ -214,7 +216,8 @@ class Consumer:
 
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
         """
-        with metrics.observed(self._measurements.gauges(self._outage, self._clock_outage)):
+        gauges = self._measurements.gauges(self._outage, self._clock_outage) | self._database_clock.gauges()
+        with metrics.observed(gauges):
             self._measurements.begin()
             return await self._prepared(stop, wait=wait)
 
@@ -238,7 +241,7 @@ class Consumer:
         await self._outage.ride_out(self._watch.look, stop)
         if self.tables is not None:
             await self._outage.ride_out(self.tables.open, stop)
-        loops = (self._database_clock.run(), self._registration.run(), self._long_runs.run())
+        loops = (self._days.run(), self._registration.run(), self._long_runs.run())
         background = [asyncio.create_task(run) for run in loops]
         if self.watchdog is not None:
             background.append(asyncio.create_task(self.watchdog.run()))
@@ -260,7 +263,7 @@ class Consumer:
         losses = 0
         while not stop.is_set():
             # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
-            await self._clock_outage.ride_out(self._database_clock.once, stop)
+            await self._clock_outage.ride_out(self._days.once, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set() or (self._watch.current is not None and not wait):
                 break

@@ -23,7 +23,7 @@ class Routing:
         handlers: several may handle one type.
         policy: when a message is stale.
         ordered: whether messages of one key are handled one after the other.
-        on_message: called with the message time of each message that is about to be handled.
+        on_message: called with the type and the message time of each message that is about to be handled.
         monotonic: a monotonic clock in seconds, for the limits of handlers.
 
     Attributes:
@@ -37,7 +37,7 @@ class Routing:
         *,
         policy: ConsumerPolicy,
         ordered: bool,
-        on_message: Callable[[datetime], None] = lambda _: None,
+        on_message: Callable[[str, datetime], None] = lambda *_: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
@@ -104,7 +104,7 @@ class Routing:
         if message_time is not None:
             if window.is_too_old(message_time, now=now, retention=self._policy.retention, skew=self._policy.skew):
                 return decisions.stale_message(message_time, self._policy)
-            self._on_message(message_time)
+            self._on_message(message.type, message_time)
         return handlers
 
     def no_handler(self, arrival: Arrival, names: Sequence[str], attempt: int) -> Decision:

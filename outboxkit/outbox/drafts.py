@@ -31,8 +31,8 @@ class Options(TypedDict, total=False):
         headers: str, int, bool or None values, sent as AMQP headers.
         message_id: a new UUIDv7 by default; `ids.derive(...)` for a producer that may run twice. In a handler's own
             session the default is derived from the message that it handles, so that another run gives the same id.
-        deliver_at: publish not before this moment (aware datetime), by the relay's clock.
-        expires_at: publish not after this moment (aware datetime), by the relay's clock; the message then becomes a
+        deliver_at: publish not before this moment (aware datetime), by the database's clock.
+        expires_at: publish not after this moment (aware datetime), by the database's clock; the message then becomes a
             dead letter, as expired.
         dedup: write nothing if the outbox has a message of this id that was added with `dedup` too. If another
             transaction is adding it, the flush waits for that one's end. Needs `message_id`.

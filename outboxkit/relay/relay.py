@@ -13,11 +13,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions, schema, statements, urls
 from outboxkit.brokers import Publisher, address_of, is_slow, trouble_of
+from outboxkit.database_clock import DatabaseClock
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
 from outboxkit.health import Health
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause, utc_now
+from outboxkit.outage import Clock, Outage, check_engine_driver, is_unexpected, jittered, pause
 from outboxkit.pauses import RELAY
 from outboxkit.pauses.watch import Halt, PauseWatch
 from outboxkit.relay.claim import Claimer
@@ -53,7 +54,7 @@ class Relay:
     happens in the transaction that settles the event's own message.
 
     Attributes:
-        engine: for the relay's own connections, two at a time, and for a look at pauses a third one.
+        engine: for the relay's own connections: two at a time, and a third one for a look at pauses or at the clock.
         publisher: the broker's or the destination's.
         destination: the destination of these messages, set by `@event(..., destination=...)` or `outbox.add`.
         batch_size: the maximum number of rows claimed at once; fewer if they are large.
@@ -65,7 +66,7 @@ class Relay:
             meanwhile, and the batch is settled in a second transaction. There, deleted rows stay deleted and get no
             reply. A destination must have one relay only then, since two would publish the same rows. And
             `outbox.cancel` does not wait for a message that is being published.
-        clock: for tests.
+        clock: for tests; None means the database's own clock.
 
     Raises:
         ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or `hold=False` with PostgreSQL,
@@ -81,7 +82,7 @@ class Relay:
     policy: RelayPolicy = field(default_factory=RelayPolicy)
     keep_published: bool = False
     hold: bool | None = None
-    clock: Clock = utc_now
+    clock: Clock | None = None
 
     def __post_init__(self) -> None:
         check_engine_driver(self.engine, "a relay")
@@ -91,8 +92,10 @@ class Relay:
         if not self.hold and not has_one_writer(dialect):
             raise ConfigurationError(f"hold=False is for SQLite, and the database is {dialect}: leave it out")
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
+        self._clock = DatabaseClock(self.engine, process="relay", clock=self.clock)
+        self._now = self._clock.now
         self._notifier = Notifier(
-            self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self.clock
+            self.engine, destination=self.destination, poll_interval=self.poll_interval, clock=self._now
         )
         self._watch, self._errors = PauseWatch(self.engine, RELAY, self.destination), 0
         self._outage, self._turned = Outage("relay", passing=TRANSIENT), 0.0
@@ -104,7 +107,7 @@ class Relay:
             SettlementWriter(dialect, keep=self.keep_published, destination=self.destination),
             policy=self.policy,
             on_settled=self._settled,
-            clock=self.clock,
+            clock=self._now,
             measurements=self._measurements,
         )
         self._last_progress = 0.0
@@ -131,6 +134,7 @@ class Relay:
             self._say_started()
             outage.reached("database")
         await outage.ride_out(self._watch.look, stop)
+        clock = asyncio.create_task(self._clock.run())
         try:
             with tables.observed():
                 async with schema.blamed(self.engine), self._watch.watching(), self._pipeline:
@@ -139,6 +143,7 @@ class Relay:
             self._log.warning("relay stopped at once; the batch in flight is rolled back and will be published again")
             raise
         finally:
+            clock.cancel()
             self._limited_log.flush(everything=True)
             self._turned = 0.0
             await self._notifier.close()
@@ -146,7 +151,7 @@ class Relay:
     def _gauges(self, outage: Outage) -> dict[catalogue.Metric, metrics.Read]:
         """The gauges of a relay that runs. They are read in another thread, and also while the relay hangs."""
         servers, ours = ("broker", "database"), {"destination": self.destination}
-        return {
+        gauges: dict[catalogue.Metric, metrics.Read] = {
             catalogue.RELAY_CONNECTED: lambda: [
                 (int(not outage.is_away(each)), ours | {"server": each}) for each in servers
             ],
@@ -157,6 +162,7 @@ class Relay:
             ),
             catalogue.FLOOR_GAP: lambda: [(self._pipeline.floor_gap, {})],
         }
+        return gauges | self._clock.gauges()
 
     def health(self) -> Health:
         """The state of this relay while it runs, from any thread."""
@@ -199,7 +205,7 @@ class Relay:
 
     async def _take_turn(self, outage: Outage, halt: Halt) -> Turn | None:
         """One turn, and the wait after a turn without rows."""
-        turn = await outage.ride_out(lambda: self._pipeline.turn(self.clock(), halt), halt)
+        turn = await outage.ride_out(lambda: self._pipeline.turn(self._now(), halt), halt)
         if turn is not None:
             outage.reached("broker")
         self._turned = time.monotonic()  # again: the turn may have waited out an outage
@@ -237,16 +243,16 @@ class Relay:
         self._say_started()
         await outage.ride_out(self._watch.look, stop)
         totals = self._done = Drained()
-        as_of = waiting_since = self.clock()
+        as_of = waiting_since = self._now()
         async with schema.blamed(self.engine), self._watch.watching(), self._pipeline:
             while not stop.is_set() and self._watch.current is None:
                 self._limited_log.flush()
                 turn = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
                 if turn is Turn.MOVED:
-                    waiting_since = self.clock()
+                    waiting_since = self._now()
                     continue
                 totals.blocked, totals.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
-                if not totals.blocked or self.clock() - waiting_since > patience:
+                if not totals.blocked or self._now() - waiting_since > patience:
                     break
                 self._pipeline.sweep()
                 await pause(stop, jittered(DRAIN_SECONDS))
@@ -269,6 +275,7 @@ class Relay:
 
     async def _prepare(self) -> None:
         await schema.check_worker(self.engine)
+        await self._clock.once()
         if self.keep_published:
             async with self.engine.connect() as connection:
                 await partitions.prepare_partitions(connection)

@@ -169,6 +169,11 @@ OLDEST_TRANSACTION_AGE = _gauge(
 DEAD_ROWS = _gauge(
     "outboxkit.database.dead_rows", "{row}", "Deleted rows of the outbox that vacuum has not removed. PostgreSQL only."
 )
+CLOCK_SKEW = _gauge(
+    "outboxkit.clock.skew",
+    "s",
+    "Time by which the clock of this machine is ahead of the database's; negative: behind.",
+)
 INBOX_OLDEST_DAY = _gauge(
     "outboxkit.inbox.oldest_day",
     "s",
@@ -282,6 +287,7 @@ CATALOGUE: Mapping[str, tuple[Metric, ...]] = {
         *(CONSUMED, PROCESS_DURATION, DELIVERIES, IN_FLIGHT, LONGEST_RUN, RETRIES, MESSAGE_AGE, RECONNECTS),
         *(ISOLATED, CONSUMER_BATCH_SIZE, CONSUMER_CONNECTED),
     ),
+    "Relay and consumer": (CLOCK_SKEW,),
     "Retention": (RETENTION_ROWS, RETENTION_PARTITIONS, RETENTION_LAST_RUN),
     "The application": (HTTP_REQUESTS, LEASES_TAKEN_OVER, EFFECTS),
 }

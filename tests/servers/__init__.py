@@ -7,6 +7,7 @@ from tests.servers.postgresql import create_database, drop_database
 from tests.servers.provision import (
     POSTGRESQL,
     RABBITMQ,
+    provide_faketime,
     provide_own,
     provide_own_rabbitmq,
     provide_pooler,
@@ -23,6 +24,7 @@ __all__ = [
     "ServersUnavailable",
     "create_database",
     "drop_database",
+    "provide_faketime",
     "provide_own",
     "provide_own_rabbitmq",
     "provide_pooler",

@@ -1,6 +1,7 @@
 """Where the tests' servers come from: the environment, Docker, this machine's programs, or apt-get, in this order."""
 
 import os
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -138,3 +139,14 @@ def provide_pooler(database_url: str, *, mode: str = "session", size: int = 20) 
     if program is None:
         raise ServersUnavailable("The tests need PgBouncer (Debian, Ubuntu: sudo apt-get install pgbouncer)")
     return pgbouncer.Pgbouncer(program, database_url, mode=mode, size=size)
+
+
+def provide_faketime() -> str:
+    """The program `faketime`, which starts another one with a clock of its own."""
+    machine = this_machine()
+    if shutil.which("faketime") is None and machine.may_install():
+        machine.install("faketime")
+    found = shutil.which("faketime")
+    if found is None:
+        raise ServersUnavailable("The tests need faketime (Debian, Ubuntu: sudo apt-get install faketime)")
+    return found

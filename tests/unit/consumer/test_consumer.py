@@ -26,7 +26,7 @@ from outboxkit import (
 )
 from outboxkit.brokers.memory import MemoryDelivery
 from outboxkit.consumer import Concurrency
-from outboxkit.consumer.database_clock import DatabaseClock
+from outboxkit.consumer.inbox_days import InboxDays
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
@@ -220,12 +220,12 @@ async def test_a_lost_broker_is_connected_to_again_and_the_database_asked_for_th
     async def connect() -> None:
         connects.append("connected")
 
-    async def once(_: DatabaseClock) -> None:
+    async def once(_: InboxDays) -> None:
         connects.append("asked for the time")
 
     bench.subscriber.receive, bench.subscriber.connect = receive, connect
     bench.put(message())
-    monkeypatch.setattr(DatabaseClock, "once", once)
+    monkeypatch.setattr(InboxDays, "once", once)
     with capture_logs() as said:
         done = await bench.drain(work, concurrency=Concurrency(1))
     assert done.outcomes == {Outcome.PROCESSED: 1}

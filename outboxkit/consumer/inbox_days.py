@@ -1,8 +1,6 @@
-"""The consumer's background work: it follows the database's clock, and creates the inbox's partitions ahead of time."""
+"""The days that the inbox needs: partitions are created ahead of time, and clocks that are ahead are logged."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as midnight
@@ -11,63 +9,51 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions
+from outboxkit.database_clock import EVERY, DatabaseClock
 from outboxkit.failures import first_line
-from outboxkit.outage import Clock
 
-EVERY = timedelta(minutes=1)
 PARTITIONS_EVERY = timedelta(hours=1)
 SETTLING = timedelta(seconds=1)
 """The delay before a partition is created for a new day, so that rows of that day are committed first."""
-BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A clock that also counts while the machine sleeps, on systems that have one."""
 FARTHEST = timedelta(days=31)
 """Days farther ahead get no partition: a producer can write any time into an id."""
+AHEAD = timedelta(days=1)
+"""A message of so late a time has a producer whose clock is ahead."""
 
 
-def boot_time() -> float:
-    """Seconds of a clock that is never adjusted; the machine's sleep counts too."""
-    return time.clock_gettime(BOOT_CLOCK)
-
-
-class DatabaseClock:
-    """The time by the database's clock, and the partitions of the inbox for the days that it needs.
+class InboxDays:
+    """The partitions of the inbox for the days of messages.
 
     Args:
         engine: for its own connections.
-        clock: replaces the database's in a test.
-        monotonic: seconds of a clock that is never adjusted and that goes on while the machine sleeps.
+        clock: the database's; it is read beside them.
     """
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        *,
-        clock: Clock | None = None,
-        monotonic: Callable[[], float] = boot_time,
-    ) -> None:
-        self._engine = engine
-        self._clock = clock
-        self._monotonic = monotonic
-        self._reading: tuple[datetime, float] | None = None
-        self._prepared: float | None = None
+    def __init__(self, engine: AsyncEngine, clock: DatabaseClock) -> None:
+        self._engine, self._clock = engine, clock
+        self._prepared: datetime | None = None
         self._days: set[date] = set()
         self._unplaced: set[date] = set()
+        self._told: set[str] = set()
         self._news = asyncio.Event()
         self._log = structlog.get_logger("outboxkit").bind(process="consumer")
 
-    def now(self) -> datetime:
-        """The database's time, from its last reading; this machine's own clock before the first one."""
-        if self._clock is not None:
-            return self._clock()
-        if self._reading is None:
-            return datetime.now(UTC)
-        then, at = self._reading
-        return then + timedelta(seconds=self._monotonic() - at)
+    def saw(self, type_: str, message_time: datetime) -> None:
+        """Note that a message of this time is about to be handled: its day gets a partition if it has none.
 
-    def saw(self, message_time: datetime) -> None:
-        """Note that a message of this time is about to be handled: its day gets a partition if it has none."""
+        A time that is days ahead is logged, once for each type.
+        """
+        ahead = message_time - self._clock.now()
+        if ahead > AHEAD and type_ not in self._told:
+            self._told.add(type_)
+            self._log.warning(
+                "a message is of a time to come: its producer's clock is ahead",
+                type=type_,
+                days=ahead.days,
+                cure="have NTP keep the clock of its producer; the inbox remembers it for so much longer",
+            )
         day = message_time.date()
-        if day not in self._days and message_time - self.now() < FARTHEST:
+        if day not in self._days and ahead < FARTHEST:
             self._days.add(day)
             self._unplaced.add(day)
             self._news.set()
@@ -79,13 +65,13 @@ class DatabaseClock:
             sqlalchemy.exc.DBAPIError: the database is away.
         """
         async with self._engine.connect() as connection:
-            at = self._monotonic()
-            self._reading = await partitions.clock(connection), at
+            await self._clock.read(connection)
             await connection.rollback()
-            if self._prepared is None or at - self._prepared >= PARTITIONS_EVERY.total_seconds():
+            now = self._clock.now()
+            if self._prepared is None or abs(now - self._prepared) >= PARTITIONS_EVERY:
                 await partitions.prepare_partitions(connection, partitions.INBOX)
                 self._days = set(self._unplaced)  # days whose partition could not be created are noted again
-                self._prepared = at
+                self._prepared = now
             if self._unplaced:
                 days, self._unplaced = self._unplaced, set()
                 first, last = (datetime.combine(day, midnight(), UTC) for day in (min(days), max(days)))
