@@ -9,6 +9,7 @@ from sqlalchemy import (
     Delete,
     Insert,
     Integer,
+    ScalarSelect,
     Select,
     String,
     Update,
@@ -32,6 +33,7 @@ from outboxkit.statements.dialects import (
     among_found,
     has_one_writer,
     insert_into,
+    is_server,
     latest_time,
     lists,
     row_id,
@@ -40,7 +42,10 @@ from outboxkit.statements.dialects import (
 from outboxkit.tables import UtcDateTime, attempt, inbox, schema_version
 
 _KEY = [inbox.c.handler, inbox.c.message_id]
-_INSTALLATION = select(schema_version.c.installation).scalar_subquery()
+_OIDS: ColumnElement[str] = literal_column(
+    "':' || outboxkit_schema_version.tableoid || ':' || "
+    "(SELECT oid FROM pg_database WHERE datname = current_database())"
+)
 _RECORDED = ("handler", "message_id", "type", "attempts", "payload_crc", "processed_at")
 _LISTS: dict[str, TypeEngine[Any]] = {
     "handlers": String(),
@@ -50,6 +55,12 @@ _LISTS: dict[str, TypeEngine[Any]] = {
     "payload_crcs": Integer(),
     "mades": UtcDateTime(),
 }
+
+
+def _installation(dialect: str) -> ScalarSelect[str]:
+    """A text that only these tables have. A standby has the same; the copy of a database or a schema has another."""
+    own = schema_version.c.installation
+    return select(own.concat(_OIDS) if is_server(dialect) else own).scalar_subquery()
 
 
 @cache
@@ -69,7 +80,7 @@ def record_processed(dialect: str) -> ReturningInsert[str, str]:
         insert_into(dialect, inbox)
         .values(row)
         .on_conflict_do_nothing(index_elements=_KEY)
-        .returning(inbox.c.message_id, _INSTALLATION)
+        .returning(inbox.c.message_id, _installation(dialect))
     )
     return statement
 
@@ -88,7 +99,7 @@ def record_all(dialect: str) -> ReturningInsert[str, str, str]:
     rows = source.select(*(source.c[name] for name in list(_LISTS)[:-1]), latest_time(dialect, source.c["mades"]))
     into = insert_into(dialect, inbox).from_select(_RECORDED, rows, include_defaults=False)
     statement: ReturningInsert[str, str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(
-        *_KEY, _INSTALLATION
+        *_KEY, _installation(dialect)
     )
     return statement
 

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import psycopg
 import pytest
 from sqlalchemy import Engine, create_engine, delete, insert, select, text
+from sqlalchemy.orm import Session
 
-from outboxkit import ids, tables
+from outboxkit import Message, event, ids, inbox, inbox_handler, outbox, tables
 from outboxkit.doctor import durability
 from outboxkit.outage import utc_now
 from outboxkit.process import engine as make_engine
@@ -33,6 +35,17 @@ def orphans() -> Any:
     program: dict[str, Any] = {"__name__": "orphans"}
     exec(source, program)
     return program["orphans"]
+
+
+@event("Step")
+@dataclass(frozen=True)
+class Step:
+    number: int
+
+
+@inbox_handler("TakeStep")
+def take_step(session: Session, event: Step) -> None:
+    outbox.add(session, Step(event.number + 1))
 
 
 def publish(engine: Engine, position: int) -> str:
@@ -108,6 +121,32 @@ def test_the_seconds_that_a_failover_lost_are_found_on_both_sides(fresh: Any, or
     books.dispose()
 
 
+def steps(engine: Engine, cause: Message) -> list[str]:
+    """The ids of a message and of those that it leads to, over three handlers."""
+    added = [cause]
+    for _ in range(3):
+        with Session(engine) as session, session.begin():
+            inbox.run_once(session, added[-1], take_step)
+            session.flush()
+            row = session.execute(select(tables.outbox).order_by(tables.outbox.c.position.desc()).limit(1)).one()
+        added.append(Message(id=row.message_id, type="Step", payload=row.payload))
+    engine.dispose()
+    return [message.id for message in added]
+
+
+def test_handlers_that_run_again_add_the_same_messages_and_in_a_copy_others(fresh: Any):
+    """A copy that works beside the first database must not have its messages taken for duplicates."""
+    cause = Message(id=ids.new(), type="Step", payload=b'{"number":1}')
+    engine = create_engine(fresh())
+    copy = create_engine(earlier(engine, fresh))
+    first = steps(engine, cause)
+    with engine.begin() as connection:
+        connection.execute(delete(tables.inbox))
+    assert len(set(first)) == 4
+    assert steps(engine, cause) == first
+    assert set(first) & set(steps(copy, cause)) == {cause.id}
+
+
 @pytest.mark.night
 def test_a_real_standby(orphans: Any):
     """Doctor tells an asynchronous one; promoted, it lacks the last seconds, and what had left by then is found."""
@@ -134,6 +173,8 @@ def test_a_real_standby(orphans: Any):
             connection.execute("SELECT pg_reload_conf()")
         standby.stop()
         lost = publish(shop, 2)
+        cause = Message(id=lost, type="Step", payload=b'{"number":1}')
+        first = steps(shop, cause)
         shop.dispose()
         books.dispose()
         primary.kill()
@@ -148,6 +189,7 @@ def test_a_real_standby(orphans: Any):
         with shop.connect() as connection:
             assert connection.scalars(select(tables.published.c.message_id)).all() == [kept]
             assert connection.scalar(text("SELECT pg_is_in_recovery()")) is False
+        assert steps(shop, cause) == first, "the second run of lost handlers"
         shop.dispose()
         books.dispose()
     finally:

@@ -170,7 +170,7 @@ def test_a_statement_uses_its_indexes_and_nothing_else(filled: Engine, name: str
     nodes = list(walk((explain_prepared if prepared else explain)(filled, statement, given)))
     used = {index for node in nodes for index in [node.get("Index Name"), *node.get("Conflict Arbiter Indexes", [])]}
     assert used - {None} == indexes
-    nodes = [node for node in nodes if node.get("Relation Name") != "outboxkit_schema_version"]  # one row
+    nodes = [node for node in nodes if node.get("Relation Name") not in ("outboxkit_schema_version", "pg_database")]
     assert not {"Seq Scan", "Sort"} & {node["Node Type"] for node in nodes} - SORTS.get(name, set())
 
 

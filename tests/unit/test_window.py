@@ -23,8 +23,9 @@ DELAYS = (timedelta(seconds=1), timedelta(seconds=10), timedelta(minutes=1), tim
         ("foreign", NOW, NOW + DAY, NOW + DAY),
         ("foreign", None, NOW, NOW),
         (ids.derive("order", 7), None, None, None),
+        (ids.derive_from(ids.new(at=NOW - 30 * DAY), "H"), NOW, None, NOW),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_from_when_a_messages_age_is_counted(
     id_: str, timestamp: datetime | None, accepted: datetime | None, made: datetime | None
