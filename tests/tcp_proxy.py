@@ -20,6 +20,7 @@ class TcpProxy:
         self._turns, self._spoke_last = 0, self._downstream
         self._sockets: list[socket.socket] = []
         self._silent: set[socket.socket] = set()
+        self.lost_bytes = 0
         self._threads: list[threading.Thread] = []
         self._changing, self._refusing = threading.Lock(), False
         self._start(self._accept, self._listener)
@@ -129,6 +130,7 @@ class TcpProxy:
                     self._held += len(chunk)
                 gate.wait()
                 if source in self._silent:
+                    self.lost_bytes += len(chunk)
                     continue
                 sink.sendall(chunk)
         if source in self._silent:  # its end is lost, too

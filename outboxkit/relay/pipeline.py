@@ -113,6 +113,8 @@ class Pipeline:
             sqlalchemy.exc.DBAPIError: the database is away, or refused.
         """
         try:
+            if not self._publishing.is_connected:
+                await self.rest()  # connecting may take long, and others can publish the rows meanwhile
             await self._publishing.connect()
             batch, self._next = self._next or await self._claim(as_of), None
             if not batch.plan.send:

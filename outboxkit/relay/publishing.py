@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, system_of
+from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, system_of, trouble_of
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line, first_line_of
 from outboxkit.message import DEFAULT_DESTINATION, Message
@@ -37,6 +37,11 @@ class Publishing:
         self._place = tracing.Place(system_of(publisher), getattr(publisher, "exchange", None) or destination)
         self.since: float | None = None
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether `connect` has nothing to do, as far as the publisher tells."""
+        return trouble_of(self._publisher) is None
 
     async def connect(self) -> None:
         """Connect the publisher.

@@ -264,3 +264,33 @@ async def test_a_drain_gives_up_on_what_somebody_else_holds_after_its_patience(
     assert (done.published, done.blocked, done.is_complete) == (0, 5, False)
     assert async_pg_engine.pool.checkedout() == 0
     assert (await Relay(async_pg_engine, Recorder()).drain(asyncio.Event())).published == 5
+
+
+class Reconnecting(Recorder):
+    """Its connection is lost after the first batch, and connecting looks at the rows that are locked meanwhile."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.trouble: str | None = None
+        self.free: list[int] = []
+
+    async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
+        receipts = await super().publish(batch)
+        self.trouble = "the connection is lost"
+        return receipts
+
+    async def connect(self) -> None:
+        with self.engine.begin() as connection:
+            free = select(tables.outbox.c.position).with_for_update(skip_locked=True)
+            self.free.append(len(connection.execute(free).all()))
+        self.trouble = None
+
+
+async def test_no_row_is_locked_while_the_publisher_connects(async_pg_engine: AsyncEngine, pg_engine: Engine):
+    fill(pg_engine, 9, keys=9)
+    publisher = Reconnecting(pg_engine)
+    async with pipeline(async_pg_engine, publisher, batch_size=3) as turns:
+        for _ in range(2):
+            await turns.turn(NOW, asyncio.Event())
+    assert publisher.free == [9, 6]

@@ -82,6 +82,23 @@ async def test_what_a_silent_connection_has_locked_is_free_at_once(
         other.execute(text("LOCK TABLE outboxkit_outbox"))
 
 
+async def test_a_statement_that_got_lost_in_a_moment_of_silence_is_noticed_too(proxied: tuple[TcpProxy, AsyncEngine]):
+    proxy, engine = proxied
+    async with engine.connect() as connection:
+        await connection.execute(ONE)
+        proxy.silence()
+        asking = asyncio.ensure_future(connection.execute(ONE))
+        await eventually_async(lambda: swallowed(proxy))
+        proxy.unsilence()
+        with pytest.raises(OperationalError) as away:
+            await asking
+        assert what_is_away(away.value) == "database"
+
+
+async def swallowed(proxy: TcpProxy) -> int:
+    return proxy.lost_bytes
+
+
 async def test_a_thread_notices_it_as_well(proxied: tuple[TcpProxy, AsyncEngine]):
     proxy, engine = proxied
     twin = await engines.beside(engine, pool_size=2)
