@@ -35,6 +35,7 @@ from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
 from outboxkit.pauses import CONSUMER
+from outboxkit.pauses.holding import note_sessions
 from outboxkit.pauses.watch import PauseWatch
 from outboxkit.sqlstates import TRANSIENT
 from outboxkit.statements import shards
@@ -237,7 +238,7 @@ class Consumer:
         if self._uses_threads:
             threads = await self._outage.ride_out(self._threads.open, stop)
             if threads is not None:
-                self._watch.acknowledgement.note_sessions(threads.kw["bind"])
+                note_sessions(threads.kw["bind"], beside=self._engine.sync_engine)
         await self._outage.ride_out(self._watch.look, stop)
         if self.tables is not None:
             await self._outage.ride_out(self.tables.open, stop)

@@ -22,7 +22,7 @@ from outboxkit.pauses import RELAY, Pause
 from outboxkit.session_names import RELAY as RELAYS
 from outboxkit.session_names import RELAY_LISTENER, is_of_consumer, may_be_of_queue, session_name
 from outboxkit.statements.dialects import is_server
-from outboxkit.wording import in_utc, many, printable_name
+from outboxkit.wording import many
 
 MOST_NAMED = 5
 
@@ -35,12 +35,6 @@ class OtherSession:
     name: str
     address: str | None
     since: datetime | None
-
-    def __str__(self) -> str:
-        """`session 4711 (outboxkit relay) from 10.0.0.3 since … UTC`."""
-        where = f" from {self.address}" if self.address else ""
-        since = f" since {in_utc(self.since)}" if self.since is not None else ""
-        return f"session {self.pid} ({printable_name(self.name)}){where}{since}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +62,13 @@ class Holding:
         if not self.others:
             return f"{many(self.holders, self.process)} {holds}" if self.holders else f"no {self.process} is connected"
         share = f"{self.holders} of at least {self.holders + 1} {self.process}s {holds}"
-        named = ", ".join(map(str, self.others[:MOST_NAMED]))
-        more = f" and {many(len(self.others) - MOST_NAMED, 'more session')}" if len(self.others) > MOST_NAMED else ""
+        hosts = ", ".join(sorted({each.address for each in self.others if each.address}))
+        pids = ", ".join(str(each.pid) for each in self.others[:MOST_NAMED])
+        more = ", …" if len(self.others) > MOST_NAMED else ""
+        where = f" from {hosts}" if hosts else ""
         have = "has" if len(self.others) == 1 else "have"
-        return f"{share}; {named}{more} {have} not acknowledged the pause, and may go on"
+        named = f"{many(len(self.others), 'session')}{where} ({pids}{more}) {have}"
+        return f"{share}; {named} not acknowledged the pause, and may go on"
 
 
 def read_holding(connection: Connection, pauses: Sequence[Pause]) -> tuple[Holding, ...]:
@@ -107,29 +104,38 @@ def lock_key(process: str, name: str) -> int:
     return zlib.crc32(f"outboxkit {process} {name}".encode()) & 0x7FFF_FFFF
 
 
+Pids = WeakKeyDictionary[ConnectionPoolEntry, int]
+"""The process ids of sessions, as the server knows them."""
+_sessions = WeakKeyDictionary[Engine, Pids]()
+
+
+def note_sessions(engine: Engine, *, beside: Engine | None = None) -> Pids:
+    """The sessions that this engine opens from now on; those of an engine beside another one count as that one's."""
+    if engine in _sessions or not is_server(engine.dialect.name):
+        return _sessions.get(engine, Pids())
+    pids = _sessions[engine] = Pids() if beside is None else note_sessions(beside)
+
+    @event.listens_for(engine, "connect")
+    def _note(connection: Any, record: ConnectionPoolEntry) -> None:
+        cursor = connection.cursor()
+        cursor.execute("SELECT pg_backend_pid()")
+        pids[record] = cursor.fetchone()[0]
+        connection.commit()
+
+    return pids
+
+
 class Acknowledgement:
     """The locks of one process that rests.
 
     Args:
         process, name: as of its pause.
+        engine: of its sessions. Consumers of several queues share one.
     """
 
-    def __init__(self, process: str, name: str) -> None:
-        self._key = lock_key(process, name)
-        self._pids = WeakKeyDictionary[ConnectionPoolEntry, int]()
+    def __init__(self, process: str, name: str, engine: Engine) -> None:
+        self._key, self._pids = lock_key(process, name), note_sessions(engine)
         self._locked = set[int]()
-
-    def note_sessions(self, engine: Engine) -> None:
-        """Note the process ids of the sessions that this engine opens from now on, as the server knows them."""
-        if not is_server(engine.dialect.name):
-            return
-
-        @event.listens_for(engine, "connect")
-        def _note(connection: Any, record: ConnectionPoolEntry) -> None:
-            cursor = connection.cursor()
-            cursor.execute("SELECT pg_backend_pid()")
-            self._pids[record] = cursor.fetchone()[0]
-            connection.commit()
 
     async def lock(self, connection: AsyncConnection) -> None:
         """Acknowledge the pause for each session of the process, as long as this connection lasts."""

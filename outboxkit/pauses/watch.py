@@ -58,15 +58,13 @@ class PauseWatch:
         current: the pause; None if there is none.
         is_resting: whether the process rests, with nothing in flight.
         rested_at: the last look at which it was resting, in Unix time.
-        acknowledgement: tells operators, on a server, that the process rests.
     """
 
     def __init__(self, engine: AsyncEngine, process: str, name: str, outage: Outage | None = None) -> None:
         self.current: Pause | None = None
         self.rested_at, self.is_resting = 0.0, False
         self._engine = engine
-        self.acknowledgement = Acknowledgement(process, name)
-        self.acknowledgement.note_sessions(engine.sync_engine)
+        self._acknowledgement = Acknowledgement(process, name, engine.sync_engine)
         self._kept: AsyncConnection | None = None
         self._ours = {"process": process, "name": name}
         self._statement = statements.operations.current_pause(engine.dialect.name)
@@ -101,7 +99,7 @@ class PauseWatch:
             if self._kept is None:
                 self._kept = await self._engine.connect()
                 await self._kept.execution_options(isolation_level="AUTOCOMMIT")
-            await self.acknowledgement.lock(self._kept)
+            await self._acknowledgement.lock(self._kept)
             row: Row[Any] | None = (await self._kept.execute(self._statement, self._ours)).one_or_none()
         except BaseException:  # also if the task was cancelled: nobody knows what the connection is in the midst of
             await self._let_go()
@@ -111,7 +109,7 @@ class PauseWatch:
     async def _let_go(self) -> None:
         """Close the connection that was kept, and with it the locks."""
         connection, self._kept = self._kept, None
-        self.acknowledgement.is_gone()
+        self._acknowledgement.is_gone()
         if connection is not None:
             await connection.invalidate()
             await connection.close()

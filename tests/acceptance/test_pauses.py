@@ -49,10 +49,10 @@ def test_a_relay_that_does_not_answer_to_a_pause_is_named(deployment: Deployment
         relay.wait_for("relay started")
     with relays[0].frozen():
         told = run(deployment, "pause", "relay", *WHY)
-        assert "\n1 of at least 2 relays holds; session " in told
+        assert "\n1 of at least 2 relays holds; " in told
         assert told.strip().endswith("not acknowledged the pause, and may go on")
         advice = " ".join(run(deployment, "status").split())
-        assert "the relay of destination default is paused, and 1 of at least 2 relays holds; session " in advice
+        assert "the relay of destination default is paused, and 1 of at least 2 relays holds; " in advice
         assert "no message to default leaves" not in advice
     relays[0].wait_for("relay paused")
     eventually(lambda: run(deployment, "pause", "relay", *WHY), lambda told: told.endswith("\n2 relays hold\n"))

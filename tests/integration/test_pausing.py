@@ -10,14 +10,14 @@ from sqlalchemy import Engine, event, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from structlog.testing import capture_logs
 
-from outboxkit import Message, inbox_handler, process, tables
+from outboxkit import Message, engines, inbox_handler, process, tables
 from outboxkit.brokers import Receipt
 from outboxkit.cli.status import read_status
 from outboxkit.consumer import Concurrency
 from outboxkit.doctor import waiting
 from outboxkit.outage import utc_now
 from outboxkit.pauses import CONSUMER, RELAY, pause_process, read_pauses, resume_process
-from outboxkit.pauses.holding import Holding, read_holding
+from outboxkit.pauses.holding import Acknowledgement, Holding, note_sessions, read_holding
 from outboxkit.relay.notifier import NAME as LISTENER
 from tests.integration.doctoring import look
 from tests.integration.recording import Recorder, behind_proxy, count, fill, relay, rows, running
@@ -177,11 +177,37 @@ async def test_a_relay_that_knows_no_pauses_is_named_while_it_goes_on(pg_engine:
         assert (await asyncio.to_thread(holding)).holders == 0, "who has ended holds nothing"
     for engine in engines:
         await engine.dispose()
-    assert str(first).startswith("1 of at least 2 relays holds; session ")
+    assert str(first).startswith("1 of at least 2 relays holds; ")
     assert {each.name for each in first.others} <= {"outboxkit relay", LISTENER}
     assert [each.code for each in findings] == ["pause-not-held", "paused"]
     assert advice[0].startswith("the relay of destination default is paused, and 1 of at least 2 relays holds; ")
     assert not any("no message" in line for line in advice)
+
+
+async def test_a_pause_is_acknowledged_for_the_sessions_of_all_threads_and_queues(
+    pg_engine: Engine, postgresql_url: str
+):
+    """Consumers of two queues share an engine, and the one beside it if any of them has a plain handler."""
+    engine = process.engine(postgresql_url, name="outboxkit consumer a, b")
+    begin(pg_engine, CONSUMER, "b")
+
+    def holding() -> Holding:
+        with pg_engine.connect() as connection:
+            (each,) = read_holding(connection, read_pauses(connection))
+            return each
+
+    ours = Acknowledgement(CONSUMER, "b", engine.sync_engine)
+    async with engine.connect() as kept:
+        twin = await engines.beside(engine, pool_size=1)
+        note_sessions(twin, beside=engine.sync_engine)
+        with twin.connect():
+            assert (holding().holders, len(holding().others)) == (0, 3)
+            await ours.lock(kept)
+            assert (holding().holders, holding().others) == (1, ())
+        await kept.invalidate()
+    assert holding().holders == 0
+    twin.dispose()
+    await engine.dispose()
 
 
 async def test_an_outage_during_a_pause_is_not_told_when_it_is_over(pg_engine: Engine, postgresql_url: str):
