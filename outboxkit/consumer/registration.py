@@ -63,6 +63,7 @@ class Registration:
         if self._is_begun:
             return
         try:
+            is_new = await self._is_new()
             await self._release_others()
             await self._record()
             shared = await self._compare() if self._rows else []
@@ -74,7 +75,15 @@ class Registration:
             self._log.warning("handlers not compared with those of other queues", error=first_line(error), cure=cure)
             return
         self._is_begun = True
-        for each in shared:
+        if is_new and (same := [each for each in shared if not each.is_clash]):
+            self._log.warning(
+                "a new queue has the handlers of another one: is its name right?",
+                other_queues=sorted({place.queue for each in same for place in each.places} - {self._queue}),
+                handlers=[each.handler for each in same],
+                cure="If it was a mistake, stop this consumer, delete the queue at the broker, and forget it with: "
+                f"{known_handlers.forget_command(self._queue)}",
+            )
+        for each in (each for each in shared if each.is_clash):
             cure = f"{each.cure} If a queue was a mistake, forget it with: {each.mistake}"
             self._log.warning("two queues use one handler name", what=each.what, why=each.why, cure=cure)
 
@@ -89,6 +98,11 @@ class Registration:
             except (SQLAlchemyError, OSError, TimeoutError) as error:
                 self._log.debug("handlers not recorded", error=first_line(error))
 
+    async def _is_new(self) -> bool:
+        async with self._engine.begin() as connection:
+            known = await connection.run_sync(known_handlers.read_handlers)
+        return all(each.queue != self._queue for each in known)
+
     async def _release_others(self) -> None:
         """Delete this queue's records of handlers that it no longer has, so that another queue may record them."""
         async with self._engine.begin() as connection:
@@ -100,11 +114,11 @@ class Registration:
                 await connection.execute(statements.register_handlers(connection.dialect.name), self._rows)
 
     async def _compare(self) -> list[known_handlers.SharedName]:
-        """The names that stand here and elsewhere for different functions."""
+        """The names that stand here and elsewhere, for types that both take."""
         async with self._engine.begin() as connection:
             now = await partitions.clock(connection)
             shared = await connection.run_sync(known_handlers.read_shared, now)
-        return [each for each in shared if each.is_clash and self._queue in {place.queue for place in each.places}]
+        return [each for each in shared if self._queue in {place.queue for place in each.places}]
 
 
 def _row(handler: Handler) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Iterator, Sequence
 
+from outboxkit import known_handlers
 from outboxkit.brokers.memory import matches
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth
 from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER, dead_queue, retry_queue
@@ -76,10 +77,13 @@ def _absent(queue: ExpectedQueue, refusal: BrokerRefusal, look: Look) -> Diagnos
         "queue-missing",
         f"There is no queue {queue.name!r} in virtual host {look.subject.vhost!r}.",
         why="Messages of its types reach nobody: they stay in the outbox as unroutable, if no other queue wants them.",
-        cure="Start its consumer, which declares and binds it, or correct OUTBOXKIT_QUEUE."
-        if look.subject.is_declared
-        else "Correct OUTBOXKIT_QUEUE, or declare and bind that queue: OUTBOXKIT_DECLARE=false declares none.",
-        commands=(consume,) if look.subject.is_declared else (),
+        cure=(
+            "Start its consumer, which declares and binds it, or correct OUTBOXKIT_QUEUE."
+            if look.subject.is_declared
+            else "Correct OUTBOXKIT_QUEUE, or declare and bind that queue: OUTBOXKIT_DECLARE=false declares none."
+        )
+        + " If the queue is given up, or was a mistake, forget its handlers.",
+        commands=(*([consume] if look.subject.is_declared else []), known_handlers.forget_command(queue.name)),
     )
 
 
@@ -162,14 +166,16 @@ def _classic_queues(look: Look) -> Iterator[Diagnosis]:
     if not classic:
         return
     make, names = (problem if look.reports.is_cluster else warning), ", ".join(map(repr, classic))
+    ours = [name for name in classic if name in {queue.name for queue in look.subject.known_queues}]
     yield make(
         "queue-classic",
         f"{names} {'is a classic queue' if len(classic) == 1 else 'are classic queues'}"
         + (f" in a cluster of {len(look.reports.nodes or ())} nodes." if look.reports.is_cluster else "."),
         why="A classic queue is on one node. With that node its messages are away, or lost if its disk is. It counts "
         "no redeliveries either.",
-        cure="Let it run empty, delete it, and have its consumer declare a quorum queue.",
-        commands=tuple(_delete("queue", name, look) for name in classic[:3]),
+        cure="Let it run empty, delete it, and have its consumer declare a quorum queue."
+        + ("" if len(ours) == len(classic) else " Those of others are for their owners to replace."),
+        commands=tuple(_delete("queue", name, look) for name in ours[:3]),
     )
 
 
@@ -210,7 +216,7 @@ def of_consumers(look: Look) -> Iterator[Diagnosis]:
     for queue in look.subject.known_queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, Depth) and not depth.consumers and queue.name not in look.subject.paused:
-            yield _unconsumed(queue.name, depth.messages)
+            yield _unconsumed(queue.name, depth.messages, look)
     ours = {queue.name for queue in look.subject.known_queues}
     yield from _stalled(look, ours)
     others = {each.destination for each in look.bound if each.destination_type == "queue"} - ours
@@ -238,17 +244,20 @@ def _unknown(name: str, messages: int, look: Look) -> Diagnosis:
     """The finding about a queue that gets messages of the exchange, and that no consumer here knows."""
     keys = sorted({each.routing_key for each in look.bound if each.destination == name})
     types = sorted({type_ for queue in look.subject.known_queues for type_ in queue.types})
-    what, cure = "", "Start its consumer. If nobody needs the queue, delete it."
+    what, cure = "", "No consumer on this database knows it. Its owner starts its consumer, or gives the queue up."
     taken = any(matches(key.split("."), type_.split(".")) for key in keys for type_ in types)
     if types and not taken:
         what = f" It is bound for {_listed(keys)}. No handler here takes that; they take {_listed(types)}."
         cure = (
             "If one of these handlers should get its messages, correct the event of that handler, and start its "
-            "consumer again. If the queue is another service's, start its consumer. If nobody needs it, delete it."
+            "consumer again. If the queue is another service's, its owner starts its consumer, or gives the queue up."
         )
     elif types:
         what = f" It is bound for {_listed(keys)}, of which another queue has a handler."
-        cure = "If it is that consumer's old queue, delete it once its messages are handled. Else start its consumer."
+        cure = (
+            "If it is that consumer's old queue, delete it once its messages are handled. If it is another service's, "
+            "its owner starts its consumer, or gives the queue up."
+        )
     return warning(
         "queue-unconsumed",
         f"Nobody consumes queue {name!r}, and {many(messages, 'message waits', 'messages wait')} in it.{what}",
@@ -261,14 +270,19 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def _unconsumed(name: str, messages: int) -> Diagnosis:
+def _unconsumed(name: str, messages: int, look: Look) -> Diagnosis:
     waiting = f"and {many(messages, 'message waits', 'messages wait')} in it" if messages else "and it is empty"
     return (problem if messages else warning)(
         "queue-unconsumed",
         f"Nobody consumes queue {name!r}, {waiting}.",
         why=_GROWS if messages else "The next message will wait in it.",
-        cure="Start its consumer, and look at the last lines of its log if it runs or has ended.",
-        commands=(f"outboxkit consume MODULE --queue {shlex.quote(name)}",),
+        cure="Start its consumer, and look at the last lines of its log if it runs or has ended. If the queue is given "
+        "up, or was a mistake, delete it with the queues beside it, and forget its handlers.",
+        commands=(
+            f"outboxkit consume MODULE --queue {shlex.quote(name)}",
+            _delete("queue", name, look),
+            known_handlers.forget_command(name),
+        ),
     )
 
 

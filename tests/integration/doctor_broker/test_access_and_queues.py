@@ -120,7 +120,10 @@ async def test_an_exchange_that_is_missing_or_of_another_kind(server: PrivateRab
 async def test_queues_that_are_missing(server: PrivateRabbitmq, client: PlainClient):
     client.declare_exchange()
     findings, _ = await examined(settings_of(server, client))
-    assert findings["queue-missing"].commands == (f"outboxkit consume MODULE --queue {client.queue}",)
+    assert findings["queue-missing"].commands == (
+        f"outboxkit consume MODULE --queue {client.queue}",
+        f"outboxkit handlers forget {client.queue}",
+    )
     assert not client.has_queue(), "it declares nothing"
     async with consuming(client):
         client.delete_queue(f"{client.queue}.retry.1h")
@@ -180,7 +183,7 @@ async def test_consumers_that_ack_nothing(server: PrivateRabbitmq, client: Plain
     findings = await found("queue-stalled", settings_of(server, client))
     assert "hold 1 message and have acked none for seconds, while 2 messages wait" in (findings["queue-stalled"].what)
     assert str(findings["queue-classic"].commands).isprintable()
-    assert r"\x1b[31m" in findings["queue-classic"].commands[0]
+    assert r"\x1b[31m" in findings["queue-classic"].what
 
 
 async def test_queues_that_nobody_consumes(server: PrivateRabbitmq, client: PlainClient):
@@ -192,6 +195,12 @@ async def test_queues_that_nobody_consumes(server: PrivateRabbitmq, client: Plai
     client.publish(b"{}", topic=TYPE)
     findings = await found("queue-unconsumed", settings_of(server, client))
     assert findings["queue-unconsumed"].severity is Severity.PROBLEM
+    assert [line.split()[1] for line in findings["queue-unconsumed"].commands] == [
+        "consume",
+        "delete_queue",
+        "handlers",
+    ]
     other = await found("queue-unconsumed", settings_of(server, client, queue=None))
     assert other["queue-unconsumed"].severity is Severity.WARNING
     assert client.queue in other["queue-unconsumed"].what
+    assert other["queue-unconsumed"].commands == (), "it is somebody else's"
