@@ -114,9 +114,10 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     outcomes: list[Outcome] = []
     durations: list[dict[str, object]] = []
     for index, entry in enumerate(entries):
-        if (installation := new.pop(entry.key, None)) is None:
+        if entry.key not in new:
             outcomes.append(Outcome.DUPLICATE)
             continue
+        installation = new.pop(entry.key)
         try:
             milliseconds = call(
                 entry.handler,

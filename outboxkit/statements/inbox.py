@@ -9,7 +9,6 @@ from sqlalchemy import (
     Delete,
     Insert,
     Integer,
-    ScalarSelect,
     Select,
     String,
     Update,
@@ -57,10 +56,11 @@ _LISTS: dict[str, TypeEngine[Any]] = {
 }
 
 
-def _installation(dialect: str) -> ScalarSelect[str]:
+def _installation(dialect: str) -> ColumnElement[str]:
     """A text that only these tables have. A standby has the same; the copy of a database or a schema has another."""
     own = schema_version.c.installation
-    return select(own.concat(_OIDS) if is_server(dialect) else own).scalar_subquery()
+    rows = select(func.max(own.concat(_OIDS) if is_server(dialect) else own)).scalar_subquery()
+    return func.coalesce(rows, literal_column("''"))  # whatever became of the one row, each handler runs
 
 
 @cache

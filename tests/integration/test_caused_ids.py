@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, delete, select, update
+from sqlalchemy import Engine, delete, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -111,6 +111,18 @@ def test_another_message_handler_or_database_has_others(engine: Engine):
         connection.execute(update(tables.schema_version).values(installation="another"))
     others.append(run(engine, bill, message()))
     assert all(set(first) & set(found) == {"mine"} for found in others)
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_handlers_run_whatever_became_of_the_row_with_the_installation(engine: Engine, rows: int):
+    with engine.begin() as connection:
+        connection.execute(delete(tables.schema_version))
+        for version in range(rows):
+            connection.execute(insert(tables.schema_version).values(version=version))
+    first = run(engine, bill, message())
+    with Session(engine) as session, session.begin():
+        assert inbox.run_batch(session, [inbox.Entry.of(message(), inbox.handler_of(bill))]) == [Outcome.PROCESSED]
+    assert take(engine) == first
 
 
 def test_what_another_session_commits_has_a_new_id_each_time(engine: Engine):

@@ -6,9 +6,9 @@ FROM unnest(:handlers::VARCHAR[], :message_ids::VARCHAR[], :types::VARCHAR[], :a
     message_ids, types, attempts, payload_crcs, mades, place)
 ORDER BY given.place
 ON CONFLICT (handler, message_id) DO NOTHING
-RETURNING outboxkit_inbox.handler, outboxkit_inbox.message_id, (SELECT
-    outboxkit_schema_version.installation || ':' || outboxkit_schema_version.tableoid || ':' ||
+RETURNING outboxkit_inbox.handler, outboxkit_inbox.message_id, coalesce((SELECT
+    max(outboxkit_schema_version.installation || ':' || outboxkit_schema_version.tableoid || ':' ||
     (SELECT oid
-        FROM pg_database
-        WHERE datname = current_database()) AS anon_2
-    FROM outboxkit_schema_version) AS anon_1;
+                FROM pg_database
+                WHERE datname = current_database())) AS max_1
+        FROM outboxkit_schema_version), '') AS coalesce_1;

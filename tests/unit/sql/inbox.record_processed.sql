@@ -1,8 +1,8 @@
 INSERT INTO outboxkit_inbox (handler, message_id, type, processed_at, attempts, payload_crc)
 VALUES (:handler, :message_id, :type, greatest(CURRENT_TIMESTAMP, :made), :attempts, :payload_crc)
 ON CONFLICT (handler, message_id) DO NOTHING
-RETURNING outboxkit_inbox.message_id, (SELECT outboxkit_schema_version.installation || ':' ||
-    outboxkit_schema_version.tableoid || ':' || (SELECT oid
-        FROM pg_database
-        WHERE datname = current_database()) AS anon_2
-    FROM outboxkit_schema_version) AS anon_1;
+RETURNING outboxkit_inbox.message_id, coalesce((SELECT max(outboxkit_schema_version.installation ||
+    ':' || outboxkit_schema_version.tableoid || ':' || (SELECT oid
+                FROM pg_database
+                WHERE datname = current_database())) AS max_1
+        FROM outboxkit_schema_version), '') AS coalesce_1;
