@@ -104,6 +104,8 @@ def predecessors(dialect: str) -> Select[Any]:
     key its last position in the batch) and floor. On SQLite one transaction at a time has every row, so no ready row
     can be a predecessor.
 
+    Own positions are a subquery, which is hashed in any plan. `!= ALL(...)` would compare each row with each of them.
+
     Indexes: outboxkit_outbox_key above the floor, outboxkit_outbox_held, outboxkit_dead_letter_parked: on PostgreSQL
     one probe a key in each. Locks: none, and rows that others have locked are seen.
     """
@@ -120,7 +122,7 @@ def _predecessors() -> Select[Any]:
         outbox.c.key == bounds.c.key,
         outbox.c.destination == _DESTINATION,
         outbox.c.position < bounds.c.upto,
-        outbox.c.position != all_(_array("own_positions", BigInteger())),
+        outbox.c.position.not_in(select(func.unnest(_array("own_positions", BigInteger())))),
     )
     ready = _first(select(outbox.c.position).where(*earlier, outbox.c.due_at.is_(None), outbox.c.position > _FLOOR))
     held = _first(select(outbox.c.position, outbox.c.due_at).where(*earlier, outbox.c.held))

@@ -22,13 +22,16 @@ def plain(url: str) -> str:
     return url.replace("postgresql+psycopg://", "postgresql://", 1)
 
 
-def fill(url: str, *, count: int, size: int = 1024, keys: int = 0) -> None:
+def fill(url: str, *, count: int, size: int = 1024, keys: int = 0, analyzed: bool = True) -> None:
     """Have the outbox hold exactly `count` rows with payloads of `size` bytes, in turn of `keys` keys, or of none."""
     given = {"type": TYPE, "keys": keys, "size": size, "trace": TRACE, "count": count}
     with psycopg.connect(plain(url), autocommit=True, prepare_threshold=None) as connection:
         connection.execute("TRUNCATE outboxkit_outbox")
+        if not analyzed:  # the statistics are those of an empty table, as after `outboxkit migrate`
+            connection.execute("VACUUM ANALYZE outboxkit_outbox")
         connection.execute(FILL, given)
-        connection.execute("ANALYZE outboxkit_outbox")
+        if analyzed:
+            connection.execute("ANALYZE outboxkit_outbox")
 
 
 def left(url: str) -> int:

@@ -36,10 +36,10 @@ class Place:
 
     def drain(
         self, raw: RawPublisher, *, count: int, size: int = 1024, keys: int = 0, relays: int = 1, blocked: bool = False,
-        **orders: Any,
+        analyzed: bool = True, **orders: Any,
     ) -> list[Report]:  # fmt: skip
         """Fill the outbox, and have relays publish it all into the raw publisher's queue."""
-        backlog.fill(self.database_url, count=count, size=size, keys=keys)
+        backlog.fill(self.database_url, count=count, size=size, keys=keys, analyzed=analyzed)
         raw.purge()
         with (
             backlog.blocking_vacuum(self.database_url, wanted=blocked),

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from statistics import mean
+from typing import Any
 
 from tests.benchmarks.place import Case, Place, slices, speed
 from tests.benchmarks.raw_publisher import RawPublisher
@@ -43,6 +45,19 @@ def quorum(place: Place) -> Iterator[Mapping[str, Measure]]:
 
 
 @contextmanager
+def keys(place: Place) -> Iterator[Mapping[str, Measure]]:
+    """A long backlog by the number of keys, and 1 000 keys by the number of relays."""
+    count, several = (20_000, 10_000) if place.quick else (300_000, 60_000)
+    shapes = {"no keys": 0, "10 keys": 10, "1000 keys": 1000, "own keys": count}
+    with place.queue("classic", **{"x-max-length": 20_000}) as raw:
+        yield {
+            **{name: partial(_long, place, raw, count, keys=number) for name, number in shapes.items()},
+            **{f"{relays} relays": partial(_several, place, raw, several, relays=relays) for relays in (1, 2, 4, 10)},
+            "first backlog": partial(_several, place, raw, several, analyzed=False),
+        }
+
+
+@contextmanager
 def bodies(place: Place) -> Iterator[Mapping[str, Measure]]:
     """Small and large bodies, on both kinds of queue."""
     counts = {100: 4_000 if place.quick else 20_000, 65_536: 500 if place.quick else 2_000}
@@ -79,8 +94,12 @@ def _pair(place: Place, name: str, raw: RawPublisher, count: int, size: int) -> 
     }
 
 
-def _long(place: Place, raw: RawPublisher, count: int, *, blocked: bool) -> Figures:
-    reports = place.drain(raw, count=count, blocked=blocked)
+def _several(place: Place, raw: RawPublisher, count: int, **how: Any) -> Figures:
+    return speed(place.drain(raw, count=count, keys=1000, **how))
+
+
+def _long(place: Place, raw: RawPublisher, count: int, **how: Any) -> Figures:
+    reports = place.drain(raw, count=count, **how)
     rates = slices(reports[0], SLICE)
     third = max(len(rates) // 3, 1)
     each = {f"slice {number:02}": rate for number, rate in enumerate(rates, start=1)}
@@ -113,6 +132,20 @@ CASES = (
         "the same on a quorum queue",
         quorum,
         (_ratio("relay", at_least=0.65), _ratio("2 relays"), _ratio("1000 keys", "relay")),
+    ),
+    Case(
+        "keys",
+        "300 000 rows by the number of keys; 60 000 of 1 000 keys by the number of relays, and never analyzed",
+        keys,
+        (
+            *(_ratio(name, "no keys", at_least=0.85) for name in ("10 keys", "1000 keys", "own keys")),
+            *(
+                Line(f"{name}: last third / first third", (name, "flat"), at_least=0.85)
+                for name in ("no keys", "10 keys", "1000 keys", "own keys")
+            ),
+            *(_ratio(f"{relays} relays", "1 relays", at_least=0.9) for relays in (2, 4, 10)),
+            _ratio("first backlog", "1 relays", at_least=0.9),
+        ),
     ),
     Case(
         "bodies",

@@ -36,3 +36,22 @@ async def test_a_claim_after_statistics_of_an_empty_outbox(pg_engine: Engine, po
     await engine.dispose()
     assert "using outboxkit_outbox_ready" in lines, lines
     assert "Sort" not in lines, lines
+
+
+async def test_the_question_for_predecessors_without_statistics(pg_engine: Engine, postgresql_url: str):
+    """Own positions are searched by hash, and nothing is compiled."""
+    with pg_engine.begin() as connection:
+        connection.execute(
+            text(FILL.replace("'m' || n,", "'m' || n, 'k' || n,", 1).replace("message_id,", "message_id, key,"))
+        )
+    engine = process.relay_engine(postgresql_url, publish_timeout=timedelta(seconds=10))
+    numbers = list(range(1, 4001))
+    keys, own = [f"k{number}" for number in numbers], numbers
+    parameters = {"destination": "default", "floor": 0, "keys": keys, "last_positions": numbers, "own_positions": own}
+    async with engine.connect() as connection:
+        query = statements.claim.predecessors("postgresql").compile(dialect=connection.dialect)
+        plan = await connection.exec_driver_sql(f"EXPLAIN (ANALYZE, TIMING OFF) {query}", parameters)
+        lines = "\n".join(plan.scalars())
+    await engine.dispose()
+    assert "NOT (hashed SubPlan" in lines, lines
+    assert "JIT" not in lines, lines

@@ -144,8 +144,8 @@ PLANS: dict[str, tuple[Any, dict[str, Any], set[str]]] = {
     "dead.count_newest": (statements.dead.count_newest(Selection()), {"limit": 50}, {"outboxkit_dead_letter_open"}),
     "inbox.forget_attempt": (statements.inbox.forget_attempt(), COUNTED, {ATTEMPT}),
 }
-SORTS = {"settle.park": {"Sort"}}
-"""Of the keys of one batch."""
+SORTS = {"settle.park": {"Sort"}, "claim.predecessors": {"Sort"}}
+"""Of the keys of one batch; and of one key's rows behind a bitmap scan, which a relay's own session does not plan."""
 
 
 @pytest.fixture(scope="module")
