@@ -27,8 +27,8 @@ LONG_SECONDS = 60.0
 EVERY_SECONDS = 10.0
 NAME = 300
 CURE = (
-    "if it hangs, restart this consumer: the message comes again. Give the handler a timeout, such as "
-    "@inbox_handler(..., timeout=60)"
+    "if it waits for a lock, `outboxkit status` names the session that holds it. If it hangs otherwise, restart this "
+    "consumer: the message comes again. Give the handler a timeout, such as @inbox_handler(..., timeout=60)"
 )
 
 

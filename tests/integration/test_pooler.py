@@ -20,6 +20,8 @@ from outboxkit.doctor import sessions
 from outboxkit.engines import beside
 from outboxkit.inbox import Handler, handler_of
 from outboxkit.outage import Outage
+from outboxkit.pauses import RELAY, pause_process, read_pauses
+from outboxkit.pauses.holding import Acknowledgement, read_holding
 from outboxkit.relay import Relay
 from outboxkit.retention import Periods, Retention
 from tests.integration.doctoring import codes, look
@@ -114,6 +116,28 @@ async def test_a_pooler_in_session_mode_keeps_sessions(pgbouncer: Pgbouncer, pg_
     async with engine_on(pgbouncer.url) as engine:
         await pooler.check_sessions(engine)
     assert await asyncio.to_thread(codes, pgbouncer.url, sessions.check_pooler) == []
+
+
+@in_mode(argvalues=["session"])
+async def test_a_pause_is_acknowledged_through_a_pooler_in_session_mode(pgbouncer: Pgbouncer, pg_engine: Engine):
+    """The process ids are the server's: a pooler tells its clients others."""
+    engine = process.relay_engine(pgbouncer.url, publish_timeout=PUBLISH_TIMEOUT)
+    acknowledgement = Acknowledgement(RELAY, "default", engine.sync_engine)
+    with pg_engine.begin() as connection:
+        pause_process(connection, RELAY, "default", why="moved", by="ada")
+
+    def holding() -> tuple[int, int]:
+        with pg_engine.connect() as connection:
+            (each,) = read_holding(connection, read_pauses(connection))
+            return each.holders, len(each.others)
+
+    async with engine.connect() as keeper, engine.connect():
+        assert holding() == (0, 2)
+        await acknowledgement.lock(keeper)
+        assert holding() == (1, 0)
+        await keeper.invalidate()
+    await engine.dispose()
+    await eventually_async(partial(asyncio.to_thread, holding), lambda found: found[0] == 0)
 
 
 @in_mode(argvalues=["transaction"])

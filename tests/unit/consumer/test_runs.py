@@ -74,7 +74,7 @@ async def test_a_long_run_is_reported_at_growing_intervals(runs: HandlerRuns, cl
         (first,) = await reports_at(LONG_SECONDS)
         assert first["event"] == "handler has not ended for 60 s"
         assert (first["handler"], first["message_id"], first["messages"]) == ("Bills, Mails", "m\\n", 3)
-        assert "restart this consumer" in first["cure"]
+        assert "`outboxkit status` names the session that holds it" in first["cure"]
         assert await reports_at(2 * LONG_SECONDS - 1) == []
         assert len(await reports_at(2 * LONG_SECONDS)) == 1
     finally:
