@@ -1,8 +1,10 @@
 """Dead letters as people read them: a list, and one in full. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Row
 
+import outboxkit
 from outboxkit.cli.wording import in_utc, many, number, printable_name, span
 from outboxkit.codec import plain_payload
 from outboxkit.deadletters import Refusal, Survey
@@ -21,6 +24,9 @@ HEX_BYTES = 64
 LABEL = 16
 SIGNS = 60
 HIDDEN = ("payload", "headers")
+UNDECODABLE = "undecodable"
+_FRAME = re.compile(r'\s*File "(?P<path>[^"]+)"')
+_OURS = str(Path(outboxkit.__file__).parent)
 CONTENT = ("content_type", "content_encoding", "created_at", "topic", "correlation_id", "causation_id")
 
 
@@ -95,13 +101,30 @@ def _content(row: Row[Any]) -> Iterator[str]:
             yield _line(name.replace("_", " "), in_utc(value) if isinstance(value, datetime) else printable_name(value))
     for name, value in headers(row.headers).items():
         yield _line("header", f"{printable_name(name)}: {printable_name(str(value))}")
-    if row.traceback is not None:
+    parts = [_traceback(row), _payload_of(row)]
+    for part in parts[::-1] if row.reason == UNDECODABLE else parts:
+        yield from part
+
+
+def _traceback(row: Row[Any]) -> Iterator[str]:
+    """The traceback, unless all of its frames are the decoder's, with no news in them."""
+    lines = row.traceback.splitlines() if row.traceback is not None else []
+    if lines and (row.reason != UNDECODABLE or any(map(_is_users, lines))):
         yield "traceback"
-        yield from (f"  {printable_name(line)}" for line in row.traceback.splitlines())
+        yield from (f"  {printable_name(line)}" for line in lines)
+
+
+def _payload_of(row: Row[Any]) -> Iterator[str]:
     plain = _plain(row)
     inflated = "" if plain is row.payload else f", {number(len(plain))} inflated"
     yield _line("payload", f"{number(len(row.payload))} bytes{inflated}")
     yield from (f"  {line}" for line in _payload(plain))
+
+
+def _is_users(line: str) -> bool:
+    """Whether a line of a traceback begins a frame of the application, and not one of outboxkit or of a library."""
+    frame = _FRAME.match(line)
+    return frame is not None and not (frame["path"].startswith(_OURS) or "-packages/" in frame["path"])
 
 
 def audit(row: Row[Any]) -> str | None:

@@ -152,6 +152,14 @@ def test_a_destination_is_named_where_it_is_another_than_the_default():
     assert show.listed(letter(destination="payments"), None)["destination"] == "payments"
 
 
+def test_the_decoders_own_frames_are_left_out():
+    ours = 'Traceback (most recent call last):\n  File "/v/site-packages/outboxkit/codec.py", line 1, in decode\n'
+    users = ours + '  File "/srv/shop/events.py", line 7, in __post_init__\n'
+    assert "traceback\n" not in text(reason="undecodable", traceback=ours + "DecodeError: no\n")
+    assert "shop/events.py" in text(reason="undecodable", traceback=users + "DecodeError: no\n")
+    assert "codec.py" in text(reason="failed", traceback=ours + "KeyError: no\n")
+
+
 def test_a_traceback_is_shown_with_its_lines():
     said = text(traceback='Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: \x1b[2J\n')
     assert 'traceback\n  Traceback (most recent call last):\n    File "a.py", line 1\n  KeyError: \\x1b[2J\n' in said
