@@ -7,15 +7,14 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from sqlalchemy import Engine, ExceptionContext, NullPool, QueuePool, create_engine, event
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from outboxkit import urls
 from outboxkit.errors import ConfigurationError
 from outboxkit.schema import ROLE
+from outboxkit.session_settings import set_in_sessions
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.sqlstates import NO_RIGHT
 from outboxkit.statements.dialects import SNAPSHOT, has_one_writer, is_server
-from outboxkit.transaction import ALTERED
 
 SQLITE_BUSY_SECONDS = 30
 """The time for which a transaction on SQLite waits for the one writer before it."""
@@ -50,15 +49,6 @@ def name_roles(engine: Engine) -> None:
         user = option[1] if option else getattr(getattr(driver, "info", None), "user", None)
         if user:
             error.add_note(f"{ROLE}{user}")
-
-
-def part_with_altered(engine: Engine) -> None:
-    """Have a connection in which a handler has used `SET` replaced: the next handler would have the same."""
-
-    @event.listens_for(engine, "checkin")
-    def _part(_: Any, record: ConnectionPoolEntry) -> None:
-        if record.info.pop(ALTERED, False):
-            record.invalidate(soft=True)
 
 
 READER = {"application_name": "outboxkit metrics", "connect_timeout": 3, "tcp_user_timeout": 3000}
@@ -105,7 +95,6 @@ async def beside(engine: AsyncEngine, *, pool_size: int) -> Engine:
         twin = _on_sqlite(engine, options)
     else:
         twin = await _on_server(engine, options)
-    part_with_altered(twin)
     return twin
 
 
@@ -137,7 +126,7 @@ async def _on_server(
         parameters: dict[str, Any] = driver.info.get_parameters()
         if driver.info.password:
             parameters["password"] = driver.info.password
-        settings = {name: driver.info.parameter_status(name) for name in ("TimeZone", "DateStyle")}
+        settings = {name: f"'{driver.info.parameter_status(name)}'" for name in ("TimeZone", "DateStyle")}
         adapters = SimpleNamespace(adapters=AdaptersMap(driver.adapters), connection=None)
         connect = partial(ThreadConnection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)
     parameters.pop("hostaddr", None)  # one address of the host, or of one host of several: looked up at each connect
@@ -150,11 +139,9 @@ async def _on_server(
     twin = create_engine(engine.url, creator=partial(connect, **parameters), **options)
 
     @event.listens_for(twin, "connect")
-    def _set_all(connection: Any, _: Any) -> None:
+    def _name(connection: Any, _: Any) -> None:
         name_apart(connection)
-        for setting in settings.items():
-            connection.execute("SELECT set_config(%s, %s, false)", setting)
-        connection.commit()
 
+    set_in_sessions(twin, **settings)
     part_with_silent(twin)
     return twin

@@ -16,6 +16,7 @@ from outboxkit.extras import needs_extra
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses.holding import relay_name
 from outboxkit.retry import DEFAULT_DELAYS
+from outboxkit.session_settings import set_in_sessions
 from outboxkit.sqlalchemy_asyncio import AsyncEngine, create_async_engine
 from outboxkit.statements.dialects import DRIVERS
 
@@ -85,12 +86,12 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
         name_apart(connection.driver_connection)
         read_bounded(connection.driver_connection)
 
-    engines.part_with_altered(engine.sync_engine)
     engines.name_roles(engine.sync_engine)
     part_with_silent(engine.sync_engine)
-    _set(engine, timezone="'UTC'", datestyle="'ISO'")
+    set_in_sessions(engine.sync_engine, timezone="'UTC'", datestyle="'ISO'")
     if idle_in_transaction is not None:
-        _set(engine, idle_in_transaction_session_timeout=str(round(idle_in_transaction.total_seconds() * 1000)))
+        milliseconds = str(round(idle_in_transaction.total_seconds() * 1000))
+        set_in_sessions(engine.sync_engine, idle_in_transaction_session_timeout=milliseconds)
     return engine
 
 
@@ -113,18 +114,14 @@ def relay_engine(url: str, *, publish_timeout: timedelta, destination: str = DEF
         def _prepare_nothing(connection: Any, _: Any) -> None:
             connection.driver_connection.prepare_threshold = None
 
-        _set(connections, enable_seqscan="off", enable_bitmapscan="off", jit="off", lock_timeout=LOCK_TIMEOUT)
+        set_in_sessions(
+            connections.sync_engine,
+            enable_seqscan="off",
+            enable_bitmapscan="off",
+            jit="off",
+            lock_timeout=LOCK_TIMEOUT,
+        )
     return connections
-
-
-def _set(engine: AsyncEngine, **parameters: str) -> None:
-    """Set these parameters of PostgreSQL in every session of the engine."""
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def _set_all(connection: Any, _: Any) -> None:
-        for name, value in parameters.items():
-            connection.cursor().execute(f"SET {name} = {value}")
-        connection.commit()
 
 
 def _sqlite(target: URL) -> AsyncEngine:

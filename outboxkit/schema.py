@@ -18,7 +18,15 @@ from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.sqlstates import NO_RIGHT, is_missing_column, is_missing_table, is_refused_row, sqlstate_of
 from outboxkit.statements.dialects import NEWEST, OLDEST, is_server
 from outboxkit.tables import attempt, inbox, metadata, outbox, published
-from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, PROCESSED, TRIGGER, default_partition_again
+from outboxkit.tables.postgresql import (
+    GUARD,
+    GUARD_INBOX,
+    INDEX_PROCESSED,
+    NOTIFY,
+    PROCESSED,
+    TRIGGER,
+    default_partition_again,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ def _make(connection: Connection, part: Part) -> None:
         ("partition", "default"): default_partition_again(part.table),
         ("index", PROCESSED): INDEX_PROCESSED,
         ("trigger", TRIGGER): NOTIFY,
+        ("trigger", GUARD): GUARD_INBOX,
     }.get((part.kind, part.name))
     if ddl is not None:
         connection.execute(DDL(ddl))  # type: ignore[no-untyped-call]
@@ -121,6 +130,7 @@ def _expected(*, divided: bool) -> Iterator[Part]:
         yield from (Part("partition", table.name, "default") for table in (inbox, published))
         yield Part("index", f"{inbox.name}_default", PROCESSED)
         yield Part("trigger", outbox.name, TRIGGER)
+        yield Part("trigger", inbox.name, GUARD)
 
 
 _CURE = "run `outboxkit migrate`, or add migrations.upgrade(op, {since}to={to}) to your Alembic history"

@@ -39,13 +39,15 @@ DATA_EXCEPTION = "22"
 
 ABORTED = "25P02"
 """The transaction takes no more statements: an earlier one failed."""
+NO_END = "2D000"
+"""A COMMIT or a ROLLBACK at a place that allows none."""
 ATTRIBUTES = ("sqlstate", "pgcode")
 """The names under which errors of drivers have their state; the second is psycopg2's."""
 
 
 def sqlstate_of(error: BaseException) -> str | None:
-    """The SQLSTATE of an error of SQLAlchemy, from its driver; None if it has none."""
-    original = getattr(error, "orig", None)
+    """The SQLSTATE of an error of SQLAlchemy or of a driver; None if it has none."""
+    original = getattr(error, "orig", error)
     states = (getattr(original, name, None) for name in ATTRIBUTES)
     return next((str(state) for state in states if state is not None), None)
 

@@ -13,10 +13,7 @@ AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session
 """The kinds of sessions that SQLAlchemy has."""
 
 _KEY = "outboxkit.guard"
-ALTERED = "outboxkit.altered"
-"""A key in the `info` of a connection whose session a handler has changed with SET: it is not used again."""
 _ENDS = ("COMMIT", "ROLLBACK", "END", "ABORT")
-_OF_TRANSACTION = ("TRANSACTION", "CONSTRAINTS")
 _AUTOCOMMIT = "the connection has isolation level AUTOCOMMIT: {}. Use an engine without it"
 
 
@@ -144,15 +141,13 @@ def allow_commit(session: Session, *, but: Guard | None = None) -> None:
 
 @event.listens_for(Session, "do_orm_execute")
 def _refuse_end_by_sql(execution: ORMExecuteState) -> None:
-    """SQL as text can end the transaction, too. And a SET for the session outlives the transaction."""
+    """Refuse the plain SQL by which a session ends its transaction, at the line that executes it."""
     statement, guard = execution.statement, execution.session.info.get(_KEY)
     if guard is None or not isinstance(statement, TextClause):
         return
     words = statement.text[:200].upper().replace(";", " ").split()[:2]
     if words[:1] and words[0] in _ENDS and words[1:] != ["TO"]:
         raise TransactionRequired(guard.text)
-    if words[:1] and words[0] in ("SET", "RESET") and words[1:] != ["LOCAL"] and words[-1] not in _OF_TRANSACTION:
-        execution.session.connection(bind_arguments=execution.bind_arguments).info[ALTERED] = True
 
 
 @event.listens_for(Session, "before_commit")

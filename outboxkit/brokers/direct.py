@@ -19,7 +19,7 @@ from outboxkit import inbox
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict, reserved
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.failures import first_line, printable
-from outboxkit.inbox import Handler, Outcome, Wiring
+from outboxkit.inbox import Handler, Outcome, Wiring, guard
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
@@ -85,7 +85,9 @@ class DirectPublisher:
         if timeout <= timedelta(0):
             raise ConfigurationError(f"a direct publisher needs a timeout of more than 0, found {timeout}")
         # A task that outlives its handler cannot use the session any more: it would keep a connection forever.
-        self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
+        guard.lift_at_commit(engine.sync_engine)
+        info = {guard.AT_COMMIT: True}
+        self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
         self._threads = Threads(engine, size=1, process="relay", own=thread_engine)
         self._by_type: dict[str, list[Handler]] = {}
         for handler in Wiring().prepare(handlers):

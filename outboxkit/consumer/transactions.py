@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from outboxkit import schema, statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
 from outboxkit.failures import first_line
-from outboxkit.inbox import BatchEntryFailed
+from outboxkit.inbox import BatchEntryFailed, guard
 from outboxkit.outage import Outage, jittered, pause, what_is_away
 from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
 from outboxkit.threads import Threads
@@ -92,7 +92,9 @@ class Transactions:
     ) -> None:
         # A task that a handler left behind must not use its session any more: it would keep a connection for ever.
         self._engine = engine
-        self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
+        guard.lift_at_commit(engine.sync_engine)
+        info = {guard.AT_COMMIT: True}
+        self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
         self._outage = outage
         self._cancellations = cancellations or Cancellations()
         self._threads = threads or Threads(engine, size=1, process="consumer")

@@ -17,7 +17,7 @@ from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.invoke import invoke
 from outboxkit.message import Message, Origin, handling
 from outboxkit.sqlalchemy_asyncio import await_
-from outboxkit.sqlstates import ABORTED, sqlstate_of
+from outboxkit.sqlstates import ABORTED, NO_END, sqlstate_of
 from outboxkit.statements.dialects import has_one_writer, is_server
 
 _ENDED, _ABORTED = 0, 3
@@ -46,20 +46,24 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
     """Keep the block, a handler's work, from ending the transaction. Errors that the block raises pass unchanged.
 
     Raises:
-        TransactionRequired: it committed, which is prevented, or rolled back; or the database aborted the transaction
+        TransactionRequired: it committed, which is prevented, or rolled back. Or the database aborted the transaction
             after an error that the handler caught.
     """
     begun, root = session.get_transaction(), connection.get_transaction()
-    outer = transaction.forbid_commit(session, _ended(handler), for_good=True)
+    outer = transaction.forbid_commit(session, ended(handler), for_good=True)
     try:
         yield
+    except Exception as error:
+        if sqlstate_of(error) == NO_END:  # the guard's
+            raise TransactionRequired(ended(handler)) from error
+        raise
     finally:
         transaction.allow_commit(session, but=outer)
     if session.get_transaction() is not begun or connection.get_transaction() is not root:
-        raise TransactionRequired(_ended(handler))
+        raise TransactionRequired(ended(handler))
     status = _status(connection) if is_server(connection.dialect.name) else None
     if status == _ENDED:
-        raise TransactionRequired(_ended(handler))
+        raise TransactionRequired(ended(handler))
     if status == _ABORTED:
         raise TransactionRequired(
             f"handler {handler!r} caught a database error and went on, but the database has aborted the "
@@ -67,7 +71,8 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
         )
 
 
-def _ended(handler: str) -> str:
+def ended(handler: str) -> str:
+    """The text of the error for a handler that ended the transaction."""
     return (
         f"handler {handler!r} ended the transaction that holds its inbox row, by a commit, a rollback, or a flush that "
         "failed. Leave commit and rollback to the caller; session.begin_nested() is there for work that may fail alone"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,8 +12,9 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements, upcasts, window
 from outboxkit.errors import ConfigurationError
-from outboxkit.inbox.call import call, opened
+from outboxkit.inbox.call import call, ended, opened
 from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
+from outboxkit.inbox.guard import held
 from outboxkit.inbox.handlers import Handler
 from outboxkit.inbox.run_once import Outcome
 from outboxkit.message import Message
@@ -113,36 +115,38 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     new = _record(connection, entries)
     outcomes: list[Outcome] = []
     durations: list[dict[str, object]] = []
-    for index, entry in enumerate(entries):
-        if entry.key not in new:
-            outcomes.append(Outcome.DUPLICATE)
-            continue
-        installation = new.pop(entry.key)
-        try:
-            milliseconds = call(
-                entry.handler,
-                session,
-                connection,
-                entry.event,
-                entry.message,
-                attempt=entry.attempt,
-                installation=installation,
-                flush=False,
-            )
-        except asyncio.CancelledError:  # the caller knows whether it is its own
-            raise
-        except BaseException as error:
-            raise BatchEntryFailed(index) from error
-        if milliseconds is not None:
-            durations.append(
-                {"at_handler": entry.handler.name, "at_message_id": entry.message.id, "milliseconds": milliseconds}
-            )
-        outcomes.append(Outcome.PROCESSED)
-    session.flush()
-    again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
-    warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])
-    if durations:
-        connection.execute(statements.inbox.record_duration(), durations)
+    names = " or ".join(sorted({handler for handler, _ in new}))
+    with held(session, connection, ended(names)) if new else nullcontext():
+        for index, entry in enumerate(entries):
+            if entry.key not in new:
+                outcomes.append(Outcome.DUPLICATE)
+                continue
+            installation = new.pop(entry.key)
+            try:
+                milliseconds = call(
+                    entry.handler,
+                    session,
+                    connection,
+                    entry.event,
+                    entry.message,
+                    attempt=entry.attempt,
+                    installation=installation,
+                    flush=False,
+                )
+            except asyncio.CancelledError:  # the caller knows whether it is its own
+                raise
+            except BaseException as error:
+                raise BatchEntryFailed(index) from error
+            if milliseconds is not None:
+                durations.append(
+                    {"at_handler": entry.handler.name, "at_message_id": entry.message.id, "milliseconds": milliseconds}
+                )
+            outcomes.append(Outcome.PROCESSED)
+        session.flush()
+        again = [entry for entry, outcome in zip(entries, outcomes, strict=True) if outcome is Outcome.DUPLICATE]
+        warn_of_other_payloads(connection, [(entry.handler.name, entry.message) for entry in again])
+        if durations:
+            connection.execute(statements.inbox.record_duration(), durations)
     return outcomes
 
 
@@ -165,5 +169,5 @@ def _record(connection: Connection, entries: Sequence[Entry]) -> dict[Key, str]:
             window.message_time(entry.message.id, entry.message.created_at, entry.accepted_at) for entry in unique
         ],
     }
-    rows = connection.execute(statements.inbox.record_all(connection.dialect.name), lists)
-    return {(handler, message_id): installation for handler, message_id, installation in rows}
+    rows = connection.execute(statements.inbox.record_all(connection.dialect.name, guarded=True), lists)
+    return {(handler, message_id): installation for handler, message_id, installation, *_ in rows}

@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit import statements, window
-from outboxkit.inbox.call import call, opened
+from outboxkit.inbox.call import call, ended, opened
 from outboxkit.inbox.decoding import event_within
 from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
+from outboxkit.inbox.guard import held
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.message import Message
 from outboxkit.telemetry import tracing
@@ -88,15 +89,15 @@ def _run(
         "payload_crc": payload_crc(message.payload),
         "made": window.message_time(message.id, message.created_at, accepted_at),
     }
-    record = connection.execute(statements.inbox.record_processed(connection.dialect.name), row).first()
+    record = connection.execute(statements.inbox.record_processed(connection.dialect.name, guarded=True), row).first()
     if record is None:
         warn_of_other_payloads(connection, [(handler.name, message)])
         return Outcome.DUPLICATE
-    _, installation = record
-    milliseconds = call(
-        handler, session, connection, event, message, attempt=attempt, installation=installation, flush=True
-    )
-    if milliseconds is not None:
-        duration = {"at_handler": handler.name, "at_message_id": message.id, "milliseconds": milliseconds}
-        connection.execute(statements.inbox.record_duration(), duration)
+    with held(session, connection, ended(handler.name)):
+        milliseconds = call(
+            handler, session, connection, event, message, attempt=attempt, installation=record[1], flush=True
+        )
+        if milliseconds is not None:
+            duration = {"at_handler": handler.name, "at_message_id": message.id, "milliseconds": milliseconds}
+            connection.execute(statements.inbox.record_duration(), duration)
     return Outcome.PROCESSED

@@ -16,10 +16,12 @@ _UNTIL = "the relay listens until then, unless it says so again"
 
 NOTIFY = (files("outboxkit") / "migrations" / "notify_v1.sql").read_text()
 """The function and the trigger by which an insert notifies the relays that listen."""
+GUARD = (files("outboxkit") / "migrations" / "guard_v1.sql").read_text()
+"""The function and the trigger by which a handler's COMMIT fails."""
 
 
 def upgrade(op: Any) -> None:
-    """Create all tables with their indexes; on PostgreSQL also the default partitions and the trigger."""
+    """Create all tables with their indexes; on PostgreSQL also the default partitions and the triggers."""
     _create_outbox(op)
     _create_inbox(op)
     _create_dead_letter(op)
@@ -42,10 +44,11 @@ def upgrade(op: Any) -> None:
         op.execute("CREATE TABLE outboxkit_published_default PARTITION OF outboxkit_published DEFAULT")
         op.execute("ALTER TABLE outboxkit_listener SET UNLOGGED")
         op.execute(NOTIFY)
+        op.execute(GUARD)
 
 
 def downgrade(op: Any) -> None:
-    """Drop all tables with everything in them, and the trigger."""
+    """Drop all tables with everything in them, and the triggers."""
     for name in (
         *(
             "schema_version",
@@ -63,6 +66,7 @@ def downgrade(op: Any) -> None:
         op.drop_table(f"outboxkit_{name}")
     if op.get_context().dialect.name == "postgresql":
         op.execute("DROP FUNCTION outboxkit_notify()")
+        op.execute("DROP FUNCTION outboxkit_guard()")
 
 
 def _create_outbox(op: Any) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     String,
     Update,
     bindparam,
+    case,
     column,
     delete,
     false,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     literal_column,
     select,
     table,
+    true,
     tuple_,
     update,
 )
@@ -63,8 +65,29 @@ def _installation(dialect: str) -> ColumnElement[str]:
     return func.coalesce(rows, literal_column("''"))  # whatever became of the one row, each handler runs
 
 
+_SETTING = literal_column("'outboxkit.guard'", String)
+ENDED = "outboxkit.transaction_of_the_inbox_row_has_ended"
+"""A setting that does not exist: to ask for it is an error whose text has this name."""
+
+
+def _guard(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
+    """A column that makes a COMMIT of this transaction fail from now on: the trigger `outboxkit_guard` does it."""
+    return [func.set_config(_SETTING, literal_column("'on'"), true())] if guarded and is_server(dialect) else []
+
+
 @cache
-def record_processed(dialect: str) -> ReturningInsert[str, str]:
+def lift_guard() -> Select[Any]:
+    """Allow the COMMIT again. If the transaction is not the guarded one any more, it fails with `ENDED`.
+
+    PostgreSQL only. Locks: none.
+    """
+    is_guarded = func.current_setting(_SETTING, true()) == literal_column("'on'")
+    lifted = case((is_guarded, literal_column("''")), else_=func.current_setting(literal_column(f"'{ENDED}'")))
+    return select(func.set_config(_SETTING, lifted, true()))
+
+
+@cache
+def record_processed(dialect: str, *, guarded: bool = False) -> ReturningInsert[Any]:
     """Claim the right to run a handler for a message: returns id and installation, and no row for a duplicate.
 
     The returned row tells, since SQLAlchemy keeps no row count of an INSERT. `processed_at` is the message's own time
@@ -72,21 +95,22 @@ def record_processed(dialect: str) -> ReturningInsert[str, str]:
 
     Parameters: handler, message_id, type, attempts, payload_crc, made (the message's own time, or None). Index: the
     primary key. Locks: if an open transaction has inserted the same pair, this one waits for it. After its commit
-    nothing is inserted, after its rollback this insert goes on.
+    nothing is inserted, after its rollback this insert goes on. If it is `guarded`, on a server, no COMMIT succeeds
+    until `lift_guard`.
     """
     row: dict[str, Any] = {name: bindparam(name) for name in _RECORDED[:-1]}
     row["processed_at"] = latest_time(dialect, bindparam("made", type_=UtcDateTime))
-    statement: ReturningInsert[str, str] = (
+    statement: ReturningInsert[Any] = (
         insert_into(dialect, inbox)
         .values(row)
         .on_conflict_do_nothing(index_elements=_KEY)
-        .returning(inbox.c.message_id, _installation(dialect))
+        .returning(inbox.c.message_id, _installation(dialect), *_guard(dialect, guarded=guarded))
     )
     return statement
 
 
 @cache
-def record_all(dialect: str) -> ReturningInsert[str, str, str]:
+def record_all(dialect: str, *, guarded: bool = False) -> ReturningInsert[Any]:
     """`record_processed` for any number of rows in one statement; returns the handler, id and installation of new rows.
 
     A pair that occurs twice is inserted and returned once.
@@ -98,8 +122,8 @@ def record_all(dialect: str) -> ReturningInsert[str, str, str]:
     source = lists(dialect, _LISTS)
     rows = source.select(*(source.c[name] for name in list(_LISTS)[:-1]), latest_time(dialect, source.c["mades"]))
     into = insert_into(dialect, inbox).from_select(_RECORDED, rows, include_defaults=False)
-    statement: ReturningInsert[str, str, str] = into.on_conflict_do_nothing(index_elements=_KEY).returning(
-        *_KEY, _installation(dialect)
+    statement: ReturningInsert[Any] = into.on_conflict_do_nothing(index_elements=_KEY).returning(
+        *_KEY, _installation(dialect), *_guard(dialect, guarded=guarded)
     )
     return statement
 

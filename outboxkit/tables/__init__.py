@@ -37,7 +37,7 @@ from outboxkit.tables.columns import (
     readable,
 )
 from outboxkit.tables.operations import audit, pause
-from outboxkit.tables.postgresql import INDEX_PROCESSED, NOTIFY, TRIGGER, default_partition
+from outboxkit.tables.postgresql import GUARD, GUARD_INBOX, INDEX_PROCESSED, NOTIFY, TRIGGER, default_partition
 
 __all__ = [
     "FIRST_MOMENT",
@@ -298,6 +298,8 @@ for _table, _when, _statement in (
     (listener, "after_create", "ALTER TABLE outboxkit_listener SET UNLOGGED"),
     (inbox, "after_create", default_partition(inbox.name)),
     (inbox, "after_create", INDEX_PROCESSED),
+    (inbox, "after_create", GUARD_INBOX),
+    (inbox, "after_drop", f"DROP FUNCTION IF EXISTS {GUARD}()"),
 ):
     _ddl: Any = DDL(_statement)  # type: ignore[no-untyped-call]
     event.listen(_table, _when, _ddl.execute_if(dialect="postgresql"))

@@ -1,9 +1,11 @@
-"""DDL for PostgreSQL alone: default partitions, and the trigger by which an insert notifies relays that listen."""
+"""DDL for PostgreSQL alone: default partitions, and two triggers."""
 
 from importlib.resources import files
 
 TRIGGER = "outboxkit_notify"
 """The trigger's name, and its function's."""
+GUARD = "outboxkit_guard"
+"""The name of the trigger that keeps handlers from committing, and its function's."""
 PROCESSED = "outboxkit_inbox_processed"
 """The index of the inbox's default partition."""
 INDEX_PROCESSED = f"CREATE INDEX {PROCESSED} ON outboxkit_inbox_default (processed_at)"
@@ -44,4 +46,10 @@ It must cost the writer nothing, least of all the transaction. The writer's righ
 error leaves the function. It is silent if a NOTIFY could make the COMMIT or a PREPARE TRANSACTION fail. Every name and
 operator is qualified, which is as safe as a search path of its own and costs nothing at each call. The index on `until`
 leads past dead versions of listeners, however long vacuum has been held back.
+"""
+
+GUARD_INBOX = (files("outboxkit") / "migrations" / "guard_v1.sql").read_text()
+"""The trigger: a COMMIT fails while the setting `outboxkit.guard` is on, in whatever words it is written.
+
+The statement that inserts inbox rows sets it, for its transaction. It fires at the COMMIT, since it is deferred.
 """

@@ -22,6 +22,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import engines
+from outboxkit.inbox import guard
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.threads.fence import Ending, FencedRun
 
@@ -94,7 +95,9 @@ class Threads:
                 if engine is None:
                     engine = self._made = await engines.beside(self._engine, pool_size=self._size)
                 # A task that a handler left behind must not use its session: it would keep a connection for ever.
-                self._sessions = sessionmaker(engine, expire_on_commit=False, close_resets_only=False)
+                guard.lift_at_commit(engine)
+                info = {guard.AT_COMMIT: True}
+                self._sessions = sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
             return self._sessions
 
     def close(self) -> None:

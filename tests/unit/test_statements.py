@@ -68,6 +68,7 @@ EXAMPLES: dict[str, Any] = {
     "before": MOMENT,
     "day": MOMENT.date(),
     "channel": "outboxkit_1",
+    "guarded": True,
     "handler": "SendReceipt",
     "names": ["SendReceipt"],
     "seen_since": MOMENT,

@@ -369,6 +369,24 @@ BEGIN
     $ddl$, '<place>', place);
 END $make$;
 
+DO $make$
+DECLARE place text := (SELECT relnamespace::regnamespace FROM pg_class WHERE oid = 'outboxkit_inbox'::regclass);
+BEGIN
+    EXECUTE replace($ddl$
+        CREATE OR REPLACE FUNCTION <place>.outboxkit_guard() RETURNS trigger LANGUAGE plpgsql AS $body$
+        BEGIN
+            IF pg_catalog.current_setting('outboxkit.guard', true) OPERATOR(pg_catalog.=) 'on' THEN
+                RAISE EXCEPTION 'outboxkit: a handler must not end the transaction that holds its inbox row'
+                USING ERRCODE = 'invalid_transaction_termination', HINT = 'Leave COMMIT to the caller. '
+                    'SET CONSTRAINTS ALL IMMEDIATE is refused as well: name the constraints.';
+            END IF;
+            RETURN NULL;
+        END $body$;
+        CREATE CONSTRAINT TRIGGER outboxkit_guard AFTER INSERT ON <place>.outboxkit_inbox
+        DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION <place>.outboxkit_guard();
+    $ddl$, '<place>', place);
+END $make$;
+
 DROP TABLE outboxkit_schema_version;
 
 DROP TABLE outboxkit_shard_member;
@@ -398,4 +416,6 @@ DROP TABLE outboxkit_inbox;
 DROP TABLE outboxkit_outbox;
 
 DROP FUNCTION outboxkit_notify();
+
+DROP FUNCTION outboxkit_guard();
 

@@ -5,4 +5,5 @@ RETURNING outboxkit_inbox.message_id, coalesce((SELECT max(outboxkit_schema_vers
     ':' || outboxkit_schema_version.tableoid || ':' || (SELECT oid
                 FROM pg_database
                 WHERE datname = current_database())) AS max_1
-        FROM outboxkit_schema_version), '') AS coalesce_1;
+        FROM outboxkit_schema_version), '') AS coalesce_1, set_config('outboxkit.guard', 'on', true)
+            AS set_config_1;
