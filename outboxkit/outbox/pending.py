@@ -38,6 +38,8 @@ class Pending:
         self.strict_keys: set[str] = set()
         self.connection: Connection | None = None
         """The connection of the current flush, set and checked before it writes."""
+        self.transaction: Callable[[], SessionTransaction | None] = lambda: None
+        """A weak reference to the transaction or savepoint in which it was added."""
 
 
 # Selected from the outbox, so that `Session(binds={...})` finds its engine; without its columns, so that the flush has
@@ -58,8 +60,10 @@ def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
     _refuse_known_autocommit(session)
     pending: Pending | None = session.info.get(_KEY)
     if pending is None or pending not in session:
+        _warn_of_expunged(session)
         pending = session.info[_KEY] = Pending()
         session.add(pending)
+        pending.transaction = weakref.ref(session.get_nested_transaction() or session.get_transaction())
         if drafts:
             note_line(session, drafts[0].message.type)
     pending.drafts += drafts
@@ -112,6 +116,7 @@ def _write(session: Session, _: object) -> None:
     connection = pending.connection or writing_connection(session)
     if pending.strict_keys and not has_one_writer(connection.dialect.name):
         connection.execute(_LOCK_KEYS, {"keys": sorted(pending.strict_keys)})
+    _warn_of_two_databases(session)
     try:
         for drafts in _portions(pending.drafts):
             _insert(connection, drafts)
@@ -119,6 +124,48 @@ def _write(session: Session, _: object) -> None:
         if (cure := schema.cure_of(error)) is not None:
             error.add_note(f"outboxkit: the database {cure}")
         raise
+
+
+@event.listens_for(Session, "before_commit")
+def _look_back(session: Session) -> None:
+    """Warn of messages that were expunged, and of a second database since the flush."""
+    _warn_of_expunged(session)
+    if _noted(session) is not None:
+        _warn_of_two_databases(session)
+
+
+def _warn_of_expunged(session: Session) -> None:
+    """Warn of messages that have left the session, though their transaction has not been rolled back."""
+    pending: Pending | None = session.info.get(_KEY)
+    if pending is None or pending in session or (lost_in := pending.transaction()) is None:
+        return
+    if lost_in in (session.get_nested_transaction(), session.get_transaction()):
+        del session.info[_KEY]
+        _warn(session, _EXPUNGED.format(pending.drafts[0].message.type if pending.drafts else "a message"))
+
+
+def _warn_of_two_databases(session: Session) -> None:
+    """Warn if the session commits several databases one after the other: the messages are in one of them."""
+    transaction = session.get_transaction()
+    if transaction is None or session.twophase:
+        return
+    begun = {connection.engine for connection, *_ in transaction._connections.values()}  # noqa: SLF001 - no event is as cheap
+    if len(begun) > 1:
+        _warn(session, _TWO_DATABASES)
+
+
+def _warn(session: Session, text: str) -> None:
+    """Warn at the line that added the first message of the transaction, if it was noted."""
+    place = _noted(session)
+    if place is not None:
+        place.warn(text)
+    else:
+        warnings.warn(text, UncommittedMessages, stacklevel=2)
+
+
+def _noted(session: Session) -> "_Place | None":
+    place: _Place | None = session.info.get(_NOTED)
+    return place if place is not None and place.transaction() is session.get_transaction() else None
 
 
 def _insert(connection: Connection, drafts: list[Draft]) -> None:
@@ -147,13 +194,27 @@ def _portions(drafts: list[Draft]) -> Iterator[list[Draft]]:
 
 
 _NOTED = "outboxkit.uncommitted"
+_CLOSED = (
+    "{!r} was added to the outbox here, and its session was closed without a commit: it will not be sent. Commit the "
+    "session, or roll it back to say that this is meant"
+)
+_EXPUNGED = (
+    "{!r} was added to the outbox, and expunged from its session before it was flushed. It is not sent, though the "
+    "session commits. Flush before you expunge, or roll back"
+)
+_TWO_DATABASES = (
+    "messages were added to the outbox of one database in a session that has also begun a transaction in another one. "
+    "SQLAlchemy commits one after the other, so that a message may be sent whose rows are rolled back, or the reverse. "
+    "Use Session(twophase=True), or a session for each database"
+)
 _seen: dict[str, dict[Any, Any]] = {}  # for each file, the lines that Python's filter `default` has warned of
 
 
 class UncommittedMessages(UserWarning):
-    """A session was closed with messages in a transaction that was neither committed nor rolled back.
+    """Messages of a session that are not committed, or not together with the session's rows.
 
-    It names the line that added the first of them. The filters of `warnings` turn it off.
+    The session was closed without a commit or a rollback, or they were expunged from it, or it has two databases. It
+    names the line that added the first of them. The filters of `warnings` turn it off.
     """
 
 
@@ -169,11 +230,8 @@ class _Place:
         self.file, self.line = frame.f_code.co_filename, frame.f_lineno
         self.module = frame.f_globals.get("__name__")
 
-    def warn(self) -> None:
-        text = (
-            f"{self.type!r} was added to the outbox here, and its session was closed without a commit: it will not be "
-            "sent. Commit the session, or roll it back to say that this is meant"
-        )
+    def warn(self, text: str | None = None) -> None:
+        text = text or _CLOSED.format(self.type)
         seen = _seen.setdefault(self.file, {})
         warnings.warn_explicit(text, UncommittedMessages, self.file, self.line, module=self.module, registry=seen)
 

@@ -263,8 +263,9 @@ def described(connection: Connection) -> dict[str, Any]:
             "tables": "SELECT concat(relname, ' ', relkind, relpersistence) || coalesce(pg_get_partkeydef(oid), '') || "
             "coalesce(pg_get_expr(relpartbound, oid), '') FROM pg_class "
             "WHERE relnamespace = 'public'::regnamespace ORDER BY relname",
-            "functions": "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace",
-            "triggers": "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal",
+            "functions": "SELECT pg_get_functiondef(oid) FROM pg_proc "
+            "WHERE pronamespace = 'public'::regnamespace ORDER BY 1",
+            "triggers": "SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal ORDER BY 1",
             "comments": "SELECT description FROM pg_description WHERE objoid IN "
             "(SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace) ORDER BY 1",
         }

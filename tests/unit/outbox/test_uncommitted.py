@@ -7,17 +7,18 @@ import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, suppress
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_scoped_session, async_sessionmaker
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit import outbox, tables
 from outboxkit.outbox import UncommittedMessages
 from outboxkit.outbox.pending import _seen
-from tests.unit.shop import OrderConfirmed, count
+from tests.unit.shop import OrderConfirmed, count, effects
 
 pytestmark = pytest.mark.filterwarnings("error")  # which pyproject.toml makes an exception of
 EVENT = OrderConfirmed(1, Decimal("9.50"))
@@ -199,3 +200,54 @@ def test_a_close_that_was_taken_before_it_is_needed_keeps_the_session(engine: En
     del session
     with pytest.warns(UncommittedMessages):
         stack.close()
+
+
+def test_messages_that_are_expunged_are_told_at_the_commit(engine: Engine, database_url: str):
+    with Session(engine) as session:
+        session.execute(insert(effects).values(what="written"))
+        outbox.add(session, EVENT)
+        session.expunge_all()
+        with pytest.warns(UncommittedMessages, match="'OrderConfirmed' was added .* and expunged from its session"):
+            session.commit()
+        outbox.add(session, EVENT)
+        session.commit()
+    assert (count(database_url, effects), count(database_url, tables.outbox)) == (1, 1)
+
+
+@pytest.mark.parametrize("how", ["rollback", "savepoint", "flushed"])
+def test_messages_that_are_rolled_back_or_written_are_not(engine: Engine, how: str):
+    with Session(engine) as session:
+        if how == "savepoint":
+            with session.begin_nested() as savepoint:
+                outbox.add(session, EVENT)
+                savepoint.rollback()
+        else:
+            outbox.add(session, EVENT)
+            (session.rollback if how == "rollback" else session.flush)()
+        session.expunge_all()
+        session.execute(insert(effects).values(what="written"))
+        session.commit()
+
+
+def test_a_session_of_two_databases_is_told_once(engine: Engine, tmp_path: Path):
+    other = create_engine(f"sqlite:///{tmp_path / 'other.db'}")
+    shop = Table("other_shop", MetaData(), Column("id", Integer, primary_key=True))
+    shop.create(other)
+
+    def place(number: int, *, after: bool) -> None:
+        with Session(engine, binds={shop: other}) as session:
+            if not after:
+                session.execute(insert(shop).values(id=number))
+            outbox.add(session, EVENT)
+            session.flush()
+            if after:
+                session.execute(insert(shop).values(id=number))
+            session.commit()
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default", UncommittedMessages)
+        for number in range(4):
+            place(number, after=number < 2)
+    assert len(told) == 1
+    assert "in a session that has also begun a transaction in another one" in str(told[0].message)
+    other.dispose()
