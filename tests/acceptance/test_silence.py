@@ -1,12 +1,17 @@
 """A PostgreSQL that is silent while its network acknowledges: workers notice it, and blame nobody."""
 
-import pytest
+from collections import Counter
 
+import pytest
+from sqlalchemy import select
+
+from outboxkit import tables
 from tests.acceptance.customers import Customers, gate_shut
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import OrderConfirmed, send
 from tests.acceptance.test_consumer_outages_database import database_behind_proxy, noticed
 from tests.acceptance.witness import states
+from tests.night import chance
 
 
 def test_a_relay_goes_on_over_another_connection(deployment: Deployment):
@@ -59,3 +64,25 @@ def test_a_stop_ends_in_its_time_although_no_server_answers(deployment: Deployme
         assert process.stop() == 0
         database.release()
         broker.release()
+
+
+@pytest.mark.night
+def test_silence_again_and_again_loses_doubles_and_blames_nothing(deployment: Deployment):
+    moments, numbers = chance("silence"), range(0)
+    with database_behind_proxy(deployment) as (proxy, through):
+        relay, consumer = deployment.relay(**through), deployment.consumer(**through)
+        for _ in range(4):
+            numbers = range(len(numbers) + 200)
+            silent_from, heals = moments.randrange(40), moments.random() < 0.5
+            for batch in range(40):
+                send(deployment.engine, *(OrderConfirmed(number, 1) for number in numbers[-200 + 5 * batch :][:5]))
+                if batch == silent_from:
+                    proxy.silence()
+            if heals:  # what was sent meanwhile is lost for good
+                proxy.unsilence()
+            deployment.wait_for_effects(len(numbers))
+        assert [relay.stop(), consumer.stop()] == [0, 0]
+    assert deployment.effects() == Counter(numbers)
+    assert deployment.dead_letters() == []
+    with deployment.engine.connect() as connection:
+        assert set(connection.execute(select(tables.inbox.c.attempts)).scalars()) == {1}
