@@ -84,7 +84,7 @@ def test_an_outage_makes_a_worker_not_ready_and_leaves_it_live(deployment: Deplo
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("relay", b'\noutboxkit_relay_connected{server="database"} 0.0\n'),
+        ("relay", b'\noutboxkit_relay_connected{destination="default",server="database"} 0.0\n'),
         ("consumer", b',server="database"} 0.0\n'),
     ],
     ids=["relay", "consumer"],
