@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from sqlalchemy import Connection, Engine, Row, event
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -80,10 +80,12 @@ def read_holding(connection: Connection, pauses: Sequence[Pause]) -> tuple[Holdi
     for pause in pauses:
         key = {"pause": lock_key(pause.process, pause.name)}
         rows = connection.execute(statements.operations.acknowledgements(), key).all()
-        acknowledged = {row.session for row in rows}
+        acknowledged, sets = {row.session for row in rows}, dict[int, set[int]]()
+        for row in rows:
+            sets.setdefault(row.keeper, set()).add(row.session)
         ours = [each for each in sessions if _is_of(each, pause) and each.pid not in acknowledged]
         others = tuple(OtherSession(each.pid, each.name, each.address, each.since) for each in ours)
-        holding.append(Holding(pause.process, pause.name, len({row.keeper for row in rows}), others))
+        holding.append(Holding(pause.process, pause.name, len({min(each) for each in sets.values()}), others))
     return tuple(holding)
 
 
@@ -130,19 +132,35 @@ class Acknowledgement:
 
     Args:
         process, name: as of its pause.
-        engine: of its sessions. Consumers of several queues share one.
+        engine: of its sessions. Consumers of several queues share one, and so do those of a queue's shards.
+
+    Attributes:
+        key: the first key of the locks.
+        is_busy: whether this part of the process works, or may.
     """
 
     def __init__(self, process: str, name: str, engine: Engine) -> None:
-        self._key, self._pids = lock_key(process, name), note_sessions(engine)
+        self.is_busy = False
+        self.key, self._pids = lock_key(process, name), note_sessions(engine)
         self._locked = set[int]()
+        self._parts = _parts.setdefault(engine, WeakSet())
+        self._parts.add(self)
 
     async def lock(self, connection: AsyncConnection) -> None:
-        """Acknowledge the pause for each session of the process, as long as this connection lasts."""
+        """Acknowledge the pause for each session of the process, once all that it is about rests there.
+
+        The locks last as long as this connection.
+        """
+        if any(part.is_busy for part in self._parts if part.key == self.key):
+            return
         if new := set(self._pids.values()) - self._locked:
-            await connection.execute(statements.operations.acknowledge(), {"pause": self._key, "pids": sorted(new)})
+            await connection.execute(statements.operations.acknowledge(), {"pause": self.key, "pids": sorted(new)})
             self._locked |= new
 
     def is_gone(self) -> None:
         """Note that the connection with the locks has been closed."""
         self._locked.clear()
+
+
+_parts = WeakKeyDictionary[Engine, WeakSet[Acknowledgement]]()
+"""The parts of a process, by the engine that they share."""

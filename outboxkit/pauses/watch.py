@@ -117,12 +117,12 @@ class PauseWatch:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Look again and again until the block is left."""
-        self._is_over = False
+        self._is_over, self._acknowledgement.is_busy = False, True
         self._look_later()
         try:
             yield
         finally:
-            self._is_over = True
+            self._is_over, self._acknowledgement.is_busy = True, False
             if self._timer is not None:
                 self._timer.cancel()
             if (last := self._looking) is not None and not last.done():
@@ -157,11 +157,11 @@ class PauseWatch:
         until = {} if pause.until is None else {"until": pause.until.isoformat(timespec="seconds")}
         self._log.info(f"{pause.process} paused", by=pause.paused_by, why=printable(pause.why), **until)
         both = [asyncio.ensure_future(event.wait()) for event in (stop, self._ended)]
-        self.is_resting = True
+        self.is_resting, self._acknowledgement.is_busy = True, False
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.is_resting = False
+            self.is_resting, self._acknowledgement.is_busy = False, True
             for one in both:
                 one.cancel()
         if self.current is None:

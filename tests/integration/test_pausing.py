@@ -196,14 +196,22 @@ async def test_a_pause_is_acknowledged_for_the_sessions_of_all_threads_and_queue
             (each,) = read_holding(connection, read_pauses(connection))
             return each
 
-    ours = Acknowledgement(CONSUMER, "b", engine.sync_engine)
+    ours, shard = (Acknowledgement(CONSUMER, "b", engine.sync_engine) for _ in range(2))
+    shard.is_busy = True
     async with engine.connect() as kept:
         twin = await engines.beside(engine, pool_size=1)
         note_sessions(twin, beside=engine.sync_engine)
         with twin.connect():
             assert (holding().holders, len(holding().others)) == (0, 3)
             await ours.lock(kept)
-            assert (holding().holders, holding().others) == (1, ())
+            assert holding().holders == 0, "a shard of the queue is still at work in this process"
+            shard.is_busy = False
+            await ours.lock(kept)
+            async with engine.connect() as other:
+                await ours.lock(kept)
+                await shard.lock(other)
+                assert (holding().holders, holding().others) == (1, ()), "it is one process"
+                await other.invalidate()
         await kept.invalidate()
     assert holding().holders == 0
     twin.dispose()
