@@ -136,6 +136,7 @@ class PlainClient:
     def clean_up(self, steps: Sequence[str] = ()) -> None:
         """Delete the exchange, the queues of the tests and those that a consumer declares beside them."""
         beside = {f"{name}.{suffix}" for name in self._queues for suffix in ("dead", *(f"retry.{s}" for s in steps))}
+        beside |= {f"outboxkit.delay.{step}" for step in steps}
         with suppress(AMQPError):
             for name in self._queues | beside:
                 self.delete_queue(name)

@@ -213,11 +213,7 @@ class Subscriber(Protocol):
         """
 
     async def postponed(self) -> int:
-        """The number of messages of this queue that wait for their next attempt.
-
-        Raises:
-            BrokerUnavailable: the broker cannot be asked now.
-        """
+        """The number of messages that this subscriber has put off and not received again."""
 
     async def close(self) -> None:
         """Disconnect. Unacked messages go back to the queue. Raises nothing if the broker is away."""

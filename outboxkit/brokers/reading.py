@@ -102,7 +102,7 @@ class ReadingSubscriber:
         await self._subscriber.stop_receiving()
 
     async def postponed(self) -> int:
-        """The number of messages of this queue that wait for their next attempt."""
+        """The number of messages that this subscriber has put off and not received again."""
         return await self._subscriber.postponed()
 
     async def close(self) -> None:

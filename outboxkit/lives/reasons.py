@@ -264,7 +264,7 @@ def not_handled(
     blockers = [one for one in archive.blockers if any(one.blocks_queue(queue) for queue in queues)]
     text = "; ".join([text, *map(str, blockers)])
     names = ", ".join(map(legible, queues))
-    look = f"look at the length of {names} and of the .retry queues, and whether a consumer runs"
+    look = f"look at the length of {names} and of outboxkit.delay.…, and whether a consumer runs"
     cure = (*(one.cure for one in blockers), look)
     yield Explanation("not handled", text, archive.database, cure)
 

@@ -15,7 +15,7 @@ from tests.acceptance.deployment import Deployment
 from tests.acceptance.shop import GATE, GATED
 from tests.acceptance.witness import assert_discreet, states
 from tests.acceptance.worker_process import WorkerProcess
-from tests.delays import DELAYS_TEXT
+from tests.delays import WAITING
 from tests.pages import libpq
 from tests.plain_client import PlainClient
 from tests.polling import eventually
@@ -126,9 +126,9 @@ class Customers:
 
     def depths(self) -> Counter[str]:
         """How many messages are ready in the queue, its retry steps and its dead letter queue, where there are any."""
-        names = ["", ".dead", *(f".retry.{step}" for step in DELAYS_TEXT.split(","))]
         broker = self.deployment.broker
-        return +Counter({name or "queue": broker.depth(broker.queue + name) for name in names})
+        names = {"queue": broker.queue, ".dead": f"{broker.queue}.dead"} | {name: name for name in WAITING}
+        return +Counter({name: broker.depth(queue) for name, queue in names.items()})
 
     def _at_the_gate(self) -> set[int]:
         with self.deployment.engine.connect() as connection:

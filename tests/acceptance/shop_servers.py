@@ -9,8 +9,6 @@ import pytest
 from tests.plain_client import PlainClient
 from tests.servers import create_database, drop_database
 
-DELAYS = ("1s", "10s", "1m", "10m")
-
 
 @contextmanager
 def servers_of(request: pytest.FixtureRequest, *names: str) -> Iterator[dict[str, str]]:
@@ -25,6 +23,6 @@ def servers_of(request: pytest.FixtureRequest, *names: str) -> Iterator[dict[str
         environment.update({f"OUTBOXKIT_{setting}": value for setting, value in names_of.items()})
     yield environment
     if "rabbitmq" in names:
-        client.clean_up(DELAYS)
+        client.clean_up()
     if "postgresql" in names:
         drop_database(server.url, name)

@@ -13,6 +13,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from outboxkit import ids, tables
+from outboxkit.brokers.rabbitmq.topology import delay_name
+from outboxkit.settings import parse_duration
 from tests.acceptance.deployment import Deployment
 from tests.acceptance.depot import Booking, Tables
 from tests.acceptance.worker_process import WorkerProcess
@@ -127,7 +129,7 @@ class Stock:
     def depths(self) -> dict[str, int]:
         """How many messages are ready in the queue, and in those beside it."""
         queue = self.deployment.broker.queue
-        names = [queue, f"{queue}.dead", *(f"{queue}.retry.{step}" for step in self._steps)]
+        names = [queue, f"{queue}.dead", *(delay_name(parse_duration(step)) for step in self._steps)]
         return {name.removeprefix(queue): self.deployment.broker.depth(name) for name in names}
 
     def assert_nothing_is_left(self) -> None:

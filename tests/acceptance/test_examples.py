@@ -15,7 +15,6 @@ import pytest
 from sqlalchemy import create_engine, func, select, text
 
 from outboxkit import tables
-from outboxkit.settings import Settings
 from tests.plain_client import PlainClient
 from tests.processes import ROOT, programs
 from tests.servers import Server, create_database, drop_database
@@ -87,13 +86,7 @@ def two_databases(postgresql: Server) -> Iterator[tuple[str, str]]:
 @pytest.fixture
 def named_queues(broker: PlainClient) -> Iterator[PlainClient]:
     """A broker that has none of the queues which the README names, before and after."""
-    delays = Settings.model_fields["retry_delays"].default
-    assert [step.total_seconds() for step in delays] == [1, 10, 60, 600]
-    queues = [
-        f"{name}{suffix}"
-        for name in ("orders", "billing")
-        for suffix in ("", ".dead", ".retry.1s", ".retry.10s", ".retry.1m", ".retry.10m")
-    ]
+    queues = [f"{name}{suffix}" for name in ("orders", "billing") for suffix in ("", ".dead")]
     for queue in queues:
         broker.delete_queue(queue)
     yield broker

@@ -49,7 +49,7 @@ def test_a_drained_consumer_names_what_waits_for_a_later_retry(deployment: Deplo
     drained = deployment.outboxkit("consume", HANDLERS, "--drain")
     assert (drained.returncode, drained.stdout) == (0, "processed 1, retried 1; 1 wait for a later retry\n")
     again = deployment.outboxkit("consume", HANDLERS, "--drain")
-    assert (again.returncode, again.stdout) == (0, "nothing to do; 1 wait for a later retry\n")
+    assert (again.returncode, again.stdout) == (0, "nothing to do\n")
 
 
 def test_a_drained_relay_says_what_could_not_be_published(deployment: Deployment):

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import create_engine
 
 from tests.benchmarks import backlog
-from tests.benchmarks.drains import DELAYS, Orders, declare
+from tests.benchmarks.drains import Orders, declare
 from tests.benchmarks.place import Place
 from tests.benchmarks.raw_publisher import RawPublisher
 from tests.benchmarks.readings import Reading, Watch
@@ -98,7 +98,7 @@ def _queue(broker_url: str) -> Iterator[tuple[str, RawPublisher]]:
     asyncio.run(declare(broker_url, name))
     with RawPublisher(broker_url, name, None) as raw:
         yield name, raw
-        raw.discard(f"{name}.dead", *(f"{name}.retry.{step.seconds}s" for step in DELAYS))
+        raw.discard(f"{name}.dead")
 
 
 def _run(orders: Orders, on_progress: Callable[[int], None]) -> list[Reading]:

@@ -13,6 +13,7 @@ from outboxkit import Message, Reject, Retry, ids, inbox_handler, outbox, tables
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.consumer import ConsumerPolicy
 from outboxkit.relay import Relay
+from tests.delays import WAITING
 from tests.integration.running_consumer import (
     Billed,
     Ordered,
@@ -134,7 +135,7 @@ async def test_a_handler_chooses_the_step_on_which_its_message_waits(
     async with start(later) as consumer:
         publish(broker, 7, "m")
         await consumer.reaches(retried=1)
-        assert broker.depth(f"{broker.queue}.retry.1h") == 1
+        assert broker.depth(WAITING[-1]) == 1
     assert not dead_letters(pg_engine)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from outboxkit import Outcome, Retry, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Concurrency, Consumer
-from tests.delays import DELAYS
+from tests.delays import DELAYS, WAITING
 from tests.integration.running_consumer import Ordered, processed, publish
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
@@ -73,7 +73,7 @@ async def test_several_drains_leave_nothing_of_what_was_there_and_of_what_comes_
     assert len(ids) == outcomes[Outcome.PROCESSED] >= 304 - (5 if batch else 0)
     assert sum(each.postponed for each in done) >= 1
     assert broker.depth() == 0
-    assert broker.depth(f"{broker.queue}.retry.1h") == 1
+    assert broker.depth(WAITING[-1]) == 1
 
 
 async def test_a_drain_of_an_ordered_queue_ends_though_another_consumer_is_the_active_one(

@@ -12,12 +12,13 @@ from sqlalchemy import Engine, make_url, select
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import Message, Reject, Retry, inbox_handler, tables
+from tests.delays import WAITING
 from tests.integration.running_consumer import Ordered, Start, processed, publish, starter
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
 from tests.tcp_proxy import TcpProxy
 
-LONG, SHORT = "retry.1h", "retry.200ms"
+SHORT, _, LONG = WAITING
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_i
     async with start(succeed, fail_twice, refuse) as consumer:
         publish(broker, 7, "m", headers={"tenant": "a"}, correlation_id="c")
         await consumer.reaches(processed=1, retried=1, dead=1)
-        first = broker.take(f"{broker.queue}.{LONG}")
+        first = broker.take(LONG)
         assert first is not None
         assert first.body == b'{"number":7}'
         assert (first.properties.message_id, first.properties.type) == ("m", "Ordered")
@@ -69,7 +70,7 @@ async def test_it_says_which_attempt_it_is_when_the_first_one_failed_and_whose_i
         assert began < failed_at <= datetime.now(UTC)
         broker.publish(first.body, **vars(first.properties))  # as the step does when its time has come
         await consumer.reaches(processed=1, retried=2, dead=1)
-        second = broker.take(f"{broker.queue}.{LONG}")
+        second = broker.take(LONG)
         assert second is not None
         changed = {name for name, value in second.properties.headers.items() if headers.get(name) != value}
         assert changed == {"outboxkit-attempt"}
@@ -94,14 +95,14 @@ async def test_its_step_is_deleted_before_it_can_be_put_there(start: Start, pg_e
             raise RuntimeError("not yet")
 
     async with start(succeed, fail_twice) as consumer:
-        broker.delete_queue(f"{broker.queue}.{SHORT}")
+        broker.delete_queue(SHORT)
         publish(broker, 7, "m")
         await consumer.reaches(retried=1, processed=2, duplicate=2)
     assert runs == {"Succeed": 1, "FailTwice": 3}
     assert attempts(pg_engine) == {"Succeed": 1, "FailTwice": 2}, (
         "what could not be put there was the first attempt all the same"
     )
-    assert broker.depth() == broker.depth(f"{broker.queue}.{SHORT}") == 0
+    assert broker.depth() == broker.depth(SHORT) == 0
 
 
 async def test_its_confirm_gets_lost(async_pg_engine: AsyncEngine, pg_engine: Engine, broker: PlainClient):
@@ -116,7 +117,7 @@ async def test_its_confirm_gets_lost(async_pg_engine: AsyncEngine, pg_engine: En
             failing.discard(message.id)
             raise Retry("later", after=3600)
 
-    step = f"{broker.queue}.{LONG}"
+    step = LONG
     with behind_proxy(broker) as (proxy, through):
         async with starter(async_pg_engine, through)(fail_once) as consumer:
             publish(broker, 1, "first")  # the connection for copies is there after it

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
+from outboxkit.brokers.rabbitmq.topology import own_declarations, shared_declarations
 from outboxkit.settings import Settings, load
 from tests.pages import PAGES, ROOT, Page, UnclearPage, libpq, parse, read
 from tests.processes import programs
@@ -55,13 +56,11 @@ def servers(page: str, vhost_url: str, empty_postgresql_url: str) -> Iterator[di
 
 
 def remove_queues(url: str, names: set[str]) -> None:
-    seconds = [int(step.total_seconds()) for step in Settings.model_fields["retry_delays"].default]
-    steps = [f"{value // 60}m" if value % 60 == 0 else f"{value}s" for value in seconds]
-    suffixes = ("", ".dead", *(f".retry.{step}" for step in steps))
+    delays = Settings.model_fields["retry_delays"].default
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
-        for name in names:
-            for suffix in suffixes:
-                connection.channel().queue_delete(name + suffix)
+        own = {each for name in names for each in (name, f"{name}.dead", *own_declarations(name, delays))}
+        for queue in own | set(shared_declarations(delays)):
+            connection.channel().queue_delete(queue)
         connection.channel().exchange_delete("outboxkit")
 
 

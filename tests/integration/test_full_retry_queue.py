@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.retries import RECONNECT_SECONDS, RetryPublisher
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
+from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.brokers.reserved import DeliveryHeaders
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
@@ -40,7 +41,11 @@ async def test_copies_wait_for_room_and_then_are_there_once_each(
 
     def put(id_: str, number: int) -> "asyncio.Task[None]":
         put_it = copies.put(
-            arrived(id_, number), step, delivery_headers=DeliveryHeaders(), topic="orders", stopped=stopped
+            arrived(id_, number),
+            CopyRoute("", step),
+            delivery_headers=DeliveryHeaders(),
+            topic="orders",
+            stopped=stopped,
         )
         return asyncio.create_task(put_it)
 

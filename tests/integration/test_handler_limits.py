@@ -13,7 +13,7 @@ from outboxkit import Message, event, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.consumer import Concurrency, Consumer
 from outboxkit.inbox import handler_of
-from tests.delays import DELAYS, DELAYS_TEXT
+from tests.delays import DELAYS, WAITING
 from tests.integration.running_consumer import Billed, Ordered, Running, Start, processed, starter
 from tests.plain_client import PlainClient, Received
 from tests.polling import eventually_async
@@ -56,7 +56,7 @@ async def test_what_waits_for_a_rate_holds_up_no_other_handler_and_is_not_lost(
         assert dict(running.consumer.outcomes) == {"processed": FEW + 1}
     handled = Counter(name for name, _ in processed(pg_engine))
     assert handled == {"Quick": FEW, "Slow": 1}
-    queues = [broker.queue, *(f"{broker.queue}.retry.{step}" for step in DELAYS_TEXT.split(","))]
+    queues = [broker.queue, *WAITING]
     left = list[Received]()
 
     async def collect() -> int:  # those whose short delay ends meanwhile go from one queue to the other
@@ -86,10 +86,9 @@ async def test_what_waits_for_a_rate_is_as_suspect_as_before(start: Start, broke
     for _ in range(MANY):
         await subscriber.receive()
     await subscriber.close()
-    queues = [f"{broker.queue}.retry.{step}" for step in DELAYS_TEXT.split(",")]
     async with start(slow):
-        await eventually_async(lambda: asyncio.to_thread(lambda: sum(map(broker.depth, queues))))
-    waiting = [each for queue in queues for each in await asyncio.to_thread(broker.take_all, queue)]
+        await eventually_async(lambda: asyncio.to_thread(lambda: sum(map(broker.depth, WAITING))))
+    waiting = [each for queue in WAITING for each in await asyncio.to_thread(broker.take_all, queue)]
     assert waiting
     assert {(each.properties.headers or {}).get("outboxkit-redeliveries") for each in waiting} == {1}
 

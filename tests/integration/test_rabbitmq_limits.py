@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, retries
-from tests.delays import DELAYS, DELAYS_TEXT
+from tests.delays import DELAYS, DELAYS_TEXT, WAITING
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
 from tests.servers import OwnServer
@@ -127,13 +127,13 @@ async def test_while_the_broker_is_short_of_memory_only_what_is_to_be_copied_wai
     await subscriber.close()
 
 
-LATER = timedelta(hours=1)
+LATER = DELAYS[-1]
 
 
 @pytest.fixture
 def full(own_rabbitmq: OwnServer, client: PlainClient) -> Iterator[str]:
     """A retry queue that takes hardly anything, by policy; its name."""
-    name, step, ctl = client.queue, f"{client.queue}.retry.1h", "rabbitmqctl"
+    name, step, ctl = client.queue, WAITING[-1], "rabbitmqctl"
     own_rabbitmq.execute(ctl, "set_policy", name, f"^{step}$", '{"max-length": 1}', "--apply-to", "queues")
     yield step
     own_rabbitmq.execute(ctl, "clear_policy", name)

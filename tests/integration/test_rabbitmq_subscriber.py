@@ -13,7 +13,7 @@ from outboxkit.brokers import Malformed
 from outboxkit.brokers.rabbitmq import RabbitPublisher, RabbitSubscriber
 from outboxkit.brokers.rabbitmq import subscriber as subscriber_module
 from outboxkit.brokers.rabbitmq.topology import declarations
-from tests.delays import DELAYS
+from tests.delays import DELAYS, WAITING
 from tests.plain_client import PlainClient
 from tests.polling import eventually, eventually_async
 
@@ -119,7 +119,7 @@ async def test_a_retry_waits_in_its_step_and_comes_back_as_the_next_attempt(
     assert (second.delivery_headers.attempt, second.message) == (2, first.message)
     assert await second.retry(timedelta(days=1)) == DELAYS[-1]
     assert await subscriber.postponed() == 1
-    waiting = broker.take(f"{broker.queue}.retry.1h")
+    waiting = broker.take(WAITING[-1])
     assert waiting is not None
     assert waiting.properties.headers["outboxkit-attempt"] == 3
     assert waiting.properties.headers["tenant"] == "a"
@@ -133,7 +133,7 @@ async def test_an_expiry_does_not_cut_the_wait_short(subscriber: RabbitSubscribe
     delivery = await subscriber.receive()
     assert delivery is not None
     await delivery.retry(timedelta(days=1))
-    waiting = broker.take(f"{broker.queue}.retry.1h")
+    waiting = broker.take(WAITING[-1])
     assert waiting is not None
     assert waiting.properties.expiration is None
 
@@ -172,7 +172,7 @@ async def test_two_consumers_of_one_queue_declare_the_same(subscriber: RabbitSub
     await other.close()
 
 
-@pytest.mark.parametrize("suffix", ["", ".dead", ".retry.1h"])
+@pytest.mark.parametrize("suffix", ["", ".dead"])
 async def test_a_queue_with_other_arguments_is_a_configuration_error(broker: PlainClient, suffix: str):
     broker.bind(queue=broker.queue + suffix, arguments={"x-queue-type": "classic"})
     other = subscriber_of(broker)
@@ -223,7 +223,7 @@ async def test_a_queue_that_is_deleted_and_made_again_at_once(
     assert first is not None
     await first.ack()
     broker.delete_queue()
-    broker.bind("OrderConfirmed", arguments=declarations(broker.queue, DELAYS, ordered=False)[broker.queue])
+    broker.bind("OrderConfirmed", arguments=declarations(broker.queue, ordered=False)[broker.queue])
     ids = {str(number) for number in range(1, 100)}
     messages = [(b"{}", {"message_id": number, "type": "OrderConfirmed"}) for number in sorted(ids)]
     broker.publish_all(messages, topic="OrderConfirmed")
@@ -259,7 +259,7 @@ async def test_a_retry_without_its_step_gives_the_message_back(subscriber: Rabbi
     broker.publish(b"{}", topic="OrderConfirmed", message_id="1", type="OrderConfirmed")
     delivery = await subscriber.receive()
     assert delivery is not None
-    broker.delete_queue(f"{broker.queue}.retry.200ms")
+    broker.delete_queue(WAITING[0])
     with pytest.raises(BrokerUnavailable):
         await delivery.retry()
     await subscriber.connect()

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import Message, Reject, event, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
-from outboxkit.brokers.rabbitmq.topology import retry_queue
+from outboxkit.brokers.rabbitmq.topology import delay_name
 from outboxkit.brokers.reading import ReadingSubscriber
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
 from outboxkit.envelopes import Celery, CloudEvents, DebeziumOutbox, Envelope, MassTransit, Reader
@@ -141,7 +141,7 @@ async def test_each_is_tried_so_often_and_no_oftener_and_is_one_dead_letter(
         return len([row for row in await asyncio.to_thread(dead_letters, pg_engine) if row.handler != "Refuse"])
 
     await eventually_async(settled, lambda found: found >= count)
-    assert [broker.depth(), broker.depth(retry_queue(broker.queue, delays[0]))] == [0, 0]
+    assert [broker.depth(), broker.depth(delay_name(delays[0]))] == [0, 0]
     stop.set()
     await running
     letters = dead_letters(pg_engine)

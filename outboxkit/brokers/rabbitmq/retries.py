@@ -14,6 +14,7 @@ from pamqp.body import ContentBody
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.brokers.rabbitmq.encode import BASIC, END, FRAME_OVERHEAD, HEADER, HEADER_OVERHEAD, copy_properties
 from outboxkit.brokers.rabbitmq.taps import ConfirmParser, RawDelivery
+from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerRefused, BrokerUnavailable
 
@@ -29,7 +30,7 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
 
 
 class RetryPublisher:
-    """A publisher of copies to queues, through the default exchange and with confirms.
+    """A publisher of copies to queues, with confirms.
 
     It has a connection of its own, opened with the first copy. A broker that is short of memory or disk does not read
     from a connection that publishes, and acks must not wait there.
@@ -51,13 +52,13 @@ class RetryPublisher:
     async def put(
         self,
         delivery: RawDelivery,
-        queue: str,
+        route: CopyRoute,
         *,
         delivery_headers: DeliveryHeaders,
         topic: str,
         stopped: asyncio.Event,
     ) -> None:
-        """Put a copy with these delivery headers into this queue and await its confirm.
+        """Publish a copy with these delivery headers by this route and await its confirm.
 
         No time limit runs while the broker blocks publishers. A nack is not the message's fault. The copy is sent
         again, on a fresh connection first, until the queue has room or `stopped` is set.
@@ -72,19 +73,19 @@ class RetryPublisher:
             try:
                 async with asyncio.timeout(self._timeout):
                     channel = await self._open()
-                refusal = await channel.put(delivery, queue, delivery_headers, topic, timeout=self._timeout)
+                refusal = await channel.put(delivery, route, delivery_headers, topic, timeout=self._timeout)
             except TimeoutError as error:
                 await self.close()
-                raise BrokerUnavailable(f"the broker did not confirm a copy for {queue!r} in time") from error
+                raise BrokerUnavailable(f"the broker did not confirm a copy for {route.name!r} in time") from error
             if refusal is None:
-                self._record_room(queue)
+                self._record_room(route.name)
                 return
             if refusal not in (NACKED, REPLACED) or stopped.is_set():
-                text = f"the broker did not take a copy for {queue!r}: {refusal}"
+                text = f"the broker did not take a copy for {route.name!r}: {refusal}"
                 raise BrokerRefused(text, kind="right") if "ACCESS_REFUSED" in refusal else BrokerUnavailable(text)
             if refusal == NACKED:
                 nacks += 1
-                await self._wait_for_room(channel, queue, nacks, stopped)
+                await self._wait_for_room(channel, route.name, nacks, stopped)
 
     async def close(self) -> None:
         """Disconnect. The next copy opens a new connection. Raises nothing if the broker is away."""
@@ -197,7 +198,7 @@ class _CopyChannel:
         self._writer = writer
 
     async def put(
-        self, delivery: RawDelivery, queue: str, delivery_headers: DeliveryHeaders, topic: str, *, timeout: float
+        self, delivery: RawDelivery, route: CopyRoute, delivery_headers: DeliveryHeaders, topic: str, *, timeout: float
     ) -> str | None:
         """Publish a copy and await its answer. Returns why the broker refused it; None if it was confirmed.
 
@@ -213,7 +214,7 @@ class _CopyChannel:
                 await self._wait_for(earlier.future, timeout)
         if self.lost is not None or self._writer is None:
             return self.lost or "not connected"
-        frames = self._frames(delivery, queue, delivery_headers, topic)
+        frames = self._frames(delivery, route, delivery_headers, topic)
         answer = _Answer(id_, asyncio.get_running_loop().create_future())
         self._last_tag += 1  # without an await before the write: the broker counts as well
         self._answers[self._last_tag] = self._answers_by_id[id_] = answer
@@ -272,8 +273,8 @@ class _CopyChannel:
         answer.future.set_result(refusal)
         del self._answers_by_id[answer.message_id]
 
-    def _frames(self, delivery: RawDelivery, queue: str, delivery_headers: DeliveryHeaders, topic: str) -> bytes:
-        publish = commands.Basic.Publish(exchange="", routing_key=queue, mandatory=True)
+    def _frames(self, delivery: RawDelivery, route: CopyRoute, delivery_headers: DeliveryHeaders, topic: str) -> bytes:
+        publish = commands.Basic.Publish(exchange=route.exchange, routing_key=route.routing_key, mandatory=True)
         body = delivery.body
         parts = [ContentBody(body[start : start + self.room]) for start in range(0, len(body), self.room)]
         frames = [frame.marshal(publish, self.number), self._header(delivery, delivery_headers, topic)]

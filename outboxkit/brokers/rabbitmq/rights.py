@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import unquote, urlsplit
 
-from outboxkit.brokers.rabbitmq.topology import dead_queue, retry_queue
+from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE, dead_queue, delay_name
 
 DEFAULT_EXCHANGE = "amq.default"
 """The default exchange, as permissions call it."""
@@ -46,6 +46,7 @@ def of_consumer(
     delays: Sequence[timedelta],
     sources: Iterable[str] = (),
     divider: str | None = None,
+    is_shared: bool = False,
 ) -> RightsNeeded:
     """A consumer declares its queues and binds them, reads them, and publishes retry copies.
 
@@ -55,16 +56,20 @@ def of_consumer(
         delays: the retry delays.
         sources: further exchanges to which they are bound.
         divider: the exchange that divides messages among the shards of an ordered queue.
+        is_shared: the retry queues of the virtual host are there, so that it need not declare them.
     """
     names = tuple(queues)
     dead = tuple(map(dead_queue, names))
     if exchange is None:
         return RightsNeeded(write=(DEFAULT_EXCHANGE,), read=(*names, *dead))
-    own = (*names, *dead, *(retry_queue(name, delay) for name in names for delay in delays))
-    own = own if divider is None else (divider, *own)
+    own = (*names, *dead) if divider is None else (divider, *names, *dead)
     targets = names if divider is None else (divider, *names)
+    waiting = tuple(map(delay_name, delays))
+    declared = () if is_shared else (*waiting, RETRY_EXCHANGE, UNROUTABLE)
     return RightsNeeded(
-        configure=(exchange, *own), write=(*targets, DEFAULT_EXCHANGE), read=_unique((exchange, *sources, *own))
+        configure=(exchange, *own, *declared),
+        write=_unique((*targets, DEFAULT_EXCHANGE, *waiting, *declared)),
+        read=_unique((exchange, *sources, *own, RETRY_EXCHANGE, *declared)),
     )
 
 

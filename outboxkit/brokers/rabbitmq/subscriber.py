@@ -1,6 +1,7 @@
-"""Subscriber for RabbitMQ: a quorum queue, its retry queues, and deliveries with manual acks."""
+"""Subscriber for RabbitMQ: a quorum queue, copies of its messages that wait, and deliveries with manual acks."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
@@ -16,7 +17,7 @@ from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.shards import declare
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
-from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, retry_queue
+from outboxkit.brokers.rabbitmq.topology import FIRST_WAIT, CopyRoute, Queues, dead_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 from outboxkit.retry import DEFAULT_DELAYS
@@ -34,15 +35,16 @@ KINDS = "Quorum and classic queues are accepted; bind one of them to the same ex
 class RabbitSubscriber:
     """A subscriber to one durable quorum queue, bound to the exchange by message types.
 
-    Beside queue `Q` it declares `Q.retry.<delay>` for each retry delay, in which messages wait for their next attempt.
-    Into `Q.dead` go the messages that the broker drops from `Q` by a limit of its own. They are delivered as well, as
-    `dropped`.
+    Messages wait for their next attempt in `outboxkit.delay.<delay>`, a queue for each retry delay that all consumers
+    of the virtual host share. Into `Q.dead` beside queue `Q` go the messages that the broker drops from `Q` by a limit
+    of its own. They are delivered as well, as `dropped`.
 
     Args:
         url: `amqp://` or `amqps://`.
         queue: its name.
         exchange: the topic exchange, which is declared if it is missing. None: the queue exists, of any kind but a
-            stream, and is consumed as it is. Then nothing but missing retry queues is declared, and nothing is bound.
+            stream, and is consumed as it is. Then nothing but missing retry queues of its own is declared, such as
+            `Q.retry.10s`, and nothing is bound.
         topics: routing keys to bind, usually the handled event types. `(exchange, key)` binds to another exchange.
         prefetch: the limit of unacked deliveries.
         delays: the retry delays, ascending.
@@ -82,6 +84,7 @@ class RabbitSubscriber:
         self._channel: DeliveryChannel | None = None
         self._consuming: asyncio.Task[None] | None = None
         self._consumed: DeliveryChannel | None = None
+        self._postponed = Counter[str]()
         self._retry_publisher = RetryPublisher(url, name=f"outboxkit consumer {queue} copies", timeout=self._timeout)
 
     @property
@@ -186,28 +189,32 @@ class RabbitSubscriber:
             return None
         if self._queues.exchange is None and STREAM_OFFSET in (raw.properties.headers or ()):
             raise ConfigurationError(f"OUTBOXKIT_QUEUE is {self._queue!r}, a stream: it keeps what was acked. {KINDS}")
+        waited_in = (raw.properties.headers or {}).get(FIRST_WAIT)
+        if isinstance(waited_in, str) and self._postponed[waited_in]:
+            self._postponed[waited_in] -= 1
         return RabbitDelivery(raw, channel, self, dropped=raw.consumer == self._dead)
 
     async def postponed(self) -> int:
-        """The number of messages in all retry queues."""
-        return sum([await self._depth(retry_queue(self._queue, delay)) for delay in self.delays])
+        """The number of messages that this subscriber has put off and not received again. Nobody else's are counted."""
+        return self._postponed.total()
 
     async def copy(self, delivery: RabbitDelivery, delivery_headers: DeliveryHeaders, delay: timedelta | None) -> None:
-        """Put a copy of a delivery into the queue of a retry delay or, without a delay, at the end of its queue.
+        """Put a copy of a delivery into the queue of a retry delay or, without a delay, at the end of its own queue.
 
         If the copy is not confirmed, the channel is given up: the broker delivers its messages again, and `connect`
         declares the queues that are missing. A stopped channel is kept, so that its other deliveries can be acked.
         """
         stopped = delivery.channel.stopped
-        queue = delivery.raw.consumer if delay is None else retry_queue(self._queue, delay)
+        route = CopyRoute("", delivery.raw.consumer) if delay is None else self._queues.route(delay)
         try:
             await self._retry_publisher.put(
-                delivery.raw, queue, delivery_headers=delivery_headers, topic=delivery.topic, stopped=stopped
+                delivery.raw, route, delivery_headers=delivery_headers, topic=delivery.topic, stopped=stopped
             )
         except BrokerUnavailable as error:
             if not stopped.is_set():
                 delivery.channel.lose(str(error))
             raise
+        self._postponed[route.name] += delay is not None
 
     async def stop_receiving(self) -> None:
         """Basic.Cancel. Pushed messages that `receive` has not returned are requeued.

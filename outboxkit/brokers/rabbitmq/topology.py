@@ -1,8 +1,16 @@
-"""Topology of a consumer: its queues, its exchange and its bindings, and the errors if RabbitMQ refuses one."""
+"""Topology of a consumer: its queues, its exchange and its bindings, and the errors if RabbitMQ refuses one.
+
+A queue `billing` that outboxkit declares has `billing.dead` beside it, and shares all else with the virtual host. The
+copy of a failed message is published to the fanout exchange `outboxkit.delay.10s` with the routing key `billing`. It
+waits for the TTL of the quorum queue `outboxkit.delay.10s`. Then the direct exchange `outboxkit.retry` has it, and by a
+binding the queue `billing`. If that queue was deleted, the alternate exchange and queue `outboxkit.unroutable` have it.
+
+A queue that is taken as it is gets no binding, so it has retry queues of its own. Decision 6 has the reasons.
+"""
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -15,15 +23,51 @@ from outboxkit.brokers.rabbitmq import connection
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
 
 SINGLE_ACTIVE_CONSUMER = "x-single-active-consumer"
+FIRST_WAIT = "x-first-death-queue"
+"""RabbitMQ's header with the queue in which a copy has waited."""
+
+
+RETRY_EXCHANGE = "outboxkit.retry"
+"""The direct exchange that brings retry copies back: each queue is bound to it under its own name."""
+UNROUTABLE = "outboxkit.unroutable"
+"""The exchange and queue for copies whose queue was deleted. They would hold up the copies of all other queues."""
+_ALTERNATE: FieldTable = {"alternate-exchange": UNROUTABLE}
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRoute:
+    """The address of a retry copy.
+
+    Attributes:
+        exchange: the exchange to publish to; empty: the default exchange.
+        routing_key: with which routing key.
+    """
+
+    exchange: str
+    routing_key: str
+
+    @property
+    def name(self) -> str:
+        """The queue in which the copy waits."""
+        return self.exchange or self.routing_key
+
+
+def delay_name(delay: timedelta) -> str:
+    """The name of the exchange and the queue in which all queues' copies wait for this delay: `outboxkit.delay.10s`."""
+    return f"outboxkit.delay.{_short_text(delay)}"
 
 
 def retry_queue(queue: str, delay: timedelta) -> str:
-    """The name of the retry queue in which messages of `queue` wait for this delay, such as `billing.retry.10s`."""
+    """The name of the retry queue of a queue that is taken as it is, such as `billing.retry.10s`."""
+    return f"{queue}.retry.{_short_text(delay)}"
+
+
+def _short_text(delay: timedelta) -> str:
     milliseconds = round(delay.total_seconds() * 1000)
     for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")):
         if milliseconds and milliseconds % size == 0:
-            return f"{queue}.retry.{milliseconds // size}{unit}"
-    return f"{queue}.retry.{milliseconds}ms"
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"
 
 
 def dead_queue(queue: str) -> str:
@@ -31,30 +75,42 @@ def dead_queue(queue: str) -> str:
     return f"{queue}.dead"
 
 
-def quorum(dead_letters_to: str, **more: FieldValue) -> FieldTable:
-    """Arguments of a durable quorum queue from which dropped messages go to the queue `dead_letters_to`.
+def quorum(exchange: str, dead_letters_to: str | None, **more: FieldValue) -> FieldTable:
+    """Arguments of a durable quorum queue whose dropped messages go to this exchange, under a routing key or their own.
 
-    With at-least-once dead lettering a message stays until that queue has confirmed it. This needs `reject-publish`.
+    With at-least-once dead lettering a message stays until its next queue has confirmed it. This needs
+    `reject-publish`.
     """
+    key: FieldTable = {} if dead_letters_to is None else {"x-dead-letter-routing-key": dead_letters_to}
     return {
         "x-queue-type": "quorum",
-        "x-dead-letter-exchange": "",
-        "x-dead-letter-routing-key": dead_letters_to,
+        "x-dead-letter-exchange": exchange,
+        **key,
         "x-dead-letter-strategy": "at-least-once",
         "x-overflow": "reject-publish",
         **more,
     }
 
 
-def declarations(queue: str, delays: Sequence[timedelta], *, ordered: bool) -> dict[str, FieldTable]:
-    """The arguments of a consumer's queues by their names, in the order in which they are declared."""
+def declarations(queue: str, *, ordered: bool) -> dict[str, FieldTable]:
+    """The arguments of a consumer's own queues by their names, in the order in which they are declared."""
     dead, extra = dead_queue(queue), {SINGLE_ACTIVE_CONSUMER: True} if ordered else {}
-    waiting = {retry_queue(queue, delay): _waiting(queue, delay) for delay in delays}
-    return {dead: {"x-queue-type": "quorum"}, queue: quorum(dead, **extra), **waiting}
+    return {dead: {"x-queue-type": "quorum"}, queue: quorum("", dead, **extra)}
 
 
-def _waiting(queue: str, delay: timedelta) -> FieldTable:
-    return quorum(queue, **{"x-message-ttl": round(delay.total_seconds() * 1000)})
+def shared_declarations(delays: Sequence[timedelta]) -> dict[str, FieldTable]:
+    """The arguments of the queues that all consumers of a virtual host share, by their names."""
+    waiting = {delay_name(delay): quorum(RETRY_EXCHANGE, None, **_ttl(delay)) for delay in delays}
+    return {UNROUTABLE: {"x-queue-type": "quorum"}, **waiting}
+
+
+def own_declarations(queue: str, delays: Sequence[timedelta]) -> dict[str, FieldTable]:
+    """The arguments of the retry queues of a queue that is taken as it is, by their names."""
+    return {retry_queue(queue, delay): quorum("", queue, **_ttl(delay)) for delay in delays}
+
+
+def _ttl(delay: timedelta) -> dict[str, FieldValue]:
+    return {"x-message-ttl": round(delay.total_seconds() * 1000)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +124,17 @@ class Queues:
     ordered: bool
     vhost: str = "/"
 
+    def route(self, delay: timedelta) -> CopyRoute:
+        """The address of the copies that wait for this delay."""
+        if self.exchange is None:
+            return CopyRoute("", retry_queue(self.name, delay))
+        return CopyRoute(delay_name(delay), self.name)
+
     async def prepare(self, opened: aio_pika.abc.AbstractConnection, timeout: float) -> tuple[str, ...]:
         """Declare and bind the queues, or look whether they are there. Returns the names of those to consume.
 
-        Each answer of the broker has `timeout` seconds. Without an exchange only missing retry queues are declared.
+        Each answer of the broker has `timeout` seconds. Without an exchange, only missing retry queues of this queue
+        alone are declared.
 
         Raises:
             BrokerUnavailable: the connection was lost.
@@ -79,6 +142,7 @@ class Queues:
         """
         depth = await self.depth(opened, self.name, timeout)
         if self.exchange is not None:
+            await self._share(opened, timeout)
             await self._declare_all(opened, self.exchange, timeout)
             if depth is None:
                 _log(self.name).info("queue declared: it was not there before, so nothing has been published to it")
@@ -113,6 +177,66 @@ class Queues:
         except ValueError as error:
             raise ConfigurationError(self._explain_name(error)) from error
 
+    async def _share(self, opened: aio_pika.abc.AbstractConnection, timeout: float) -> None:
+        """Declare what all consumers of the virtual host share. A user who may not needs it to be there.
+
+        Raises:
+            ConfigurationError: it is missing, or is there with other arguments. The text says what to do.
+        """
+        try:
+            with connection.convert_errors("cannot declare the retry queues"):
+                channel = await opened.channel()
+                await self._declare_shared(channel, timeout)
+                await channel.close()
+        except BrokerUnavailable as error:
+            if connection.is_permanent(error.__cause__):
+                raise ConfigurationError(
+                    f"the broker has an exchange or queue of outboxkit with other arguments: {error.__cause__}. All "
+                    f"consumers of virtual host {self.vhost!r} share it and declare it anew. Delete it once it is empty"
+                ) from error
+            if not isinstance(error.__cause__, aiormq.exceptions.ChannelAccessRefused):
+                raise
+            shared = shared_declarations(self.delays)
+            missing = [name for name in shared if await self.depth(opened, name, timeout) is None]
+            if missing:
+                raise self._may_not_declare(missing, self._shared_definitions(shared)) from error
+
+    async def _declare_shared(self, channel: aio_pika.abc.AbstractChannel, limit: float) -> None:
+        fanout, names = aio_pika.ExchangeType.FANOUT, shared_declarations(self.delays)
+        for name, arguments in names.items():
+            source = await channel.declare_exchange(name, fanout, durable=True, timeout=limit)
+            queue = await channel.declare_queue(name, durable=True, arguments=arguments, timeout=limit)
+            await queue.bind(source, timeout=limit)
+            if name == UNROUTABLE:
+                if count := queue.declaration_result.message_count:
+                    _log(self.name).warning("failed messages have no queue to come back to", queue=name, messages=count)
+                await channel.declare_exchange(
+                    RETRY_EXCHANGE, aio_pika.ExchangeType.DIRECT, durable=True, arguments=_ALTERNATE, timeout=limit
+                )
+
+    def _shared_definitions(self, queues: Mapping[str, FieldTable]) -> dict[str, list[dict[str, object]]]:
+        exchange = {"vhost": self.vhost, "durable": True, "auto_delete": False, "internal": False}
+        fanout = [{"name": name, "type": "fanout", **exchange, "arguments": {}} for name in queues]
+        direct = {"name": RETRY_EXCHANGE, "type": "direct", **exchange, "arguments": _ALTERNATE}
+        bound = {"vhost": self.vhost, "destination_type": "queue", "routing_key": "", "arguments": {}}
+        return {
+            "exchanges": [*fanout, direct],
+            "queues": self._definitions(queues),
+            "bindings": [{"source": name, "destination": name, **bound} for name in queues],
+        }
+
+    def _definitions(self, queues: Mapping[str, FieldTable]) -> list[dict[str, object]]:
+        """The definitions of queues, as `rabbitmqctl import_definitions` reads them."""
+        common = {"vhost": self.vhost, "durable": True, "auto_delete": False}
+        return [{"name": name, **common, "arguments": arguments} for name, arguments in queues.items()]
+
+    def _may_not_declare(self, missing: Sequence[str], definitions: Mapping[str, object]) -> ConfigurationError:
+        return ConfigurationError(
+            f"queue {self.name!r} has no {', '.join(missing)}, in which failed messages wait, and this user may not "
+            "declare them. Let an operator run `rabbitmqctl import_definitions FILE`, with this file: "
+            f"{json.dumps(definitions)}"
+        )
+
     async def _declare_retry_queues(
         self, opened: aio_pika.abc.AbstractConnection, delays: Sequence[timedelta], timeout: float
     ) -> None:
@@ -121,36 +245,18 @@ class Queues:
         Raises:
             ConfigurationError: the user may not. The text has their definitions.
         """
-        names = [retry_queue(self.name, delay) for delay in delays]
+        queues = own_declarations(self.name, delays)
         try:
             with connection.convert_errors(f"cannot declare the retry queues of {self.name!r}"):
                 channel = await opened.channel()
-                for delay in delays:
-                    await self._declare_retry_queue(channel, delay, timeout)
+                for name, arguments in queues.items():
+                    await channel.declare_queue(name, durable=True, arguments=arguments, timeout=timeout)
                 await channel.close()
         except BrokerUnavailable as error:
             if not isinstance(error.__cause__, aiormq.exceptions.ChannelAccessRefused):
                 raise
-            raise ConfigurationError(
-                f"queue {self.name!r} has no {', '.join(names)}, in which failed messages wait, and this user may not "
-                "declare them. Let an operator run `rabbitmqctl import_definitions FILE`, with this file: "
-                f"{self._definitions(delays)}"
-            ) from error
-        _log(self.name).info("retry queues declared, all else is taken as it is", queues=names)
-
-    def _definitions(self, delays: Sequence[timedelta]) -> str:
-        """The definitions of retry queues, as `rabbitmqctl import_definitions` reads them."""
-        common = {"vhost": self.vhost, "durable": True, "auto_delete": False}
-        queues = [
-            {"name": retry_queue(self.name, each), **common, "arguments": _waiting(self.name, each)} for each in delays
-        ]
-        return json.dumps({"queues": queues})
-
-    async def _declare_retry_queue(
-        self, channel: aio_pika.abc.AbstractChannel, delay: timedelta, timeout: float
-    ) -> None:
-        name = retry_queue(self.name, delay)
-        await channel.declare_queue(name, durable=True, arguments=_waiting(self.name, delay), timeout=timeout)
+            raise self._may_not_declare(list(queues), {"queues": self._definitions(queues)}) from error
+        _log(self.name).info("retry queues declared, all else is taken as it is", queues=list(queues))
 
     def _warn_of_silence(self) -> None:
         """Warn that nothing may ever arrive: AMQP does not say whether a queue is bound."""
@@ -180,8 +286,10 @@ class Queues:
 
     async def _declare(self, channel: aio_pika.abc.AbstractChannel, exchange_name: str, limit: float) -> None:
         exchange = await connection.declare_exchange(channel, exchange_name, timeout=limit)
-        for name, arguments in declarations(self.name, self.delays, ordered=self.ordered).items():
+        for name, arguments in declarations(self.name, ordered=self.ordered).items():
             queue = await channel.declare_queue(name, durable=True, arguments=arguments, timeout=limit)
+            if name == self.name:
+                await queue.bind(RETRY_EXCHANGE, routing_key=name, timeout=limit)
             for topic in self.topics if name == self.name else ():
                 source, key = (exchange, topic) if isinstance(topic, str) else topic
                 await queue.bind(source, routing_key=key, timeout=limit)
@@ -204,7 +312,9 @@ class Queues:
             cure = f"An existing queue cannot be changed in this: consume {before} {name} as "
             cure += "before, or stop its consumers, let it run empty, delete it "
             cure += f"({delete}) and start them again {after} --ordered"
-        return f"the broker has queue {self.name!r}, or a retry queue of it, with other arguments: {refusal}. {cure}"
+        return (
+            f"the broker has queue {self.name!r}, or {dead_queue(self.name)!r}, with other arguments: {refusal}. {cure}"
+        )
 
 
 def _log(queue: str) -> structlog.typing.FilteringBoundLogger:

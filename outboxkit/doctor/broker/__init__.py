@@ -141,6 +141,7 @@ CHECKS = (
     _check("rights", access.of_rights, needs_amqp=True),
     _check("alarms", server.of_alarms, needs_api=True),
     _check("nodes", server.of_nodes, needs_api=True),
+    _check("files", server.of_files, needs_api=True),
     _check("clock", server.of_clock, needs_api=True),
     _check("exchange", queues.of_exchange, needs_amqp=True),
     _check("queues", queues.of_queues, needs_amqp=True),

@@ -10,6 +10,7 @@ from outboxkit import urls
 from outboxkit.brokers.rabbitmq import rights
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Obstacle
 from outboxkit.brokers.rabbitmq.rights import RightsNeeded
+from outboxkit.brokers.rabbitmq.topology import shared_declarations
 from outboxkit.doctor.broker.facts import Rights
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import GUEST, BrokerSubject, credentials, is_loopback
@@ -170,14 +171,14 @@ def _is_same_user(look: Look) -> bool:
 def of_rights(look: Look) -> Iterator[Diagnosis]:
     """Whether the user may do what is needed, and no more. Only an administrator can ask for rights."""
     own = look.reports.rights if look.reports is not None else None
-    lacks = list(_lacks(look) if own is None else _lacks_of(own, look.subject))
+    lacks = list(_lacks(look) if own is None else _lacks_of(own, look))
     if lacks:
         yield problem(
             "broker-rights-missing",
             f"User {look.subject.user[0]!r} lacks rights: {'; '.join(lacks)}.",
             why="The relay or the consumer ends at its start, or waits if the right was taken away later.",
             cure="Give the user the rights that these settings need.",
-            commands=(_grant(look.subject, look.subject.user[0]),),
+            commands=(_grant(look.subject, look.subject.user[0], is_shared=look.is_shared),),
         )
     if own is not None and any(allows(own, verb, _OTHERS) for verb in ("configure", "write", "read")):
         patterns = f"configure {own.configure!r}, write {own.write!r}, read {own.read!r}"
@@ -186,7 +187,13 @@ def of_rights(look: Look) -> Iterator[Diagnosis]:
             f"User {look.subject.user[0]!r} has rights to the exchanges and queues of others: {patterns}.",
             why="A mistake or a stolen password reaches everything in this virtual host.",
             cure="Narrow them to these settings and the queues that this database knows; add what else uses this user.",
-            commands=(_grant(replace(look.subject, queues=look.subject.known_queues), look.subject.user[0]),),
+            commands=(
+                _grant(
+                    replace(look.subject, queues=look.subject.known_queues),
+                    look.subject.user[0],
+                    is_shared=look.is_shared,
+                ),
+            ),
         )
 
 
@@ -195,13 +202,14 @@ def _lacks(look: Look) -> Iterator[str]:
     if look.exchange is not None and look.exchange.kind is Denied.FORBIDDEN:
         yield look.exchange.reason
     for name, difference in look.differences.items():
-        if difference.kind is Denied.FORBIDDEN:
+        if difference.kind is Denied.FORBIDDEN and name not in shared_declarations(look.subject.delays):
             yield f"queue {name!r}: {difference.reason}"
 
 
-def _lacks_of(own: Rights, subject: BrokerSubject) -> Iterator[str]:
+def _lacks_of(own: Rights, look: Look) -> Iterator[str]:
     """The rights that are needed and not there."""
-    for verb, names in asdict(rights_to_work(subject)).items():
+    subject = look.subject
+    for verb, names in asdict(rights_to_work(subject, is_shared=look.is_shared)).items():
         lacking = [name for name in names if not allows(own, verb, name)]
         if lacking == [subject.exchange] and verb == "write" and subject.queues and not subject.routes:
             continue  # it is a consumer's user, and another one is the relay's
@@ -218,28 +226,34 @@ def allows(own: Rights, verb: str, name: str) -> bool:
         return True
 
 
-def rights_to_work(subject: BrokerSubject) -> RightsNeeded:
-    """The names that relays and consumers with these settings configure, write and read."""
+def rights_to_work(subject: BrokerSubject, *, is_shared: bool = False) -> RightsNeeded:
+    """The names that relays and consumers with these settings configure, write and read.
+
+    Args:
+        subject: the settings.
+        is_shared: the retry queues of the virtual host are there, so that a consumer need not declare them.
+    """
     relay, names = rights.of_relay(subject.exchange), [queue.name for queue in subject.queues]
     if not names:
         return relay
     if not subject.is_declared:
         return RightsNeeded(write=(subject.exchange,)) | _of_consumers(subject)
-    return relay | _of_consumers(subject)
+    return relay | _of_consumers(subject, is_shared=is_shared)
 
 
-def _of_consumers(subject: BrokerSubject) -> RightsNeeded:
+def _of_consumers(subject: BrokerSubject, *, is_shared: bool = False) -> RightsNeeded:
     return rights.of_consumer(
         [queue.name for queue in subject.queues],
         exchange=subject.exchange if subject.is_declared else None,
         delays=subject.delays,
         sources=[source for queue in subject.queues for source, _ in queue.bindings],
+        is_shared=is_shared,
     )
 
 
-def _grant(subject: BrokerSubject, user: str) -> str:
+def _grant(subject: BrokerSubject, user: str, *, is_shared: bool = False) -> str:
     """The command that gives a user the rights that are needed."""
-    return rights_to_work(subject).command(subject.vhost, user)
+    return rights_to_work(subject, is_shared=is_shared).command(subject.vhost, user)
 
 
 def _host_and_port(url: str) -> str:

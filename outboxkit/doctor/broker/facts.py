@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from outboxkit.brokers.rabbitmq.management import UNAUTHORIZED, ApiAnswer, Management
-from outboxkit.brokers.rabbitmq.topology import dead_queue, retry_queue
+from outboxkit.brokers.rabbitmq.topology import dead_queue
 from outboxkit.doctor.broker.subject import BrokerSubject
 from outboxkit.errors import BrokerUnavailable
 
@@ -89,6 +89,9 @@ class NodeReport(msgspec.Struct, frozen=True):
     running: bool = False
     mem_alarm: bool = False
     disk_free_alarm: bool = False
+    fd_used: int = 0
+    fd_total: int = 0
+    sockets_used: int = 0
     partitions: tuple[str, ...] = ()
 
 
@@ -107,6 +110,7 @@ class ApiReports(msgspec.Struct, frozen=True):
     Attributes:
         tags: of the API's user.
         alarms: what is in alarm, such as `memory on rabbit@a`.
+        all_queues: the number of queues in all virtual hosts that this user may see.
         ahead: the seconds by which the server's clock is ahead.
         queues: by name, those that were looked at; None for one that is not there.
     """
@@ -118,6 +122,7 @@ class ApiReports(msgspec.Struct, frozen=True):
     bindings: tuple[Bound, ...] | None = None
     exchanges: Mapping[str, ExchangeReport] | None = None
     queues: Mapping[str, QueueReport | None] = {}
+    all_queues: int = 0
     ahead: float | None = None
 
     @property
@@ -141,8 +146,8 @@ async def read_reports(api: Management, subject: BrokerSubject) -> ApiReports:
         )
     vhost = subject.vhost
     paths = (("health", "checks", "alarms"), ("nodes",), ("permissions", vhost, subject.user[0]),
-             ("bindings", vhost), ("exchanges", vhost))  # fmt: skip
-    alarms, nodes, rights, bindings, exchanges = await _all(api, paths)
+             ("bindings", vhost), ("exchanges", vhost), ("overview",))  # fmt: skip
+    alarms, nodes, rights, bindings, exchanges, overview = await _all(api, paths)
     bound = _as(bindings, tuple[Bound, ...])
     names = _queues_of(subject, bound)
     answers = await _all(api, [("queues", vhost, name) for name in names])
@@ -159,17 +164,14 @@ async def read_reports(api: Management, subject: BrokerSubject) -> ApiReports:
             for name, answer in zip(names, answers, strict=True)
             if answer.status in (200, 404)
         },
+        all_queues=_count(_mapping(_mapping(overview.content).get("object_totals")).get("queues")),
         ahead=who.ahead,
     )
 
 
 def _queues_of(subject: BrokerSubject, bound: Iterable[Bound] | None) -> list[str]:
     """Our queues with those beside them, then others that get our messages."""
-    ours = [
-        name
-        for queue in subject.queues
-        for name in (queue.name, dead_queue(queue.name), *(retry_queue(queue.name, each) for each in subject.delays))
-    ]
+    ours = list(subject.declarations)
     ours += [name for queue in subject.registered for name in (queue.name, dead_queue(queue.name))]
     sources = {subject.exchange}
     others = [each.destination for each in bound or () if each.source in sources and each.destination_type == "queue"]
@@ -214,6 +216,10 @@ def _tags(value: object) -> tuple[str, ...]:
     """The tags: a list from RabbitMQ 3.9 on, a text with commas before."""
     tags = value.split(",") if isinstance(value, str) else value
     return tuple(map(str, tags)) if isinstance(tags, list) else ()
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TypedDict
 
-from outboxkit.brokers.rabbitmq.topology import dead_queue, retry_queue
+from outboxkit.brokers.rabbitmq.topology import UNROUTABLE, dead_queue
 from outboxkit.consumer.handle import REQUEUE_FRESH_AFTER
 from outboxkit.doctor.broker.facts import QueueReport
 from outboxkit.doctor.broker.look import Look
@@ -28,12 +28,8 @@ def of_limits(look: Look) -> Iterator[Diagnosis]:
     """Whether the broker takes messages away by limits of its own."""
     if look.reports is None:
         return
-    retries = {
-        retry_queue(queue.name, delay): round(delay.total_seconds() * 1000)
-        for queue in look.subject.queues
-        for delay in look.subject.delays
-    }
-    dead = {dead_queue(queue.name) for queue in look.subject.known_queues}
+    retries = {name: round(delay.total_seconds() * 1000) for name, delay in look.subject.retry_queues.items()}
+    dead = {UNROUTABLE, *(dead_queue(queue.name) for queue in look.subject.known_queues)}
     for report in look.reports.queues.values():
         if report is None:
             continue
@@ -104,7 +100,7 @@ def _refusing(report: QueueReport, name: str, fill: str, look: Look) -> Diagnosi
         "queue-full",
         f"Queue {report.name!r} is full: it has {fill}{_whose(report, name)}.",
         why="It refuses new messages. Those that are to reach it stay in the outbox: a message leaves once all of its "
-        "queues take it.",
+        "queues take it. Failed messages that come back to it hold up those of other queues, for minutes each time.",
         cure="Start its consumer, or more of them, and look in its log for what slows it down. Else raise the limit. "
         "If nobody needs the queue, delete it:",
         commands=(

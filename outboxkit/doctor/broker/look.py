@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Depth, Inspection, inspect
 from outboxkit.brokers.rabbitmq.management import PORT, TLS_PORT, Management
-from outboxkit.brokers.rabbitmq.topology import declarations
+from outboxkit.brokers.rabbitmq.topology import shared_declarations
 from outboxkit.doctor.broker.facts import ApiReports, Bound, read_reports
 from outboxkit.doctor.broker.subject import BrokerSubject
 from outboxkit.errors import BrokerUnavailable
@@ -70,6 +70,11 @@ class Look:
         return any(node.refusal is None for node in self.nodes)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether the retry queues that the virtual host's consumers share are all there."""
+        return all(isinstance(self.depths.get(name), Depth) for name in shared_declarations(self.subject.delays))
+
+    @property
     def version(self) -> tuple[int, ...]:
         """The lowest version of the nodes; empty if it is not known."""
         return min((numbers for node in self.nodes if (numbers := numbers_of(node.version))), default=())
@@ -122,13 +127,14 @@ async def _look_at_queues(
     """Look for each queue, and compare it with the declaration of a consumer if it is there."""
     for queue in subject.registered:
         depths[queue.name] = await inspection.queue(queue.name)
-    for queue in subject.queues:
-        for name, arguments in declarations(queue.name, subject.delays, ordered=subject.ordered).items():
-            depths[name] = await inspection.queue(name)
-            if isinstance(depths[name], Depth) and subject.is_declared:
-                difference = await inspection.difference(name, arguments)
-                if difference is not None:
-                    differences[name] = difference
+    for name in subject.left_over:
+        depths[name] = await inspection.queue(name)
+    for name, arguments in subject.declarations.items():
+        depths[name] = await inspection.queue(name)
+        if isinstance(depths[name], Depth) and subject.is_declared:
+            difference = await inspection.difference(name, arguments)
+            if difference is not None:
+                differences[name] = difference
 
 
 async def _over_api(subject: BrokerSubject, clock: Clock) -> Look:

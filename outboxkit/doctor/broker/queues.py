@@ -1,16 +1,18 @@
 """Queues of the broker: whether they are there, of the right kind, and consumed. Pure."""
 
+import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import quote
 
 from outboxkit import known_handlers
 from outboxkit.brokers.memory import matches
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth
-from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER, dead_queue, retry_queue
+from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, SINGLE_ACTIVE_CONSUMER, UNROUTABLE, dead_queue
 from outboxkit.doctor.broker.facts import QueueReport
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import ExpectedQueue
-from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.wording import many
 
 QUORUM, CLASSIC, STREAM = "quorum", "classic", "stream"
@@ -48,12 +50,17 @@ def of_queues(look: Look) -> Iterator[Diagnosis]:
         depth = look.depths.get(queue.name)
         if isinstance(depth, BrokerRefusal):
             yield _absent(queue, depth, look)
+    names = [queue.name for queue in look.subject.queues]
+    yield from _lost_their_queue(look)
+    yield from _left_over(look)
+    if any(isinstance(look.depths.get(name), Depth) for name in names):
+        yield from _different(names[0], look.subject.retry_queues, look)
     for queue in look.subject.queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, BrokerRefusal):
             yield _absent(queue, depth, look)
             continue
-        yield from _different(queue, look)
+        yield from _different(queue.name, (queue.name, dead_queue(queue.name)), look)
         if depth is not None:
             yield from _beside(queue, look)
         report = look.reports.queues.get(queue.name) if look.reports is not None else None
@@ -87,15 +94,14 @@ def _absent(queue: ExpectedQueue, refusal: BrokerRefusal, look: Look) -> Diagnos
     )
 
 
-def _different(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
-    """The differences of a queue and those beside it from what its consumer declares."""
-    names = [queue.name, dead_queue(queue.name), *(retry_queue(queue.name, delay) for delay in look.subject.delays)]
+def _different(queue: str, names: Iterable[str], look: Look) -> Iterator[Diagnosis]:
+    """The differences of a queue, or of others that its consumer needs, from what it declares."""
     for name in names:
         refusal = look.differences.get(name)
         if refusal is None or refusal.kind is Denied.FORBIDDEN:
             continue
         if SINGLE_ACTIVE_CONSUMER in refusal.reason:
-            yield _in_order(queue, is_single=not look.subject.ordered, look=look)
+            yield _in_order(ExpectedQueue(name=queue), is_single=not look.subject.ordered, look=look)
             continue
         report = look.reports.queues.get(name) if look.reports is not None else None
         is_kind = "x-queue-type" in refusal.reason or (report is not None and report.type != QUORUM)
@@ -105,7 +111,7 @@ def _different(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
             why="The consumer ends at its start, and its messages wait in the queue.",
             cure="Consume it as it is with OUTBOXKIT_DECLARE=false, or choose another OUTBOXKIT_QUEUE. Or let it run "
             "empty and delete it: its consumer declares it anew.",
-            commands=(f"outboxkit consume MODULE --queue {shlex.quote(queue.name)} --no-declare",
+            commands=(f"outboxkit consume MODULE --queue {shlex.quote(queue)} --no-declare",
                       _delete("queue", name, look)),
         )  # fmt: skip
 
@@ -128,9 +134,10 @@ def _in_order(queue: ExpectedQueue, *, is_single: bool, look: Look) -> Diagnosis
 
 
 def _beside(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
-    """The queues beside ours that are missing."""
-    retries = [retry_queue(queue.name, delay) for delay in look.subject.delays]
-    names = [*retries, dead_queue(queue.name)] if look.subject.is_declared else retries
+    """The queues that a consumer needs beside its own, and that are missing."""
+    names = [*look.subject.retry_queues, *((dead_queue(queue.name), UNROUTABLE) if look.subject.is_declared else ())]
+    if not look.subject.is_declared:
+        names = [name for name in names if name.startswith(f"{queue.name}.")]
     depths = {name: look.depths.get(name) for name in names}
     missing = [name for name, depth in depths.items() if getattr(depth, "kind", None) is Denied.MISSING]
     if missing:
@@ -140,6 +147,42 @@ def _beside(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
             why="Failed messages wait in the retry queues, and dropped ones go to the dead queue.",
             cure="Start the consumer again: it declares what is missing.",
             commands=(f"outboxkit consume MODULE --queue {shlex.quote(queue.name)}",),
+        )
+
+
+def _lost_their_queue(look: Look) -> Iterator[Diagnosis]:
+    """The copies of failed messages whose queue was deleted while they waited."""
+    depth = look.depths.get(UNROUTABLE)
+    if isinstance(depth, Depth) and depth.messages:
+        address = f"amqp:///{quote(look.subject.vhost, safe='')}"
+        back = {"src-uri": address, "src-queue": UNROUTABLE, "dest-uri": address, "dest-exchange": RETRY_EXCHANGE}
+        shovel = shlex.quote(json.dumps(back | {"src-delete-after": "queue-length"}))
+        yield problem(
+            "retries-unroutable",
+            f"Queue {UNROUTABLE!r} has {many(depth.messages, 'failed message')} whose queue was deleted while they "
+            "waited for their next attempt.",
+            why="Nobody reads them. The routing key of each is the name of its queue.",
+            cure="Start the consumers of those queues, which declare them again. Then have RabbitMQ's shovel bring the "
+            "messages back. Or purge the queue, if its consumers are gone for good.",
+            commands=(
+                "rabbitmq-plugins enable rabbitmq_shovel",
+                f"rabbitmqctl set_parameter -p {shlex.quote(look.subject.vhost)} shovel outboxkit-return {shovel}",
+            ),
+        )
+
+
+def _left_over(look: Look) -> Iterator[Diagnosis]:
+    """The retry queues of a single queue, from the time before all queues shared theirs."""
+    depths = {name: look.depths.get(name) for name in look.subject.left_over}
+    there = {name: depth.messages for name, depth in depths.items() if isinstance(depth, Depth)}
+    if there:
+        yield note(
+            "queue-left-over",
+            f"{', '.join(map(repr, there))} {'is' if len(there) == 1 else 'are'} no longer used: copies wait in queues "
+            "that all consumers share.",
+            why=f"The broker keeps them for nothing. Messages in them come back as before: {sum(there.values())} now.",
+            cure="Delete them once they are empty.",
+            commands=tuple(_delete("queue", name, look) for name, messages in there.items() if not messages),
         )
 
 

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator
 
 from outboxkit.brokers.memory import matches
+from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE
 from outboxkit.doctor.broker.facts import ApiReports, Bound, ExchangeReport
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import ExpectedQueue
@@ -11,6 +12,9 @@ from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
 
 SHOWN = 10
 """Names that a finding lists, at most."""
+
+UNASKED = ("", RETRY_EXCHANGE)
+"""The exchanges to which a queue is bound by itself, or for its own retries."""
 
 
 def routed(reports: ApiReports, exchange: str, key: str, visited: frozenset[str] = frozenset()) -> set[str]:
@@ -49,7 +53,7 @@ def of_routes(look: Look) -> Iterator[Diagnosis]:
     for queue in look.subject.known_queues:
         if reports.queues.get(queue.name) is None:
             continue
-        bound = [each for each in reports.bindings if each.destination == queue.name and each.source]
+        bound = [each for each in reports.bindings if each.destination == queue.name and each.source not in UNASKED]
         if not bound:
             yield _unbound(queue, look)
             continue

@@ -8,6 +8,10 @@ from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import TableFacts
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 
+FILES_OF_A_QUEUE = 3
+"""File descriptors that RabbitMQ 3 reserves for a quorum queue, whether it opens them or not."""
+FILES_SHARE = 0.8
+"""The share of a node's file descriptors in use from which on doctor warns."""
 UNSEEN = (
     "bindings, types that no queue wants, policies, limits of queues, rights, alarms, nodes of the cluster, the clock"
 )
@@ -48,6 +52,24 @@ def of_nodes(look: Look) -> Iterator[Diagnosis]:
             cure="Choose the part to keep, and start the nodes of the other one again.",
             commands=("rabbitmqctl cluster_status",),
         )
+
+
+def of_files(look: Look) -> Iterator[Diagnosis]:
+    """Whether a node runs out of file descriptors. RabbitMQ 3 reserves some for each quorum queue, and opens few."""
+    if look.reports is None:
+        return
+    reserved = FILES_OF_A_QUEUE * look.reports.all_queues if look.version < (4,) else 0
+    for node in look.reports.nodes or ():
+        used = max(node.fd_used, reserved + node.sockets_used)
+        if node.fd_total and used >= FILES_SHARE * node.fd_total:
+            yield warning(
+                "broker-files",
+                f"Node {node.name} has some {used} of {node.fd_total} file descriptors open or reserved.",
+                why="Without a free one it accepts no connection, and raises no alarm. A connection takes one, and in "
+                f"RabbitMQ 3 a quorum queue takes {FILES_OF_A_QUEUE}.",
+                cure="Raise the limit of open files of the broker's process, and delete what nobody uses.",
+                commands=("rabbitmqctl list_queues name consumers messages", "rabbitmqctl list_connections name user"),
+            )
 
 
 def of_clock(look: Look) -> Iterator[Diagnosis]:

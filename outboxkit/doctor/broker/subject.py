@@ -3,9 +3,17 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from outboxkit import queues
+from outboxkit.brokers.rabbitmq.topology import (
+    declarations,
+    delay_name,
+    own_declarations,
+    retry_queue,
+    shared_declarations,
+)
 from outboxkit.inbox import Handler
 from outboxkit.settings import Settings
 
@@ -70,6 +78,29 @@ class BrokerSubject:
     def known_queues(self) -> tuple[ExpectedQueue, ...]:
         """The queues of these settings, and those that the tables know."""
         return (*self.queues, *self.registered)
+
+    @property
+    def retry_queues(self) -> dict[str, timedelta]:
+        """The queues in which copies wait, with their delays: those of the virtual host, or a queue's own."""
+        if self.is_declared:
+            return {delay_name(delay): delay for delay in self.delays} if self.queues else {}
+        return {retry_queue(queue.name, delay): delay for queue in self.queues for delay in self.delays}
+
+    @property
+    def declarations(self) -> dict[str, dict[str, Any]]:
+        """The arguments of all queues that consumers with these settings declare or look for, by their names."""
+        queues: dict[str, dict[str, Any]] = {}
+        for queue in self.queues:
+            queues |= declarations(queue.name, ordered=self.ordered)
+            queues |= {} if self.is_declared else own_declarations(queue.name, self.delays)
+        return queues | (shared_declarations(self.delays) if self.queues and self.is_declared else {})
+
+    @property
+    def left_over(self) -> list[str]:
+        """The retry queues that consumers had for each queue, and no longer use."""
+        if not self.is_declared:
+            return []
+        return [retry_queue(queue.name, delay) for queue in self.queues for delay in self.delays]
 
     @property
     def user(self) -> tuple[str, str]:

@@ -1,11 +1,14 @@
 """Access to a real RabbitMQ, and its queues, as `outboxkit doctor` judges them without changing anything."""
 
 import asyncio
+import shlex
 from typing import Any
 
 import pytest
 
+from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE
 from outboxkit.doctor.diagnosis import Diagnosis, Severity
+from tests.delays import DELAYS_TEXT, WAITING
 from tests.integration.doctor_broker.examining import (
     TYPE,
     Admin,
@@ -19,6 +22,7 @@ from tests.integration.doctor_broker.examining import (
     words,
 )
 from tests.plain_client import PlainClient
+from tests.polling import eventually_async
 from tests.servers.ports import free_ports
 from tests.servers.rabbitmq import PrivateRabbitmq
 
@@ -126,10 +130,45 @@ async def test_queues_that_are_missing(server: PrivateRabbitmq, client: PlainCli
     )
     assert not client.has_queue(), "it declares nothing"
     async with consuming(client):
-        client.delete_queue(f"{client.queue}.retry.1h")
+        client.delete_queue(WAITING[-1])
         findings, _ = await examined(settings_of(server, client))
-        assert f"{client.queue}.retry.1h" in findings["queue-beside-missing"].what
+        assert WAITING[-1] in findings["queue-beside-missing"].what
         assert "dead" not in findings["queue-beside-missing"].what
+
+
+async def test_retry_queues_that_are_no_longer_used(server: PrivateRabbitmq, client: PlainClient):
+    async with consuming(client):
+        findings, _ = await examined(settings_of(server, client))
+        assert "queue-left-over" not in findings
+        for step in DELAYS_TEXT.split(",")[:2]:
+            client.bind(queue=f"{client.queue}.retry.{step}")
+        client.publish(b"", queue=f"{client.queue}.retry.{step}")
+        findings, _ = await examined(settings_of(server, client))
+        assert findings["queue-left-over"].why.endswith(": 1 now.")
+        (only_the_empty_one,) = findings["queue-left-over"].commands
+        client.take(f"{client.queue}.retry.{step}")
+        server.execute(*shlex.split(only_the_empty_one))
+        findings, _ = await examined(settings_of(server, client))
+        (other,) = findings["queue-left-over"].commands
+        server.execute(*shlex.split(other))
+        findings, _ = await examined(settings_of(server, client))
+        assert "queue-left-over" not in findings
+
+
+async def test_failed_messages_whose_queue_was_deleted_go_back_to_it(server: PrivateRabbitmq, client: PlainClient):
+    async with consuming(client):
+        pass
+    client.delete_queue()
+    for number in range(3):
+        client._channel().basic_publish(RETRY_EXCHANGE, client.queue, str(number).encode())
+    findings = await found("retries-unroutable", settings_of(server, client))
+    assert "3 failed messages whose queue was deleted" in findings["retries-unroutable"].what
+    async with consuming(client):
+        pass
+    for command in findings["retries-unroutable"].commands:
+        await asyncio.to_thread(server.execute, *shlex.split(command))
+    await eventually_async(lambda: asyncio.to_thread(client.depth), lambda depth: depth == 3)
+    assert client.depth(UNROUTABLE) == 0
 
 
 @pytest.mark.parametrize(

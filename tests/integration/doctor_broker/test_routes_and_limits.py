@@ -16,7 +16,7 @@ from outboxkit.doctor.examine import examine
 from outboxkit.doctor.installation import Installation, Thresholds
 from outboxkit.outage import utc_now
 from outboxkit.settings import Settings
-from tests.delays import DELAYS
+from tests.delays import WAITING
 from tests.integration.doctor_broker.examining import (
     LARGEST,
     TYPE,
@@ -57,7 +57,7 @@ async def test_a_consumer_bound_to_the_wrong_type(server: PrivateRabbitmq, clien
 
 def arguments_of(client: PlainClient) -> dict[str, Any]:
     """The arguments of the client's queue, as its consumer declares it."""
-    return dict(declarations(client.queue, DELAYS, ordered=False)[client.queue])
+    return dict(declarations(client.queue, ordered=False)[client.queue])
 
 
 async def test_queues_and_types_that_consumers_have_registered(
@@ -120,7 +120,7 @@ async def test_policies_that_take_messages_away(server: PrivateRabbitmq, admin: 
             policy(admin, f"^{name}$", expires=3_600_000, **{"delivery-limit": 5, "max-length": 10}) as own,
             policy(admin, f"^{name}$", operator=True, **{"message-ttl": 60_000}) as operators,
             policy(admin, rf"^{name}\.dead$", **{"message-ttl": 60_000, "max-length": 10}),
-            policy(admin, rf"^{name}\.retry\.1h$", **{"message-ttl": 60_000}),
+            policy(admin, f"^{re.escape(WAITING[-1])}$", **{"message-ttl": 60_000}),
         ):
             expected = {
                 ("queue-ttl", name, "warning"),
@@ -128,7 +128,7 @@ async def test_policies_that_take_messages_away(server: PrivateRabbitmq, admin: 
                 ("queue-length", f"{name}.dead", "problem"),
                 ("queue-expires", name, "problem"),
                 ("delivery-limit", name, "warning"),
-                ("retry-delay-changed", f"{name}.retry.1h", "warning"),
+                ("retry-delay-changed", WAITING[-1], "warning"),
             }
             limits = await eventually_async(lambda: limits_of(settings), lambda limits: len(limits) >= len(expected))
     assert {(each.code, quoted(each.what), str(each.severity)) for each in limits} == expected

@@ -13,9 +13,12 @@ from outboxkit import BrokerUnavailable
 from outboxkit.brokers.rabbitmq import decode
 from outboxkit.brokers.rabbitmq.retries import NACKED, RetryPublisher, _CopyChannel
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
+from outboxkit.brokers.rabbitmq.topology import CopyRoute
 from outboxkit.brokers.reserved import DeliveryHeaders
 from tests.servers.ports import free_ports
 from tests.unit.brokers.rabbitmq.written import Written
+
+ROUTE = CopyRoute("outboxkit.delay.1s", "billing")
 
 
 def arrived(id_: str | None = "m-1", body: bytes = b"body", **given: Any) -> RawDelivery:
@@ -32,7 +35,7 @@ def copy_channel(room: int = 1000) -> tuple[_CopyChannel, Written]:
 
 
 def put(to: _CopyChannel, copied: RawDelivery) -> "asyncio.Task[str | None]":
-    return asyncio.create_task(to.put(copied, "billing.retry.1s", DeliveryHeaders(attempt=2), "orders.eu", timeout=5))
+    return asyncio.create_task(to.put(copied, ROUTE, DeliveryHeaders(attempt=2), "orders.eu", timeout=5))
 
 
 async def test_a_copy_goes_to_its_queue_with_its_delivery_headers_and_its_whole_body():
@@ -40,7 +43,7 @@ async def test_a_copy_goes_to_its_queue_with_its_delivery_headers_and_its_whole_
     copying = put(made, arrived(body=b"x" * 250, headers={"a": 1}))
     await asyncio.sleep(0)
     publish, header, *parts = written.take()
-    assert (publish.exchange, publish.routing_key, publish.mandatory) == ("", "billing.retry.1s", True)
+    assert (publish.exchange, publish.routing_key, publish.mandatory) == ("outboxkit.delay.1s", "billing", True)
     assert isinstance(header, ContentHeader)
     assert header.body_size == 250
     assert header.properties.headers == {"a": 1, "outboxkit-attempt": 2, "outboxkit-topic": "orders.eu"}
@@ -105,7 +108,7 @@ async def test_in_the_turn_of_the_answer_the_next_copy_with_that_id_leaves():
 
     async def next_one() -> str | None:
         made.ack(1, multiple=False)
-        return await made.put(arrived("1"), "billing.retry.1s", DeliveryHeaders(), "orders.eu", timeout=5)
+        return await made.put(arrived("1"), ROUTE, DeliveryHeaders(), "orders.eu", timeout=5)
 
     second = asyncio.create_task(next_one())
     await asyncio.sleep(0)
@@ -132,13 +135,13 @@ async def test_while_publishers_are_blocked_a_copy_waits_and_no_limit_runs():
     copies = RetryPublisher("amqp://mq/", name="test", timeout=0.05)
     copies._channel, written = copy_channel()
     copying = asyncio.create_task(
-        copies.put(arrived("1"), "billing", delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
+        copies.put(arrived("1"), ROUTE, delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
     )
     await asyncio.sleep(0)
     assert len(written.take()) == 3
     copies._channel.blocked("low on memory")
     later = asyncio.create_task(
-        copies.put(arrived("2"), "billing", delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
+        copies.put(arrived("2"), ROUTE, delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
     )
     await asyncio.wait((copying, later), timeout=0.2)
     assert not copying.done()
@@ -158,11 +161,11 @@ async def test_the_limit_runs_anew_when_they_are_no_longer_blocked():
     copies._channel, _ = copy_channel()
     copies._channel.blocked("low on memory")
     copying = asyncio.create_task(
-        copies.put(arrived("1"), "billing", delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
+        copies.put(arrived("1"), ROUTE, delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
     )
     await asyncio.sleep(0)
     copies._channel.blocked(None)
-    with pytest.raises(BrokerUnavailable, match="did not confirm a copy for 'billing' in time"):
+    with pytest.raises(BrokerUnavailable, match=r"did not confirm a copy for 'outboxkit\.delay\.1s' in time"):
         await copying
 
 
@@ -170,6 +173,6 @@ async def test_without_a_broker_there_is_no_copy():
     (port,) = free_ports(1)
     copies = RetryPublisher(f"amqp://127.0.0.1:{port}/", name="test", timeout=5)
     with pytest.raises(BrokerUnavailable):
-        await copies.put(arrived(), "billing", delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
+        await copies.put(arrived(), ROUTE, delivery_headers=DeliveryHeaders(), topic="t", stopped=asyncio.Event())
     await copies.close()
     await copies.close()

@@ -20,7 +20,6 @@ async def test_without_a_connection_nothing_can_be_asked(subscriber: RabbitSubsc
     for ask in (
         subscriber.receive,
         lambda: subscriber.receive(wait=False),
-        subscriber.postponed,
         subscriber.stop_receiving,
     ):
         with pytest.raises(BrokerUnavailable, match="connection to the broker"):

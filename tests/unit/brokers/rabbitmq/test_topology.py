@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outboxkit.brokers.rabbitmq.topology import Queues, dead_queue, quorum, retry_queue
+from outboxkit.brokers.rabbitmq.topology import (
+    CopyRoute,
+    Queues,
+    dead_queue,
+    delay_name,
+    quorum,
+    retry_queue,
+    shared_declarations,
+)
 from outboxkit.settings import parse_duration
 
 STEPS = st.integers(1, 7 * 86_400_000).map(lambda number: timedelta(milliseconds=number))
@@ -40,8 +48,26 @@ def test_two_steps_have_two_queues(one: timedelta, other: timedelta):
     assert (retry_queue("q", one) == retry_queue("q", other)) is (one == other)
 
 
+@given(STEPS, st.text("abc.dely", min_size=1))
+def test_no_queue_has_a_retry_queue_of_its_own_with_a_shared_name(step: timedelta, queue: str):
+    assert retry_queue(queue, step) not in shared_declarations([step])
+
+
+def test_a_copy_of_a_declared_queue_waits_with_those_of_all_others():
+    ten = timedelta(seconds=10)
+    assert Queues("billing", "outboxkit", [], [ten], False).route(ten) == CopyRoute("outboxkit.delay.10s", "billing")
+    assert Queues("billing", None, [], [ten], False).route(ten) == CopyRoute("", "billing.retry.10s")
+    assert shared_declarations([ten])[delay_name(ten)] == {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": "outboxkit.retry",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-message-ttl": 10_000,
+    }
+
+
 def test_what_a_quorum_queue_drops_is_handed_on_safely():
-    assert quorum("billing.dead", **{"x-message-ttl": 1000}) == {
+    assert quorum("", "billing.dead", **{"x-message-ttl": 1000}) == {
         "x-queue-type": "quorum",
         "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": "billing.dead",

@@ -1,6 +1,8 @@
 """Judgements of what no test can bring about on a real broker here: other versions, other machines, lost nodes."""
 
+import shlex
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -78,7 +80,17 @@ def test_narrowed_rights_spare_the_queues_that_the_database_knows():
     subject = replace(SUBJECT, queues=(), registered=(ExpectedQueue(name="mails"),))
     (finding,) = access.of_rights(replace(seen, subject=subject))
     assert finding.code == "broker-rights-wide"
-    assert finding.commands[0].endswith("'^(outboxkit|mails|amq\\.default)$' '^(outboxkit|mails|mails\\.dead)$'")
+    *_, write, read = shlex.split(finding.commands[0])
+    assert write == r"^(outboxkit|mails|amq\.default|outboxkit\.retry|outboxkit\.unroutable)$"
+    assert read == r"^(outboxkit|mails|mails\.dead|outboxkit\.retry|outboxkit\.unroutable)$"
+
+
+def test_retry_queues_that_are_there_need_not_be_declared():
+    subject = replace(SUBJECT, queues=(ExpectedQueue(name="billing"),), delays=(timedelta(seconds=10),))
+    rights = access.rights_to_work(subject, is_shared=True)
+    assert set(rights.configure) == {"outboxkit", "billing", "billing.dead"}
+    assert set(rights.write) == {"outboxkit", "billing", "amq.default", "outboxkit.delay.10s"}
+    assert set(rights.read) == {"outboxkit", "billing", "billing.dead", "outboxkit.retry"}
 
 
 @pytest.mark.parametrize(
@@ -129,6 +141,22 @@ def test_a_policy_is_for_one_queue_and_its_command_can_be_pasted():
 def test_the_dead_queue_keeps_what_it_has():
     queue = QueueReport("billing.dead", "quorum")
     assert codes(limits.of_limits(look("4.1.0", queues={"billing.dead": queue}))) == {}
+
+
+@pytest.mark.parametrize(
+    ("version", "used", "sockets", "queues", "is_short"),
+    [
+        ("3.10.8", 10, 20, 266, False),
+        ("3.10.8", 10, 22, 266, True),
+        ("3.10.8", 820, 20, 0, True),
+        ("4.1.0", 10, 22, 266, False),
+    ],
+)
+def test_descriptors_that_are_open_or_reserved(version: str, used: int, sockets: int, queues: int, is_short: bool):
+    node = NodeReport("a", running=True, fd_used=used, fd_total=1024, sockets_used=sockets)
+    found = codes(server.of_files(look(version, nodes=(node,), all_queues=queues)))
+    assert found == ({"broker-files": Severity.WARNING} if is_short else {})
+    assert codes(server.of_files(look(version, nodes=(NodeReport("a"),)))) == {}
 
 
 def test_of_two_limits_the_smaller_one_holds():
