@@ -33,7 +33,7 @@ class Arrival:
         key: its ordering key; None if it has none, or if the consumer is not ordered.
         number: its rank in order of arrival.
         size: bytes of its payload once it is inflated, counted up to one more than a consumer accepts.
-        events: how many events are made of it at the same time: in a batch one for each handler.
+        events: how many documents are made of it at the same time: in a batch one for each handler; pydantic makes two.
         waits: the delay before its next attempt, spent unsettled in its key queue; None if there is none.
         failures: the number of failures that were followed by such a delay.
         first_failed_at: the time of the first of them.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
+from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, Outcome, event, ids, inbox_handler
@@ -79,6 +80,18 @@ def test_a_batch_makes_an_event_for_each_handler():
     arrival = routing(count_orders, count_again).arrival(delivery(message()))
     assert arrival.room == 2 * arrival.size
     assert routing(count_orders, bill).arrival(delivery(message())).events == 1
+
+
+def test_an_event_of_pydantic_counts_twice():
+    @event("Modelled")
+    class Modelled(BaseModel):
+        rows: list[int]
+
+    @inbox_handler("TakeModel")
+    def take_model(session: Session, event: Modelled) -> None: ...
+
+    assert routing(take_model).arrival(delivery(message(type="Modelled"))).events == 2
+    assert routing(take_model).arrival(delivery(message(type="Another"))).events == 1
 
 
 def names(found: object) -> list[str]:
