@@ -17,7 +17,7 @@ async def event_for(handler: Handler, message: Message) -> object:
     Raises:
         DecodeError, NewerVersion: as `upcasts.event_of`.
     """
-    if plain_size(message.payload, message.content_encoding, limit=LARGE) <= LARGE:
+    if not _is_large(message):
         return upcasts.event_of(handler.event_type, message)
     return await asyncio.to_thread(upcasts.event_of, handler.event_type, message)
 
@@ -28,6 +28,10 @@ def event_within(session: Session, handler: Handler, message: Message) -> object
     Raises:
         DecodeError, NewerVersion: as `upcasts.event_of`.
     """
-    if async_session(session) is None:
+    if async_session(session) is None or not _is_large(message):
         return upcasts.event_of(handler.event_type, message)
     return await_(event_for(handler, message))
+
+
+def _is_large(message: Message) -> bool:
+    return plain_size(message.payload, message.content_encoding, limit=LARGE) > LARGE
