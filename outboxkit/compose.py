@@ -192,11 +192,11 @@ def _sharded(
     process.refuse_http(url)
     topics, memory = queues.topics_of(settings, shards.queue, handlers), PayloadMemory()
 
-    def consumer_of(queue: str, bound: bool) -> ShardConsumer:  # noqa: FBT001 - a callback
+    def consumer_of(queue: str) -> ShardConsumer:
         subscriber = RabbitSubscriber(
             url,
             queue,
-            exchange=settings.exchange if bound else None,
+            exchange=settings.exchange,
             topics=topics,
             prefetch=limit.prefetch(handlers),
             delays=policy.delays,

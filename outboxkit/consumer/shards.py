@@ -97,7 +97,7 @@ class ShardedConsumer:
     Args:
         engine: of the handlers' sessions; each process writes every two seconds that it is there.
         shards: the queue, and the number of its shards.
-        consumer_of: the consumer of one of its queues. `bound` is False for an old shard, which is taken as it is.
+        consumer_of: the consumer of one of its queues, which may be an old shard.
         move: the broker's part in a change of their number.
         handlers: those of the queue.
         patience: how long an outage is waited out; None means for ever.
@@ -107,7 +107,7 @@ class ShardedConsumer:
         self,
         engine: AsyncEngine,
         shards: Shards,
-        consumer_of: Callable[[str, bool], ShardConsumer],
+        consumer_of: Callable[[str], ShardConsumer],
         move: Move,
         *,
         handlers: Sequence[Handler],
@@ -174,17 +174,17 @@ class ShardedConsumer:
             if others := agreement.others(self._shards):
                 raise ConfigurationError(f"{self._split(others)}: stop them first, and drain then")
             if agreement.draining:
-                done = await self._drain_all(agreement.draining, stop, bound=False)
+                done = await self._drain_all(agreement.draining, stop)
                 empty = [await self._is_empty(queue) for queue in agreement.draining for _ in range(2)]
                 if done.paused is not None or not all(empty) or stop.is_set():
                     return done
                 await self._outage.ride_out(lambda: self._note_drained(agreement.draining), stop)
-            return await self._drain_all(self._shards.consumed, stop, bound=True)
+            return await self._drain_all(self._shards.consumed, stop)
         finally:
             await self._leave()
 
-    async def _drain_all(self, queues: Sequence[str], stop: asyncio.Event, *, bound: bool) -> Consumed:
-        consumers = [self._make(queue, bound=bound).consumer for queue in queues]
+    async def _drain_all(self, queues: Sequence[str], stop: asyncio.Event) -> Consumed:
+        consumers = [self._make(queue).consumer for queue in queues]
         try:
             done = await Consumers(consumers).drain(stop)
         finally:
@@ -267,8 +267,8 @@ class ShardedConsumer:
         counts = " and ".join(f"{number} with --shards {count}" for count, number in sorted(others.items()))
         return f"processes of queue {self._shards.queue!r} run {counts}, and this one has --shards {self._shards.count}"
 
-    def _make(self, queue: str, *, bound: bool) -> ShardConsumer:
-        shard = self._consumer_of(queue, bound)
+    def _make(self, queue: str) -> ShardConsumer:
+        shard = self._consumer_of(queue)
         shard.consumer.watchdog = shard.consumer.tables = None
         shard.consumer.on_error = self.on_error
         return shard
@@ -281,7 +281,7 @@ class ShardedConsumer:
                 running.stop.set()
         for queue in queues:
             if queue not in self._running:
-                self._running[queue] = _Running(self._make(queue, bound=not agreement.draining))
+                self._running[queue] = _Running(self._make(queue))
 
     async def _wait(self, stop: asyncio.Event) -> None:
         """Wait until it is time to look again, or a consumer has ended. Its error is raised."""

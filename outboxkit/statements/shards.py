@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, select, update
+from sqlalchemy import Delete, Insert, Select, Update, bindparam, delete, literal_column, select, update
 
 from outboxkit.statements.dialects import insert_into, interval, statement_time
 from outboxkit.tables import shard_member, sharding
@@ -20,6 +20,11 @@ def of_queue() -> Select[int, str | None]:
     Index: the primary key. Locks: none.
     """
     return select(sharding.c.shards, sharding.c.draining).where(sharding.c.queue == bindparam("queue"))
+
+
+def of_all_shards() -> Select[str, int]:
+    """The queues that are split, and the number of shards of each. Index: none, a row for each queue. Locks: none."""
+    return select(sharding.c.queue, sharding.c.shards).where(sharding.c.shards > literal_column("1"))
 
 
 def lock_sharding() -> Select[int, str | None]:

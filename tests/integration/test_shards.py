@@ -21,9 +21,9 @@ def publish(broker: PlainClient, keys: int, prefix: str = "") -> None:
         broker.publish(b"{}", topic="T", message_id=f"{prefix}{number}", type="T", headers=headers)
 
 
-async def received(broker: PlainClient, queue: str, shards: Shards, *, bound: bool = True) -> set[str]:
+async def received(broker: PlainClient, queue: str, shards: Shards) -> set[str]:
     subscriber = RabbitSubscriber(
-        broker.url, queue, exchange=broker.exchange if bound else None, topics=["T"], delays=DELAYS, ordered=True,
+        broker.url, queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True,
         shards=shards,
     )  # fmt: skip
     await subscriber.connect()
@@ -55,12 +55,12 @@ async def test_a_move_leaves_what_has_arrived_where_it_is_and_sends_the_rest_to_
     assert await move_of(broker).begin(one, three)
     assert not await move_of(broker).is_empty(broker.queue)
     publish(broker, 10, "new-")
-    assert await received(broker, broker.queue, three, bound=False) == {f"old-{number}" for number in range(10)}
+    assert await received(broker, broker.queue, three) == {f"old-{number}" for number in range(10)}
     assert await move_of(broker).is_empty(broker.queue)
     assert await move_of(broker).begin(three, one)
     publish(broker, 10, "newest-")
     assert await received(broker, broker.queue, one) == {f"newest-{number}" for number in range(10)}
-    split = [await received(broker, name, three, bound=False) for name in three.names]
+    split = [await received(broker, name, three) for name in three.names]
     assert set().union(*split) == {f"new-{number}" for number in range(10)}
 
 

@@ -49,7 +49,8 @@ class RabbitSubscriber:
         prefetch: the limit of unacked deliveries.
         delays: the retry delays, ascending.
         ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
-        shards: those of an ordered queue, of which this is one. They are declared and bound together.
+        shards: those of the ordered queue that this one belongs to. They are declared and bound together, unless it is
+            an old one that is not among them. Copies of failed messages return to the queue that is split.
         timeout: the limit for each answer of the broker.
 
     Attributes:
@@ -74,9 +75,8 @@ class RabbitSubscriber:
         self._url, self._addresses = url, connection.Addresses(url)
         self.exchange, self._queue, self._dead = exchange, queue, dead_queue(queue)
         self._sources: tuple[str, ...] = ()
-        self._queues = Queues(
-            queue, exchange, topics if shards is None else (), self.delays, ordered, vhost=connection.vhost(url)
-        )
+        home, own_topics = (None, topics) if shards is None else (shards.queue, ())
+        self._queues = Queues(queue, exchange, own_topics, self.delays, ordered, vhost=connection.vhost(url), home=home)
         self._prefetch, self.max_unacked_bytes = prefetch, incoming.MAX_UNACKED_BYTES
         self._timeout = timeout.total_seconds()
         self._connection: aio_pika.abc.AbstractConnection | None = None
@@ -127,7 +127,7 @@ class RabbitSubscriber:
             amqp_channel, self._wire = await connection.open_channel(self._connection, on_lost=channel.lose)
             self._wire.on_consumer_cancel_callbacks.add(on_cancelled)
             with self._naming_rights():
-                if self._shards is not None and self.exchange is not None:
+                if self._shards is not None and self.exchange is not None and self._queue in self._shards.consumed:
                     args = self._connection, self._shards, self.exchange, self._topics, self.delays, self._timeout
                     await declare(*args)
                 self._sources = await self._queues.prepare(self._connection, self._timeout)

@@ -123,12 +123,13 @@ class Queues:
     delays: Sequence[timedelta]
     ordered: bool
     vhost: str = "/"
+    home: str | None = None
 
     def route(self, delay: timedelta) -> CopyRoute:
         """The address of the copies that wait for this delay."""
         if self.exchange is None:
             return CopyRoute("", retry_queue(self.name, delay))
-        return CopyRoute(delay_name(delay), self.name)
+        return CopyRoute(delay_name(delay), self.home or self.name)
 
     async def prepare(self, opened: aio_pika.abc.AbstractConnection, timeout: float) -> tuple[str, ...]:
         """Declare and bind the queues, or look whether they are there. Returns the names of those to consume.

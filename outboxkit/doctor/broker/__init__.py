@@ -20,7 +20,8 @@ from outboxkit.doctor.installation import Check, Installation
 from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import CONSUMER, read_pauses
-from outboxkit.statements import activity
+from outboxkit.sources import Shards
+from outboxkit.statements import activity, shards
 from outboxkit.statements import doctor as statements
 
 COUNTED = 10_000
@@ -61,6 +62,7 @@ def _read(opened: Connection, seen_since: datetime) -> TableFacts:
         routes={row.key: row.rows for row in routes},
         types={queue: tuple(sorted(names)) for queue, names in types.items()},
         refused_size=error or "",
+        shards={queue: Shards(queue, count) for queue, count in opened.execute(shards.of_all_shards())},
         paused=frozenset(pause.name for pause in read_pauses(opened) if pause.process == CONSUMER),
     )
 

@@ -51,7 +51,7 @@ def of_routes(look: Look) -> Iterator[Diagnosis]:
         return
     yield from _unwanted(look, reports)
     for queue in look.subject.known_queues:
-        if reports.queues.get(queue.name) is None:
+        if reports.queues.get(queue.name) is None or queue.is_split:
             continue
         bound = [each for each in reports.bindings if each.destination == queue.name and each.source not in UNASKED]
         if not bound:

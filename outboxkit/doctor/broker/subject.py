@@ -16,6 +16,7 @@ from outboxkit.brokers.rabbitmq.topology import (
 )
 from outboxkit.inbox import Handler
 from outboxkit.settings import Settings
+from outboxkit.sources import Shards
 
 GUEST = "guest"
 _LOOPBACK = ("localhost", "::1")
@@ -32,6 +33,7 @@ class ExpectedQueue:
         handlers: its handlers; empty if they are not known.
         at_once: the number of deliveries that are handled at the same time.
         prefetch: the number of deliveries that the broker pushes ahead.
+        is_split: whether its shards get its messages, so that no exchange needs to send it any.
     """
 
     name: str
@@ -40,6 +42,7 @@ class ExpectedQueue:
     handlers: tuple[Handler, ...] = ()
     at_once: int = 1
     prefetch: int = 64
+    is_split: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,19 +131,38 @@ class TableFacts:
         types: queues of consumers that were seen lately, with the types of their handlers.
         refused_size: the broker's words about a message that was too large for it; empty if there is none.
         paused: queues whose consumers an operator holds.
+        shards: the queues that are split, with their shards.
     """
 
     routes: Mapping[str, int] = field(default_factory=dict)
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refused_size: str = ""
     paused: frozenset[str] = frozenset()
+    shards: Mapping[str, Shards] = field(default_factory=dict)
 
 
 def with_facts(subject: BrokerSubject, facts: TableFacts) -> BrokerSubject:
-    """The subject with what the tables tell: routes, types of handlers that nobody named, and queues likewise."""
+    """The subject with what the tables tell: routes, types of handlers that nobody named, queues likewise, shards."""
     queues = tuple(replace(queue, types=queue.types or facts.types.get(queue.name, ())) for queue in subject.queues)
     registered = () if queues else tuple(ExpectedQueue(name=name, types=types) for name, types in facts.types.items())
-    return replace(subject, queues=queues, registered=registered, routes=facts.routes, paused=facts.paused)
+    split = [facts.shards[name].names for name in facts.paused & facts.shards.keys()]
+    return replace(
+        subject,
+        queues=_with_shards(queues, facts.shards),
+        registered=_with_shards(registered, facts.shards),
+        routes=facts.routes,
+        paused=facts.paused.union(*split),
+    )
+
+
+def _with_shards(queues: Sequence[ExpectedQueue], shards: Mapping[str, Shards]) -> tuple[ExpectedQueue, ...]:
+    """The queues, and behind each that is split its shards, which get its messages."""
+    expected = list[ExpectedQueue]()
+    for queue in queues:
+        split = shards.get(queue.name)
+        names = () if split is None else split.names
+        expected += [replace(queue, is_split=split is not None), *(replace(queue, name=name) for name in names)]
+    return tuple(expected)
 
 
 def expected_queues(settings: Settings, handlers: Sequence[Handler]) -> tuple[ExpectedQueue, ...]:

@@ -1,0 +1,33 @@
+"""An ordered queue that is split into shards, as `outboxkit doctor` judges it."""
+
+from sqlalchemy import insert
+
+from outboxkit import process
+from outboxkit.brokers.rabbitmq import ShardMove
+from outboxkit.sources import Shards
+from outboxkit.tables import sharding
+from tests.delays import DELAYS
+from tests.integration.doctor_broker.examining import TYPE, Admin, examined, handlers_of, settings_of
+from tests.plain_client import PlainClient
+from tests.servers.rabbitmq import PrivateRabbitmq
+
+UNFED = {"queue-unbound", "handler-unbound"}
+
+
+async def test_the_shards_are_fed_in_place_of_the_queue(
+    server: PrivateRabbitmq, admin: Admin, client: PlainClient, postgresql_url: str
+):
+    engine = process.engine(postgresql_url, name="test")
+    two = Shards(client.queue, 2)
+    await ShardMove(client.url, client.exchange, [TYPE], DELAYS).begin(Shards(client.queue, 1), two)
+    settings = settings_of(server, client, ordered=True)
+    findings, _ = await examined(settings, handlers_of(TYPE), engine=engine)
+    assert findings.keys() & UNFED == {"queue-unbound"}, "a queue of which the tables do not say that it is split"
+    async with engine.begin() as connection:
+        await connection.execute(insert(sharding).values(queue=client.queue, shards=2))
+    findings, _ = await examined(settings, handlers_of(TYPE), engine=engine)
+    assert findings.keys() & UNFED == set()
+    admin.delete("exchanges", "/", two.exchange)
+    findings, _ = await examined(settings, handlers_of(TYPE), engine=engine)
+    assert f"{client.queue}.2." in findings["queue-unbound"].what
+    await engine.dispose()
