@@ -58,6 +58,8 @@ LOOK_SECONDS = 0.1
 """The interval at which a busy relay looks for due rows, and for writers that keep the floor down."""
 FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
 """A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size."""
+PROBE_ROWS = 20
+"""The maximum number of rows of a claim after one that was given back. The other relay misses them for a moment."""
 SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
 """The minimum interval at which a relay looks below the floor, and the maximum share of its time for that."""
 
@@ -141,6 +143,11 @@ class Claimer:
         """Whether claims leave out contended keys at the moment."""
         return bool(self._contended.keys())
 
+    @property
+    def yields(self) -> bool:
+        """Whether the latest claim was given back to another relay, which has most of its keys."""
+        return self._contended.yields
+
     def sweep(self) -> None:
         """Have the next claim look below the floor."""
         self._next_sweep = float("-inf")
@@ -148,6 +155,7 @@ class Claimer:
     def reset(self) -> None:
         """Forget the floor: after an error this may be another database, such as a standby."""
         self.floor = Floor()
+        self._contended = ContendedKeys(self._monotonic)
         self.sweep()
 
     async def claim(self, as_of: datetime, *, now: datetime, own_rows: Iterable[ClaimedRow] = ()) -> ClaimedBatch:
@@ -173,7 +181,14 @@ class Claimer:
             raise
         plan = plan_batch(rows, predecessors, now=now)
         if rows:
-            self._contended.saw(len(rows), plan.blocked)
+            first = min((predecessors[key].ready_at or 0 for key in plan.blocked), default=0)
+            self._contended.saw(len(rows), plan.blocked, first)
+        else:
+            self._contended.yields = False
+        if self._contended.yields:
+            plan.send.clear()
+            if not own_rows:
+                self._limit = min(self._size, PROBE_ROWS)
         return ClaimedBatch(connection, rows, plan)
 
     async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[ClaimedRow], int]:

@@ -91,6 +91,11 @@ class Pipeline:
             await self._give_back()
 
     @property
+    def yields(self) -> bool:
+        """Whether the latest claim was given back to another relay, which has most of its keys."""
+        return self._claimer.yields
+
+    @property
     def publishing_since(self) -> float | None:
         """When the current call of the publisher began, by `time.monotonic`; None: there is none."""
         return self._publishing.since

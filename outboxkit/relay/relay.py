@@ -25,6 +25,7 @@ from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
 from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.notifier import Notifier
+from outboxkit.relay.order import YIELD_SECONDS
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
 from outboxkit.relay.settle import SettlementWriter
@@ -199,8 +200,9 @@ class Relay:
             if turn is Turn.BLOCKED:
                 metrics.measure(catalogue.RELAY_BLOCKED_TURNS, 1)
                 await pause(halt, jittered(blocked_seconds))
-                blocked_seconds = min(blocked_seconds * 2, self.poll_interval.total_seconds())
-            else:
+                longest = YIELD_SECONDS if self._pipeline.yields else self.poll_interval.total_seconds()
+                blocked_seconds = min(blocked_seconds * 2, longest)
+            elif not self._pipeline.yields:
                 blocked_seconds = BLOCKED_SECONDS
 
     async def _take_turn(self, outage: Outage, halt: Halt) -> Turn | None:
@@ -248,8 +250,10 @@ class Relay:
             while not stop.is_set() and self._watch.current is None:
                 self._limited_log.flush()
                 turn = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
-                if turn is Turn.MOVED:
+                if turn is Turn.MOVED or self._pipeline.yields:
                     waiting_since = self._now()
+                    if self._pipeline.yields:
+                        await pause(stop, jittered(DRAIN_SECONDS))
                     continue
                 totals.blocked, totals.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
                 if not totals.blocked or self._now() - waiting_since > patience:

@@ -1,7 +1,7 @@
 """Order by key on PostgreSQL, with several relays at once and a broker that fails."""
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import Engine, select
@@ -10,6 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from outboxkit import Message, tables
 from outboxkit.brokers import Verdict
 from outboxkit.relay import RelayPolicy
+from outboxkit.relay.claim import Claimer
+from outboxkit.relay.order import YIELD_SECONDS
 from outboxkit.retry import Backoff
 from tests.integration.recording import Recorder, at_random, count, fill, number, relay, rows, running
 from tests.night import by_night
@@ -98,3 +100,29 @@ async def test_other_keys_flow_past_a_key_whose_first_message_somebody_else_hold
         async with running(relay(async_pg_engine, recorder, batch_size=50)):
             await eventually_async(lambda: asyncio.sleep(0, len(recorder.arrived)), lambda found: found == 20)
     assert {number(found) for found in recorder.arrived} == set(range(301, 321))
+
+
+async def test_a_claim_that_mostly_waits_is_given_back_until_the_other_relay_stands_still(
+    pg_engine: Engine, async_pg_engine: AsyncEngine
+):
+    """Then what is free goes, and nothing that waits."""
+    fill(pg_engine, 100, keys=10)
+    with pg_engine.begin() as connection:
+        free = tables.outbox.c.position % 10 == 0
+        connection.execute(tables.outbox.update().where(free).values(key=None))
+    now, seconds = datetime.now(UTC), [100.0]
+    other, claimer = Claimer(async_pg_engine, 40), Claimer(async_pg_engine, 40, monotonic=lambda: seconds[0])
+    held = await other.claim(now, now=now)
+    assert len(held.plan.send) == 40
+    batch = await claimer.claim(now, now=now)
+    assert (len(batch.rows), batch.plan.send, claimer.yields) == (40, [], True)
+    await batch.give_back()
+    probe = await claimer.claim(now, now=now)
+    assert (len(probe.rows), probe.plan.send, claimer.yields) == (20, [], True)
+    await probe.give_back()
+    seconds[0] += YIELD_SECONDS
+    batch = await claimer.claim(now, now=now)
+    assert not claimer.yields
+    assert {row.message.key for row in batch.plan.send} == {None}
+    await batch.give_back()
+    await held.give_back()
