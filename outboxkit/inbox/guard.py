@@ -6,6 +6,7 @@ is not there is an error. A consumer lifts it in the round trip of its COMMIT, a
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError
@@ -43,7 +44,7 @@ def held(session: Session, connection: Connection, text: str) -> Iterator[None]:
         raise
     if not (session.info.get(AT_COMMIT) and event.contains(connection.engine, "commit", _commit)):
         del connection.info[_HELD]
-        _lift(connection, text, str(statements.inbox.lift_guard()))
+        _lift(connection, text, _text())
 
 
 def lift_at_commit(engine: Engine) -> None:
@@ -57,7 +58,7 @@ def _commit(connection: Connection) -> None:
     root, text = connection.info.pop(_HELD, (None, ""))
     if root is None or root is not connection.get_transaction():
         return
-    steps = [str(statements.inbox.lift_guard()), "COMMIT"]
+    steps = [_text(), "COMMIT"]
     if (settings := settings_of(connection.engine)) is not None:
         steps += [_RESET, *settings]
     try:
@@ -66,6 +67,12 @@ def _commit(connection: Connection) -> None:
         if not connection.invalidated:  # SQLAlchemy counts the transaction as ended, and would not roll it back
             connection.exec_driver_sql("ROLLBACK")
         raise
+
+
+@cache
+def _text() -> str:
+    """The statement as SQL: to compile it each time would cost more than to send it."""
+    return str(statements.inbox.lift_guard())
 
 
 def _lift(connection: Connection, text: str, sql: str) -> None:
