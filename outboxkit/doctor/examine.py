@@ -157,6 +157,7 @@ async def _run(check: Check, installation: Installation, result: _Side, side: st
             _unchecked(check, f"it had not ended after {limit:g} s", "The server is busy, or silent: look at it.")
         )
     except Exception as error:  # noqa: BLE001 - whatever it is, the other checks go on
+        is_done = sqlstate_of(error) is not None  # the server has answered
         findings.append(_unchecked(check, first_line(error), _cure(error)))
     result.findings += [replace(finding, side=side, check=check.name) for finding in findings]
     if all(finding.severity is Severity.NOTE for finding in findings):

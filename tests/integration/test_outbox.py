@@ -83,7 +83,17 @@ async def test_a_savepoint_rollback_forgets_its_own_rows(session: Any, engine: E
     assert numbers(engine) == [b'{"number":1}', b'{"number":4}']
 
 
-@pytest.mark.parametrize("name", ["expunge_all", "close", "rollback"])
+async def test_messages_that_are_expunged_are_not_sent_which_is_warned_of(session: Any, engine: Engine):
+    outbox.add(session, Ordered(1))
+    session.expunge_all()
+    with pytest.warns(outbox.UncommittedMessages, match="expunged from its session"):
+        await done(session.commit())
+    outbox.add(session, Ordered(2))
+    await done(session.commit())
+    assert numbers(engine) == [b'{"number":2}']
+
+
+@pytest.mark.parametrize("name", ["close", "rollback"])
 async def test_what_a_session_forgets_is_forgotten_and_it_can_be_used_again(session: Any, engine: Engine, name: str):
     outbox.add(session, Ordered(1))
     await done(getattr(session, name)())

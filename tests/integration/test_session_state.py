@@ -37,28 +37,6 @@ async def pid_and(engine: AsyncEngine, asked: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("statement", "asked"),
-    [
-        ("SET search_path TO nowhere, public", "current_setting('search_path')"),
-        ("set session search_path = nowhere, public", "current_setting('search_path')"),
-        ("SET default_transaction_read_only = on", "current_setting('default_transaction_read_only')"),
-        ("SET ROLE pg_monitor", "current_user::text"),
-        ("RESET timezone", "current_setting('timezone')"),
-    ],
-)
-async def test_what_a_handler_sets_for_its_session_ends_with_its_transaction(
-    postgresql_url: str, statement: str, asked: str
-):
-    engine = process.engine(postgresql_url, name="test", pool_size=1)
-    pid, before = await pid_and(engine, asked)
-    await handle_with(engine, statement)
-    other, after = await pid_and(engine, asked)
-    assert after == before
-    assert other != pid, "nobody gets that connection again"
-    await engine.dispose()
-
-
-@pytest.mark.parametrize(
     "statement", ["SET LOCAL search_path TO nowhere, public", "SET CONSTRAINTS ALL DEFERRED", "SELECT 1"]
 )
 async def test_a_connection_whose_session_is_as_it_was_is_used_again(postgresql_url: str, statement: str):

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url
 from structlog.testing import capture_logs
 
-from outboxkit import ConfigurationError
+from outboxkit import BrokerRefused
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.topology import UNROUTABLE
@@ -133,9 +133,7 @@ async def test_a_user_who_may_not_declare_what_is_shared_needs_it_to_be_there(ow
     own_rabbitmq.execute(ctl, "set_permissions", "-p", vhost, user, configure, write, read)
     url = owner.set(database=vhost, username=user, password="secret").render_as_string(hide_password=False)
     try:
-        with pytest.raises(
-            ConfigurationError, match=rf"has no {re.escape(UNROUTABLE)}, .*import_definitions"
-        ) as refused:
+        with pytest.raises(BrokerRefused, match=rf"has no {re.escape(UNROUTABLE)}, .*import_definitions") as refused:
             async with subscriber_of(broker, url=url):
                 pass
         found = re.search(r"\{.*\}", str(refused.value))

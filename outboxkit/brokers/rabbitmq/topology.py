@@ -20,7 +20,7 @@ import structlog
 from pamqp.common import FieldTable, FieldValue
 
 from outboxkit.brokers.rabbitmq import connection
-from outboxkit.errors import BrokerUnavailable, ConfigurationError
+from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
 
 SINGLE_ACTIVE_CONSUMER = "x-single-active-consumer"
 FIRST_WAIT = "x-first-death-queue"
@@ -182,7 +182,8 @@ class Queues:
         """Declare what all consumers of the virtual host share. A user who may not needs it to be there.
 
         Raises:
-            ConfigurationError: it is missing, or is there with other arguments. The text says what to do.
+            BrokerRefused: it is missing, and this user may not declare it.
+            ConfigurationError: it is there with other arguments. The text says what to do.
         """
         try:
             with connection.convert_errors("cannot declare the retry queues"):
@@ -200,7 +201,8 @@ class Queues:
             shared = shared_declarations(self.delays)
             missing = [name for name in shared if await self.depth(opened, name, timeout) is None]
             if missing:
-                raise self._may_not_declare(missing, self._shared_definitions(shared)) from error
+                text = self._may_not_declare(missing, self._shared_definitions(shared))
+                raise BrokerRefused(f"{error}. {text}", kind="right") from error.__cause__
 
     async def _declare_shared(self, channel: aio_pika.abc.AbstractChannel, limit: float) -> None:
         fanout, names = aio_pika.ExchangeType.FANOUT, shared_declarations(self.delays)
@@ -231,9 +233,9 @@ class Queues:
         common = {"vhost": self.vhost, "durable": True, "auto_delete": False}
         return [{"name": name, **common, "arguments": arguments} for name, arguments in queues.items()]
 
-    def _may_not_declare(self, missing: Sequence[str], definitions: Mapping[str, object]) -> ConfigurationError:
-        return ConfigurationError(
-            f"queue {self.name!r} has no {', '.join(missing)}, in which failed messages wait, and this user may not "
+    def _may_not_declare(self, missing: Sequence[str], definitions: Mapping[str, object]) -> str:
+        return (
+            f"Queue {self.name!r} has no {', '.join(missing)}, in which failed messages wait, and this user may not "
             "declare them. Let an operator run `rabbitmqctl import_definitions FILE`, with this file: "
             f"{json.dumps(definitions)}"
         )
@@ -256,7 +258,8 @@ class Queues:
         except BrokerUnavailable as error:
             if not isinstance(error.__cause__, aiormq.exceptions.ChannelAccessRefused):
                 raise
-            raise self._may_not_declare(list(queues), {"queues": self._definitions(queues)}) from error
+            text = self._may_not_declare(list(queues), {"queues": self._definitions(queues)})
+            raise ConfigurationError(text) from error
         _log(self.name).info("retry queues declared, all else is taken as it is", queues=list(queues))
 
     def _warn_of_silence(self) -> None:
