@@ -137,6 +137,7 @@ def test_an_operator_pauses_a_relay_and_runs_doctor(run: Run):
     assert "resume" in run("shop_operator", "outboxkit audit list")
     found = run("shop_operator", "outboxkit doctor --only database", code=None)
     assert re.search("not-checked|sessions-hidden|left out", found) is None
+    assert "not-checked" not in run("shop_operator", "outboxkit doctor --only broker", code=None)
 
 
 def test_a_parked_key_is_released(run: Run, broker: PlainClient, roles: dict[str, str], postgresql_url: str):
