@@ -112,11 +112,11 @@ def run_batch(session: Session | scoped_session[Any], entries: Sequence[Entry]) 
 
 
 def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> list[Outcome]:
-    new = _record(connection, entries)
+    new, transaction = _record(connection, entries)
     outcomes: list[Outcome] = []
     durations: list[dict[str, object]] = []
     names = " or ".join(sorted({handler for handler, _ in new}))
-    with held(session, connection, ended(names)) if new else nullcontext():
+    with held(session, connection, transaction, ended(names)) if new else nullcontext():
         for index, entry in enumerate(entries):
             if entry.key not in new:
                 outcomes.append(Outcome.DUPLICATE)
@@ -150,13 +150,13 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
     return outcomes
 
 
-def _record(connection: Connection, entries: Sequence[Entry]) -> dict[Key, str]:
-    """Insert the inbox rows; returns the keys of the new ones, each with the tables' installation.
+def _record(connection: Connection, entries: Sequence[Entry]) -> tuple[dict[Key, str], str | None]:
+    """Insert the inbox rows; returns the keys of the new ones, each with the tables' installation, and the transaction.
 
     The rows are sorted, so that two batches that share messages cannot deadlock.
     """
     if not entries:
-        return {}
+        return {}, None
     first = {entry.key: entry for entry in reversed(entries)}
     unique = [first[key] for key in sorted(first)]
     lists = {
@@ -169,5 +169,6 @@ def _record(connection: Connection, entries: Sequence[Entry]) -> dict[Key, str]:
             window.message_time(entry.message.id, entry.message.created_at, entry.accepted_at) for entry in unique
         ],
     }
-    rows = connection.execute(statements.inbox.record_all(connection.dialect.name, guarded=True), lists)
-    return {(handler, message_id): installation for handler, message_id, installation, *_ in rows}
+    rows = connection.execute(statements.inbox.record_all(connection.dialect.name, guarded=True), lists).all()
+    new = {(handler, message_id): installation for handler, message_id, installation, *_ in rows}
+    return new, rows[0][3] if rows and len(rows[0]) > 3 else None

@@ -93,9 +93,10 @@ def _run(
     if record is None:
         warn_of_other_payloads(connection, [(handler.name, message)])
         return Outcome.DUPLICATE
-    with held(session, connection, ended(handler.name)):
+    installation, transaction = record[1], record[2] if len(record) > 2 else None
+    with held(session, connection, transaction, ended(handler.name)):
         milliseconds = call(
-            handler, session, connection, event, message, attempt=attempt, installation=record[1], flush=True
+            handler, session, connection, event, message, attempt=attempt, installation=installation, flush=True
         )
         if milliseconds is not None:
             duration = {"at_handler": handler.name, "at_message_id": message.id, "milliseconds": milliseconds}

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     case,
+    cast,
     column,
     delete,
     false,
@@ -65,25 +66,38 @@ def _installation(dialect: str) -> ColumnElement[str]:
     return func.coalesce(rows, literal_column("''"))  # whatever became of the one row, each handler runs
 
 
-_SETTING = literal_column("'outboxkit.guard'", String)
 ENDED = "outboxkit.transaction_of_the_inbox_row_has_ended"
 """A setting that does not exist: to ask for it is an error whose text has this name."""
 
 
+def _set(name: str, value: ColumnElement[str]) -> ColumnElement[str]:
+    """Set one of the guard's settings for this transaction. `guard` is read at the insert, `lifted` at the COMMIT."""
+    return func.set_config(literal_column(f"'outboxkit.{name}'", String), value, true())
+
+
+def _processed_at(dialect: str, moment: ColumnElement[Any], *, guarded: bool) -> ColumnElement[Any]:
+    """The time, before which the guard is set: the trigger `outboxkit_guard` looks at it right after the insert."""
+    time = latest_time(dialect, moment)
+    on = literal_column("'on'", String)
+    return case((_set("guard", on) == on, time)) if guarded and is_server(dialect) else time
+
+
 def _guard(dialect: str, *, guarded: bool) -> list[ColumnElement[str]]:
-    """A column that makes a COMMIT of this transaction fail from now on: the trigger `outboxkit_guard` does it."""
-    return [func.set_config(_SETTING, literal_column("'on'"), true())] if guarded and is_server(dialect) else []
+    """Columns of a new row: the transaction, which is known by its number, and that its COMMIT is not allowed."""
+    if not guarded or not is_server(dialect):
+        return []
+    return [cast(func.pg_current_xact_id(), String), _set("lifted", literal_column("'no'"))]
 
 
 @cache
 def lift_guard() -> Select[Any]:
-    """Allow the COMMIT again. If the transaction is not the guarded one any more, it fails with `ENDED`.
+    """Allow the COMMIT. If this is not the transaction of the inbox row any more, it fails with `ENDED`.
 
-    PostgreSQL only. Locks: none.
+    PostgreSQL only. Parameters: transaction (its number). Locks: none.
     """
-    is_guarded = func.current_setting(_SETTING, true()) == literal_column("'on'")
-    lifted = case((is_guarded, literal_column("''")), else_=func.current_setting(literal_column(f"'{ENDED}'")))
-    return select(func.set_config(_SETTING, lifted, true()))
+    is_the_same = cast(func.pg_current_xact_id_if_assigned(), String) == bindparam("transaction", type_=String)
+    ended = func.current_setting(literal_column(f"'{ENDED}'"))
+    return select(_set("lifted", case((is_the_same, literal_column("'yes'")), else_=ended)))
 
 
 @cache
@@ -95,11 +109,11 @@ def record_processed(dialect: str, *, guarded: bool = False) -> ReturningInsert[
 
     Parameters: handler, message_id, type, attempts, payload_crc, made (the message's own time, or None). Index: the
     primary key. Locks: if an open transaction has inserted the same pair, this one waits for it. After its commit
-    nothing is inserted, after its rollback this insert goes on. If it is `guarded`, on a server, no COMMIT succeeds
-    until `lift_guard`.
+    nothing is inserted, after its rollback this insert goes on. If it is `guarded`, on a server, it also returns
+    the transaction's number, and no COMMIT succeeds until `lift_guard`.
     """
     row: dict[str, Any] = {name: bindparam(name) for name in _RECORDED[:-1]}
-    row["processed_at"] = latest_time(dialect, bindparam("made", type_=UtcDateTime))
+    row["processed_at"] = _processed_at(dialect, bindparam("made", type_=UtcDateTime), guarded=guarded)
     statement: ReturningInsert[Any] = (
         insert_into(dialect, inbox)
         .values(row)
@@ -120,7 +134,8 @@ def record_all(dialect: str, *, guarded: bool = False) -> ReturningInsert[Any]:
     handler and id meets no deadlock.
     """
     source = lists(dialect, _LISTS)
-    rows = source.select(*(source.c[name] for name in list(_LISTS)[:-1]), latest_time(dialect, source.c["mades"]))
+    time = _processed_at(dialect, source.c["mades"], guarded=guarded)
+    rows = source.select(*(source.c[name] for name in list(_LISTS)[:-1]), time)
     into = insert_into(dialect, inbox).from_select(_RECORDED, rows, include_defaults=False)
     statement: ReturningInsert[Any] = into.on_conflict_do_nothing(index_elements=_KEY).returning(
         *_KEY, _installation(dialect), *_guard(dialect, guarded=guarded)

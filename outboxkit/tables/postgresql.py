@@ -49,7 +49,8 @@ leads past dead versions of listeners, however long vacuum has been held back.
 """
 
 GUARD_INBOX = (files("outboxkit") / "migrations" / "guard_v1.sql").read_text()
-"""The trigger: a COMMIT fails while the setting `outboxkit.guard` is on, in whatever words it is written.
+"""The trigger: a COMMIT fails until `outboxkit.lifted` is set, in whatever words it is written.
 
-The statement that inserts inbox rows sets it, for its transaction. It fires at the COMMIT, since it is deferred.
+It fires at the COMMIT, since it is deferred. Its WHEN is judged right after the insert of a row, and is true only for
+the statement of a handler's run, which sets `outboxkit.guard`. So neither setting can be taken away to commit.
 """

@@ -27,6 +27,8 @@ ENDS: dict[str, Act] = {
     "commit and chain": sql("COMMIT AND CHAIN"),
     "behind a comment": lambda session: session.execute(text("/* tidy */ COMMIT AND CHAIN")),
     "several statements": lambda session: session.execute(text("SELECT 1; COMMIT; BEGIN")),
+    "behind RESET ALL": sql("RESET ALL; COMMIT; BEGIN"),
+    "RESET ALL and chain": lambda session: [sql(each)(session) for each in ("RESET ALL", "COMMIT AND CHAIN")],
     "a block": sql("DO $$ BEGIN COMMIT; END $$"),
     "two phases": sql("PREPARE TRANSACTION 'x'"),
     "rollback": sql("ROLLBACK"),
@@ -98,7 +100,10 @@ def consume(
     return start(handler, concurrency=concurrency, policy=policy or ConsumerPolicy())
 
 
-KINDS = (("commit", "behind a comment", "several statements"), ("rollback and begin", "rollback behind a comment"))
+KINDS = (
+    ("commit", "behind a comment", "several statements", "behind RESET ALL", "RESET ALL and chain"),
+    ("rollback and begin", "rollback behind a comment"),
+)
 
 
 @pytest.mark.parametrize("kinds", KINDS, ids=["commit", "rollback"])
@@ -196,7 +201,23 @@ def test_with_another_driver(pg_engine: Engine, noted: Callable[[], list[str]]):
     assert noted() == ["after", "before"]
 
 
+def test_reset_all_ends_nothing_and_each_run_of_a_transaction_is_guarded(
+    pg_engine: Engine, noted: Callable[[], list[str]]
+):
+    handled, other = (Message(id=id_, type="Ordered", payload=b'{"number":1}') for id_ in ("handled", "other"))
+    with Session(pg_engine) as session, session.begin():
+        for outcome in (Outcome.PROCESSED, Outcome.DUPLICATE):
+            assert inbox.run_once(session, handled, ending(sql("RESET ALL"))) is outcome
+    with Session(pg_engine) as session, session.begin():
+        new = Message(id="new", type="Ordered", payload=b'{"number":1}')
+        assert inbox.run_once(session, new, ending(lambda _: None)) is Outcome.PROCESSED
+        with pytest.raises(TransactionRequired):
+            inbox.run_once(session, other, ending(ENDS["commit"]))
+    assert (noted(), remembered(pg_engine)) == (["after", "before"], 1)
+
+
 SETTINGS = (
+    "RESET ALL",
     "SELECT set_config('app.tenant', 'tenant-1', false)",
     "/* x */ SET app.tenant = 'tenant-2'",
     "SET ROLE pg_monitor",

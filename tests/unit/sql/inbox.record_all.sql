@@ -1,6 +1,7 @@
 INSERT INTO outboxkit_inbox (handler, message_id, type, attempts, payload_crc, processed_at) SELECT
-    given.handlers, given.message_ids, given.types, given.attempts, given.payload_crcs,
-    greatest(CURRENT_TIMESTAMP, given.mades) AS greatest_1
+    given.handlers, given.message_ids, given.types, given.attempts, given.payload_crcs, CASE WHEN
+    (set_config('outboxkit.guard', 'on', true) = 'on') THEN greatest(CURRENT_TIMESTAMP, given.mades)
+    END AS anon_1
 FROM unnest(:handlers::VARCHAR[], :message_ids::VARCHAR[], :types::VARCHAR[], :attempts::INTEGER[],
     :payload_crcs::INTEGER[], :mades::TIMESTAMP WITH TIME ZONE[]) WITH ORDINALITY AS given(handlers,
     message_ids, types, attempts, payload_crcs, mades, place)
@@ -11,5 +12,5 @@ RETURNING outboxkit_inbox.handler, outboxkit_inbox.message_id, coalesce((SELECT
     (SELECT oid
                 FROM pg_database
                 WHERE datname = current_database())) AS max_1
-        FROM outboxkit_schema_version), '') AS coalesce_1, set_config('outboxkit.guard', 'on', true)
-            AS set_config_1;
+        FROM outboxkit_schema_version), '') AS coalesce_1, CAST(pg_current_xact_id() AS VARCHAR) AS
+            pg_current_xact_id_1, set_config('outboxkit.lifted', 'no', true) AS set_config_1;
