@@ -124,6 +124,12 @@ def forget_command(queue: str) -> str:
     return f"outboxkit handlers forget {shell_word(queue)}"
 
 
+def consume_command(queue: str, *, shards: int = 1, ordered: bool = False) -> str:
+    """The command that starts the consumer of a queue, to paste. A queue that is split is ordered, too."""
+    options = f" --ordered --shards {shards}" if shards > 1 else " --ordered" if ordered else ""
+    return f"outboxkit consume MODULE --queue {shell_word(queue)}{options}"
+
+
 def read_handlers(connection: Connection) -> list[KnownHandler]:
     """The handlers of all queues."""
     return _known(connection, connection.execute(activity.of_all_handlers()).mappings())

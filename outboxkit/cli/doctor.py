@@ -44,6 +44,7 @@ Only = Annotated[str | None, typer.Option("--only", metavar="SIDE", help="databa
         "bind",
         "declare",
         "ordered",
+        "shards",
         "max_attempts",
         "retry_delays",
         "inbox_retention",

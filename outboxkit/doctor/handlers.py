@@ -6,8 +6,8 @@ from outboxkit import known_handlers, partitions
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.doctor.installation import Installation
 from outboxkit.session_names import may_be_of_queue
-from outboxkit.statements import activity
-from outboxkit.wording import printable_name, shell_word, span
+from outboxkit.statements import activity, shards
+from outboxkit.wording import printable_name, span
 
 
 async def check_names(installation: Installation) -> AsyncGenerator[Diagnosis]:
@@ -51,6 +51,7 @@ async def check_consumers(installation: Installation) -> AsyncGenerator[Diagnosi
     async with installation.database() as connection:
         now = await partitions.clock(connection)
         rows = (await connection.execute(activity.of_all_queues())).all()
+        split = {row.queue: row.shards for row in await connection.execute(shards.of_all_shards())}
         names = [row.name for row in (await connection.execute(activity.sessions())).all()]
     for row in rows:
         age = now - row.last_seen
@@ -65,7 +66,9 @@ async def check_consumers(installation: Installation) -> AsyncGenerator[Diagnosi
             cure="Start its consumer. If the queue is given up, or was a mistake, delete it at the broker, and "
             "forget its handlers:",
             commands=(
-                f"outboxkit consume MODULE... --queue {shell_word(row.queue)}",
+                known_handlers.consume_command(
+                    row.queue, shards=split.get(row.queue, 1), ordered=installation.settings.ordered
+                ),
                 known_handlers.forget_command(row.queue),
             ),
         )

@@ -200,15 +200,20 @@ def test_a_consumer_that_has_gone(postgresql_url: str) -> None:
     with connected(postgresql_url) as connection:
         connection.execute(HANDLER, ("SendReceipt", "q; touch pwned #"))
     (finding,) = look(postgresql_url, handlers.check_consumers, thresholds=Thresholds())
-    assert finding.commands[0] == "outboxkit consume MODULE... --queue 'q; touch pwned #'"
+    assert finding.commands[0] == "outboxkit consume MODULE --queue 'q; touch pwned #'"
     with connected(postgresql_url) as connection:
         connection.execute("DELETE FROM outboxkit_handler")
         connection.execute(HANDLER, ("SendReceipt", "billing"))
     (finding,) = look(postgresql_url, handlers.check_consumers, thresholds=Thresholds())
     assert (finding.code, finding.commands) == (
         "consumer-gone",
-        ("outboxkit consume MODULE... --queue billing", "outboxkit handlers forget billing"),
+        ("outboxkit consume MODULE --queue billing", "outboxkit handlers forget billing"),
     )
+    with connected(postgresql_url) as connection:
+        connection.execute("INSERT INTO outboxkit_sharding (queue, shards) VALUES ('billing', 4)")
+        (finding,) = look(postgresql_url, handlers.check_consumers, thresholds=Thresholds())
+        assert finding.commands[0] == "outboxkit consume MODULE --queue billing --ordered --shards 4"
+        connection.execute("DELETE FROM outboxkit_sharding")
     with connected(postgresql_url, name="outboxkit consumer billing-copies"):
         assert codes(postgresql_url, handlers.check_consumers, thresholds=Thresholds()) == ["consumer-gone"]
     with connected(postgresql_url, name="outboxkit consumer mails, billing"):

@@ -13,7 +13,7 @@ from outboxkit.brokers.rabbitmq.rights import RightsNeeded
 from outboxkit.brokers.rabbitmq.topology import shared_declarations
 from outboxkit.doctor.broker.facts import Rights
 from outboxkit.doctor.broker.look import Look
-from outboxkit.doctor.broker.subject import GUEST, BrokerSubject, credentials, is_loopback
+from outboxkit.doctor.broker.subject import GUEST, BrokerSubject, ExpectedQueue, credentials, is_loopback
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
 
 OLDEST = (3, 10)
@@ -242,13 +242,22 @@ def rights_to_work(subject: BrokerSubject, *, is_shared: bool = False) -> Rights
 
 
 def _of_consumers(subject: BrokerSubject, *, is_shared: bool = False) -> RightsNeeded:
-    return rights.of_consumer(
-        [queue.name for queue in subject.queues],
-        exchange=subject.exchange if subject.is_declared else None,
-        delays=subject.delays,
-        sources=[source for queue in subject.queues for source, _ in queue.bindings],
-        is_shared=is_shared,
-    )
+    needed = RightsNeeded()
+    for divider in dict.fromkeys(_divider(queue) for queue in subject.queues):
+        queues = [queue for queue in subject.queues if _divider(queue) == divider]
+        needed |= rights.of_consumer(
+            [queue.name for queue in queues],
+            exchange=subject.exchange if subject.is_declared else None,
+            delays=subject.delays,
+            sources=[source for queue in queues for source, _ in queue.bindings],
+            divider=divider,
+            is_shared=is_shared,
+        )
+    return needed
+
+
+def _divider(queue: ExpectedQueue) -> str | None:
+    return None if queue.shards is None else queue.shards.exchange
 
 
 def _grant(subject: BrokerSubject, user: str, *, is_shared: bool = False) -> str:

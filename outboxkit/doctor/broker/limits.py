@@ -101,17 +101,13 @@ def _refusing(report: QueueReport, name: str, fill: str, look: Look) -> Diagnosi
         f"Queue {report.name!r} is full: it has {fill}{_whose(report, name)}.",
         why="It refuses new messages. Those that are to reach it stay in the outbox: a message leaves once all of its "
         "queues take it. Failed messages that come back to it hold up those of other queues, for minutes each time.",
-        cure="Start its consumer, or more of them, and look in its log for what slows it down. Else raise the limit. "
-        "If nobody needs the queue, delete it:",
+        cure="Start its consumer, or more of them, and look in its log for what slows it down. Else raise the limit."
+        + (" If nobody needs the queue, delete it:" if look.subject.shards_of(report.name) is None else ""),
         commands=(
-            _consume(report),
+            look.subject.consume_command(report.name),
             f"rabbitmqctl list_queues -p {shlex.quote(look.subject.vhost)} name messages consumers",
         ),
     )
-
-
-def _consume(report: QueueReport) -> str:
-    return f"outboxkit consume MODULE --queue {shlex.quote(report.name)}"
 
 
 def _delivered_too_often(report: QueueReport, look: Look, *, is_lost: bool, is_dead: bool) -> Iterator[Diagnosis]:
@@ -165,7 +161,7 @@ def _into_nowhere(report: QueueReport, place: str, look: Look) -> Diagnosis:
         cure="Start the consumer again, which declares that queue."
         if is_ours and report.effective("dead-letter-routing-key") == dead_queue(report.name)
         else "Declare what is missing, or correct the queue's dead letter exchange and key.",
-        commands=(_consume(report),) if is_ours else (),
+        commands=(look.subject.consume_command(report.name),) if is_ours else (),
     )
 
 

@@ -13,6 +13,7 @@ from outboxkit.doctor.broker.facts import QueueReport
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import ExpectedQueue
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.sources import Shards
 from outboxkit.wording import many
 
 QUORUM, CLASSIC, STREAM = "quorum", "classic", "stream"
@@ -46,10 +47,8 @@ def of_exchange(look: Look) -> Iterator[Diagnosis]:
 
 def of_queues(look: Look) -> Iterator[Diagnosis]:
     """Whether our queues are there, as consumers declare them."""
-    for queue in look.subject.registered:
-        depth = look.depths.get(queue.name)
-        if isinstance(depth, BrokerRefusal):
-            yield _absent(queue, depth, look)
+    yield from _all_absent(look)
+    yield from _shards_out_of_order(look)
     names = [queue.name for queue in look.subject.queues]
     yield from _lost_their_queue(look)
     yield from _left_over(look)
@@ -58,7 +57,6 @@ def of_queues(look: Look) -> Iterator[Diagnosis]:
     for queue in look.subject.queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, BrokerRefusal):
-            yield _absent(queue, depth, look)
             continue
         yield from _different(queue.name, (queue.name, dead_queue(queue.name)), look)
         if depth is not None:
@@ -70,6 +68,33 @@ def of_queues(look: Look) -> Iterator[Diagnosis]:
     yield from _members(look)
 
 
+def _all_absent(look: Look) -> Iterator[Diagnosis]:
+    """The queues that are not there, or cannot be used. A queue that is split has one finding for its missing parts."""
+    missing: dict[Shards, list[str]] = {}
+    for queue in look.subject.known_queues:
+        refusal = look.depths.get(queue.name)
+        if isinstance(refusal, BrokerRefusal):
+            if queue.shards is None or refusal.kind is not Denied.MISSING:
+                yield _absent(queue, refusal, look)
+            else:
+                missing.setdefault(queue.shards, []).append(queue.name)
+    for shards, names in missing.items():
+        is_all = len(names) == len(shards.consumed)
+        yield problem(
+            "queue-missing",
+            f"Queue {shards.queue!r} is split into {shards.count} shards. In virtual host {look.subject.vhost!r} there "
+            f"is no {_listed(names)}.",
+            why=f"Exchange {shards.exchange!r} gives the messages of a missing shard to the others, out of order with "
+            "those that follow once it is back. Without any shard messages are unroutable.",
+            cure="Start its consumer, or start it again: it declares and binds all of them."
+            + (" If the queue is given up, or was a mistake, forget its handlers." if is_all else ""),
+            commands=(
+                look.subject.consume_command(shards.queue),
+                *([known_handlers.forget_command(shards.queue)] if is_all else []),
+            ),
+        )
+
+
 def _absent(queue: ExpectedQueue, refusal: BrokerRefusal, look: Look) -> Diagnosis:
     if refusal.kind is not Denied.MISSING:
         return problem(
@@ -79,7 +104,7 @@ def _absent(queue: ExpectedQueue, refusal: BrokerRefusal, look: Look) -> Diagnos
             cure="Start the nodes that have its members.",
             commands=(f"rabbitmq-queues quorum_status -p {shlex.quote(look.subject.vhost)} {shlex.quote(queue.name)}",),
         )
-    consume = f"outboxkit consume MODULE --queue {shlex.quote(queue.name)}"
+    consume = look.subject.consume_command(queue.name)
     return problem(
         "queue-missing",
         f"There is no queue {queue.name!r} in virtual host {look.subject.vhost!r}.",
@@ -100,6 +125,9 @@ def _different(queue: str, names: Iterable[str], look: Look) -> Iterator[Diagnos
         refusal = look.differences.get(name)
         if refusal is None or refusal.kind is Denied.FORBIDDEN:
             continue
+        shards = look.subject.shards_of(name)
+        if SINGLE_ACTIVE_CONSUMER in refusal.reason and shards is not None:
+            continue  # one finding tells of all of them
         if SINGLE_ACTIVE_CONSUMER in refusal.reason:
             yield _in_order(ExpectedQueue(name=queue), is_single=not look.subject.ordered, look=look)
             continue
@@ -109,18 +137,38 @@ def _different(queue: str, names: Iterable[str], look: Look) -> Iterator[Diagnos
             "queue-kind" if is_kind else "queue-arguments",
             f"Queue {name!r} is not the {'quorum queue' if is_kind else 'one'} of a consumer: {refusal.reason}.",
             why="The consumer ends at its start, and its messages wait in the queue.",
-            cure="Consume it as it is with OUTBOXKIT_DECLARE=false, or choose another OUTBOXKIT_QUEUE. Or let it run "
+            cure=f"Delete it when it is empty. The consumer of {shards.queue!r} declares it anew."
+            if shards is not None
+            else "Consume it as it is with OUTBOXKIT_DECLARE=false, or choose another OUTBOXKIT_QUEUE. Or let it run "
             "empty and delete it: its consumer declares it anew.",
-            commands=(f"outboxkit consume MODULE --queue {shlex.quote(queue)} --no-declare",
-                      _delete("queue", name, look)),
+            commands=(look.subject.consume_command(queue),) if shards is not None else
+                     (f"{look.subject.consume_command(queue)} --no-declare", _delete("queue", name, look)),
         )  # fmt: skip
+
+
+def _shards_out_of_order(look: Look) -> Iterator[Diagnosis]:
+    """The queues that are split and of whose shards some let many consumers work at once."""
+    for shards in look.subject.shards.values():
+        names = [
+            name
+            for name in shards.consumed
+            if (refusal := look.differences.get(name)) is not None and SINGLE_ACTIVE_CONSUMER in refusal.reason
+        ]
+        if names:
+            yield problem(
+                "queue-order",
+                f"Queue {shards.queue!r} is split into {shards.count} shards. Many consumers at once may work on "
+                f"{_listed(names)}.",
+                why="Messages of one key overtake each other there, and its own consumers end at their start.",
+                cure="Stop each consumer of a single shard. Delete these queues when they are empty, and start the "
+                f"consumers of {shards.queue!r}, which declare them anew.",
+                commands=(look.subject.consume_command(shards.queue),),
+            )
 
 
 def _in_order(queue: ExpectedQueue, *, is_single: bool, look: Look) -> Diagnosis:
     """The problem of a queue whose consumers are one at a time, or are not, against the setting."""
-    has, option = (
-        ("has a single active consumer", "") if is_single else ("lets many consumers work at once", " --ordered")
-    )
+    has = "has a single active consumer" if is_single else "lets many consumers work at once"
     setting = "OUTBOXKIT_ORDERED is " + ("true" if look.subject.ordered else "false")
     return problem(
         "queue-order",
@@ -129,7 +177,7 @@ def _in_order(queue: ExpectedQueue, *, is_single: bool, look: Look) -> Diagnosis
         cure="Set OUTBOXKIT_ORDERED as the queue is. Or stop its consumers when it is empty, delete it, and start them "
         "again.",
         commands=(_delete("queue", queue.name, look),
-                  f"outboxkit consume MODULE --queue {shlex.quote(queue.name)}{option}"),
+                  look.subject.consume_command(queue.name)),
     )  # fmt: skip
 
 
@@ -146,7 +194,7 @@ def _beside(queue: ExpectedQueue, look: Look) -> Iterator[Diagnosis]:
             f"Beside queue {queue.name!r} there is no {', '.join(missing)}.",
             why="Failed messages wait in the retry queues, and dropped ones go to the dead queue.",
             cure="Start the consumer again: it declares what is missing.",
-            commands=(f"outboxkit consume MODULE --queue {shlex.quote(queue.name)}",),
+            commands=(look.subject.consume_command(queue.name),),
         )
 
 
@@ -197,7 +245,7 @@ def _taken_as_it_is(report: QueueReport, look: Look) -> Iterator[Diagnosis]:
         )
         return
     is_single = bool(report.effective("single-active-consumer"))
-    if is_single != look.subject.ordered:
+    if is_single != look.subject.ordered and look.subject.shards_of(report.name) is None:
         yield _in_order(ExpectedQueue(name=report.name), is_single=is_single, look=look)
 
 
@@ -256,10 +304,16 @@ def _members(look: Look) -> Iterator[Diagnosis]:
 
 def of_consumers(look: Look) -> Iterator[Diagnosis]:
     """Whether somebody consumes the queues."""
+    idle: dict[Shards, dict[str, int]] = {}
     for queue in look.subject.known_queues:
         depth = look.depths.get(queue.name)
         if isinstance(depth, Depth) and not depth.consumers and queue.name not in look.subject.paused:
-            yield _unconsumed(queue.name, depth.messages, look)
+            if queue.shards is None:
+                yield _unconsumed(queue.name, depth.messages, look)
+            else:
+                idle.setdefault(queue.shards, {})[queue.name] = depth.messages
+    for shards, messages in idle.items():
+        yield _unconsumed_shards(shards, messages, look)
     ours = {queue.name for queue in look.subject.known_queues}
     yield from _stalled(look, ours)
     others = {each.destination for each in look.bound if each.destination_type == "queue"} - ours
@@ -313,6 +367,21 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
+def _unconsumed_shards(shards: Shards, waiting: dict[str, int], look: Look) -> Diagnosis:
+    messages = sum(waiting.values())
+    return (problem if messages else warning)(
+        "queue-unconsumed",
+        f"Queue {shards.queue!r} is split into {shards.count} shards. Nobody consumes {_listed(list(waiting))}, "
+        + (
+            f"and {many(messages, 'message waits', 'messages wait')} there." if messages else "and nothing waits there."
+        ),
+        why=_GROWS if messages else "The next message will wait there.",
+        cure=f"Start the consumer of {shards.queue!r}, which shares its shards out. If it runs, look at the last lines "
+        "of its log. New shards wait until the old ones are empty, and those of a killed process for 10 s.",
+        commands=(look.subject.consume_command(shards.queue),),
+    )
+
+
 def _unconsumed(name: str, messages: int, look: Look) -> Diagnosis:
     waiting = f"and {many(messages, 'message waits', 'messages wait')} in it" if messages else "and it is empty"
     return (problem if messages else warning)(
@@ -322,7 +391,7 @@ def _unconsumed(name: str, messages: int, look: Look) -> Diagnosis:
         cure="Start its consumer, and look at the last lines of its log if it runs or has ended. If the queue is given "
         "up, or was a mistake, delete it with the queues beside it, and forget its handlers.",
         commands=(
-            f"outboxkit consume MODULE --queue {shlex.quote(name)}",
+            look.subject.consume_command(name),
             _delete("queue", name, look),
             known_handlers.forget_command(name),
         ),

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from outboxkit import queues
+from outboxkit import known_handlers, queues
 from outboxkit.brokers.rabbitmq.topology import (
     declarations,
     delay_name,
@@ -33,7 +33,7 @@ class ExpectedQueue:
         handlers: its handlers; empty if they are not known.
         at_once: the number of deliveries that are handled at the same time.
         prefetch: the number of deliveries that the broker pushes ahead.
-        is_split: whether its shards get its messages, so that no exchange needs to send it any.
+        shards: those of the queue that is split, if it is that queue or one of its shards.
     """
 
     name: str
@@ -42,7 +42,12 @@ class ExpectedQueue:
     handlers: tuple[Handler, ...] = ()
     at_once: int = 1
     prefetch: int = 64
-    is_split: bool = False
+    shards: Shards | None = None
+
+    @property
+    def is_split(self) -> bool:
+        """Whether its shards get its messages, so that no exchange needs to send it any."""
+        return self.shards is not None and self.shards.queue == self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,7 @@ class BrokerSubject:
         delays: the retry delays.
         routes: routing keys of messages in the outbox, and how many messages have each; of relays to this broker.
         paused: queues whose consumers an operator holds.
+        shards: the queues that are split, with their shards.
         management: the URL of the management API; None means that it follows from `urls`.
         timeout: seconds for each question.
     """
@@ -74,6 +80,7 @@ class BrokerSubject:
     delays: Sequence[timedelta] = ()
     routes: Mapping[str, int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
+    shards: Mapping[str, Shards] = field(default_factory=dict)
     management: str | None = None
     timeout: float = 3.0
 
@@ -94,7 +101,7 @@ class BrokerSubject:
         """The arguments of all queues that consumers with these settings declare or look for, by their names."""
         queues: dict[str, dict[str, Any]] = {}
         for queue in self.queues:
-            queues |= declarations(queue.name, ordered=self.ordered)
+            queues |= declarations(queue.name, ordered=self.ordered or queue.shards is not None)
             queues |= {} if self.is_declared else own_declarations(queue.name, self.delays)
         return queues | (shared_declarations(self.delays) if self.queues and self.is_declared else {})
 
@@ -104,6 +111,17 @@ class BrokerSubject:
         if not self.is_declared:
             return []
         return [retry_queue(queue.name, delay) for queue in self.queues for delay in self.delays]
+
+    def shards_of(self, queue: str) -> Shards | None:
+        """The shards of the queue that is split, if this is that queue or one of its shards."""
+        return next((each for each in self.shards.values() if queue in each.consumed), None)
+
+    def consume_command(self, queue: str) -> str:
+        """The command that starts the consumer of a queue. A shard has the one of the queue that is split."""
+        shards = self.shards_of(queue)
+        if shards is not None:
+            return known_handlers.consume_command(shards.queue, shards=shards.count)
+        return known_handlers.consume_command(queue, ordered=self.ordered)
 
     @property
     def user(self) -> tuple[str, str]:
@@ -145,11 +163,13 @@ def with_facts(subject: BrokerSubject, facts: TableFacts) -> BrokerSubject:
     """The subject with what the tables tell: routes, types of handlers that nobody named, queues likewise, shards."""
     queues = tuple(replace(queue, types=queue.types or facts.types.get(queue.name, ())) for queue in subject.queues)
     registered = () if queues else tuple(ExpectedQueue(name=name, types=types) for name, types in facts.types.items())
-    split = [facts.shards[name].names for name in facts.paused & facts.shards.keys()]
+    shards = {**subject.shards, **facts.shards}
+    split = [shards[name].names for name in facts.paused & shards.keys()]
     return replace(
         subject,
-        queues=_with_shards(queues, facts.shards),
-        registered=_with_shards(registered, facts.shards),
+        queues=_with_shards(queues, shards),
+        registered=_with_shards(registered, shards),
+        shards=shards,
         routes=facts.routes,
         paused=facts.paused.union(*split),
     )
@@ -161,7 +181,7 @@ def _with_shards(queues: Sequence[ExpectedQueue], shards: Mapping[str, Shards]) 
     for queue in queues:
         split = shards.get(queue.name)
         names = () if split is None else split.names
-        expected += [replace(queue, is_split=split is not None), *(replace(queue, name=name) for name in names)]
+        expected += [replace(queue, name=name, shards=split) for name in (queue.name, *names)]
     return tuple(expected)
 
 

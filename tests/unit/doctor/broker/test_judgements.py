@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Obstacle
+from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth, Obstacle
+from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER
 from outboxkit.doctor.broker import access, limits, queues, server
 from outboxkit.doctor.broker.facts import ApiReports, Bound, NodeReport, QueueReport, Rights
 from outboxkit.doctor.broker.look import Look, Node, numbers_of
-from outboxkit.doctor.broker.subject import BrokerSubject, ExpectedQueue
+from outboxkit.doctor.broker.subject import BrokerSubject, ExpectedQueue, TableFacts, with_facts
 from outboxkit.doctor.diagnosis import Diagnosis, Severity
+from outboxkit.sources import Shards
 
 URL = "amqp://shop:hunter2@127.0.0.1/"
 SUBJECT = BrokerSubject(urls=(URL,), exchange="outboxkit", vhost="/", queues=(ExpectedQueue(name="billing"),))
@@ -216,3 +218,52 @@ def test_a_classic_queue_in_a_cluster_is_a_problem():
     nodes = (NodeReport("a", running=True), NodeReport("b", running=True))
     findings = queues.of_queues(look(nodes=nodes, queues={"billing": QueueReport("billing")}))
     assert codes(findings) == {"queue-classic": Severity.PROBLEM}
+
+
+STEPS = Shards("steps", 2)
+SPLIT_CONSUMER = "outboxkit consume MODULE --queue steps --ordered --shards 2"
+
+
+def split(**facts: Any) -> Look:
+    subject = with_facts(
+        replace(SUBJECT, queues=(ExpectedQueue(name="steps"),)), TableFacts(shards={"steps": STEPS}, **facts)
+    )
+    return replace(look(), subject=subject)
+
+
+def test_a_shard_is_consumed_with_the_others_and_never_deleted_or_forgotten_alone():
+    gone, many_at_once = BrokerRefusal(Denied.MISSING, "gone"), BrokerRefusal(Denied.DIFFERENT, SINGLE_ACTIVE_CONSUMER)
+    seen = replace(
+        split(),
+        depths={"steps": Depth(0, 0), "steps.2.0": Depth(3, 0), "steps.2.1": gone},
+        differences=dict.fromkeys(("steps", "steps.2.0"), many_at_once),
+    )
+    found = {each.code: each for each in [*queues.of_queues(seen), *queues.of_consumers(seen)]}
+    for code in ("queue-missing", "queue-order", "queue-unconsumed"):
+        assert found[code].commands == (SPLIT_CONSUMER,)
+    assert "no 'steps.2.1'" in found["queue-missing"].what
+    assert "on 'steps.2.0', 'steps'" in found["queue-order"].what
+    assert "consumes 'steps', 'steps.2.0', and 3 messages wait" in found["queue-unconsumed"].what
+    assert len(list(queues.of_consumers(seen))) == 1
+
+
+def test_a_split_queue_that_is_gone_is_forgotten_by_its_own_name():
+    seen = replace(split(), depths=dict.fromkeys(STEPS.consumed, BrokerRefusal(Denied.MISSING, "gone")))
+    (finding,) = queues.of_queues(seen)
+    assert finding.commands == (SPLIT_CONSUMER, "outboxkit handlers forget steps")
+
+
+def test_a_split_queue_is_ordered_whatever_the_settings_say():
+    arguments = split().subject.declarations
+    assert all(arguments[name]["x-single-active-consumer"] for name in STEPS.consumed)
+
+
+def test_the_printed_command_of_an_ordered_queue_is_ordered():
+    seen = replace(look(), subject=replace(SUBJECT, ordered=True), depths={"billing": Depth(0, 0)})
+    (finding,) = queues.of_consumers(seen)
+    assert finding.commands[0] == "outboxkit consume MODULE --queue billing --ordered"
+
+
+def test_rights_of_a_split_queue_have_the_exchange_that_divides_it():
+    needed = access.rights_to_work(split().subject)
+    assert all("steps.2" in names for names in (needed.configure, needed.write, needed.read))
