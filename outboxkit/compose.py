@@ -216,7 +216,7 @@ def _sharded(
             patience=patience,
         )
         consumer.memory = memory
-        return ShardConsumer(consumer, subscriber.is_drained)
+        return ShardConsumer(consumer, subscriber)
 
     move = ShardMove(url, settings.exchange, topics, policy.delays)
     return ShardedConsumer(engine, shards, consumer_of, move, handlers=handlers, patience=patience)

@@ -21,6 +21,7 @@ from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.inbox_days import InboxDays
 from outboxkit.consumer.measurements import ConsumerMeasurements
+from outboxkit.consumer.membership import PlainMember
 from outboxkit.consumer.memory import PayloadMemory
 from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
@@ -29,16 +30,15 @@ from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.runs import LongRuns
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.database_clock import DatabaseClock
-from outboxkit.errors import BrokerUnavailable, ConfigurationError, OutboxkitError
+from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.health import Health
 from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.limits import FEW
 from outboxkit.outage import Clock, Outage, check_engine_driver, pause, what_is_away
-from outboxkit.pauses import CONSUMER
+from outboxkit.pauses import CONSUMER, Pause
 from outboxkit.pauses.holding import note_sessions
 from outboxkit.pauses.watch import PauseWatch
 from outboxkit.sqlstates import TRANSIENT
-from outboxkit.statements import shards
 from outboxkit.telemetry import metrics, tracing
 from outboxkit.telemetry.tables import TableGauges
 from outboxkit.threads import Threads
@@ -120,7 +120,9 @@ class Consumer:
         self._subscriber = subscriber
         self._concurrency = concurrency or Concurrency()
         seconds = patience.total_seconds() if patience else None
-        self._queue, self._is_shard, name = queue, shard is not None, shard or queue
+        name = shard or queue
+        is_alone = self._is_ordered_alone(subscriber, concurrency, shard)
+        self._membership = PlainMember(engine, queue) if is_alone else None
         self._outage = outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._clock_outage = Outage("consumer", queue=name, patience=seconds, passing=TRANSIENT)
         self._database_clock = database_clock = DatabaseClock(engine, process="consumer", clock=clock)
@@ -157,6 +159,16 @@ class Consumer:
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
         )
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=name)
+
+    @staticmethod
+    def _is_ordered_alone(subscriber: Subscriber, concurrency: Concurrency | None, shard: str | None) -> bool:
+        """Whether messages of an ordered queue come here that a process with shards must not overtake."""
+        return concurrency is not None and concurrency.ordered and shard is None and system_of(subscriber) == "rabbitmq"
+
+    @property
+    def paused(self) -> Pause | None:
+        """The pause of its queue, as far as it has been seen."""
+        return self._watch.current
 
     @property
     def engine(self) -> AsyncEngine:
@@ -233,8 +245,6 @@ class Consumer:
         await self._outage.ride_out(lambda: schema.check_worker(self._engine), stop)
         for outage in (self._outage, self._clock_outage):
             outage.reached("database")
-        if self._concurrency.ordered and not self._is_shard:
-            await self._outage.ride_out(self._check_unsplit, stop)
         if self._uses_threads:
             threads = await self._outage.ride_out(self._threads.open, stop)
             if threads is not None:
@@ -242,7 +252,9 @@ class Consumer:
         await self._outage.ride_out(self._watch.look, stop)
         if self.tables is not None:
             await self._outage.ride_out(self.tables.open, stop)
-        loops = (self._days.run(), self._registration.run(), self._long_runs.run())
+        loops = [self._days.run(), self._registration.run(), self._long_runs.run()]
+        if self._membership is not None:
+            loops.append(self._membership.run(self._subscriber.close))
         background = [asyncio.create_task(run) for run in loops]
         if self.watchdog is not None:
             background.append(asyncio.create_task(self.watchdog.run()))
@@ -259,12 +271,16 @@ class Consumer:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             self._threads.close()
+            if self._membership is not None:
+                await self._membership.leave()
 
     async def _reconnecting(self, stop: asyncio.Event, *, wait: bool) -> int:
         losses = 0
         while not stop.is_set():
             # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
             await self._clock_outage.ride_out(self._days.once, stop)
+            if self._membership is not None:
+                await self._outage.ride_out(self._membership.join, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
             if stop.is_set() or (self._watch.current is not None and not wait):
                 break
@@ -307,16 +323,6 @@ class Consumer:
     async def _start_receiving(self) -> None:
         await self._subscriber.connect()
         await self._subscriber.start_receiving()
-
-    async def _check_unsplit(self) -> None:
-        """Refuse a queue that is split into shards: its messages do not come here, and would overtake one another."""
-        async with self._engine.connect() as connection:
-            row = (await connection.execute(shards.of_queue(), {"queue": self._queue})).one_or_none()
-        if row is not None and (row.shards > 1 or row.draining):
-            raise ConfigurationError(
-                f"queue {self._queue!r} is split into shards: start with --shards {row.shards}, or with --shards 1 "
-                "to move its messages back into one queue"
-            )
 
     def _check_lost(self, error: Exception, *, wait: bool) -> None:
         """Return if the consumer is to connect again: after a lost connection, or an unexpected error outside a drain.

@@ -5,86 +5,59 @@ of them consumes which shard. They begin with new shards once the old ones are e
 """
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, schema
 from outboxkit.consumer.consumer import Consumer
+from outboxkit.consumer.membership import SEEN_SECONDS, Agreement, enter, quit_sharing, write_agreement
 from outboxkit.consumer.reports import Consumed, OnError, Watchdog
 from outboxkit.consumer.several import Consumers
-from outboxkit.errors import BrokerUnavailable, ConfigurationError
+from outboxkit.errors import ConfigurationError
 from outboxkit.health import Health
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.outage import Outage
 from outboxkit.sources import Shards
 from outboxkit.sqlstates import TRANSIENT
-from outboxkit.statements import shards as statements
 from outboxkit.telemetry.tables import TableGauges
-
-SEEN_SECONDS = 2.0
-"""A process says every so many seconds that it is there, and sees which others are."""
-GONE = timedelta(seconds=10)
-"""A process that has not been seen for so long shares no shards any more."""
-LEAVING_SECONDS = 2.0
 
 
 class Move(Protocol):
     """The broker's part in a change of the number of shards."""
 
-    async def begin(self, before: Shards, after: Shards) -> bool:
-        """Send messages to the new shards from now on; whether the old ones may hold some."""
+    async def bind(self, shards: Shards) -> None:
+        """Declare the queues of these shards, and have them get the messages."""
 
-    async def is_empty(self, queue: str) -> bool:
-        """Whether a queue has neither a message nor a consumer."""
+    async def begin(self, before: Shards, after: Shards, move: int) -> tuple[str, ...]:
+        """Send messages to the new shards from now on, and mark the end of the old ones; those that exist."""
+
+
+class ShardSource(Protocol):
+    """The subscriber of one queue among the shards."""
+
+    connects: int
+    """The number of times that it has connected."""
+
+    def is_drained(self, move: int) -> bool:
+        """Whether all messages of before this change of the number of shards are settled."""
+
+    def forget_markers(self, *moves: int) -> None:
+        """Ack the markers of all changes but these."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardConsumer:
-    """The consumer of one queue among the shards.
-
-    Attributes:
-        consumer: of the queue.
-        is_drained: whether the queue is empty, and nobody else may hold messages of it.
-    """
+    """The consumer of one queue among the shards, and its subscriber."""
 
     consumer: Consumer
-    is_drained: Callable[[], Awaitable[bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """The agreement of the processes of a queue, as the database has it.
-
-    Attributes:
-        shards: the number of shards that get the queue's messages.
-        draining: the queues of before that are not empty yet. Nothing else is consumed until they are.
-        members: the processes by their ids, in order, and the number of shards that each was started for.
-    """
-
-    shards: int
-    draining: tuple[str, ...]
-    members: tuple[tuple[str, int], ...]
-
-    def queues_of(self, member: str, ours: Shards) -> tuple[str, ...]:
-        """The queues that this process is to consume now."""
-        sharing = [id_ for id_, count in self.members if count == ours.count]
-        if self.shards != ours.count or member not in sharing:
-            return ()
-        queues = self.draining or ours.consumed
-        return tuple(queue for number, queue in enumerate(queues) if sharing[number % len(sharing)] == member)
-
-    def others(self, ours: Shards) -> dict[int, int]:
-        """The numbers of shards that other processes were started for, and how many have each."""
-        return Counter(count for _, count in self.members if count != ours.count)
+    source: ShardSource
 
 
 class ShardedConsumer:
@@ -119,7 +92,7 @@ class ShardedConsumer:
         self._member = ids.new()
         self._running: dict[str, _Running] = {}
         self._ended: Counter[Outcome] = Counter()
-        self._drained_once: set[str] = set()
+        self._bound = -1
         self._watchdog, self._tables = Watchdog(handlers), TableGauges(engine)
         self._last: object = None
         seconds = patience.total_seconds() if patience else None
@@ -152,15 +125,17 @@ class ShardedConsumer:
                 while not stop.is_set():
                     agreement = await self._outage.ride_out(self._agree, stop)
                     if agreement is not None and not stop.is_set():
-                        self._tell(agreement)
-                        self._follow(agreement)
-                        await self._wait(stop)
+                        await self._apply(agreement, stop)
+            await self._end()
+        except BaseException:
+            with suppress(Exception):
+                await self._end()
+            raise
         finally:
             watching.cancel()
-            await self._end()
 
     async def drain(self, stop: asyncio.Event) -> Consumed:
-        """Handle deliveries until all shards are empty, then return. A pause ends it early.
+        """Handle deliveries until all shards are empty, then return. Old shards are emptied first. A pause ends it.
 
         Raises:
             SchemaError, BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `Consumer.drain`.
@@ -168,20 +143,22 @@ class ShardedConsumer:
         """
         await self._outage.ride_out(lambda: schema.check_engine(self.engine), stop)
         try:
-            agreement = await self._outage.ride_out(self._agree, stop)
-            if agreement is None:
-                return Consumed(self.outcomes, 0, None)
-            if others := agreement.others(self._shards):
-                raise ConfigurationError(f"{self._split(others)}: stop them first, and drain then")
-            if agreement.draining:
-                done = await self._drain_all(agreement.draining, stop)
-                empty = [await self._is_empty(queue) for queue in agreement.draining for _ in range(2)]
-                if done.paused is not None or not all(empty) or stop.is_set():
-                    return done
-                await self._outage.ride_out(lambda: self._note_drained(agreement.draining), stop)
-            return await self._drain_all(self._shards.consumed, stop)
+            while (agreement := await self._outage.ride_out(self._agree, stop)) is not None and not stop.is_set():
+                if self._is_ready(agreement):
+                    await self._stop_consumers()
+                    return await self._drain_all(self._shards.consumed, stop)
+                if agreement.in_the_way_of(self._shards.count):
+                    raise ConfigurationError(f"{self._in_the_way(agreement)}: stop them first, and drain then")
+                paused = next((each.consumer.paused for each in self._running.values() if each.consumer.paused), None)
+                if paused is not None:
+                    return Consumed(self.outcomes, 0, paused)
+                await self._apply(agreement, stop)
+            return Consumed(self.outcomes, 0, None)
         finally:
-            await self._leave()
+            await self._end()
+
+    def _is_ready(self, agreement: Agreement) -> bool:
+        return agreement.is_settled and agreement.shards == self._shards.count
 
     async def _drain_all(self, queues: Sequence[str], stop: asyncio.Event) -> Consumed:
         consumers = [self._make(queue).consumer for queue in queues]
@@ -192,80 +169,72 @@ class ShardedConsumer:
                 self._ended += consumer.outcomes
         return Consumed(self.outcomes, done.postponed, done.paused)
 
-    async def _is_empty(self, queue: str) -> bool:
-        await asyncio.sleep(SEEN_SECONDS / 4)  # what was routed before the bindings were taken away arrives
-        return await self._move.is_empty(queue)
+    async def _apply(self, agreement: Agreement, stop: asyncio.Event) -> None:
+        """Consume what is this process's, and wait until it is time to look again."""
+        for queue, running in self._running.items():
+            running.source.forget_markers(*([agreement.move] if queue in agreement.draining else []))
+        self._tell(agreement)
+        self._follow(agreement)
+        if agreement.moved_from is None:
+            await self._wait(stop)
 
     async def _agree(self) -> Agreement:
-        """Say that this process is there, see which others are, and begin a move if nobody is in its way."""
-        queue, dialect, ours = {"queue": self._shards.queue}, self.engine.dialect.name, self._shards
-        async with self.engine.begin() as connection:
-            await connection.execute(statements.begin_sharding(dialect), queue)
-            count, draining = (await connection.execute(statements.lock_sharding(), queue)).one()
-            await connection.execute(
-                statements.register_member(dialect), queue | {"member": self._member, "shards": ours.count}
-            )
-            await connection.execute(statements.delete_gone(dialect), queue | {"ago": -GONE})
-            members = tuple((id_, shards) for id_, shards in await connection.execute(statements.members(), queue))
-            agreement = Agreement(count, tuple(json.loads(draining or "[]")), members)
-            if count == ours.count:
-                return await self._without_drained(connection, agreement)
-            if agreement.others(ours):
-                return agreement
-            if agreement.draining:
-                raise ConfigurationError(
-                    f"queue {ours.queue!r} is on its way to {count} shards, and {', '.join(agreement.draining)} have "
-                    f"messages: start with --shards {count} until they are empty, and change the number then"
-                )
-            before = Shards(ours.queue, count)
-            self._log.info("the number of shards changes", before=count, shards=ours.count)
-            left = before.names if await self._move.begin(before, ours) else ()
-            await self._change(connection, left)
-            return Agreement(ours.count, left, members)
+        """Say that this process is there, see which others are, and take the next step of a change, if there is one.
 
-    async def _without_drained(self, connection: AsyncConnection, agreement: Agreement) -> Agreement:
-        """The agreement without the old shards that have been empty, and this process's, at two looks in a row."""
-        empty = set[str]()
-        for queue in agreement.draining:
-            running = self._running.get(queue)
-            with suppress(BrokerUnavailable):
-                if running is not None and await running.is_drained():
-                    empty.add(queue)
-        drained, self._drained_once = empty & self._drained_once, empty
-        if not drained:
+        A change is written before the broker is asked for it, so that any process can go on with it after a crash.
+        """
+        ours = self._shards
+        async with self.engine.begin() as connection:
+            agreement = await enter(connection, ours.queue, self._member, ours.count)
+            target = Shards(ours.queue, agreement.shards)
+            if agreement.moved_from is not None:
+                left = await self._move.begin(Shards(ours.queue, agreement.moved_from), target, agreement.move)
+                agreement = replace(agreement, moved_from=None, draining=left)
+                await write_agreement(connection, ours.queue, agreement)
+            elif agreement.draining:
+                left = tuple(queue for queue in agreement.draining if not self._is_drained(queue, agreement.move))
+                if left != agreement.draining:
+                    agreement = replace(agreement, draining=left)
+                    await write_agreement(connection, ours.queue, agreement)
+            elif agreement.shards != ours.count and not agreement.in_the_way_of(ours.count):
+                self._log.info("the number of shards changes", before=agreement.shards, shards=ours.count)
+                agreement = replace(agreement, shards=ours.count, moved_from=agreement.shards, move=agreement.move + 1)
+                await write_agreement(connection, ours.queue, agreement)
+            elif agreement.shards == ours.count and self._bound != (connects := self._connects()):
+                await self._move.bind(target)  # here, under the row's lock: the number may not change meanwhile
+                self._bound = connects
             return agreement
-        left = tuple(queue for queue in agreement.draining if queue not in drained)
-        await self._change(connection, left)
-        return Agreement(agreement.shards, left, agreement.members)
 
-    async def _change(self, connection: AsyncConnection, draining: Sequence[str]) -> None:
-        values = {"shards": self._shards.count, "draining": json.dumps(draining) if draining else None}
-        await connection.execute(statements.change_shards(), {"of": self._shards.queue} | values)
+    def _is_drained(self, queue: str, move: int) -> bool:
+        running = self._running.get(queue)
+        return running is not None and running.source.is_drained(move)
 
-    async def _note_drained(self, drained: Sequence[str]) -> None:
-        async with self.engine.begin() as connection:
-            _, draining = (await connection.execute(statements.lock_sharding(), {"queue": self._shards.queue})).one()
-            left = [queue for queue in json.loads(draining or "[]") if queue not in drained]
-            await self._change(connection, left)
+    def _connects(self) -> int:
+        """A number that rises when a consumer connects again: a queue that was deleted has lost its bindings."""
+        return sum(each.source.connects > 1 for each in self._running.values())
 
     def _tell(self, agreement: Agreement) -> None:
         """Log once what this process waits for, and which queues it consumes."""
-        others, queues = agreement.others(self._shards), agreement.queues_of(self._member, self._shards)
-        state = (agreement.shards, agreement.draining, queues, tuple(others))
-        if state == self._last:
+        queues = agreement.queues_of(self._member, self._shards.queue)
+        waits = agreement.in_the_way_of(self._shards.count) > 0
+        state = (agreement.shards, agreement.draining, queues, waits)
+        if state == self._last or agreement.moved_from is not None:
             return
         self._last = state
-        processes = len(agreement.members) - sum(others.values())
-        if agreement.shards != self._shards.count:  # then another process has begun it
-            self._log.warning("waiting: other processes are for another number of shards", cure=self._split(others))
+        if waits:
+            cure = self._in_the_way(agreement)
+            self._log.warning("waiting: other processes are for another number of shards", cure=cure)
         elif agreement.draining:
             self._log.info("old shards are emptied first", draining=agreement.draining, consumed=queues)
         else:
-            self._log.info("shards shared", consumed=queues, processes=processes)
+            self._log.info("shards shared", consumed=queues, processes=len(agreement.members))
 
-    def _split(self, others: dict[int, int]) -> str:
-        counts = " and ".join(f"{number} with --shards {count}" for count, number in sorted(others.items()))
-        return f"processes of queue {self._shards.queue!r} run {counts}, and this one has --shards {self._shards.count}"
+    def _in_the_way(self, agreement: Agreement) -> str:
+        number = agreement.in_the_way_of(self._shards.count)
+        return (
+            f"{number} of the processes of queue {self._shards.queue!r} run with --shards {agreement.shards}, and this "
+            f"one has --shards {self._shards.count}"
+        )
 
     def _make(self, queue: str) -> ShardConsumer:
         shard = self._consumer_of(queue)
@@ -275,7 +244,7 @@ class ShardedConsumer:
 
     def _follow(self, agreement: Agreement) -> None:
         """Consume the queues that are this process's, and let go of the others."""
-        queues = agreement.queues_of(self._member, self._shards)
+        queues = agreement.queues_of(self._member, self._shards.queue)
         for queue, running in self._running.items():
             if queue not in queues:
                 running.stop.set()
@@ -294,14 +263,18 @@ class ShardedConsumer:
         self._forget_ended()
 
     def _forget_ended(self) -> None:
+        """Count what ended consumers have done. The first error is raised."""
+        errors = list[BaseException]()
         for queue, running in tuple(self._running.items()):
             if running.task.done():
                 del self._running[queue]
                 self._ended += running.consumer.outcomes
-                running.task.result()
+                if not running.task.cancelled() and (error := running.task.exception()) is not None:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
-    async def _end(self) -> None:
-        """Stop all consumers, and leave their shards to the other processes."""
+    async def _stop_consumers(self) -> None:
         for running in self._running.values():
             running.stop.set()
         tasks = [each.task for each in self._running.values()]
@@ -313,15 +286,14 @@ class ShardedConsumer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
-        await self._leave()
         self._forget_ended()
 
-    async def _leave(self) -> None:
-        with suppress(SQLAlchemyError, OSError, TimeoutError):
-            async with asyncio.timeout(LEAVING_SECONDS), self.engine.begin() as connection:
-                await connection.execute(
-                    statements.delete_member(), {"queue": self._shards.queue, "member": self._member}
-                )
+    async def _end(self) -> None:
+        """Stop all consumers, and leave their shards to the other processes."""
+        try:
+            await self._stop_consumers()
+        finally:
+            await quit_sharing(self.engine, self._shards.queue, self._member)
 
 
 class _Running:
@@ -329,7 +301,7 @@ class _Running:
 
     def __init__(self, shard: ShardConsumer) -> None:
         self.stop = asyncio.Event()
-        self.consumer, self.is_drained = shard.consumer, shard.is_drained
+        self.consumer, self.source = shard.consumer, shard.source
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:

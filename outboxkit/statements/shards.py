@@ -14,12 +14,13 @@ def begin_sharding(dialect: str) -> Insert:
     return new
 
 
-def of_queue() -> Select[int, str | None]:
-    """The number of shards of a queue, and which old ones are not empty yet. Parameters: queue.
+def of_queue() -> Select[Any]:
+    """The number of shards of a queue, and the change of it that goes on. Parameters: queue.
 
     Index: the primary key. Locks: none.
     """
-    return select(sharding.c.shards, sharding.c.draining).where(sharding.c.queue == bindparam("queue"))
+    columns = (sharding.c.shards, sharding.c.draining, sharding.c.moved_from, sharding.c.move)
+    return select(*columns).where(sharding.c.queue == bindparam("queue"))
 
 
 def of_all_shards() -> Select[str, int]:
@@ -27,17 +28,19 @@ def of_all_shards() -> Select[str, int]:
     return select(sharding.c.queue, sharding.c.shards).where(sharding.c.shards > literal_column("1"))
 
 
-def lock_sharding() -> Select[int, str | None]:
+def lock_sharding() -> Select[Any]:
     """The same, for a consumer that may change it. Parameters: queue. Index: the primary key. Locks: the row."""
     return of_queue().with_for_update()
 
 
 def change_shards() -> Update:
-    """Set the number of shards, and the old ones that are not empty yet. Parameters: of, shards, draining.
+    """Write the number of shards, and the change of it. Parameters: of, shards, draining, moved_from, move.
 
     Index: the primary key. Locks: the row.
     """
-    values = {name: bindparam(name, type_=sharding.c[name].type) for name in ("shards", "draining")}
+    values = {
+        name: bindparam(name, type_=sharding.c[name].type) for name in ("shards", "draining", "moved_from", "move")
+    }
     return update(sharding).where(sharding.c.queue == bindparam("of")).values(values)
 
 

@@ -66,7 +66,7 @@ def test_a_process_with_another_number_waits_until_the_others_have_ended(stock: 
     first.wait_for("consumer connected")
     other = stock.consume("--ordered", "--shards", "2")
     waiting = other.wait_for("waiting: other processes are for another number of shards")
-    assert "1 with --shards 3, and this one has --shards 2" in waiting["cure"]
+    assert "run with --shards 3, and this one has --shards 2" in waiting["cure"]
     stock.arrive([Parcel(1, key="k")])
     eventually(lambda: stock.booked().total() == 1)
     assert first.stop() == 0
@@ -74,6 +74,39 @@ def test_a_process_with_another_number_waits_until_the_others_have_ended(stock: 
     stock.arrive([Parcel(2, key="k")])
     eventually(lambda: stock.booked_by_key() == {"k": [1, 2]})
     assert other.stop() == 0
+
+
+def test_shards_wait_for_a_plain_consumer_and_what_it_has_comes_first(stock: Stock):
+    stock.declare("--ordered")
+    plain = stock.consume("--ordered", **PATIENT)
+    plain.wait_for("consumer connected")
+    split = stock.consume(*SPLIT, **PATIENT)
+    split.wait_for("waiting: other processes are for another number of shards")
+    stock.arrive([Parcel(number, "stumbles", key="k") for number in range(6)])
+    plain.kill()
+    split.wait_for("old shards are emptied first")
+    stock.arrive([Parcel(number, key="k") for number in range(6, 12)])
+    eventually(lambda: stock.booked().total() >= 12)
+    assert split.stop() == 0
+    assert stock.booked_by_key() == {"k": list(range(12))}
+
+
+def test_a_change_that_a_crash_interrupted_is_finished_by_whoever_comes(stock: Stock):
+    """Killed with its change written, and with old messages left; the next ones are for the old number again."""
+    stock.declare("--ordered")
+    stock.arrive([Parcel(number, "stumbles", key="k") for number in range(8)])
+    split = stock.consume(*SPLIT, **PATIENT)
+    split.wait_for("the number of shards changes")
+    split.kill()
+    stock.arrive([Parcel(number, key="k") for number in range(8, 12)])
+    back = stock.consume("--ordered", "--shards", "1", **PATIENT)
+    eventually(lambda: stock.booked().total() >= 12)
+    back.wait_for("shards shared")
+    stock.arrive([Parcel(number, key="k") for number in range(12, 16)])
+    eventually(lambda: stock.booked().total() >= 16)
+    assert back.stop() == 0
+    assert stock.booked_by_key() == {"k": list(range(16))}
+    assert {name: depth for name, depth in stock.depths().items() if depth} == {}
 
 
 def test_a_plain_consumer_of_a_queue_that_is_split_is_refused(stock: Stock):

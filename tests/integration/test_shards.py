@@ -21,24 +21,32 @@ def publish(broker: PlainClient, keys: int, prefix: str = "") -> None:
         broker.publish(b"{}", topic="T", message_id=f"{prefix}{number}", type="T", headers=headers)
 
 
-async def received(broker: PlainClient, queue: str, shards: Shards) -> set[str]:
+async def received(broker: PlainClient, queue: str, shards: Shards, *, move: int | None = None) -> set[str]:
     subscriber = RabbitSubscriber(
-        broker.url, queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True,
-        shards=shards,
-    )  # fmt: skip
+        broker.url, queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True, shards=shards
+    )
     await subscriber.connect()
-    ids = set()
+    ids, last = set(), None
     while (delivery := await subscriber.receive(wait=False)) is not None:
         ids.add(getattr(delivery.message, "id", ""))
-        await delivery.ack()
-    assert await subscriber.is_drained()
+        if last is not None:
+            await last.ack()
+        last = delivery
+    if move is not None:
+        assert subscriber.is_drained(move) is (last is None), "the last one is not settled yet"
+    if last is not None:
+        await last.ack()
+    if move is not None:
+        assert subscriber.is_drained(move)
+        assert not subscriber.is_drained(move + 1)
+    subscriber.forget_markers()
     await subscriber.close()
     return ids
 
 
 async def test_keys_are_divided_among_the_shards_and_each_stays_in_its_own(broker: PlainClient):
     three = Shards(broker.queue, 3)
-    assert not await move_of(broker).begin(Shards(broker.queue, 1), three)
+    assert await move_of(broker).begin(Shards(broker.queue, 1), three, 1) == ()
     publish(broker, 60)
     first = [await received(broker, name, three) for name in three.names]
     assert sum(map(len, first)) == 60
@@ -50,18 +58,53 @@ async def test_keys_are_divided_among_the_shards_and_each_stays_in_its_own(broke
 
 async def test_a_move_leaves_what_has_arrived_where_it_is_and_sends_the_rest_to_the_new_shards(broker: PlainClient):
     one, three = Shards(broker.queue, 1), Shards(broker.queue, 3)
-    await received(broker, broker.queue, one)
+    await move_of(broker).bind(one)
     publish(broker, 10, "old-")
-    assert await move_of(broker).begin(one, three)
-    assert not await move_of(broker).is_empty(broker.queue)
+    assert await move_of(broker).begin(one, three, 1) == (broker.queue,)
     publish(broker, 10, "new-")
-    assert await received(broker, broker.queue, three) == {f"old-{number}" for number in range(10)}
-    assert await move_of(broker).is_empty(broker.queue)
-    assert await move_of(broker).begin(three, one)
+    assert await received(broker, broker.queue, three, move=1) == {f"old-{number}" for number in range(10)}
+    assert await move_of(broker).begin(three, one, 2) == three.names
     publish(broker, 10, "newest-")
     assert await received(broker, broker.queue, one) == {f"newest-{number}" for number in range(10)}
-    split = [await received(broker, name, three) for name in three.names]
+    split = [await received(broker, name, one, move=2) for name in three.names]
     assert set().union(*split) == {f"new-{number}" for number in range(10)}
+
+
+async def test_an_old_shard_is_not_drained_while_another_consumer_holds_messages_of_it(broker: PlainClient):
+    """The broker counts one consumer of a queue with a single active one, and no message that is unacked."""
+    one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
+    await move_of(broker).bind(one)
+    options = {"exchange": broker.exchange, "topics": ["T"], "delays": DELAYS, "ordered": True, "shards": two}
+    first, second = (
+        RabbitSubscriber(broker.url, broker.queue, **options),
+        RabbitSubscriber(broker.url, broker.queue, **options),
+    )
+    await first.connect()
+    publish(broker, 3)
+    held = [await first.receive() for _ in range(3)]
+    await move_of(broker).begin(one, two, 1)
+    await second.connect()
+    assert await second.receive(wait=False) is None
+    assert not second.is_drained(1)
+    assert not first.is_drained(1)
+    await first.close()
+    ids = []
+    while (delivery := await second.receive(wait=False)) is not None:
+        ids.append(getattr(delivery.message, "id", ""))
+        await delivery.ack()
+    assert ids == [getattr(each.message, "id", "") for each in held if each is not None]
+    assert second.is_drained(1)
+    await second.close()
+
+
+async def test_a_consumer_that_connects_again_binds_nothing(broker: PlainClient):
+    one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
+    await move_of(broker).bind(two)
+    await move_of(broker).begin(two, one, 1)
+    assert await received(broker, two.names[0], two) == set()
+    publish(broker, 8)
+    assert await received(broker, two.names[0], two) == await received(broker, two.names[1], two) == set()
+    assert len(await received(broker, broker.queue, one)) == 8
 
 
 async def test_a_broker_without_the_exchange_is_told_which_plugin_to_enable(
@@ -69,7 +112,7 @@ async def test_a_broker_without_the_exchange_is_told_which_plugin_to_enable(
 ):
     monkeypatch.setattr(shards, "KIND", "x-not-there")
     with pytest.raises(ConfigurationError, match="rabbitmq-plugins enable rabbitmq_consistent_hash_exchange"):
-        await move_of(broker).begin(Shards(broker.queue, 1), Shards(broker.queue, 2))
+        await move_of(broker).bind(Shards(broker.queue, 2))
 
 
 def settings_of(broker: PlainClient, **options: object) -> Settings:

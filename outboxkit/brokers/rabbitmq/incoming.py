@@ -64,6 +64,11 @@ class DeliveryChannel:
         return self._acks.unacked - len(self._received)
 
     @property
+    def lowest_unacked(self) -> int:
+        """The tag of the first delivery that is neither acked nor requeued, or the next tag if there is none."""
+        return self._acks.lowest_unacked
+
+    @property
     def has_next(self) -> bool:
         """Whether a pushed delivery waits for `next`."""
         return bool(self._received)

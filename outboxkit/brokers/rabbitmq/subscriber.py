@@ -15,7 +15,7 @@ from outboxkit.brokers.rabbitmq import connection, incoming, rights
 from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
-from outboxkit.brokers.rabbitmq.shards import declare
+from outboxkit.brokers.rabbitmq.shards import MOVED, move_id
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import FIRST_WAIT, CopyRoute, Queues, dead_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
@@ -49,11 +49,12 @@ class RabbitSubscriber:
         prefetch: the limit of unacked deliveries.
         delays: the retry delays, ascending.
         ordered: declare the queue with a single active consumer, so that only one consumer at a time gets messages.
-        shards: those of the ordered queue that this one belongs to. They are declared and bound together, unless it is
-            an old one that is not among them. Copies of failed messages return to the queue that is split.
+        shards: those of the ordered queue that this one belongs to. It declares its own queue alone and binds nothing:
+            `ShardMove` does that. Copies of failed messages return to the queue that is split.
         timeout: the limit for each answer of the broker.
 
     Attributes:
+        connects: the number of times that it has connected.
         max_unacked_bytes: above so many unacked bytes it stops reading; several subscribers of a process share 32 MiB.
     """
 
@@ -71,6 +72,9 @@ class RabbitSubscriber:
         timeout: timedelta = timedelta(seconds=10),
     ) -> None:
         self._shards, self._topics = shards, topics
+        self._home = queue if shards is None else shards.queue
+        self._markers: dict[str, RawDelivery] = {}
+        self.connects = 0
         self.delays = tuple(delays)
         self._url, self._addresses = url, connection.Addresses(url)
         self.exchange, self._queue, self._dead = exchange, queue, dead_queue(queue)
@@ -127,14 +131,12 @@ class RabbitSubscriber:
             amqp_channel, self._wire = await connection.open_channel(self._connection, on_lost=channel.lose)
             self._wire.on_consumer_cancel_callbacks.add(on_cancelled)
             with self._naming_rights():
-                if self._shards is not None and self.exchange is not None and self._queue in self._shards.consumed:
-                    args = self._connection, self._shards, self.exchange, self._topics, self.delays, self._timeout
-                    await declare(*args)
                 self._sources = await self._queues.prepare(self._connection, self._timeout)
             with connection.convert_errors("cannot set the prefetch"):
                 await amqp_channel.set_qos(prefetch_count=self._prefetch, timeout=self._timeout)
             channel.listen(channel=self._wire.number)
             self._channel = channel
+            self.connects += 1
         except BaseException:
             await self._disconnect()
             raise
@@ -162,16 +164,24 @@ class RabbitSubscriber:
         instead = ". Or consume a queue that is declared and bound as it is, with --no-declare"
         return connection.naming_rights(line, "" if exchange is None else instead)
 
-    async def is_drained(self) -> bool:
-        """Whether the queue is empty, nothing of it is unacked, and no other consumer may hold some of it.
+    def is_drained(self, move: int) -> bool:
+        """Whether all messages of before this change of the number of shards are settled.
 
-        Raises:
-            BrokerUnavailable: the connection was lost.
+        The marker behind them has come, and no delivery in front of it is unacked. Other consumers hold none either:
+        the broker gives the marker to the one consumer that has got all of what is in front of it.
         """
-        channel = self._open_channel()
-        declared = await self._declare_passively(self._queue)
-        has_some = declared.message_count or channel.unacked or channel.has_next or channel.parser.is_within_delivery
-        return self._consumed is channel and declared.consumer_count == 1 and not has_some
+        self.forget_markers(move)
+        channel, marker = self._channel, self._markers.get(move_id(self._home, move))
+        return channel is not None and marker is not None and channel.lowest_unacked == marker.tag
+
+    def forget_markers(self, *moves: int) -> None:
+        """Ack the markers, but those of these changes."""
+        current = {move_id(self._home, move) for move in moves}
+        for id_ in [each for each in self._markers if each not in current]:
+            marker, channel = self._markers.pop(id_), self._channel
+            if channel is not None:
+                with suppress(BrokerUnavailable):
+                    channel.ack(marker.tag)
 
     async def receive(self, *, wait: bool = True) -> RabbitDelivery | None:
         """The next delivery, pushed by the broker. With `wait=False` None if the queue is empty.
@@ -184,7 +194,10 @@ class RabbitSubscriber:
             return None
         if not is_stopped:
             await self._consume(channel)
-        raw = await (self._next(channel) if wait else self._next_or_none(channel))
+        while (raw := await (self._next(channel) if wait else self._next_or_none(channel))) is not None:
+            if not self._queues.ordered or raw.properties.message_type != MOVED:
+                break
+            self._markers[raw.properties.message_id or ""] = raw
         if raw is None:
             return None
         if self._queues.exchange is None and STREAM_OFFSET in (raw.properties.headers or ()):
@@ -236,6 +249,7 @@ class RabbitSubscriber:
     async def _disconnect(self) -> None:
         amqp_connection, channel = self._connection, self._channel
         self._connection = self._wire = self._channel = None
+        self._markers.clear()
         if self._consuming is not None:
             self._consuming.cancel()
             self._consuming = None

@@ -21,7 +21,7 @@ async def test_the_shards_are_fed_in_place_of_the_queue(
 ):
     engine = process.engine(postgresql_url, name="test")
     two = Shards(client.queue, 2)
-    await ShardMove(client.url, client.exchange, [TYPE], DELAYS).begin(Shards(client.queue, 1), two)
+    await ShardMove(client.url, client.exchange, [TYPE], DELAYS).bind(two)
     settings = settings_of(server, client, ordered=True)
     findings, _ = await examined(settings, handlers_of(TYPE), engine=engine)
     assert findings.keys() & UNFED == {"queue-unbound"}, "a queue of which the tables do not say that it is split"

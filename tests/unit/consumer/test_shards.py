@@ -2,7 +2,7 @@
 
 import pytest
 
-from outboxkit.consumer.shards import Agreement
+from outboxkit.consumer.membership import Agreement
 from outboxkit.sources import Shards
 
 FOUR = Shards("steps", 4)
@@ -13,8 +13,8 @@ def shared(
     count: int, *, shards: int = 4, draining: tuple[str, ...] = (), ours: Shards = FOUR
 ) -> list[tuple[str, ...]]:
     members = tuple((member, ours.count) for member in MEMBERS[:count])
-    agreement = Agreement(shards, draining, members)
-    return [agreement.queues_of(member, ours) for member, _ in members]
+    agreement = Agreement(shards, members, draining)
+    return [agreement.queues_of(member, "steps") for member, _ in members]
 
 
 @pytest.mark.parametrize("count", range(1, 7))
@@ -42,12 +42,22 @@ def test_one_shard_is_the_queue_itself():
     assert shared(2, ours=Shards("steps", 1), shards=1) == [("steps",), ()]
 
 
-def test_a_process_for_another_number_of_shards_consumes_nothing():
-    agreement = Agreement(1, (), (("a", 1), ("b", 4), ("c", 4)))
-    assert agreement.queues_of("a", Shards("steps", 1)) == ("steps",)
-    assert agreement.queues_of("b", FOUR) == ()
-    assert agreement.others(FOUR) == {1: 1}
+def test_a_process_for_another_number_of_shards_consumes_nothing_and_waits_for_the_others():
+    agreement = Agreement(1, (("a", 1), ("b", 4), ("c", 4)))
+    assert agreement.queues_of("a", "steps") == ("steps",)
+    assert agreement.queues_of("b", "steps") == ()
+    assert (agreement.in_the_way_of(4), agreement.in_the_way_of(1)) == (1, 0)
+    assert Agreement(1, (("b", 4),)).in_the_way_of(4) == 0
+
+
+def test_old_shards_are_emptied_by_whoever_is_there():
+    agreement = Agreement(4, (("a", 2), ("b", 2)), draining=("steps",), move=7)
+    assert [agreement.queues_of(member, "steps") for member in "ab"] == [("steps",), ()]
+
+
+def test_nothing_is_consumed_while_the_bindings_change():
+    assert Agreement(4, (("a", 4),), moved_from=1).queues_of("a", "steps") == ()
 
 
 def test_a_process_that_others_count_as_gone_consumes_nothing():
-    assert Agreement(4, (), (("a", 4),)).queues_of("b", FOUR) == ()
+    assert Agreement(4, (("a", 4),)).queues_of("b", "steps") == ()

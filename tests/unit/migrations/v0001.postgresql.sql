@@ -314,12 +314,18 @@ CREATE TABLE outboxkit_sharding (
     queue VARCHAR(255) NOT NULL,
     shards INTEGER NOT NULL,
     draining TEXT,
+    moved_from INTEGER,
+    move BIGINT DEFAULT '0' NOT NULL,
     PRIMARY KEY (queue)
 );
 
 COMMENT ON COLUMN outboxkit_sharding.shards IS 'queues that get its messages; 1: the queue itself';
 
 COMMENT ON COLUMN outboxkit_sharding.draining IS 'queues of before that are not empty yet, as a JSON array; null: none';
+
+COMMENT ON COLUMN outboxkit_sharding.moved_from IS 'the shards of before, while bindings are changed; null: they are not';
+
+COMMENT ON COLUMN outboxkit_sharding.move IS 'the number of the latest change';
 
 CREATE TABLE outboxkit_shard_member (
     queue VARCHAR(255) NOT NULL,

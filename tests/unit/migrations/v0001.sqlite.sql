@@ -209,6 +209,8 @@ CREATE TABLE outboxkit_sharding (
     queue VARCHAR(255) NOT NULL,
     shards INTEGER NOT NULL,
     draining TEXT,
+    moved_from INTEGER,
+    move BIGINT DEFAULT '0' NOT NULL,
     PRIMARY KEY (queue)
 );
 

@@ -1,0 +1,125 @@
+"""The processes that consume an ordered queue, as the database knows them, and the number of shards that they share."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from outboxkit import ids
+from outboxkit.errors import ConfigurationError
+from outboxkit.sources import Shards
+from outboxkit.statements import shards as statements
+
+SEEN_SECONDS = 2.0
+"""A process says every so many seconds that it is there, and sees which others are."""
+GONE = timedelta(seconds=10)
+"""A process that has not been seen for so long counts as gone."""
+LEAVING_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """The agreement of the processes of a queue, as the database has it.
+
+    Attributes:
+        shards: the number of shards that get the queue's messages.
+        members: the processes by their ids, in order, and the number of shards that each was started for.
+        draining: the queues of before that are not empty yet. Nothing else is consumed until they are.
+        moved_from: the number of shards of before, while the bindings are changed. Nothing is consumed meanwhile.
+        move: the number of the latest change.
+    """
+
+    shards: int
+    members: tuple[tuple[str, int], ...]
+    draining: tuple[str, ...] = ()
+    moved_from: int | None = None
+    move: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no change of the number goes on."""
+        return self.moved_from is None and not self.draining
+
+    def queues_of(self, member: str, queue: str) -> tuple[str, ...]:
+        """The queues that this process is to consume now. Old ones are emptied by whoever is there."""
+        sharing = [id_ for id_, count in self.members if count == self.shards]
+        if not sharing and self.draining:
+            sharing = [id_ for id_, _ in self.members]
+        if member not in sharing or self.moved_from is not None:
+            return ()
+        queues = self.draining or Shards(queue, self.shards).consumed
+        return tuple(name for number, name in enumerate(queues) if sharing[number % len(sharing)] == member)
+
+    def in_the_way_of(self, count: int) -> int:
+        """The number of processes that work with the shards as they are, while one is started for so many."""
+        return 0 if count == self.shards else sum(1 for _, other in self.members if other == self.shards)
+
+
+async def enter(connection: AsyncConnection, queue: str, member: str, count: int) -> Agreement:
+    """Say that this process is there, and see which others are. The queue's row is locked until the commit."""
+    dialect, of = connection.dialect.name, {"queue": queue}
+    await connection.execute(statements.begin_sharding(dialect), of)
+    row = (await connection.execute(statements.lock_sharding(), of)).one()
+    await connection.execute(statements.register_member(dialect), of | {"member": member, "shards": count})
+    await connection.execute(statements.delete_gone(dialect), of | {"ago": -GONE})
+    members = tuple((id_, shards) for id_, shards in await connection.execute(statements.members(), of))
+    return Agreement(row.shards, members, tuple(json.loads(row.draining or "[]")), row.moved_from, row.move)
+
+
+async def write_agreement(connection: AsyncConnection, queue: str, agreement: Agreement) -> None:
+    """Write an agreement that was changed."""
+    draining = json.dumps(agreement.draining) if agreement.draining else None
+    values = {"shards": agreement.shards, "moved_from": agreement.moved_from, "move": agreement.move}
+    await connection.execute(statements.change_shards(), {"of": queue, "draining": draining} | values)
+
+
+async def quit_sharing(engine: AsyncEngine, queue: str, member: str) -> None:
+    """Say that this process is gone, as far as that can be done soon."""
+    with suppress(SQLAlchemyError, OSError, TimeoutError):
+        async with asyncio.timeout(LEAVING_SECONDS), engine.begin() as connection:
+            await connection.execute(statements.delete_member(), {"queue": queue, "member": member})
+
+
+class PlainMember:
+    """The membership of a consumer of an ordered queue that is not split: a process with shards waits for its end."""
+
+    def __init__(self, engine: AsyncEngine, queue: str) -> None:
+        self._engine, self._queue, self._id = engine, queue, ids.new()
+
+    async def join(self) -> None:
+        """Say that this process is there.
+
+        Raises:
+            ConfigurationError: the queue is split. Its messages would overtake one another.
+            sqlalchemy.exc.DBAPIError: the database is away.
+        """
+        async with self._engine.begin() as connection:
+            agreement = await enter(connection, self._queue, self._id, 1)
+        if agreement.shards > 1 or not agreement.is_settled:
+            await self.leave()
+            raise ConfigurationError(
+                f"queue {self._queue!r} is split into shards: start with --shards {agreement.shards}, or with "
+                "--shards 1 to move its messages back into one queue"
+            )
+
+    async def run(self, on_split: Callable[[], Awaitable[None]]) -> None:
+        """Say again and again that this process is there, until cancelled. Outages are reported elsewhere.
+
+        `on_split` is called if others have split the queue: they took this process for gone.
+        """
+        while True:
+            await asyncio.sleep(SEEN_SECONDS)
+            with suppress(SQLAlchemyError, OSError, TimeoutError):
+                async with self._engine.begin() as connection:
+                    agreement = await enter(connection, self._queue, self._id, 1)
+                if agreement.shards > 1 or not agreement.is_settled:
+                    await on_split()
+
+    async def leave(self) -> None:
+        """Say that this process is gone."""
+        await quit_sharing(self._engine, self._queue, self._id)
