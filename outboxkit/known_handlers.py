@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import groupby, permutations
 from operator import attrgetter
 
@@ -14,7 +14,8 @@ from outboxkit import audit
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import storable
 from outboxkit.session_names import may_be_of_queue
-from outboxkit.statements import activity
+from outboxkit.sources import Shards
+from outboxkit.statements import activity, shards
 from outboxkit.statements.dialects import is_server
 from outboxkit.wording import printable_name, shell_word, span
 
@@ -192,6 +193,35 @@ def forget_queue(
         result=audit.DONE,
     )
     return forgotten
+
+
+def forget_shards(connection: Connection, queue: str, *, gone: timedelta) -> str | None:
+    """Forget that a queue is split. Returns what is left of its shards at the broker; None if it was not split.
+
+    The row stays, because its number of the latest change may not be used twice.
+
+    Args:
+        connection: of the transaction.
+        queue: the queue.
+        gone: a process that has not been seen for so long shares the shards no more.
+
+    Raises:
+        ConfigurationError: a process shares them.
+    """
+    of = {"queue": storable(queue)}
+    row = connection.execute(shards.lock_sharding(), of).one_or_none()
+    old = msgspec.json.decode(row.draining or "[]", type=list[str]) if row is not None else []
+    if row is None or (row.shards == 1 and row.moved_from is None and not old):
+        return None
+    connection.execute(shards.delete_gone(connection.dialect.name), of | {"ago": -gone})
+    if connection.execute(shards.members(), of).first() is not None:
+        lately = f"in the last {span(gone.total_seconds())}"
+        raise ConfigurationError(f"a process has shared the shards of queue {queue!r} {lately}: stop it first")
+    unsplit = {"of": storable(queue), "shards": 1, "draining": None, "moved_from": None, "move": row.move}
+    connection.execute(shards.change_shards(), unsplit)
+    both = [Shards(queue, count) for count in (row.shards, row.moved_from or 1) if count > 1]
+    left = [f"exchange {each.exchange}, queues {each.names[0]} to {each.names[-1]}" for each in both]
+    return ", ".join([*left, *(f"queue {name}" for name in old if name != queue)])
 
 
 def _known(connection: Connection, rows: Iterable[RowMapping]) -> list[KnownHandler]:

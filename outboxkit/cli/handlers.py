@@ -16,6 +16,7 @@ from outboxkit import compose, known_handlers, schema
 from outboxkit.cli.listing import Plain, PlainGroup
 from outboxkit.cli.options import DATABASE, AsJson, By, with_settings
 from outboxkit.cli.wording import in_utc, many, printable_name
+from outboxkit.consumer.membership import GONE
 from outboxkit.known_handlers import KnownHandler
 from outboxkit.settings import Settings
 from outboxkit.statements.activity import NEVER
@@ -63,12 +64,15 @@ def forget(settings: Settings, of_queue: Queue, *, names: Names = None, by: By =
     Example: outboxkit handlers forget biling
     """
 
-    def work(connection: Connection) -> list[str]:
-        return known_handlers.forget_queue(connection, of_queue, names=names or (), by=by)
+    def work(connection: Connection) -> tuple[list[str], str | None]:
+        forgotten = known_handlers.forget_queue(connection, of_queue, names=names or (), by=by)
+        return forgotten, None if names else known_handlers.forget_shards(connection, of_queue, gone=GONE)
 
-    forgotten = asyncio.run(_in_transaction(settings, work))
+    forgotten, left = asyncio.run(_in_transaction(settings, work))
     names_of = printable_name(", ".join(forgotten))
     typer.echo(f"forgot {many(len(forgotten), 'handler')} of queue {printable_name(of_queue)}: {names_of}")
+    if left:
+        typer.echo(f"left at the broker, with the dead queue of each queue: {printable_name(left)}")
 
 
 app.command("list", cls=Plain, short_help="List the handlers of each queue's consumers.")(list_handlers)

@@ -99,6 +99,9 @@ def test_a_message_goes_all_the_way(run: Run, broker: PlainClient, postgresql_ur
     replayed = run("shop_operator", f"outboxkit replay --to-queue {broker.queue} --yes")
     assert replayed.endswith("replayed 1 of 1")
     assert run("shop_consumer", consume) == "processed 1"
+    with psycopg.connect(libpq(postgresql_url)) as connection:
+        connection.execute("INSERT INTO outboxkit_sharding (queue, shards) VALUES (%s, 2)", [broker.queue])
+    assert f"exchange {broker.queue}.2" in run("shop_operator", f"outboxkit handlers forget {broker.queue}")
 
 
 def test_the_operator_drops_what_the_operator_has_made(run: Run, roles: dict[str, str], postgresql_url: str):

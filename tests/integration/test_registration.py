@@ -30,10 +30,12 @@ from outboxkit.consumer.registration import Registration
 from outboxkit.doctor import handlers
 from outboxkit.outage import utc_now
 from outboxkit.retention import Periods, Retention
+from outboxkit.statements import shards
 from tests.delays import DELAYS, DELAYS_TEXT
 from tests.integration.broker_users import NOTHING, broker_user
 from tests.integration.doctoring import connected, look
 from tests.plain_client import PlainClient
+from tests.processes import COMMAND, run_to_end
 from tests.servers import OwnServer
 
 
@@ -166,6 +168,27 @@ async def test_a_queue_whose_consumer_lives_is_not_forgotten(
         with pytest.raises(ConfigurationError, match="a consumer of queue 'billing' is connected"):
             known_handlers.forget_queue(connection, "billing")
         assert [each.is_connected for each in known_handlers.read_handlers(connection)] == [True]
+
+
+async def test_a_split_queue_is_forgotten_once_no_process_shares_it(
+    async_pg_engine: AsyncEngine, pg_engine: Engine, postgresql_url: str
+):
+    await registration(async_pg_engine, "steps", bill).begin()
+    member = {"queue": "steps", "member": "one", "shards": 2}
+    with pg_engine.begin() as connection:
+        connection.execute(insert(tables.sharding).values(queue="steps", shards=2, draining='["steps.3.1"]', move=3))
+        connection.execute(shards.register_member("postgresql"), member)
+    command, chosen = [COMMAND, "handlers", "forget", "steps"], {"OUTBOXKIT_DATABASE_URL": postgresql_url}
+    assert "a process has shared the shards of queue 'steps' in the last 10 s" in run_to_end(command, chosen).stderr
+    with pg_engine.begin() as connection:
+        connection.execute(update(tables.shard_member).values(seen_at=utc_now() - timedelta(minutes=1)))
+    forgotten, left = run_to_end(command, chosen).stdout.splitlines()
+    assert forgotten == "forgot 1 handler of queue steps: Handle"
+    assert left.endswith(": exchange steps.2, queues steps.2.0 to steps.2.1, queue steps.3.1")
+    with pg_engine.connect() as connection:
+        sharding = select(tables.sharding.c.shards, tables.sharding.c.draining, tables.sharding.c.move)
+        assert connection.execute(sharding).all() == [(1, None, 3)]
+        assert connection.execute(select(tables.shard_member)).all() == []
 
 
 @pytest.mark.parametrize("refused_by", ["no such queue", "other arguments", "no right"])
