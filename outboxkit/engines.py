@@ -126,7 +126,7 @@ async def _on_server(
         parameters: dict[str, Any] = driver.info.get_parameters()
         if driver.info.password:
             parameters["password"] = driver.info.password
-        settings = {name: f"'{driver.info.parameter_status(name)}'" for name in ("TimeZone", "DateStyle")}
+        settings = {name: driver.info.parameter_status(name) for name in ("TimeZone", "DateStyle")}
         adapters = SimpleNamespace(adapters=AdaptersMap(driver.adapters), connection=None)
         connect = partial(ThreadConnection.connect, "", prepare_threshold=driver.prepare_threshold, context=adapters)
     parameters.pop("hostaddr", None)  # one address of the host, or of one host of several: looked up at each connect

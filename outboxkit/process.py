@@ -35,7 +35,7 @@ SILENCE = {
 """Limits for a network that lets nothing through: half a minute instead of the operating system's hours. They hold in
 the middle of a statement, too. In seconds, the last in milliseconds; the URL may say otherwise. For a peer that
 acknowledges and does not answer there is `silence`."""
-LOCK_TIMEOUT = "'2s'"
+LOCK_TIMEOUT = "2s"
 """The limit for a table that is being altered; a relay never waits for rows. The ALTER waits for one transaction of the
 relay, and that one would wait for the other one, which waits for the table."""
 LEAVING = timedelta(seconds=5)
@@ -88,7 +88,7 @@ def engine(url: str, *, name: str, pool_size: int = 5, idle_in_transaction: time
 
     engines.name_roles(engine.sync_engine)
     part_with_silent(engine.sync_engine)
-    set_in_sessions(engine.sync_engine, timezone="'UTC'", datestyle="'ISO'")
+    set_in_sessions(engine.sync_engine, timezone="UTC", datestyle="ISO")
     if idle_in_transaction is not None:
         milliseconds = str(round(idle_in_transaction.total_seconds() * 1000))
         set_in_sessions(engine.sync_engine, idle_in_transaction_session_timeout=milliseconds)

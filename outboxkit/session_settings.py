@@ -9,10 +9,7 @@ _SETTINGS: WeakKeyDictionary[Engine, dict[str, str]] = WeakKeyDictionary()
 
 
 def set_in_sessions(engine: Engine, **parameters: str) -> None:
-    """Set these parameters of PostgreSQL in every session of the engine: at its start, and after each handler.
-
-    A value is written as in SQL.
-    """
+    """Set these parameters of PostgreSQL in every session of the engine: at its start, and after each handler."""
     if engine in _SETTINGS:
         _SETTINGS[engine] |= parameters
         return
@@ -20,11 +17,11 @@ def set_in_sessions(engine: Engine, **parameters: str) -> None:
 
     @event.listens_for(engine, "connect")
     def _set(connection: Any, _: Any) -> None:
-        connection.cursor().execute("; ".join(settings_of(engine) or ()))
+        connection.cursor().execute(f"SELECT {', '.join(settings_of(engine) or ())}")
         connection.commit()
 
 
 def settings_of(engine: Engine) -> list[str] | None:
-    """The statements that set the parameters of `set_in_sessions`; None if this is an engine of somebody else."""
+    """The calls, in SQL, that set the parameters of `set_in_sessions`; None if this is an engine of somebody else."""
     parameters = _SETTINGS.get(engine)
-    return None if parameters is None else [f"SET {name} = {value}" for name, value in parameters.items()]
+    return None if parameters is None else [f"set_config('{name}', '{it}', false)" for name, it in parameters.items()]

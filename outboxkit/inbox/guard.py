@@ -20,8 +20,14 @@ from outboxkit.session_settings import settings_of
 AT_COMMIT = "outboxkit.at_commit"
 """A key in the `info` of a session that commits right after the handlers: the guard need not be lifted before."""
 _HELD = "outboxkit.held"
-_RESET = "RESET SESSION AUTHORIZATION; RESET ALL; RESET ROLE"
-"""Reset also what RESET ALL leaves: the role."""
+_FAILED = (None, "", "")
+_RESET = (
+    "RESET SESSION AUTHORIZATION",
+    "RESET ALL",
+    "RESET ROLE",  # which RESET ALL leaves
+    "DISCARD TEMP",
+)
+"""Like DISCARD ALL, but for prepared statements, which the driver knows of."""
 
 
 @contextmanager
@@ -34,7 +40,7 @@ def held(session: Session, connection: Connection, transaction: str | None, text
         TransactionRequired: the block has ended the transaction; with this text.
     """
     root = connection.get_transaction()
-    if transaction is None or connection.info.get(_HELD, (None,))[0] is root:
+    if transaction is None or connection.info.get(_HELD, _FAILED)[0] is root:
         yield
         return
     connection.info[_HELD] = (root, transaction, text)
@@ -42,7 +48,7 @@ def held(session: Session, connection: Connection, transaction: str | None, text
         yield
     except BaseException:
         if not (connection.closed or connection.invalidated):
-            connection.info.pop(_HELD, None)
+            connection.info[_HELD] = _FAILED
         raise
     if not (session.info.get(AT_COMMIT) and event.contains(connection.engine, "commit", _commit)):
         del connection.info[_HELD]
@@ -51,26 +57,39 @@ def held(session: Session, connection: Connection, transaction: str | None, text
 
 
 def lift_at_commit(engine: Engine) -> None:
-    """Have this engine lift the guard in the round trip of each COMMIT, if it has outboxkit's own driver."""
+    """Have this engine lift the guard in the round trip of each COMMIT, if it has outboxkit's own driver.
+
+    If it is an engine of outboxkit's own, the session is reset in the round trip of a handler's COMMIT or ROLLBACK.
+    """
     if engine.dialect.driver == "psycopg" and not event.contains(engine, "commit", _commit):
         event.listen(engine, "commit", _commit)
+        event.listen(engine, "rollback", _roll_back)
 
 
 def _commit(connection: Connection) -> None:
     """Commit in one round trip; the driver's own commit, which follows, finds no transaction and does nothing."""
-    root, transaction, text = connection.info.pop(_HELD, (None, "", ""))
+    root, transaction, text = connection.info.pop(_HELD, _FAILED)
     if root is None or root is not connection.get_transaction():
         return
-    steps = [_lift().replace(":transaction", f"'{transaction}'"), "COMMIT"]
-    if (settings := settings_of(connection.engine)) is not None:
-        steps += [_RESET, *settings]
     try:
         with _error_with(text):
-            connection.exec_driver_sql("; ".join(steps))
+            _send(connection, _lift().replace(":transaction", f"'{transaction}'"), "COMMIT")
     except Exception:
         if not connection.invalidated:  # SQLAlchemy counts the transaction as ended, and would not roll it back
-            connection.exec_driver_sql("ROLLBACK")
+            _send(connection, "ROLLBACK")
         raise
+
+
+def _roll_back(connection: Connection) -> None:
+    """Reset the session also when a handler has failed: its advisory locks outlive a ROLLBACK."""
+    if not connection.invalidated and connection.info.pop(_HELD, None) is not None:
+        _send(connection, "ROLLBACK")
+
+
+def _send(connection: Connection, *statements: str) -> None:
+    settings = settings_of(connection.engine)
+    reset = () if settings is None else (*_RESET, f"SELECT {', '.join(('pg_advisory_unlock_all()', *settings))}")
+    connection.exec_driver_sql("; ".join((*statements, *reset)))
 
 
 @cache

@@ -224,17 +224,22 @@ SETTINGS = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
     "SET timezone = 'Asia/Tokyo'",
     "SET search_path = nowhere",
+    "CREATE TEMP TABLE mine ()",
+    "CREATE TEMP TABLE outboxkit_inbox (LIKE outboxkit_inbox)",
+    "SELECT pg_advisory_lock(7)",
 )
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_a_setting_of_a_session_ends_with_the_transaction(
+async def test_what_a_handler_leaves_in_its_session_ends_with_the_transaction(
     async_pg_engine: AsyncEngine, broker: PlainClient, place: Place
 ):
     """On few connections, one message after another; the settings of outboxkit's own sessions are there again."""
     asked = text(
         "SELECT pg_backend_pid(), current_setting('app.tenant', true), current_user = session_user, "
-        "current_setting('transaction_read_only'), current_setting('TimeZone'), current_setting('search_path')"
+        "current_setting('transaction_read_only'), current_setting('TimeZone'), current_setting('search_path'), "
+        "to_regclass('pg_temp.mine')::text, to_regclass('pg_temp.outboxkit_inbox')::text, "
+        "(SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory')"
     )
     seen: list[Any] = []
 
@@ -249,4 +254,22 @@ async def test_a_setting_of_a_session_ends_with_the_transaction(
             publish(broker, number, f"m{number}")
             await consumer.reaches(processed=number + 1)
     assert len({pid for pid, *_ in seen}) < len(seen) / 2
-    assert {(tenant or None, *others) for _, tenant, *others in seen} == {(None, True, "off", "UTC", '"$user", public')}
+    assert {(tenant or None, *others) for _, tenant, *others in seen} == {
+        (None, True, "off", "UTC", '"$user", public', None, None, 0)
+    }
+
+
+@pytest.mark.parametrize("place", PLACES)
+async def test_a_lock_of_a_session_ends_with_a_handler_that_fails(
+    async_pg_engine: AsyncEngine, broker: PlainClient, pg_engine: Engine, place: Place
+):
+    @inbox_handler("Locks", batch=place.startswith("batch"))
+    def locks(session: Session, event: Ordered) -> None:
+        session.connection().exec_driver_sql("SELECT pg_advisory_lock(7)")
+        raise ValueError("after the lock")
+
+    async with consume(async_pg_engine, broker, place, locks, ConsumerPolicy(max_attempts=2)) as consumer:
+        publish(broker, 1, "m")
+        await consumer.reaches(retried=1, dead=1)
+        with pg_engine.connect() as connection:
+            assert connection.execute(text("SELECT pg_try_advisory_lock(7)")).scalar_one() is True
