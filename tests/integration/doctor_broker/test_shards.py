@@ -48,7 +48,7 @@ async def test_the_printed_rights_are_enough_for_a_consumer_of_shards(
     *_, configure, write, read = shlex.split(findings["broker-rights-wide"].commands[0])
     admin.user(two.exchange, configure=configure, write=write, read=read)
     url = as_user(client.url, two.exchange)
-    await ShardMove(url, client.exchange, [TYPE], DELAYS).begin(Shards(client.queue, 1), two)
+    await ShardMove(url, client.exchange, [TYPE], DELAYS).bind(two)
     subscriber = RabbitSubscriber(
         url, two.names[1], exchange=client.exchange, topics=[TYPE], delays=DELAYS, ordered=True, shards=two
     )
