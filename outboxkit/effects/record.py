@@ -22,8 +22,11 @@ Errors = tuple[type[BaseException], ...]
 
 CERTAIN: Errors = (ConnectionRefusedError, socket.gaierror)
 """A call that raised one of these was not made: nothing was sent. After any other exception it is unknown."""
-_TRANSLATED = ("httpcore.ConnectError", "requests.exceptions.ConnectionError", "urllib.error.URLError")
-"""Errors that their client raises without `from` in place of another one: that one tells what happened."""
+_TRANSLATED = ("httpcore.ConnectError",)
+"""Errors that their client raises without `from` in place of another one: that one tells what happened.
+
+Not those of requests and urllib, which follow redirects unasked: it may be a second request that was refused.
+"""
 
 
 @dataclass(frozen=True, slots=True)

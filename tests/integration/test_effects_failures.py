@@ -5,6 +5,7 @@ import http.client
 import socket
 import ssl
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -135,6 +136,8 @@ def over_tls(server: Server) -> None:
 
 
 CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf"
+MOVED = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"
+"""To a port on which nobody listens."""
 CLOSES, SILENT = b"", None
 
 
@@ -149,6 +152,8 @@ CLOSES, SILENT = b"", None
         (CUT, read_all, http.client.IncompleteRead),
         (b"no TLS", over_tls, ssl.SSLError),
         (CLOSES, lambda server: requests.post(server.url, timeout=5), requests.ConnectionError),
+        (MOVED, read_all, urllib.error.URLError),
+        (MOVED, lambda server: requests.post(server.url, timeout=5), requests.ConnectionError),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -177,11 +182,17 @@ async def test_neither_is_one_in_a_task_group(
     assert server.done == 1
 
 
-@pytest.mark.parametrize(
-    "call",
-    [httpx.post, lambda url: urllib.request.urlopen(url, data=b"7"), requests.post],
-    ids=["httpx", "urllib", "requests"],
-)
+def once_with_urllib(url: str) -> None:
+    """A call of one request, which says what the client's error stands for."""
+    try:
+        urllib.request.urlopen(url, data=b"7")
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, effects.CERTAIN):
+            raise error.reason from error
+        raise
+
+
+@pytest.mark.parametrize("call", [httpx.post, once_with_urllib])
 def test_a_call_that_reached_nobody_is_made_again(engine: Engine, refusing: str, call: Any):
     sessions = sessionmaker(engine)
     for url in (refusing, DEAD):
