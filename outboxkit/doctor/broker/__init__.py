@@ -20,7 +20,6 @@ from outboxkit.doctor.installation import Check, Installation
 from outboxkit.failures import printable
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.pauses import CONSUMER, read_pauses
-from outboxkit.queues import shards_of
 from outboxkit.sources import Shards
 from outboxkit.statements import activity, shards
 from outboxkit.statements import doctor as statements
@@ -84,7 +83,7 @@ async def check_nodes(installation: Installation) -> AsyncGenerator[Diagnosis]:
     """Look at the broker, for all checks, and judge whether it lets this user in.
 
     Raises:
-        ConfigurationError: the handlers do not fit the queues of the settings, or the shards do not.
+        ConfigurationError: the handlers do not fit the queues of the settings.
     """
     if not _is_rabbitmq(installation):
         url = installation.settings.broker_url.get_secret_value()
@@ -102,7 +101,8 @@ async def check_nodes(installation: Installation) -> AsyncGenerator[Diagnosis]:
 def _subject(installation: Installation) -> BrokerSubject:
     settings = installation.settings
     url, management = settings.broker_url.get_secret_value(), settings.management_url
-    split = shards_of(settings) if settings.queue is not None else None
+    names = [queue.name for queue in settings.queue or ()]
+    count = settings.shards or 1
     return BrokerSubject(
         urls=tuple(dict.fromkeys(map(str.strip, url.split(",")))),
         exchange=settings.exchange,
@@ -111,7 +111,7 @@ def _subject(installation: Installation) -> BrokerSubject:
         is_declared=settings.declare,
         ordered=settings.ordered,
         delays=settings.retry_delays,
-        shards={split.queue: split} if split is not None and split.count > 1 else {},
+        shards={names[0]: Shards(names[0], count)} if len(names) == 1 and count > 1 else {},
         management=None if management is None else management.get_secret_value(),
         timeout=installation.thresholds.check_seconds * SHARE,
     )

@@ -42,7 +42,7 @@ async def test_the_printed_rights_are_enough_for_a_consumer_of_shards(
     server: PrivateRabbitmq, admin: Admin, client: PlainClient
 ):
     two = Shards(client.queue, 2)
-    settings = settings_of(server, client, ordered=True, shards=2)
+    settings = settings_of(server, client, shards=2)
     findings, _ = await examined(settings, handlers_of(TYPE))
     assert f"{two.exchange}.1" in findings["queue-missing"].what
     *_, configure, write, read = shlex.split(findings["broker-rights-wide"].commands[0])
