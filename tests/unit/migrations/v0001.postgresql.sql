@@ -323,7 +323,7 @@ COMMENT ON COLUMN outboxkit_sharding.shards IS 'queues that get its messages; 1:
 
 COMMENT ON COLUMN outboxkit_sharding.draining IS 'queues of before that are not empty yet, as a JSON array; null: none';
 
-COMMENT ON COLUMN outboxkit_sharding.moved_from IS 'the shards of before, while bindings are changed; null: they are not';
+COMMENT ON COLUMN outboxkit_sharding.moved_from IS 'the shards of before, while the bindings change; null: none';
 
 COMMENT ON COLUMN outboxkit_sharding.move IS 'the number of the latest change';
 
