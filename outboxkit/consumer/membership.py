@@ -46,7 +46,7 @@ class Agreement:
         return self.moved_from is None and not self.draining
 
     def queues_of(self, member: str, queue: str) -> tuple[str, ...]:
-        """The queues that this process is to consume now. Old ones are emptied by whoever is there."""
+        """The queues of this process now. Any process empties old ones if none of the new number is there."""
         sharing = [id_ for id_, count in self.members if count == self.shards]
         if not sharing and self.draining:
             sharing = [id_ for id_, _ in self.members]
