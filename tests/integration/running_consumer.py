@@ -70,7 +70,13 @@ def starter(
         running = Running(Consumer(engine, subscriber, handlers, queue=broker.queue, **options))
         running.consumer.thread_engine = thread_engine
         task = asyncio.create_task(running.consumer.run(running.stop))
-        await eventually_async(lambda: asyncio.to_thread(lambda: broker.has_queue() and broker.consumers()))
+
+        async def receives() -> bool:
+            if task.done():
+                await task
+            return await asyncio.to_thread(lambda: broker.has_queue() and broker.consumers() > 0)
+
+        await eventually_async(receives)
         try:
             yield running
         finally:
