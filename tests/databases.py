@@ -26,9 +26,10 @@ SHAPE = """
                    WHERE d.datname = current_database()
         UNION ALL SELECT gid FROM pg_prepared_xacts WHERE database = current_database()
         UNION ALL SELECT DISTINCT starelid || ' is analyzed' FROM pg_statistic WHERE starelid >= 16384
+        UNION ALL SELECT schema_version::text FROM outboxkit_schema_version AS schema_version
     ) AS lines
 """
-"""A digest of what a test may have changed in a database beside rows.
+"""A digest of what a test may have changed in a database beside rows, save for the one of the tables' version.
 
 A copy has the object ids of its original and the transaction ids of its catalog rows, so that none has to be named.
 """
@@ -109,7 +110,7 @@ class DatabasePool:
         own = _tables(connection)
         for table in own - self._tables:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {} CASCADE").format(sql.SQL(table)))
-        if _shape(connection) != self._shape:
+        if not self._tables <= own or _shape(connection) != self._shape:
             return False
         if filled := [sql.SQL(name) for (name,) in connection.execute(FILLED)]:
             connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(",").join(filled)))
