@@ -3,6 +3,7 @@
 from typing import Any
 
 from sqlalchemy import Connection, Engine, TextClause, event
+from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction, scoped_session
 
 from outboxkit.errors import TransactionRequired
@@ -137,6 +138,19 @@ def allow_commit(session: Session, *, but: Guard | None = None) -> None:
         session.info.pop(_KEY, None)
     else:
         session.info[_KEY] = but
+
+
+def refuse_second_begin(error: Exception, caller: str) -> None:
+    """Give SQLAlchemy's error of a `session.begin()` in a transaction, which is known by its text alone, its cure.
+
+    Raises:
+        TransactionRequired: it is that error.
+    """
+    if isinstance(error, InvalidRequestError) and "already begun on this Session" in str(error):
+        raise TransactionRequired(
+            f"{caller} called begin() of a session that is in a transaction. Its session is in one from the start, and "
+            "is committed for it: leave out begin(). session.begin_nested() is there for work that may fail alone"
+        ) from error
 
 
 @event.listens_for(Session, "do_orm_execute")

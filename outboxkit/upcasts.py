@@ -139,12 +139,15 @@ def event_of(cls: type, message: Message) -> object:
 
 def _next(function: Upcast, version: int, document: Any) -> Any:
     try:
-        changed = function(document)
+        changed: object = function(document)
     except Exception as error:
         reason = f"the upcast {path_of(function)} has failed on version {version}: {first_line(error)}"
         raise DecodeError(reason) from error
-    if changed is None:
-        raise DecodeError(
-            f"the upcast {path_of(function)} returned None; it must return the document of version {version + 1}"
-        )
-    return changed
+    if inspect.iscoroutine(changed):
+        changed.close()  # else Python warns of each one
+    elif changed is not None:
+        return changed
+    returned = "None" if changed is None else "a coroutine"
+    raise DecodeError(
+        f"the upcast {path_of(function)} returned {returned}; it must return the document of version {version + 1}"
+    )

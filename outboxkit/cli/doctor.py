@@ -3,7 +3,6 @@
 import asyncio
 import re
 import shlex
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -15,13 +14,13 @@ import typer
 
 from outboxkit import compose, logs, process
 from outboxkit.cli.options import BROKER, DATABASE, AsJson, with_settings
+from outboxkit.cli.wording import fold_width, many
 from outboxkit.doctor.diagnosis import Diagnosis
 from outboxkit.doctor.examine import SIDES, Examined, Side, examine
 from outboxkit.doctor.installation import Installation
 from outboxkit.errors import ConfigurationError
 from outboxkit.inbox import Handler
 from outboxkit.settings import Settings
-from outboxkit.wording import many
 
 FAULTY, DOUBTFUL = 1, 3
 """Exit codes if there is a problem, or else a warning."""
@@ -71,7 +70,7 @@ def doctor(settings: Settings, modules: Modules = None, *, only: Only = None, as
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        for line in _lines(report, width=shutil.get_terminal_size().columns):
+        for line in _lines(report, width=fold_width()):
             typer.echo(line)
     sys.exit(FAULTY if report.problems else DOUBTFUL if report.warnings else 0)
 

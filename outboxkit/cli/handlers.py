@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from outboxkit import compose, known_handlers, schema
 from outboxkit.cli.listing import Plain, PlainGroup
 from outboxkit.cli.options import DATABASE, AsJson, By, with_settings
-from outboxkit.cli.wording import in_utc, many, printable_name
+from outboxkit.cli.wording import fold_width, in_utc, many, printable_name
 from outboxkit.consumer.membership import GONE
 from outboxkit.known_handlers import KnownHandler
 from outboxkit.settings import Settings
@@ -32,7 +32,6 @@ app = typer.Typer(
     help="List the handlers that consumers have registered, or forget those of a queue.",
     epilog="Example: outboxkit handlers list. Exit codes: 0 done, 1 failed, 2 wrong usage or settings.",
 )
-PIPED_WIDTH = 1000
 
 Queue = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue of the consumer.")]
 Names = Annotated[
@@ -52,7 +51,7 @@ def list_handlers(settings: Settings, *, as_json: AsJson = False) -> None:
     elif not known:
         typer.echo("no handler")
     else:
-        Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH).print(_table(known))
+        Console(highlight=False, width=fold_width()).print(_table(known))
 
 
 @with_settings(*DATABASE)

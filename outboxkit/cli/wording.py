@@ -1,5 +1,8 @@
 """Numbers, times, names and progress as people read them."""
 
+import os
+import shutil
+import sys
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -7,10 +10,29 @@ import typer
 
 from outboxkit.wording import COUNTED, NOTHING, Count, in_utc, many, number, printable_name, span, total
 
-__all__ = ["COUNTED", "NOTHING", "Count", "in_utc", "many", "now_and_then", "number", "printable_name", "span", "total"]
+__all__ = [
+    "COUNTED",
+    "NOTHING",
+    "Count",
+    "fold_width",
+    "in_utc",
+    "many",
+    "now_and_then",
+    "number",
+    "printable_name",
+    "span",
+    "total",
+]
 
 SAY_EVERY = 10_000
 """Messages between two lines."""
+UNFOLDED = 1_000_000
+"""A width at which no line is folded."""
+
+
+def fold_width() -> int:
+    """The width to which lines are folded: the terminal's, or COLUMNS. A file or a pipe gets each line whole."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else UNFOLDED
 
 
 class _Counted(Protocol):

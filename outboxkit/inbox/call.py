@@ -56,6 +56,7 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
     except Exception as error:
         if sqlstate_of(error) == NO_END:  # the guard's
             raise TransactionRequired(ended(handler)) from error
+        transaction.refuse_second_begin(error, f"handler {handler!r}")
         raise
     finally:
         transaction.allow_commit(session, but=outer)

@@ -17,7 +17,7 @@ from outboxkit.idempotency import Fresh, InProgress, Replay
 from outboxkit.integrations import protocol
 from outboxkit.integrations.protocol import IdempotencyOptions, IncomingRequest, Places, RequestKey, Rules
 from outboxkit.problems import Problem
-from outboxkit.transaction import allow_commit, forbid_commit, session_of
+from outboxkit.transaction import allow_commit, forbid_commit, refuse_second_begin, session_of
 
 with needs_extra(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
@@ -93,6 +93,7 @@ class Idempotent:
             return self._run(session, outcome, call)
         except Exception as error:  # noqa: BLE001 - whatever the view raises is the app's to answer, or raised again
             session.rollback()
+            refuse_second_begin(error, "the endpoint")
             return self._remember_error(session, request_key, principal, _through_the_app(error))
 
     def _run(self, session: Session, fresh: Fresh | None, call: Callable[[], ResponseReturnValue]) -> Response:

@@ -135,6 +135,12 @@ def test_an_upcast_returns_a_document(body: str, text: str):
         upcasts.event_of(cls, message(type="Stored", payload=b'{"number": 1}'))
 
 
+def test_an_upcast_that_returns_a_coroutine_is_named():
+    steps = '@upcast("Stored", 1)\ndef step(document):\n    async def later(): ...\n    return later()\n'
+    with pytest.raises(DecodeError, match=r"step returned a coroutine; it must return the document of version 2"):
+        upcasts.event_of(stored(2, more=steps), message(type="Stored", payload=b'{"number": 1}'))
+
+
 @pytest.mark.parametrize(("steps", "missing"), [((), "1 to 2"), ((1,), "2 to 3"), ((2,), "1 to 2")])
 def test_a_missing_upcast_is_named(steps: tuple[int, ...], missing: str):
     with pytest.raises(ConfigurationError, match=f"the upcast of 'Stored' from version {missing} is missing") as caught:

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from sqlalchemy import Row
 from outboxkit import compose
 from outboxkit.cli.dead import show as shown
 from outboxkit.cli.options import DATABASE, AsJson, By, duration, with_settings
-from outboxkit.cli.wording import number
+from outboxkit.cli.wording import fold_width, number
 from outboxkit.deadletters import DeadLetterPage, DeadLetters, ReplayRules, Selection
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import printable
@@ -147,8 +146,6 @@ def _age(option: str, text: str | None) -> timedelta | None:
 
 
 MOST_SHOWN = 100
-PIPED_WIDTH = 1000
-"""Wide enough that no line is broken: the program that reads it needs whole names."""
 
 Limit = Annotated[
     int, typer.Option("--limit", metavar="NUMBER", min=1, max=10_000, help="The newest N.", show_default=True)
@@ -175,9 +172,8 @@ def list_(
     if not page.rows:
         typer.echo("no dead letters" if all_ and filters.says_nothing else _nothing(filters, resolved=all_))
         return
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
     refused = [judge.refusal(row, page.now) for row in page.rows]
-    Console(highlight=False, width=width).print(shown.table(page.rows, refused, page.now))
+    Console(highlight=False, width=fold_width()).print(shown.table(page.rows, refused, page.now))
     for line in shown.legend(page.rows, refused):
         typer.echo(line)
     if more.value:

@@ -1,7 +1,6 @@
 """`outboxkit reconcile`: the proof that one service has handled what the other published, and its lines for people."""
 
 import asyncio
-import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from outboxkit import process, urls
 from outboxkit.cli.options import AsJson
 from outboxkit.cli.reconcile.options import Databases, Save, with_databases, with_terms
 from outboxkit.cli.reconcile.report import MissingIds, ReconciliationReport, reconciliation_report
-from outboxkit.cli.wording import in_utc, many, number, printable_name, span
+from outboxkit.cli.wording import fold_width, in_utc, many, number, printable_name, span
 from outboxkit.reconciliation import Reconciled, Reconciliation, Terms
 
 MISSING, NOTHING_PROVEN = 1, 3
@@ -48,7 +47,7 @@ def reconcile(databases: Databases, terms: Terms, *, save: Save = None, as_json:
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        for line in reconciliation_lines(report, width=shutil.get_terminal_size().columns):
+        for line in reconciliation_lines(report, width=fold_width()):
             typer.echo(line)
     if report.missing or report.ambiguous_ids:
         sys.exit(MISSING)

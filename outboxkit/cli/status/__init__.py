@@ -1,7 +1,6 @@
 """`outboxkit status`: messages that wait, for how long and why, dead letters, and the processes at work."""
 
 import asyncio
-import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
@@ -15,6 +14,7 @@ from outboxkit.blockers import read_blockers
 from outboxkit.cli.options import DATABASE, AsJson, with_settings
 from outboxkit.cli.status import advice, show, waiting
 from outboxkit.cli.status.report import Status
+from outboxkit.cli.wording import fold_width
 from outboxkit.pauses.holding import read_holding
 from outboxkit.settings import Settings
 from outboxkit.statements.dialects import SNAPSHOT, is_server
@@ -35,7 +35,7 @@ def status(settings: Settings, *, as_json: AsJson = False, verbose: Verbose = Fa
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        for line in show.lines(report, width=shutil.get_terminal_size().columns, verbose=verbose):
+        for line in show.lines(report, width=fold_width(), verbose=verbose):
             typer.echo(line)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import shlex
-import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ import typer
 from outboxkit import compose, ids, process, urls
 from outboxkit.cli.options import DATABASE, AsJson, duration, with_settings
 from outboxkit.cli.trace.report import Caused, Happened, Report, Traced, report_of
-from outboxkit.cli.wording import many, printable_name
+from outboxkit.cli.wording import fold_width, many, printable_name
 from outboxkit.environment import read_secret
 from outboxkit.errors import ConfigurationError
 from outboxkit.lives import ENOUGH, Clue, follow
@@ -72,7 +71,7 @@ def trace(
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
-        for line in story_lines(report, width=shutil.get_terminal_size().columns):
+        for line in story_lines(report, width=fold_width()):
             typer.echo(line)
     if not report.messages:
         sys.exit(NOTHING_KNOWN)

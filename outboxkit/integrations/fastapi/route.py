@@ -32,6 +32,7 @@ from outboxkit.integrations.fastapi.answers import (
 from outboxkit.integrations.fastapi.dependency import Idempotent, RequestState, Work, open_state
 from outboxkit.integrations.fastapi.sessions import at_once, finish, on, remember, rollback
 from outboxkit.problems import Problem
+from outboxkit.transaction import refuse_second_begin
 
 
 def tree_of(route: APIRoute, request: Request) -> Any:
@@ -197,6 +198,7 @@ async def _failed(request: Request, state: RequestState, error: Exception) -> An
             return problem_answer(error)
         raise error
     await at_once(work.session, rollback)
+    refuse_second_begin(error, "the endpoint")
     if isinstance(error, StaleDataError):
         return problem_answer(preconditions.stale())
     if isinstance(error, RequestValidationError):

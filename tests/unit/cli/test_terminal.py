@@ -84,3 +84,19 @@ def test_reconcile_shows_a_bar_on_a_terminal(
     assert "compared" in shown
     assert "1 of 1" in shown
     assert "outboxkit: OUTBOXKIT_QUEU is not a setting: did you mean OUTBOXKIT_QUEUE?" in shown
+
+
+@pytest.mark.parametrize("command", ["status", "trace", "doctor"])
+def test_a_pipe_gets_each_line_whole(
+    run: Run, engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch, command: str
+):
+    monkeypatch.delenv("COLUMNS")
+    message = "019cbd26-8c00-7d3e-9c6c-2f7b1c3f4a55"
+    row = {"type": "T", "payload": b"", "headers": b"{}", "content_type": "application/json", "key": "k" * 250}
+    with engine.begin() as connection:
+        connection.execute(insert(tables.outbox).values(message_id=message, **row, due_at=tables.PARKED))
+    arguments = {"trace": [message], "doctor": ["--only", "database"]}.get(command, [])
+    whole = run(command, *arguments, "--database-url", database_url).out.splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    folded = run(command, *arguments, "--database-url", database_url).out.splitlines()
+    assert len(whole) < len(folded)

@@ -41,6 +41,12 @@ def test_a_handler_that_ends_the_transaction_is_refused(engine: Engine, name: st
         inbox.run_once(session, ORDER, acting(ENDS[name]))
 
 
+def test_a_handler_that_begins_a_transaction_is_told_that_it_has_one(engine: Engine):
+    told = pytest.raises(TransactionRequired, match=r"handler 'Acts' called begin\(\) .* leave out begin\(\)")
+    with told, Session(engine) as session, session.begin():
+        inbox.run_once(session, ORDER, acting(Session.begin))
+
+
 class ShopSession(Session):
     """An application's own."""
 

@@ -51,6 +51,17 @@ def test_a_commit_in_the_view_is_refused(entrance: Door):
     assert entrance.effects == 1
 
 
+def test_a_begin_in_the_view_is_refused_with_its_cure(entrance: Door):
+    def view() -> Any:
+        with entrance.sessions.begin():
+            entrance.work()
+
+    client = entrance.view(view)
+    with pytest.raises(TransactionRequired, match=r"the endpoint called begin\(\) of a session .* leave out begin\(\)"):
+        client.post("/do", headers=KEY)
+    assert (entrance.effects, entrance.keys) == (0, 0)
+
+
 def test_a_rollback_in_the_view_is_refused(entrance: Door):
     def view() -> Any:
         entrance.sessions.rollback()

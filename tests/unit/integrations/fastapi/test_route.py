@@ -199,6 +199,22 @@ async def test_a_commit_in_the_endpoint_is_refused(shop: Shop, key: str | None):
     assert "Leave the commit to the route: IdempotentRoute commits" in said[0]
 
 
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_begin_in_the_endpoint_is_refused_with_its_cure(shop: Shop, key: str | None):
+    shop.serve(required=False)
+    shop.act = lambda session, _: session.begin()
+    said: list[str] = []
+
+    @shop.app.exception_handler(TransactionRequired)
+    def answer(_: Any, error: Exception) -> Response:
+        said.append(str(error))
+        return Response(status_code=500)
+
+    await shop.post(key=key)
+    assert shop.count() == 0
+    assert "the endpoint called begin() of a session that is in a transaction" in said[0]
+
+
 async def test_headers_of_the_answer_come_again_but_cookies(shop: Shop):
     shop.serve()
     headers = {"Location": "/orders/1", "ETag": '"1"'}
