@@ -58,6 +58,8 @@ LOOK_SECONDS = 0.1
 """The interval at which a busy relay looks for due rows, and for writers that keep the floor down."""
 FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
 """A batch is limited by rows and by about 16 MiB. The first claim takes 100 rows to learn their average size."""
+FEW_ROWS = 16
+"""Fewer rows than these in a batch say that no more are ready."""
 PROBE_ROWS = 20
 """The maximum number of rows of a claim after one that was given back. The other relay misses them for a moment."""
 SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
@@ -71,6 +73,8 @@ class ClaimedBatch:
     connection: AsyncConnection
     rows: list[ClaimedRow] = field(default_factory=list)
     plan: BatchPlan = field(default_factory=BatchPlan)
+    is_last: bool = False
+    """Whether it has so few rows that no more are ready: the next ones are announced, or found by the next look."""
 
     async def give_back(self) -> None:
         """End the transaction without a change: every row stays as it was."""
@@ -123,6 +127,7 @@ class Claimer:
         self._monotonic = monotonic
         self.floor = Floor()
         self._is_due_time, self._is_floor_time = Interval(LOOK_SECONDS, monotonic), Interval(LOOK_SECONDS, monotonic)
+        self._found_due = False
         self._next_sweep = float("-inf")
         self._contended = ContendedKeys(monotonic)
         self._claim_ready, self._claim_ready_except = (
@@ -189,19 +194,23 @@ class Claimer:
             plan.send.clear()
             if not own_rows:
                 self._limit = min(self._size, PROBE_ROWS)
-        return ClaimedBatch(connection, rows, plan)
+        return ClaimedBatch(connection, rows, plan, is_last=len(rows) < min(FEW_ROWS, self._limit) and not plan.blocked)
 
     async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[ClaimedRow], int]:
         """Due rows and ready rows in position order, and the floor above which ready ones were looked for.
 
-        At least half of a batch is for ready rows, if there are any.
+        At least half of a batch is for ready rows, if there are any. Due rows are looked for every `LOOK_SECONDS`, in a
+        claim without ready rows, and as long as there are some.
         """
         half = (self._limit + 1) // 2
-        due = await self._due(connection, as_of, half) if self._is_due_time() else []
+        asks = self._found_due or self._is_due_time()
+        due = await self._due(connection, as_of, half) if asks else []
         ready, floor = await self._ready(connection, max(self._limit - len(due), 1))
-        if (room := self._limit - len(ready)) > len(due):
+        room = self._limit - len(ready)
+        if half <= len(due) < room or not (asks or ready):
             positions = {row.position for row in due}
             due += [row for row in await self._due(connection, as_of, room) if row.position not in positions]
+        self._found_due = bool(due)
         rows = sorted([*due, *ready], key=lambda row: row.position)
         if rows:
             average = sum(len(row.message.payload) for row in rows) / len(rows)

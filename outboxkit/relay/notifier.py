@@ -217,8 +217,15 @@ class Notifier:
         self._burst_ends = float("-inf")
         self._burst_pause = BURST_PAUSES[0]
 
+    @property
+    def is_woken(self) -> bool:
+        """Whether a commit ends the wait, or the wait is a burst's short one."""
+        return self._listener is not None and (self._listener.is_registered or self._monotonic() < self._burst_ends)
+
     async def wait(self, stop: asyncio.Event, *, floor: int = 0) -> None:
-        """Wait until there is something to do, or may be, or `stop` is set. To be called after a turn found nothing.
+        """Wait until there is something to do, or may be, or `stop` is set.
+
+        To be called after a turn that found nothing, or the last ready rows.
 
         Args:
             stop: ends the wait.

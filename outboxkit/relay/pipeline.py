@@ -28,6 +28,7 @@ class Turn(Enum):
     NOTHING = "no row was due"
     BLOCKED = "every row has to wait for another relay"
     MOVED = "rows were published, held or parked"
+    CAUGHT_UP = "the last ready rows were published"
 
 
 class Pipeline:
@@ -129,7 +130,7 @@ class Pipeline:
             self._claimer.reset()
             await self._give_back()
             raise
-        return Turn.MOVED
+        return Turn.CAUGHT_UP if batch.is_last and self._next is None else Turn.MOVED
 
     async def _skip(self, batch: ClaimedBatch) -> Turn:
         """Settle the previous batch, and end this one, which has nothing to publish."""
@@ -188,7 +189,7 @@ class Pipeline:
 
     async def _settle_and_claim(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
         await self._settle_answered()
-        if not self._claimer.can_claim_ahead or stop.is_set():
+        if batch.is_last or not self._claimer.can_claim_ahead or stop.is_set():
             return
         following = await self._claim(as_of, batch)
         if following.plan.send:

@@ -211,9 +211,9 @@ class Relay:
         if turn is not None:
             outage.reached("broker")
         self._turned = time.monotonic()  # again: the turn may have waited out an outage
-        if turn is Turn.MOVED:
+        if turn in (Turn.MOVED, Turn.CAUGHT_UP):
             await self._notifier.busy()
-        elif turn is Turn.NOTHING:
+        if turn is Turn.NOTHING or (turn is Turn.CAUGHT_UP and self._notifier.is_woken):
             await outage.ride_out(lambda: self._notifier.wait(halt, floor=self._pipeline.floor), halt)
         return turn
 
@@ -250,7 +250,7 @@ class Relay:
             while not stop.is_set() and self._watch.current is None:
                 self._limited_log.flush()
                 turn = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
-                if turn is Turn.MOVED or self._pipeline.yields:
+                if turn in (Turn.MOVED, Turn.CAUGHT_UP) or self._pipeline.yields:
                     waiting_since = self._now()
                     if self._pipeline.yields:
                         await pause(stop, jittered(DRAIN_SECONDS))

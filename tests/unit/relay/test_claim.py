@@ -73,12 +73,19 @@ async def test_a_busy_relay_looks_for_due_rows_now_and_then(bench: Bench, second
     assert "due" in await claimed(batches)
 
 
-async def test_a_relay_with_room_in_its_batch_always_looks_for_due_rows(bench: Bench, seconds: Ticking):
-    bench.add("new")
+async def test_a_claim_without_ready_rows_always_looks_for_due_rows(bench: Bench, seconds: Ticking):
     batches = Claimer(bench.async_engine, 4, monotonic=seconds)
     await claimed(batches)
     bench.add("due", deliver_at=NOW - SECOND)
-    assert await claimed(batches) == ["new", "due"]
+    assert await claimed(batches) == ["due"]
+
+
+async def test_where_due_rows_were_the_next_claim_looks_for_more(bench: Bench, seconds: Ticking):
+    bench.add("due", deliver_at=NOW - SECOND)
+    batches = Claimer(bench.async_engine, 4, monotonic=seconds)
+    assert await claimed(batches) == ["due"]
+    bench.add("new")
+    assert await claimed(batches) == ["due", "new"]
 
 
 async def test_it_looks_below_the_floor_at_first_and_then_every_few_seconds(bench: Bench, seconds: Ticking):

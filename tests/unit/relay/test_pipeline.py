@@ -25,7 +25,7 @@ async def turn(bench: Bench, batch_size: int = 10) -> Turn:
 
 async def test_what_is_confirmed_is_deleted(bench: Bench):
     bench.add("a", key="k", headers={"h": 1})
-    assert await turn(bench) is Turn.MOVED
+    assert await turn(bench) is Turn.CAUGHT_UP
     assert (bench.left(), bench.arrived()) == ([], ["a"])
     assert [settlement.published for settlement in bench.settled] == [[1]]
 
@@ -47,7 +47,7 @@ async def test_a_failed_message_is_tried_again_when_it_is_due_and_not_before(ben
         assert await turn(bench) is Turn.NOTHING
         bench.clock.now += SECOND
     bench.publisher.broker.queue("late", ["Unknown"])
-    assert await turn(bench) is Turn.MOVED
+    assert await turn(bench) is Turn.CAUGHT_UP
     assert (bench.left(), bench.dead()) == ([], [])
 
 
@@ -216,7 +216,7 @@ async def test_after_an_outage_it_looks_below_its_floor(bench: Bench):
         bench.publisher.refuse_to_connect = 1
         with pytest.raises(BrokerUnavailable):
             await pipeline.turn(bench.clock.now, bench.stop)
-        assert await pipeline.turn(bench.clock.now, bench.stop) is Turn.MOVED
+        assert await pipeline.turn(bench.clock.now, bench.stop) is Turn.CAUGHT_UP
 
 
 async def test_a_publisher_that_answers_for_too_few_settles_nothing(bench: Bench):
