@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import inbox
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict, reserved
+from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.failures import first_line, printable
 from outboxkit.inbox import Handler, Outcome, Wiring, guard
@@ -120,18 +121,17 @@ class DirectPublisher:
         other messages are not sent.
         """
         until = time.monotonic() + self._timeout.total_seconds()
-        failed: set[str] = set()
+        gate = KeyGate()
         receipts: list[Receipt] = []
-        for message in batch:
-            if message.key is not None and message.key in failed:
-                receipts.append(Receipt(Verdict.NOT_SENT, f"an earlier message of key {message.key!r} has failed"))
-                continue
-            receipt = await self._receipt(message) if time.monotonic() < until else _NO_TIME
+        for index, message in enumerate(batch):
+            receipt = gate.refuse(index, message)
+            if receipt is None:
+                receipt = await self._receipt(message) if time.monotonic() < until else _NO_TIME
             receipts.append(receipt)
             if receipt.verdict is Verdict.UNKNOWN:
                 until = 0
-            if receipt is not CONFIRMED and message.key is not None:
-                failed.add(message.key)
+            if receipt is not CONFIRMED:
+                gate.fail(index, message)
         return receipts
 
     async def _receipt(self, message: Message) -> Receipt:

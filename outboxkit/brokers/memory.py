@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict, reserved
+from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.message import Message
 from outboxkit.retry import DEFAULT_DELAYS, delay_for
@@ -118,15 +119,12 @@ class MemoryPublisher:
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Route each message. One that reaches no queue is unroutable, and later ones of its key are not sent."""
-        failed: set[str] = set()
+        gate = KeyGate()
         receipts: list[Receipt] = []
-        for message in batch:
-            if message.key in failed:
-                receipts.append(Receipt(Verdict.NOT_SENT, f"an earlier message of key {message.key!r} has failed"))
-                continue
-            receipts.append(self._broker.route(message))
-            if receipts[-1] is not CONFIRMED and message.key is not None:
-                failed.add(message.key)
+        for index, message in enumerate(batch):
+            receipts.append(gate.refuse(index, message) or self._broker.route(message))
+            if receipts[-1] is not CONFIRMED:
+                gate.fail(index, message)
         return receipts
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, system_of, trouble_of
+from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line, first_line_of
 from outboxkit.message import DEFAULT_DESTINATION, Message
@@ -64,14 +65,12 @@ class Publishing:
             BrokerUnavailable: nothing got an answer, or the publisher fails at every message.
         """
         receipts: list[Receipt | None] = [None] * len(rows)
-        blocked: set[str] = set()
+        gate = KeyGate()
         for index, row in enumerate(rows if any(row.unreadable for row in rows) else ()):
-            if row.message.key is not None and row.message.key in blocked:
-                receipts[index] = _not_sent(row.message)
-            elif row.unreadable is not None:
+            receipts[index] = gate.refuse(index, row.message)
+            if receipts[index] is None and row.unreadable is not None:
                 receipts[index] = Receipt(Verdict.REJECTED, row.unreadable, final=True)
-                if row.message.key is not None:
-                    blocked.add(row.message.key)
+                gate.fail(index, row.message)
         sent = [row.message for row, receipt in zip(rows, receipts, strict=True) if receipt is None]
         attempts = ((row.message.id, row.attempts + 1) for row in rows if row.attempts)
         with tracing.sending(sent, self._place, attempts) as span:
@@ -82,7 +81,7 @@ class Publishing:
 
     async def _answers(self, messages: Sequence[Message]) -> list[Receipt]:
         failures: dict[int, BaseException] = {}
-        receipts = await self._publish(messages, 0, failures) if messages else []
+        receipts = await self._publish(messages, 0, failures, KeyGate()) if messages else []
         if not failures:
             return receipts
         (first, error), *_ = failures.items()
@@ -104,14 +103,11 @@ class Publishing:
         return [each if each is CONFIRMED else _checked(each) for each in answers]
 
     async def _publish(
-        self,
-        messages: Sequence[Message],
-        start: int,
-        failures: dict[int, BaseException],
-        blocked: frozenset[str] = frozenset(),
+        self, messages: Sequence[Message], start: int, failures: dict[int, BaseException], gate: KeyGate
     ) -> list[Receipt]:
         """Publish the messages that are not behind a failed one of their key. If that fails as a whole, bisect."""
-        free = [message for message in messages if message.key not in blocked]
+        refused = [gate.refuse(index, message) for index, message in enumerate(messages, start)]
+        free = [message for message, receipt in zip(messages, refused, strict=True) if receipt is None]
         try:
             answers = await self._ask(free)
         except BrokerUnavailable:
@@ -125,14 +121,13 @@ class Publishing:
                 failures[start] = error
                 return [Receipt(Verdict.UNKNOWN, first_line(error))]
             middle = len(messages) // 2
-            first = await self._publish(messages[:middle], start, failures, blocked)
-            failed = zip(messages, first, strict=False)
-            blocked |= {
-                message.key for message, receipt in failed if message.key and receipt.verdict is not CONFIRMED.verdict
-            }
-            return first + await self._publish(messages[middle:], start + middle, failures, blocked)
+            first = await self._publish(messages[:middle], start, failures, gate)
+            for index, receipt in enumerate(first):
+                if receipt.verdict is not CONFIRMED.verdict:
+                    gate.fail(start + index, messages[index])
+            return first + await self._publish(messages[middle:], start + middle, failures, gate)
         receipts = iter(answers)
-        return [_not_sent(message) if message.key in blocked else next(receipts) for message in messages]
+        return [receipt or next(receipts) for receipt in refused]
 
 
 def _checked(receipt: Any) -> Receipt:
@@ -143,10 +138,6 @@ def _checked(receipt: Any) -> Receipt:
     if after is None or (isinstance(after, timedelta) and timedelta() < after <= LONGEST_AFTER):
         return receipt
     return replace(receipt, after=LONGEST_AFTER if isinstance(after, timedelta) and after > LONGEST_AFTER else None)
-
-
-def _not_sent(message: Message) -> Receipt:
-    return Receipt(Verdict.NOT_SENT, f"an earlier message of key {message.key!r} has failed")
 
 
 def _as_outage(error: asyncio.CancelledError) -> BaseException:

@@ -1,10 +1,11 @@
 """Order in which the messages of a batch are sent, and the receipts of those without an answer. Pure."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.message import Message
 
@@ -62,6 +63,7 @@ class SendOrder:
         self._has_response = False
         self._refusals: dict[int, str] = {}
         self._is_accepted = False
+        self._gate = KeyGate()
         self._successors: dict[int, int] = {}
         self._ready: list[tuple[bool, int]] = []
         last_of_key: dict[str, int] = {}
@@ -103,8 +105,7 @@ class SendOrder:
                 self._lost[index] = reason
             case Unreached(reason):
                 self._unreached[index] = reason
-        for later in self._all_successors(index):
-            self._receipts[later] = _not_sent(f"an earlier message of key {self._batch[index].key!r} has failed")
+        self._gate.fail(index, self._batch[index])
 
     def receipts(self) -> list[Receipt]:
         """A receipt for each message, once no more are sent.
@@ -120,7 +121,9 @@ class SendOrder:
         """The ids of the messages that may be bad, for the next batch."""
         unknown = () if self._has_response else self._lost
         undecided = [
-            index for index, receipt in enumerate(self._receipts) if receipt is None and index not in self._lost
+            index
+            for index, receipt in enumerate(self._receipts)
+            if receipt is None and index not in self._lost and self._gate.refuse(index, self._batch[index]) is None
         ]
         return frozenset(
             [self._batch[index].id for index in (*unknown, *self._refusals)]
@@ -130,12 +133,9 @@ class SendOrder:
     def _make_ready(self, index: int) -> None:
         heappush(self._ready, (self._batch[index].id in self._unclear, index))
 
-    def _all_successors(self, index: int) -> Iterator[int]:
-        while (successor := self._successors.get(index)) is not None:
-            yield successor
-            index = successor
-
     def _receipt_without_answer(self, index: int) -> Receipt:
+        if (refused := self._gate.refuse(index, self._batch[index])) is not None:
+            return refused
         if (reason := self._lost.get(index)) is not None:
             return Receipt(Verdict.REJECTED if self._has_response else Verdict.UNKNOWN, reason)
         if (reason := self._unreached.get(index)) is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.brokers.rabbitmq.confirms import NACKED, Loss, Receipts
 from outboxkit.brokers.rabbitmq.routes import Route, SerializedRoutes, route_name, route_of
 from outboxkit.message import Message
@@ -71,7 +72,7 @@ class PublishPlan:
         self._paused = set(self._back_pressure.paused()) if self._back_pressure else set()
         self._nacked: set[Route] = set()
         self._candidates = candidates
-        self._failed_at: dict[str, int] = {}
+        self._gate = KeyGate()
         self._routes = {route_of(message) for message in messages if message.key is not None}
         self._serialized_now, self._group, self._group_count = set[Route](), list[int](), 0
         every = range(len(messages))
@@ -98,9 +99,7 @@ class PublishPlan:
     def fail(self, index: int, receipt: Receipt) -> None:
         """Record a failure of the message itself. Later messages of its key are not sent."""
         self.receipts[index] = receipt
-        key = self.messages[index].key
-        if key is not None:
-            self._failed_at[key] = min(index, self._failed_at.get(key, index))
+        self._gate.fail(index, self.messages[index])
 
     def record_refused(self, indexes: Sequence[int]) -> None:
         """Record which messages the broker has returned or nacked. They have their receipts already."""
@@ -118,9 +117,8 @@ class PublishPlan:
 
         If so, the message has its receipt afterwards.
         """
-        key = self.messages[index].key
-        if key is not None and index > self._failed_at.get(key, index):
-            self.receipts[index] = Receipt(Verdict.NOT_SENT, f"an earlier message of key {key!r} has failed")
+        if (refused := self._gate.refuse(index, self.messages[index])) is not None:
+            self.receipts[index] = refused
             return True
         if not (self._nacked or self._paused):
             return False
@@ -222,7 +220,7 @@ class PublishPlan:
         """Divide a part of the batch into the next group and the messages of later ones."""
         messages = self.messages
         ids = {messages[index].id for index in part}
-        is_unrestricted = not self._serialized_now and not self._failed_at and not self._back_pressure
+        is_unrestricted = not self._serialized_now and not self._gate and not self._back_pressure
         if is_unrestricted and len(self._routes) <= 1 and len(ids) == len(part):
             return list(part), []
         group: list[int] = []
