@@ -2,7 +2,7 @@
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar, cast
 
@@ -98,13 +98,13 @@ def plain_payload(payload: bytes, encoding: str | None, *, limit: int = INFLATED
     return inflate(payload, compression, limit=limit)
 
 
-def plain_size(payload: bytes, encoding: str | None, *, limit: int) -> int:
+def plain_size(payload: bytes, encoding: str | None, *, limit: int, count: Callable[[bytes], int] = len) -> int:
     """The bytes of the payload without its content encoding, counted up to one more than `limit` if it is compressed.
 
-    Nothing is kept of it. One that cannot be inflated counts as far as that goes.
+    Nothing is kept of it. One that cannot be inflated counts as far as that goes. `count` says what a part counts as.
     """
     compression = compression_named(encoding)
-    return len(payload) if compression is None else inflated_size(payload, compression, limit=limit)
+    return count(payload) if compression is None else inflated_size(payload, compression, limit=limit, count=count)
 
 
 @contextmanager

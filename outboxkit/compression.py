@@ -1,7 +1,7 @@
 """Compression of payloads, as their `content_encoding` names it: gzip and zstd, bounded when inflated. Pure."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -80,15 +80,17 @@ def inflate(payload: bytes, compression: Compression, *, limit: int = INFLATED_L
         raise DecodeError(f"the payload is not valid {compression}, or more follows it: {text}") from error
 
 
-def inflated_size(payload: bytes, compression: Compression, *, limit: int = INFLATED_LIMIT) -> int:
+def inflated_size(
+    payload: bytes, compression: Compression, *, limit: int = INFLATED_LIMIT, count: Callable[[bytes], int] = len
+) -> int:
     """The bytes of the payload once it is inflated, counted up to one more than `limit`, or up to the first damage.
 
-    Takes about `PIECE` bytes of memory, and nothing is kept.
+    Takes about `PIECE` bytes of memory, and nothing is kept. Each part of it counts as what `count` says.
     """
     size = 0
     with suppress(ConfigurationError, DecodeError, zlib.error, EOFError, ValueError, _zstd_error()):
         for part in _parts(payload, compression, limit, PIECE):
-            size += len(part)
+            size += count(part)
     return size
 
 

@@ -142,7 +142,7 @@ def check_event_class(cls: Any) -> None:
     if is_pydantic(cls):
         pydantic_models.check_read(cls)
         return
-    for info in _types_within(cls):
+    for info in types_within(cls):
         if isinstance(info, msgspec.inspect.CustomType):
             if not is_pydantic(info.cls):
                 raise ConfigurationError(
@@ -167,7 +167,7 @@ def needs_check(cls: Any) -> bool:
     check_event_class(cls)
     if is_pydantic(cls) or any(hasattr(cls, hook) for hook in _HOOKS):
         return True
-    info, *nested = _types_within(cls)
+    info, *nested = types_within(cls)
     attributes = getattr(cls, "__attrs_attrs__", ())
     return (
         any(attribute.converter or attribute.validator for attribute in attributes)
@@ -204,7 +204,7 @@ def _check_written(cls: Any) -> None:
     if is_pydantic(cls):
         pydantic_models.check_written(cls)
         return
-    for info in _types_within(cls):
+    for info in types_within(cls):
         for attribute in getattr(getattr(info, "cls", None), "__attrs_attrs__", ()):
             if attribute.name.startswith("_"):
                 raise ConfigurationError(
@@ -214,7 +214,7 @@ def _check_written(cls: Any) -> None:
 
 
 @cache
-def _types_within(cls: Any) -> list[Any]:
+def types_within(cls: Any) -> list[Any]:
     """The msgspec types of the class, and of every type that its fields name at any depth.
 
     Raises:

@@ -64,7 +64,7 @@ def names_of(cls: type) -> Names:
 
     A class with a destination of its own always writes its aliases.
     """
-    fields = [(model, name, field) for model in _models(cls) for name, field in _fields(model).items()]
+    fields = [(model, name, field) for model in models_within(cls) for name, field in _fields(model).items()]
     aliases = {(model, name): _aliases(field.validation_alias) for model, name, field in fields}
     if not any(aliases.values()) and not any(field.serialization_alias for _, _, field in fields):
         return Names(by_alias=None, or_name=False)
@@ -86,7 +86,7 @@ def check_written(cls: Any) -> None:
         ConfigurationError: a field is a secret, which pydantic writes as stars.
     """
     _complete(cls)
-    for model in _models(cls):
+    for model in models_within(cls):
         for name, field in _fields(model).items():
             if _has_secret(field.annotation) and not _has_serializer(model, name, field):
                 raise ConfigurationError(
@@ -102,7 +102,7 @@ def check_read(cls: Any) -> None:
         ConfigurationError: a field is required and never written, or a written one is forbidden.
     """
     _complete(cls)
-    for model in _models(cls):
+    for model in models_within(cls):
         for name, field in _fields(model).items():
             if field.is_required() and (field.exclude is True or getattr(field, "init_var", None)):
                 what = "excluded (exclude=True)" if field.exclude is True else "an InitVar"
@@ -139,7 +139,7 @@ def _fields(cls: Any) -> dict[str, Any]:
     return getattr(cls, "__pydantic_fields__", None) or {}
 
 
-def _models(cls: Any) -> list[Any]:
+def models_within(cls: Any) -> list[Any]:
     """The class, and every pydantic class that its fields name at any depth."""
     classes: dict[Any, None] = {}
     waiting = [cls]

@@ -11,6 +11,7 @@ from typing import Any
 from outboxkit import window
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import HANDLERS, LATEST, MOST_ATTEMPTS
+from outboxkit.consumer.growth import GROWTH
 from outboxkit.envelope import TEXTS
 from outboxkit.envelopes import Envelope, reader_for
 from outboxkit.errors import ConfigurationError
@@ -38,7 +39,8 @@ class ConsumerPolicy:
         skew: how far clocks may differ. A message becomes stale so much earlier, and is forgotten so much later.
         max_crashes: after so many starts that ended with the process, the message becomes a dead letter.
         delays: the delays between attempts, ascending, as the subscriber has them.
-        max_message_bytes: a larger payload becomes a dead letter. It is counted once it is inflated.
+        max_message_bytes: a larger payload becomes a dead letter. It is counted once it is inflated. If its objects
+            take more than 48 times as much memory, a 48th of that counts.
     """
 
     max_attempts: int = 10
@@ -92,8 +94,9 @@ def too_large(limit: int) -> Decision:
     return Decision(
         Outcome.DEAD,
         "undecodable",
-        f"the payload is larger than {limit} bytes, once it is inflated. Raise OUTBOXKIT_MAX_MESSAGE_BYTES and replay "
-        "it, or have its producer send a reference to the content",
+        f"the payload is larger than {limit} bytes, once it is inflated, or its objects take more than {GROWTH} times "
+        f"as much memory. Raise OUTBOXKIT_MAX_MESSAGE_BYTES and replay it, or have its "
+        "producer send a reference to the content",
     )
 
 

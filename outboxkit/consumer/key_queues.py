@@ -32,7 +32,7 @@ class Arrival:
         mode: how it is handled.
         key: its ordering key; None if it has none, or if the consumer is not ordered.
         number: its rank in order of arrival.
-        size: bytes of its payload once it is inflated, counted up to one more than a consumer accepts.
+        size: bytes of its payload once it is inflated, or more if its instances need more memory than plain objects.
         events: how many documents are made of it at the same time: in a batch one for each handler; pydantic makes two.
         waits: the delay before its next attempt, spent unsettled in its key queue; None if there is none.
         failures: the number of failures that were followed by such a delay.

@@ -5,11 +5,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-GROWTH = 48
-"""The factor by which JSON grows at most when it is decoded to plain objects. CPython 3.11 takes 95 bytes for each list
-of `[[[]]]`, which has two bytes in the payload. Texts grow by a factor of 1 to 5."""
 ROOM = 4 * 1024 * 1024
-"""Bytes of payloads that may be decoded at the same time in one process. They take `GROWTH` times as much memory."""
+"""Bytes of payloads that may be decoded at the same time in one process. They take `growth.GROWTH` times as much."""
 SMALL, SMALL_ROOM = 16 * 1024, 512 * 1024
 """A payload up to `SMALL` bytes takes no turn with larger ones: it has room of its own."""
 
@@ -63,7 +60,7 @@ class PayloadMemory:
     """The room for payloads that are decoded at the same time, shared by all queues of a process.
 
     Args:
-        size: the bytes of payloads, once they are inflated; `GROWTH` says how much memory they take.
+        size: the bytes of payloads, once they are inflated; `growth.GROWTH` says how much memory they take.
     """
 
     def __init__(self, size: int = ROOM) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from outboxkit import window
 from outboxkit.brokers import Delivery, Malformed
 from outboxkit.codec import plain_size
-from outboxkit.consumer import decisions
+from outboxkit.consumer import decisions, growth
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
 from outboxkit.events import is_pydantic
@@ -50,6 +50,9 @@ class Routing:
                 self._by_type.setdefault(type_, []).append(handler)
         self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
         places = {type_: {each.in_thread for each in group} for type_, group in self._by_type.items()}
+        self._counters = {
+            type_: growth.counter(each.event_type for each in group) for type_, group in self._by_type.items()
+        }
         self._threaded = {type_ for type_, in_thread in places.items() if in_thread == {True}}
         self._batched = {
             type_
@@ -70,7 +73,8 @@ class Routing:
             return Arrival(delivery, Mode.SINGLE)
         mode = Mode.BATCHED if message.type in self._batched else Mode.SINGLE
         key = message.key if self._ordered else None
-        size = plain_size(message.payload, message.content_encoding, limit=self._policy.max_message_bytes)
+        limit, count = self._policy.max_message_bytes, self._counters.get(message.type, len)
+        size = plain_size(message.payload, message.content_encoding, limit=limit, count=count)
         arrival = Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size)
         copies = [
             PYDANTIC_COPIES if is_pydantic(each.event_type) else 1 for each in self._by_type.get(message.type, ())

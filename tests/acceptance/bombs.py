@@ -1,7 +1,7 @@
 """Handlers of events that are small on the wire and large in memory."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import text
@@ -37,6 +37,20 @@ class ThreadBomb:
     rows: Any
 
 
+@dataclass(frozen=True)
+class Row:
+    tags: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    parts: list[str] = field(default_factory=list)
+
+
+@event("RowBomb")
+@dataclass(frozen=True)
+class RowBomb:
+    rows: list[Row]
+
+
 @upcast("OldBomb", 1)
 def rows_of(document: dict[str, Any]) -> dict[str, Any]:
     return document
@@ -49,6 +63,11 @@ async def hold(session: AsyncSession, event: Bomb) -> None:
 
 @inbox_handler("HoldOld")
 async def hold_old(session: AsyncSession, event: OldBomb) -> None:
+    await asyncio.sleep(WORK_SECONDS)
+
+
+@inbox_handler("HoldRows")
+async def hold_rows(session: AsyncSession, event: RowBomb) -> None:
     await asyncio.sleep(WORK_SECONDS)
 
 

@@ -7,6 +7,8 @@ import pytest
 from sqlalchemy import func, select
 
 from outboxkit import tables
+from outboxkit.consumer.growth import GROWTH, heaviest
+from tests.acceptance.bombs import RowBomb
 from tests.acceptance.deployment import Deployment
 from tests.night import by_night
 from tests.polling import DEADLINE_SECONDS, eventually
@@ -16,13 +18,15 @@ MOST = 256 * MIB
 """More than idle that a consumer may take."""
 MESSAGES = by_night(64, else_=8)
 ROOM = 4 * MIB - 100
+ROW_BYTES = heaviest(RowBomb).size  # type: ignore[union-attr]
 SHAPES = {"objects": "{},", "lists": "[" * 400 + "]" * 400 + ",", "texts": '"ab",'}
 
 
-def document(shape: str) -> bytes:
-    """An event of almost 4 MiB: as large as a consumer accepts."""
+def document(shape: str, type_: str) -> bytes:
+    """An event as large as a consumer accepts: of almost 4 MiB, or of rows with defaults that take almost 192 MiB."""
     unit = SHAPES[shape]
-    return b'{"rows":[' + (unit * (ROOM // len(unit))).encode() + b"0]}"
+    room = ROOM if type_ != "RowBomb" else ROOM * GROWTH // ROW_BYTES * len(unit)
+    return b'{"rows":[' + (unit * (room // len(unit))).encode().removesuffix(b",") + b"]}"
 
 
 def by_night_only(*case: str | None) -> Any:
@@ -34,6 +38,7 @@ def by_night_only(*case: str | None) -> Any:
     [
         ("Bomb", "objects", "gzip"),
         ("OldBomb", "objects", "gzip"),
+        ("RowBomb", "objects", "gzip"),
         by_night_only("Bomb", "texts", "gzip"),
         by_night_only("Bomb", "lists", "gzip"),
         by_night_only("Bomb", "lists", None),
@@ -45,7 +50,8 @@ def by_night_only(*case: str | None) -> Any:
 def test_the_worst_messages_at_once_take_little_memory(
     deployment: Deployment, type_: str, shape: str, encoding: str | None
 ):
-    body = document(shape) if encoding is None else zlib.compress(document(shape), 9, wbits=31)
+    document_ = document(shape, type_)
+    body = document_ if encoding is None else zlib.compress(document_, 9, wbits=31)
     consumer = deployment.start("consumer", "tests.acceptance.bombs")
     consumer.wait_for("consumer connected")
     idle = consumer.most_memory

@@ -1,6 +1,6 @@
 """Which handlers a delivery is for, and how it is handled."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
@@ -31,6 +31,12 @@ def count_orders(session: Session, event: OrderConfirmed) -> None: ...
 def restock(session: Session, event: StockChanged) -> None: ...
 
 
+@dataclass
+class Member:
+    names: set[str] = field(default_factory=set)
+    tags: list[str] = field(default_factory=list)
+
+
 POLICY = ConsumerPolicy(retention=timedelta(days=14), skew=timedelta(minutes=5))
 
 
@@ -48,6 +54,24 @@ def delivery(
         subscriber.queue.requeue(kept)
         kept = subscriber.queue.ready.pop()
     return MemoryDelivery(kept, subscriber)
+
+
+def test_many_small_objects_count_as_what_they_take_in_memory():
+    @event("Crowd")
+    @dataclass
+    class Crowd:
+        members: list[Member]
+
+    @inbox_handler("Admit")
+    def admit(session: Session, event: Crowd) -> None: ...
+
+    plain = message(type="Crowd", payload=b'{"members":[' + b"{}," * 700_000 + b"{}]}")
+    packed = message(type="Crowd", payload=deflate(plain.payload, "gzip"), content_encoding="gzip")
+    few = message(type="Crowd", payload=b'{"members":[' + b"{}," * 200_000 + b"{}]}")
+    route = routing(admit)
+    results = [route.handlers(route.arrival(delivery(each)), NOW) for each in (plain, packed, few)]
+    assert results[:2] == [decisions.too_large(POLICY.max_message_bytes)] * 2
+    assert results[2] == [handler_of(admit)]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
