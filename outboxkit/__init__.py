@@ -4,7 +4,6 @@
 it; `@inbox_handler` and `outboxkit consume` run its handlers, each effect once.
 """
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -74,9 +73,6 @@ _MODULES = {
     "upcast": "upcasts",
 }
 """The modules of public names that are neither an error nor a module themselves."""
-
-if "alembic" in sys.modules:
-    import_module(f"{__name__}.autogenerate").register()
 
 if not TYPE_CHECKING:
 

@@ -1,12 +1,9 @@
 """A plugin for Alembic's autogenerate: it keeps outboxkit's tables, and its partitions, which come and go.
 
-Alembic loads it as one of its plugins (`alembic.plugins` in pyproject.toml) when it is imported itself. A package that
-is on the path without being installed has no plugins. For that case `import outboxkit` registers this, if Alembic was
-imported before, as it was by the command `alembic`.
+Alembic loads it as one of its plugins (`alembic.plugins` in pyproject.toml) when it is imported itself.
 """
 
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 from outboxkit import tables
@@ -24,16 +21,6 @@ def setup(plugin: "Plugin") -> None:
     from alembic.util import DispatchPriority  # noqa: PLC0415 - only if Alembic is used
 
     plugin.add_autogenerate_comparator(drop_nothing, "schema", qualifier="postgresql", priority=DispatchPriority.LAST)
-
-
-def register() -> None:
-    """Add the comparator to an Alembic that is already imported. A second call does no harm."""
-    comparators = getattr(sys.modules.get("alembic.autogenerate.compare"), "comparators", None)
-    if comparators is not None:
-        from alembic.util import DispatchPriority  # noqa: PLC0415
-
-        of_postgresql = {"qualifier": "postgresql", "priority": DispatchPriority.LAST}
-        comparators.dispatch_for("schema", **of_postgresql)(drop_nothing)
 
 
 def drop_nothing(

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from sqlalchemy import Connection, Engine, TextClause, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.orm import ORMExecuteState, Session, SessionTransaction, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from outboxkit.errors import TransactionRequired
 from outboxkit.sqlalchemy_asyncio import AsyncSession, async_scoped_session
@@ -14,7 +14,6 @@ AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session
 """The kinds of sessions that SQLAlchemy has."""
 
 _KEY = "outboxkit.guard"
-_ENDS = ("COMMIT", "ROLLBACK", "END", "ABORT")
 _AUTOCOMMIT = "the connection has isolation level AUTOCOMMIT: {}. Use an engine without it"
 
 
@@ -127,6 +126,8 @@ def forbid_commit(session: Session, text: str, *, for_good: bool = False) -> Gua
     Returns:
         The guard that was set before, for `allow_commit`.
     """
+    if not event.contains(session, "before_commit", _refuse_commit):
+        event.listen(session, "before_commit", _refuse_commit)
     before: Guard | None = session.info.get(_KEY)
     session.info[_KEY] = Guard(None if for_good else session.get_transaction(), text)
     return before
@@ -153,18 +154,6 @@ def refuse_second_begin(error: Exception, caller: str) -> None:
         ) from error
 
 
-@event.listens_for(Session, "do_orm_execute")
-def _refuse_end_by_sql(execution: ORMExecuteState) -> None:
-    """Refuse the plain SQL by which a session ends its transaction, at the line that executes it."""
-    statement, guard = execution.statement, execution.session.info.get(_KEY)
-    if guard is None or not isinstance(statement, TextClause):
-        return
-    words = statement.text[:200].upper().replace(";", " ").split()[:2]
-    if words[:1] and words[0] in _ENDS and words[1:] != ["TO"]:
-        raise TransactionRequired(guard.text)
-
-
-@event.listens_for(Session, "before_commit")
 def _refuse_commit(session: Session) -> None:
     guard: Guard | None = session.info.get(_KEY)
     if guard is None or session.in_nested_transaction():

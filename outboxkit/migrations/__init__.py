@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from sqlalchemy import Connection, func, select
 
-from outboxkit import autogenerate, schema, tables
+from outboxkit import schema, tables
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.migrations import v0001
@@ -38,8 +38,6 @@ __all__ = [
     "upgrade",
     "write_sql",
 ]
-
-autogenerate.register()
 
 STEPS: dict[int, ModuleType] = {1: v0001}
 LATEST = max(STEPS)

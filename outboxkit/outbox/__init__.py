@@ -10,10 +10,10 @@ from outboxkit.errors import EncodeError
 from outboxkit.events import is_event
 from outboxkit.message import Message
 from outboxkit.outbox.drafts import Drafts, Options, check_options
-from outboxkit.outbox.pending import UncommittedMessages, wait_for_flush, writing_connection
+from outboxkit.outbox.pending import wait_for_flush, writing_connection
 from outboxkit.transaction import AnySession, session_of
 
-__all__ = ["AnySession", "Options", "UncommittedMessages", "add", "add_all", "cancel"]
+__all__ = ["AnySession", "Options", "add", "add_all", "cancel"]
 
 
 def add(session: AnySession, event: object, **options: Unpack[Options]) -> Message:
@@ -21,7 +21,8 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
 
     An ordinary function for every kind of session, as `AsyncSession.add` is. It encodes at once, so that a bad event
     fails in the caller's stack, and does no I/O. The row is written with the session's next flush, after the business
-    rows. A rollback, also one to a savepoint, forgets the message.
+    rows. A rollback, also one to a savepoint, forgets the message. Until the flush `expunge_all` and `close` forget it,
+    too, as they forget new objects.
 
     Inside a handler the correlation id, the causation id and the trace context come from the message being handled.
 

@@ -2,12 +2,10 @@
 
 import os
 import secrets
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from difflib import ndiff
 from typing import Any
 
 import pytest
@@ -106,25 +104,6 @@ def outboxkit_database(outboxkit_server: str) -> Iterator[str]:
     with server.connect() as connection:
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
     server.dispose()
-
-
-def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
-    """Show what the outbox has, and what it was to have, line by line."""
-    module = sys.modules.get("outboxkit.testing.messages")
-    kind = getattr(module, "OutboxMessages", None)
-    if kind is None or op != "==" or not isinstance(left, list) or not isinstance(right, list):
-        return None
-    if not isinstance(left, kind) and not isinstance(right, kind):
-        return None
-    is_left = isinstance(left, kind)
-    outbox, expected = (left, right) if is_left else (right, left)
-    lines = ndiff([_line(each, outbox) for each in expected], [repr(each) for each in outbox])
-    return ["the outbox has other messages (- expected, + there)", *(line for line in lines if line[0] != "?")]
-
-
-def _line(expected: object, outbox: list[Any]) -> str:
-    """The text of an expected event: that of the message that is equal to it, if there is one."""
-    return next((repr(each) for each in outbox if each == expected), repr(expected))
 
 
 def _containers(name: str, variable: str) -> Any:

@@ -19,7 +19,6 @@ from sqlmodel import Session, SQLModel
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from outboxkit import event, outbox, tables
-from outboxkit.outbox import UncommittedMessages
 from tests.pages import blocks
 from tests.polling import eventually
 
@@ -50,8 +49,7 @@ def flask_shop(database_url: str) -> tuple[Flask, SQLAlchemy]:
     @app.post("/<int:number>/<end>")
     def order(number: int, end: str) -> str:
         outbox.add(db.session, Ordered(number))
-        if end != "forget":
-            getattr(db.session, end)()
+        getattr(db.session, end)()
         return "ordered"
 
     return app, db
@@ -72,17 +70,6 @@ def test_flask_sqlalchemys_session(database_url: str, engine: Engine) -> None:
     assert payloads(engine) == [b'{"number":1}']
 
 
-def test_a_view_that_forgets_the_commit_is_warned_of(database_url: str, engine: Engine) -> None:
-    app, db = flask_shop(database_url)
-    with pytest.warns(UncommittedMessages, match="'Ordered'") as caught:
-        app.test_client().post("/1/forget")
-    assert [each.filename for each in caught] == [__file__]
-    assert payloads(engine) == []
-    with app.app_context():
-        for made in db.engines.values():
-            made.dispose()
-
-
 def test_sqlmodels_session(engine: Engine) -> None:
     with Session(engine) as session:
         outbox.add_all(session, [Ordered(1), Shipped(number=2)])
@@ -99,9 +86,6 @@ async def test_sqlmodels_async_session(database_url: str, engine: Engine) -> Non
         await session.commit()
         outbox.add(session, Ordered(3))
         await session.rollback()
-    with pytest.warns(UncommittedMessages):
-        async with AsyncSession(made) as session:
-            outbox.add(session, Ordered(4))
     await made.dispose()
     assert payloads(engine) == [b'{"number":1}', b'{"number":2}']
 

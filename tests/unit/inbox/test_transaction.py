@@ -145,17 +145,6 @@ def test_an_error_of_the_handlers_is_its_own(engine: Engine):
         inbox.run_once(session, ORDER, acting(rolls_back_and_fails))
 
 
-@pytest.mark.parametrize("statement", ["COMMIT", "rollback", "  End;", "ABORT", "ROLLBACK AND CHAIN"])
-def test_sql_that_ends_the_transaction_is_refused_before_it_runs(engine: Engine, database_url: str, statement: str):
-    def ends(session: Session) -> None:
-        session.execute(text(statement))
-
-    refused = pytest.raises(TransactionRequired, match="handler 'Acts' ended the transaction")
-    with refused, Session(engine) as session, session.begin():
-        inbox.run_once(session, ORDER, acting(ends))
-    assert count(database_url, tables.inbox) == count(database_url, effects) == 0
-
-
 def test_sql_may_end_a_savepoint(engine: Engine, database_url: str):
     def goes_back(session: Session) -> None:
         session.execute(text("SAVEPOINT here"))

@@ -1,5 +1,7 @@
 """Messages between `add` and the flush: a session keeps them, and forgets them, as it does with its own objects."""
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from decimal import Decimal
@@ -11,7 +13,7 @@ from sqlalchemy.exc import OperationalError, PendingRollbackError, SAWarning
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, object_session, relationship, sessionmaker
 
 from outboxkit import Message, outbox, tables
-from outboxkit.outbox import UncommittedMessages, pending
+from outboxkit.outbox import pending
 from outboxkit.outbox.drafts import Draft
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
@@ -73,7 +75,6 @@ def test_expire_all_loses_nothing(session: Session, database_url: str):
     assert sent(database_url) == [added.id]
 
 
-@pytest.mark.filterwarnings("ignore::outboxkit.outbox.UncommittedMessages")
 @pytest.mark.parametrize("forget", ["expunge_all", "close", "rollback", "reset", "invalidate"])
 def test_what_the_session_forgets_is_forgotten_and_it_can_be_used_again(
     session: Session, database_url: str, forget: str
@@ -92,8 +93,7 @@ def test_an_object_that_is_expunged_takes_its_messages_along(session: Session, d
     outbox.add(session, order(1))
     for waiting in list(session.new):
         session.expunge(waiting)
-    with pytest.warns(UncommittedMessages, match="expunged from its session"):
-        added = outbox.add(session, order(2))
+    added = outbox.add(session, order(2))
     session.commit()
     assert sent(database_url) == [added.id]
 
@@ -111,7 +111,7 @@ def test_nothing_is_left_in_the_session(session: Session):
     outbox.add(session, order(1))
     session.flush()
     assert (list(session), list(session.new), list(session.dirty)) == ([], [], [])
-    assert set(session.info) == {"outboxkit.uncommitted"}  # the line that a forgotten commit would name
+    assert session.info == {}
 
 
 def test_a_session_may_be_used_for_many_transactions(session: Session, database_url: str):
@@ -161,6 +161,46 @@ def test_any_number_of_messages_are_flushed_together(session: Session, said: lis
     outbox.add_all(session, [order(number) for number in range(1000)])
     session.commit()
     assert said == ["outboxkit_outbox", "outboxkit_outbox"]
+
+
+@pytest.mark.parametrize("of_class", [False, True])
+@pytest.mark.parametrize("name", ["before_flush", "after_flush", "before_commit"])
+def test_a_listener_may_add_the_first_message_of_a_session(
+    engine: Engine, database_url: str, name: str, of_class: bool
+):
+    class Shop(Session):
+        """A class of its own, so that nothing is left behind."""
+
+    added: list[Message] = []
+    with Shop(engine) as session:
+
+        @event.listens_for(Shop if of_class else session, name)
+        def _add(*_: object) -> None:
+            if len(added) < 2:
+                added.append(outbox.add(session, order(2)))
+
+        session.add(Order())
+        session.commit()
+        session.add(Order())
+        session.commit()
+    assert sent(database_url) == [message.id for message in added]
+    assert len(added) == 2
+
+
+def test_only_a_session_that_messages_are_added_to_is_listened_to():
+    program = (
+        "from sqlalchemy.orm import Session; import outboxkit.outbox, outboxkit.inbox, outboxkit.compose; "
+        "print([name for name in ('do_orm_execute', 'before_commit', 'before_flush', 'after_flush') "
+        "if list(getattr(Session().dispatch, name))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_no_method_of_the_session_is_replaced(session: Session):
+    outbox.add(session, order(1))
+    session.flush()
+    assert not [name for name in vars(session) if hasattr(Session, name) and callable(getattr(Session, name))]
 
 
 @pytest.mark.parametrize("name", ["before_flush", "after_flush", "before_commit"])
