@@ -14,7 +14,8 @@ the session to another client. The last state is also any other breach of the pr
 AWAY = ("08", "57P01", "57P02", "57P03", "53300", "25006", *UNPREPARED)
 """Connection failures, shutdown, crash, starting up, too many connections, and read-only: a standby before or after
 its promotion. And sessions that a pooler has mixed up."""
-AWAY_CODES = frozenset({5, 6, 10, 14})
+CANNOT_OPEN = 14
+AWAY_CODES = frozenset({5, 6, 10, CANNOT_OPEN})
 """SQLITE_BUSY, SQLITE_LOCKED, SQLITE_IOERR, SQLITE_CANTOPEN."""
 
 # Transient: the same statement may succeed a moment later.
@@ -78,9 +79,12 @@ libpq has no SQLSTATE for an error of connecting.
 
 def refused_connection(error: BaseException) -> tuple[str, str] | None:
     """The kind and the cure of a connection that was refused for a setting or a right; None for another error."""
+    original = getattr(error, "orig", error)
+    if getattr(original, "sqlite_errorcode", 0) & 0xFF == CANNOT_OPEN:
+        return "file", "is the path right? Its folder must be there, and this user must be allowed to write to it"
     if sqlstate_of(error) is not None:
         return None
-    text = str(getattr(error, "orig", error))
+    text = str(original)
     return next(((kind, cure) for pattern, kind, cure in REFUSED_CONNECTIONS if re.search(pattern, text)), None)
 
 

@@ -92,10 +92,9 @@ def test_missing_tables_are_one_line_that_says_what_to_run(run: Run, empty_url: 
 @pytest.mark.parametrize("command", [*WITH_DATABASE, ("migrate",)], ids=" ".join)
 def test_a_database_that_refuses_is_one_line(run: Run, tmp_path: Path, command: tuple[str, ...]):
     ended = run(*command, "--database-url", f"sqlite:///{tmp_path}/no/such/folder.db")
-    assert (ended.code, ended.out) == (1, "")
+    assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
-    assert line.startswith("outboxkit: the database")
-    assert "unable to open database file" in line
+    assert "the database refuses the connection: OperationalError: unable to open database file; is the path" in line
 
 
 @pytest.mark.parametrize(
