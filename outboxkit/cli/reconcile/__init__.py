@@ -22,6 +22,7 @@ MISSING, NOTHING_PROVEN = 1, 3
 """Exit codes: a message is missing; no message is kept, so that nothing was proven."""
 LABEL = 14
 NARROWEST = 60
+LEFT_OUT = "handled messages that the producer does not know, as after a failover: docs/how-to/fail-over.md"
 COUNTS = ("expected", "processed", "dead", "waiting", "in_flight", "missing")
 
 
@@ -100,6 +101,7 @@ def reconciliation_lines(report: ReconciliationReport, *, width: int) -> Iterato
         yield from _table(report)
     yield ""
     yield _line("result", _result(report))
+    yield _line("left out", LEFT_OUT)
     for index, text in enumerate(report.advice):
         for line, part in enumerate(textwrap.wrap(printable_name(text), max(width, NARROWEST) - LABEL)):
             yield _line("advice" * (index == line == 0), part)
