@@ -54,5 +54,5 @@ def parsed(answer: bytes) -> Answered:
     return Answered(int(code), dict(line.split(": ", 1) for line in lines), body)
 
 
-def get(address: ListenAddress, path: str, *, method: str = "GET") -> Answered:
-    return parsed(send(address, f"{method} {path} HTTP/1.1\r\nHost: worker\r\n\r\n".encode()))
+def get(address: ListenAddress, path: str, *, method: str = "GET", host: str = "localhost") -> Answered:
+    return parsed(send(address, f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()))

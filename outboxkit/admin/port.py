@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
+from ipaddress import ip_address
 
 from outboxkit import logs
 
@@ -31,6 +32,8 @@ JOIN_SECONDS = 2.0
 PLAIN = "text/plain; charset=utf-8"
 _END = b"\r\n\r\n"
 _REQUEST = re.compile(rb"([A-Z]{1,32}) (?:http://[^/?#\s]*)?(/[!-\"$->@-~]*)(?:\?[!-~]*)? HTTP/1\.[01]")
+_NAMED = re.compile(rb"^(?:[A-Z]+ http://|host:[ \t]*)([^/?#\s]*)", re.IGNORECASE | re.MULTILINE)
+"""The host that a request names, in its target or its header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,19 @@ def text_page(status: HTTPStatus, *lines: str) -> Page:
 MakePage = Callable[[], Awaitable[Page]]
 
 
+def is_own(named: str) -> bool:
+    """Whether a host, perhaps with a port, is this machine by an address or as `localhost`, which no DNS can change."""
+    host = re.sub(r":\d*$", "", named).strip("[]")
+    with suppress(ValueError):
+        return bool(ip_address(host))
+    return host.lower() in ("", "localhost")
+
+
 class AdminPort:
     """Answers requests for pages on a listening socket, from `start` until `stop`.
+
+    A socket that is open for this machine alone answers requests to an address or to `localhost`. A browser here could
+    be led to it by a name of a stranger's, whose page then reads the answer (DNS rebinding).
 
     Args:
         listening: the socket; `stop` closes it.
@@ -67,6 +81,7 @@ class AdminPort:
     def __init__(self, listening: socket.socket, pages: Mapping[str, MakePage]) -> None:
         self._listening = listening
         self._pages = pages
+        self._is_local = ip_address(listening.getsockname()[0]).is_loopback
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._reading: dict[asyncio.Task[None], None] = {}
@@ -173,7 +188,12 @@ class AdminPort:
             return _written(text_page(HTTPStatus.BAD_REQUEST, "an HTTP/1.1 request is accepted"))
         method, path = (part.decode("ascii") for part in match.groups())
         make = self._pages.get(path)
-        if make is None:
+        if self._is_local and not all(is_own(named.decode("latin-1")) for named in _NAMED.findall(head)):
+            page = text_page(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                "this port is open for its own machine alone: localhost or an IP address is accepted as the Host",
+            )
+        elif make is None:
             page = text_page(HTTPStatus.NOT_FOUND, f"there are: {', '.join(self._pages)}")
         elif method not in ("GET", "HEAD"):
             page = text_page(HTTPStatus.METHOD_NOT_ALLOWED, "GET and HEAD are accepted")

@@ -16,7 +16,7 @@ from outboxkit.urls import ListenAddress
 from tests.admin_client import SECONDS, connect, get, parsed, read, send
 from tests.night import by_night
 
-REQUEST = b"GET /hello HTTP/1.1\r\nHost: worker\r\n\r\n"
+REQUEST = b"GET /hello HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LARGE = b"x" * 32 * 1024 * 1024
 """More than the buffers of two sockets hold."""
 CONNECTIONS = by_night(1000, else_=200)
@@ -70,10 +70,30 @@ def test_head_gets_the_same_head_alone(address: ListenAddress):
 
 
 @pytest.mark.parametrize(
-    "target", ["/hello?a=b", "http://worker:9464/hello", "/hello?", "/hello?x=/other"], ids=lambda target: target
+    "target", ["/hello?a=b", "http://127.0.0.1:9464/hello", "/hello?", "/hello?x=/other"], ids=lambda target: target
 )
 def test_a_query_and_a_host_in_the_target_change_nothing(address: ListenAddress, target: str):
     assert get(address, target).status == 200
+
+
+@pytest.mark.parametrize("host", ["localhost:9464", "127.0.0.1", "[::1]:9464", "10.0.0.7:80", ""])
+def test_an_address_is_answered(address: ListenAddress, host: str):
+    assert get(address, "/hello", host=host).status == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "localhost.evil"])
+def test_a_page_that_came_under_another_name_reads_nothing(address: ListenAddress, host: str):
+    """A browser on this machine can be led here by a stranger's name (DNS rebinding)."""
+    for answer in (get(address, "/hello", host=host), get(address, f"http://{host}/hello")):
+        assert (answer.status, b"hello" in answer.body) == (421, False)
+
+
+def test_a_port_that_is_open_to_others_answers_under_every_name():
+    made = AdminPort(socket.create_server(("0.0.0.0", 0)), {"/hello": hello})
+    made.start()
+    address = ListenAddress("127.0.0.1", made._listening.getsockname()[1])
+    assert get(address, "/hello", host="relay.shop.svc:9464").status == 200
+    made.stop()
 
 
 def test_an_old_client_is_answered(address: ListenAddress):
