@@ -13,8 +13,8 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from sqlalchemy import Executable, func, select
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from outboxkit.driver_rows import of_psycopg, read_bounded
+from outboxkit.driver_rows import fetch, of_psycopg, read_bounded
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.outage import Clock, jittered, pause, utc_now
 from outboxkit.session_names import RELAY_LISTENER
@@ -42,6 +42,8 @@ TEST_SECONDS, RETEST_SECONDS = 1.0, 60.0
 """The time in which a notification must arrive in the test, and after which to test again if it did not."""
 QUIET_SECONDS, BURST_TURNS, LONG_SECONDS, LONG_TURNS = 0.002, 20, 0.1, 3
 """Without such a wait between them that many turns are a burst, and if they take long, fewer are."""
+LOOK_SECONDS = 0.1
+"""After the last ready rows, a registered relay looks at most so often: what is inserted now wakes it."""
 BURST_SECONDS, BURST_PAUSES = 2.0, (0.005, 0.02)
 """The time that a burst lasts after it was last seen, and the shortest and longest pause in it."""
 
@@ -64,6 +66,7 @@ class Listener:
         self._channel = ""
         self._tested_at = self._registered_at = float("-inf")
         self._has_warned = False
+        self._something_to_do = statements.something_to_do()
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     async def connect(self) -> None:
@@ -100,8 +103,9 @@ class Listener:
 
     async def look(self, floor: int) -> tuple[int | None, datetime | None]:
         """The lowest position above the floor that waits for nothing, and the earliest due time, of `default`."""
-        look = statements.something_to_do()
-        position, due_at = (await self._execute(look, destination=DEFAULT_DESTINATION, floor=floor)).one()
+        parameters = {"destination": DEFAULT_DESTINATION, "floor": floor}
+        async with self._used() as connection:
+            ((position, due_at),) = await fetch(connection, self._something_to_do, parameters)
         return position, due_at
 
     async def wait_for_notification(self, stop: asyncio.Event, seconds: float) -> bool:
@@ -162,10 +166,15 @@ class Listener:
         return False
 
     async def _execute(self, statement: Executable, **parameters: object) -> Any:
+        async with self._used() as connection:
+            return await connection.execute(statement, parameters)
+
+    @asynccontextmanager
+    async def _used(self) -> AsyncIterator[AsyncConnection]:
         if self._connection is None:
             raise RuntimeError("not connected: connect() comes first")
         try:
-            return await self._connection.execute(statement, parameters)
+            yield self._connection
         except BaseException:  # also if the task was cancelled: nobody knows what the connection is in the midst of
             await self._disconnect()
             raise
@@ -213,6 +222,8 @@ class Notifier:
         self._clock = clock
         self._monotonic = monotonic
         self._looked_in_vain = False
+        self._looked_at = float("-inf")
+        self._due_at: datetime | None = None
         self._busy_turns, self._busy_since = 0, 0.0
         self._burst_ends = float("-inf")
         self._burst_pause = BURST_PAUSES[0]
@@ -222,7 +233,7 @@ class Notifier:
         """Whether a commit ends the wait, or the wait is a burst's short one."""
         return self._listener is not None and (self._listener.is_registered or self._monotonic() < self._burst_ends)
 
-    async def wait(self, stop: asyncio.Event, *, floor: int = 0) -> None:
+    async def wait(self, stop: asyncio.Event, *, floor: int = 0, caught_up: bool = False) -> None:
         """Wait until there is something to do, or may be, or `stop` is set.
 
         To be called after a turn that found nothing, or the last ready rows.
@@ -230,6 +241,7 @@ class Notifier:
         Args:
             stop: ends the wait.
             floor: a position below which no ready row is looked for.
+            caught_up: the turn has published the last ready rows; what came since has notified a registered relay.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database is away, or refused.
@@ -241,7 +253,7 @@ class Notifier:
             self._burst_pause = min(self._burst_pause * 2, BURST_PAUSES[1])
         else:
             await self._listener.connect()
-            await self._listen(self._listener, stop, floor)
+            await self._listen(self._listener, stop, floor, caught_up=caught_up and self._listener.is_registered)
 
     async def busy(self) -> None:
         """Note that a turn found something. To be called after each; it costs a statement when a burst begins."""
@@ -256,18 +268,22 @@ class Notifier:
         if self._listener is not None:
             await self._listener.close()
 
-    async def _listen(self, listener: Listener, stop: asyncio.Event, floor: int) -> None:
+    async def _listen(self, listener: Listener, stop: asyncio.Event, floor: int, *, caught_up: bool) -> None:
         began = self._monotonic()
         while not stop.is_set() and self._monotonic() - began < TURN_SECONDS:
             if listener.is_notified:
                 await listener.register()
-            position, due_at = await listener.look(floor)
-            left = (due_at - self._clock()).total_seconds() if due_at is not None else float("inf")
+            poll = jittered(self._fallback_seconds if listener.is_notified else self._poll_seconds)
+            position, left = None, self._seconds_left()
+            if caught_up and left > 0 and self._monotonic() - self._looked_at < LOOK_SECONDS:
+                caught_up, poll = False, LOOK_SECONDS
+            else:
+                position, self._due_at = await listener.look(floor)
+                self._looked_at, left = self._monotonic(), self._seconds_left()
             if (position is not None or left <= 0) and not self._looked_in_vain:
                 self._looked_in_vain = True  # what another relay holds is seen, too: the next look waits
                 await self._turned()
                 return
-            poll = jittered(self._fallback_seconds if listener.is_notified else self._poll_seconds)
             waits_since = self._monotonic()
             if await listener.wait_for_notification(stop, min(poll, left) if left > 0 else poll):
                 if self._monotonic() - waits_since < QUIET_SECONDS:
@@ -277,6 +293,10 @@ class Notifier:
                 return
             self._looked_in_vain = False
             self._busy_turns = 0
+
+    def _seconds_left(self) -> float:
+        """The seconds until the next delayed message is due, as far as the last look saw."""
+        return (self._due_at - self._clock()).total_seconds() if self._due_at is not None else float("inf")
 
     async def _turned(self) -> None:
         """Count a turn that no wait came before; many are a burst, in which no insert is to notify."""

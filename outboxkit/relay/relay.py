@@ -214,7 +214,8 @@ class Relay:
         if turn in (Turn.MOVED, Turn.CAUGHT_UP):
             await self._notifier.busy()
         if turn is Turn.NOTHING or (turn is Turn.CAUGHT_UP and self._notifier.is_woken):
-            await outage.ride_out(lambda: self._notifier.wait(halt, floor=self._pipeline.floor), halt)
+            is_up, floor = turn is Turn.CAUGHT_UP, self._pipeline.floor
+            await outage.ride_out(lambda: self._notifier.wait(halt, floor=floor, caught_up=is_up), halt)
         return turn
 
     async def _rest(self, outage: Outage, stop: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from outboxkit import process
 from outboxkit.relay import notifier as module
-from outboxkit.relay.notifier import Notifier
+from outboxkit.relay.notifier import LOOK_SECONDS, Notifier
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NOTHING = (None, None)
@@ -20,7 +20,7 @@ class ScriptedListener:
     """Answers as it was told to, and writes down what it was asked. Each wait takes the time that it was given."""
 
     def __init__(self, *looks: tuple[int | None, datetime | None], is_notified: bool = True) -> None:
-        self.is_notified = is_notified
+        self.is_notified = self.is_registered = is_notified
         self.looks = deque(looks)
         self.heard: deque[bool] = deque()
         self.now = 0.0
@@ -103,6 +103,28 @@ async def test_something_done_in_between_makes_the_next_look_count(engine: Async
     await notifier.busy()
     await notifier.wait(asyncio.Event())
     assert listener.waits == []
+
+
+async def test_a_relay_that_has_caught_up_looks_at_most_every_tenth_of_a_second(engine: AsyncEngine):
+    listener = ScriptedListener((None, NOW + timedelta(days=1)), (9, None))
+    listener.heard += [True, True]
+    notifier = made(engine, listener)
+    for _ in range(2):
+        await notifier.wait(asyncio.Event(), caught_up=True)
+        await notifier.busy()
+    assert (len(listener.floors), len(listener.waits)) == (1, 2)
+    await notifier.wait(asyncio.Event(), caught_up=True)
+    assert (len(listener.floors), listener.waits[2:]) == (2, [LOOK_SECONDS])
+
+
+@pytest.mark.parametrize("due_at", [NOW, NOW - timedelta(seconds=1)])
+async def test_a_relay_that_has_caught_up_looks_at_once_for_what_is_due(engine: AsyncEngine, due_at: datetime):
+    listener = ScriptedListener((None, due_at), (9, None))
+    notifier = made(engine, listener)
+    for _ in range(2):
+        await notifier.wait(asyncio.Event(), caught_up=True)
+        await notifier.busy()
+    assert (len(listener.floors), listener.waits) == (2, [])
 
 
 async def test_a_relay_that_is_not_notified_is_not_registered_and_polls(engine: AsyncEngine):
