@@ -219,7 +219,9 @@ def _sharded(
         return ShardConsumer(consumer, subscriber)
 
     move = ShardMove(url, settings.exchange, topics, policy.delays)
-    return ShardedConsumer(engine, shards, consumer_of, move, handlers=handlers, patience=patience)
+    return ShardedConsumer(
+        *(engine, shards, consumer_of, move), handlers=handlers, settle=settings.publish_timeout, patience=patience
+    )
 
 
 def _reading(

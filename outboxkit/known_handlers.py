@@ -210,7 +210,7 @@ def forget_shards(connection: Connection, queue: str, *, gone: timedelta) -> str
     """
     of = {"queue": storable(queue)}
     row = connection.execute(shards.lock_sharding(), of).one_or_none()
-    old = msgspec.json.decode(row.draining or "[]", type=list[str]) if row is not None else []
+    old = msgspec.json.decode(row.draining or "{}", type=dict[str, object]) if row is not None else {}
     if row is None or (row.shards == 1 and row.moved_from is None and not old):
         return None
     connection.execute(shards.delete_gone(connection.dialect.name), of | {"ago": -gone})

@@ -105,6 +105,14 @@ class PlainClient:
             return False
         return True
 
+    def has_exchange(self, exchange: str) -> bool:
+        """Whether an exchange is there."""
+        try:
+            self._channel().exchange_declare(exchange, passive=True)
+        except ChannelClosedByBroker:
+            return False
+        return True
+
     def consumers(self, queue: str | None = None) -> int:
         """How many consumers a queue has."""
         return int(self._declared(queue).consumer_count)

@@ -158,7 +158,15 @@ class Consumer:
         self._containment = Containment(
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
         )
+        self._held: frozenset[str] = frozenset()
+        self._dispatcher: Dispatcher | None = None
         self._log = structlog.get_logger("outboxkit").bind(process="consumer", queue=name)
+
+    def hold(self, keys: frozenset[str]) -> None:
+        """Handle no message of these keys from now on, and those of all others. An ordered consumer keeps them."""
+        self._held = keys
+        if self._dispatcher is not None:
+            self._dispatcher.hold(keys)
 
     @staticmethod
     def _is_ordered_alone(subscriber: Subscriber, concurrency: Concurrency | None, shard: str | None) -> bool:
@@ -294,7 +302,7 @@ class Consumer:
             self._outage.reached("broker")
             self._log.info("consumer connected", concurrency=self._concurrency.transactions)
             handled = self.outcomes.total()
-            dispatcher = Dispatcher(
+            self._dispatcher = dispatcher = Dispatcher(
                 self._subscriber,
                 routing=self._routing,
                 containment=self._containment,
@@ -304,6 +312,7 @@ class Consumer:
                 wait=wait,
                 on_loss=self._outage.begins,
             )
+            dispatcher.hold(self._held)
             try:
                 async with self._watch.halting(stop) as halt:
                     await dispatcher.run(halt)

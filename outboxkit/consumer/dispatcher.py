@@ -97,6 +97,11 @@ class Dispatcher:
         for error in sorted(self._running.errors, key=lambda error: isinstance(error, BrokerUnavailable)):
             raise error
 
+    def hold(self, keys: frozenset[str]) -> None:
+        """Start no delivery of these keys from now on, and those of all others."""
+        self._queues.held = keys
+        self._news.set()
+
     def _is_over(self, pump: asyncio.Task[None]) -> bool:
         """Whether the pump has failed, or a drain found the queue empty and has started everything."""
         return pump.cancelled() or pump.exception() is not None or self._is_idle()

@@ -86,9 +86,13 @@ class KeyQueues:
     """The deliveries that wait. One with a key may start if it is the first in its key's queue and the key is free.
 
     One whose handlers have limits may start if these are open, too. It holds up its key alone.
+
+    Attributes:
+        held: keys of which none may start, whatever waits here.
     """
 
     def __init__(self) -> None:
+        self.held: frozenset[str] = frozenset()
         self._count = 0
         self._waiting: dict[Mode, dict[Arrival, None]] = {mode: {} for mode in Mode}
         self._queues: dict[str, deque[Arrival]] = {}
@@ -216,7 +220,8 @@ class KeyQueues:
 
     def _is_next(self, arrival: Arrival, batch_keys: Iterable[str] = ()) -> bool:
         key = arrival.key
-        return key is None or ((key not in self._busy or key in batch_keys) and self._queues[key][0] is arrival)
+        is_free = key not in self.held and (key not in self._busy or key in batch_keys)
+        return key is None or (is_free and self._queues[key][0] is arrival)
 
 
 def _number(arrival: Arrival) -> int:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
+from sqlalchemy import Row
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -29,14 +31,15 @@ class Agreement:
     Attributes:
         shards: the number of shards that get the queue's messages.
         members: the processes by their ids, in order, and the number of shards that each was started for.
-        draining: the queues of before that are not empty yet. Nothing else is consumed until they are.
-        moved_from: the number of shards of before, while the bindings are changed. Nothing is consumed meanwhile.
+        draining: the queues of before that are not empty yet. Each has the keys of its last messages, or None until
+            its marker has come.
+        moved_from: the number of shards of before, until the markers are sent.
         move: the number of the latest change.
     """
 
     shards: int
     members: tuple[tuple[str, int], ...]
-    draining: tuple[str, ...] = ()
+    draining: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     moved_from: int | None = None
     move: int = 0
 
@@ -45,15 +48,25 @@ class Agreement:
         """Whether no change of the number goes on."""
         return self.moved_from is None and not self.draining
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the shards may be consumed: it is known which keys still have messages in queues of before."""
+        return self.moved_from is None and None not in self.draining.values()
+
     def queues_of(self, member: str, queue: str) -> tuple[str, ...]:
         """The queues of this process now. Any process empties old ones if none of the new number is there."""
         sharing = [id_ for id_, count in self.members if count == self.shards]
+        new = Shards(queue, self.shards).consumed if sharing and self.is_open else ()
         if not sharing and self.draining:
             sharing = [id_ for id_, _ in self.members]
-        if member not in sharing or self.moved_from is not None:
-            return ()
-        queues = self.draining or Shards(queue, self.shards).consumed
-        return tuple(name for number, name in enumerate(queues) if sharing[number % len(sharing)] == member)
+        groups = tuple(self.draining), tuple(name for name in new if name not in self.draining)
+        numbered = ((number, name) for group in groups for number, name in enumerate(group))
+        return tuple(name for number, name in numbered if sharing[number % len(sharing)] == member)
+
+    def held(self, queue: str) -> frozenset[str]:
+        """The keys whose messages in this queue wait for earlier ones in queues of before."""
+        rest = () if queue in self.draining else self.draining.values()
+        return frozenset(key for keys in rest for key in keys or ())
 
     def in_the_way_of(self, count: int) -> int:
         """The number of processes that work with the shards as they are, while one is started for so many."""
@@ -68,12 +81,19 @@ async def enter(connection: AsyncConnection, queue: str, member: str, count: int
     await connection.execute(statements.register_member(dialect), of | {"member": member, "shards": count})
     await connection.execute(statements.delete_gone(dialect), of | {"ago": -GONE})
     members = tuple((id_, shards) for id_, shards in await connection.execute(statements.members(), of))
-    return Agreement(row.shards, members, tuple(json.loads(row.draining or "[]")), row.moved_from, row.move)
+    return read_agreement(row, members)
+
+
+def read_agreement(row: Row[Any], members: tuple[tuple[str, int], ...] = ()) -> Agreement:
+    """The agreement in a row of the table, of these processes."""
+    draining: dict[str, list[str] | None] = json.loads(row.draining or "{}")
+    keys = {queue: None if left is None else tuple(left) for queue, left in draining.items()}
+    return Agreement(row.shards, members, keys, row.moved_from, row.move)
 
 
 async def write_agreement(connection: AsyncConnection, queue: str, agreement: Agreement) -> None:
     """Write an agreement that was changed."""
-    draining = json.dumps(agreement.draining) if agreement.draining else None
+    draining = json.dumps(dict(agreement.draining)) if agreement.draining else None
     values = {"shards": agreement.shards, "moved_from": agreement.moved_from, "move": agreement.move}
     await connection.execute(statements.change_shards(), {"of": queue, "draining": draining} | values)
 

@@ -1,12 +1,12 @@
 """The consumer of an ordered queue that is split into shards, which its processes share among themselves.
 
 The broker keeps the order: a shard is a queue with a single active consumer. The processes agree in the database which
-of them consumes which shard. They begin with new shards once the old ones are empty.
+of them consumes which shard. They begin with new shards once it is known which keys have messages in the old ones.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -32,11 +32,20 @@ from outboxkit.telemetry.tables import TableGauges
 class Move(Protocol):
     """The broker's part in a change of the number of shards."""
 
+    async def prepare(self, before: Shards, after: Shards) -> bool:
+        """Declare the queues of new shards, which get no messages yet; whether there are old ones.
+
+        A refusal leaves nothing.
+        """
+
     async def bind(self, shards: Shards) -> None:
         """Declare the queues of these shards, and have them get the messages."""
 
-    async def begin(self, before: Shards, after: Shards, move: int) -> tuple[str, ...]:
-        """Send messages to the new shards from now on, and mark the end of the old ones; those that exist."""
+    async def begin(self, before: Shards, after: Shards) -> tuple[str, ...]:
+        """Send messages to the new shards from now on, and none to the old ones; those of them that exist."""
+
+    async def mark(self, shards: Shards, queues: Iterable[str], move: int) -> None:
+        """Mark the end of old shards, for the change to these."""
 
 
 class ShardSource(Protocol):
@@ -45,11 +54,11 @@ class ShardSource(Protocol):
     connects: int
     """The number of times that it has connected."""
 
-    def is_drained(self, move: int) -> bool:
-        """Whether all messages of before this change of the number of shards are settled."""
+    def keys_left(self, move: int) -> tuple[str, ...] | None:
+        """The keys of messages of before this change that are not settled. None: not known yet."""
 
-    def forget_markers(self, *moves: int) -> None:
-        """Ack the markers of all changes but these."""
+    def forget_markers(self, until: int) -> None:
+        """Ack the markers of all changes up to this one, now and when they come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +68,18 @@ class ShardConsumer:
     consumer: Consumer
     source: ShardSource
 
+    def heed(self, agreement: Agreement, queue: str) -> None:
+        """Hold the keys that wait for old shards, and forget the markers that nobody waits for."""
+        self.consumer.hold(agreement.held(queue))
+        self.source.forget_markers(agreement.move - (queue in agreement.draining))
+
 
 class ShardedConsumer:
     """A consumer of an ordered queue that is split into shards, used as a `Consumer` is.
 
-    It consumes its part of the shards: all if it is alone, and none if there are more processes than shards. A process
-    that ends leaves its shards to the others, at once after a clean end and after `GONE` otherwise. If the number of
-    shards changes, the messages in the old shards are handled first.
+    It consumes its part of the shards and of the queue itself. One of more processes than these has nothing to do. A
+    process that ends leaves its queues to the others, within 2 s after a clean end and after `GONE` otherwise. If the
+    number of shards changes, a message waits for those of its key in the old shards.
 
     Args:
         engine: of the handlers' sessions; each process writes every two seconds that it is there.
@@ -73,6 +87,7 @@ class ShardedConsumer:
         consumer_of: the consumer of one of its queues, which may be an old shard.
         move: the broker's part in a change of their number.
         handlers: those of the queue.
+        settle: how long a relay waits for a confirm. After that, no message arrives in a queue that is bound no more.
         patience: how long an outage is waited out; None means for ever.
     """
 
@@ -84,6 +99,7 @@ class ShardedConsumer:
         move: Move,
         *,
         handlers: Sequence[Handler],
+        settle: timedelta,
         patience: timedelta | None = None,
     ) -> None:
         self.engine, self._shards, self._move = engine, shards, move
@@ -92,7 +108,8 @@ class ShardedConsumer:
         self._member = ids.new()
         self._running: dict[str, _Running] = {}
         self._ended: Counter[Outcome] = Counter()
-        self._bound = -1
+        self._bound, self._settle = -1, settle.total_seconds()
+        self._released = (-1, 0.0)
         self._watchdog, self._tables = Watchdog(handlers), TableGauges(engine)
         self._last: object = None
         seconds = patience.total_seconds() if patience else None
@@ -102,11 +119,11 @@ class ShardedConsumer:
     @property
     def outcomes(self) -> Counter[Outcome]:
         """The outcomes of all deliveries of this process, counted once for each handler."""
-        return sum((each.consumer.outcomes for each in self._running.values()), Counter(self._ended))
+        return sum((each.shard.consumer.outcomes for each in self._running.values()), Counter(self._ended))
 
     def health(self) -> Health:
         """The state of the shards that this process consumes, from any thread: the first in trouble decides."""
-        states = [each.consumer.health() for each in tuple(self._running.values())]
+        states = [each.shard.consumer.health() for each in tuple(self._running.values())]
         alone = Health("consumer", servers={"broker": self._outage.errors.get("broker")})
         return next((state for state in states if any(state.servers.values())), states[0] if states else alone)
 
@@ -135,21 +152,28 @@ class ShardedConsumer:
             watching.cancel()
 
     async def drain(self, stop: asyncio.Event) -> Consumed:
-        """Handle deliveries until all shards are empty, then return. Old shards are emptied first. A pause ends it.
+        """Handle deliveries until all shards are empty, then return. A pause ends it.
+
+        What waits for its retry delay or behind such a message stays, as in `Consumer.drain`.
 
         Raises:
             SchemaError, BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `Consumer.drain`.
             ConfigurationError: other processes consume another number of shards.
         """
         await self._outage.ride_out(lambda: schema.check_engine(self.engine), stop)
+        before: object = None
         try:
             while (agreement := await self._outage.ride_out(self._agree, stop)) is not None and not stop.is_set():
-                if self._is_ready(agreement):
+                if self._is_ready(agreement) and agreement.draining in ({}, before):
+                    for queue, running in self._running.items():
+                        running.shard.heed(agreement, queue)
                     await self._stop_consumers()
-                    return await self._drain_all(self._shards.consumed, stop)
+                    return await self._drain_all(agreement, stop)
+                before = agreement.draining
                 if agreement.in_the_way_of(self._shards.count):
                     raise ConfigurationError(f"{self._in_the_way(agreement)}: stop them first, and drain then")
-                paused = next((each.consumer.paused for each in self._running.values() if each.consumer.paused), None)
+                pauses = [each.shard.consumer.paused for each in self._running.values()]
+                paused = next(filter(None, pauses), None)
                 if paused is not None:
                     return Consumed(self.outcomes, 0, paused)
                 await self._apply(agreement, stop)
@@ -158,10 +182,19 @@ class ShardedConsumer:
             await self._end()
 
     def _is_ready(self, agreement: Agreement) -> bool:
-        return agreement.is_settled and agreement.shards == self._shards.count
+        return agreement.is_open and agreement.shards == self._shards.count and not self._is_next(agreement)
 
-    async def _drain_all(self, queues: Sequence[str], stop: asyncio.Event) -> Consumed:
-        consumers = [self._make(queue).consumer for queue in queues]
+    def _is_next(self, agreement: Agreement) -> bool:
+        """Whether the next step can be taken at once: to bind new shards, or at the start of this process its own."""
+        is_ours = agreement.is_settled and agreement.shards == self._shards.count
+        return (agreement.moved_from is not None and not agreement.draining) or (is_ours and self._bound < 0)
+
+    async def _drain_all(self, agreement: Agreement, stop: asyncio.Event) -> Consumed:
+        consumers = list[Consumer]()
+        for queue in dict.fromkeys((*agreement.draining, *self._shards.consumed)):
+            shard = self._make(queue)
+            shard.heed(agreement, queue)
+            consumers.append(shard.consumer)
         try:
             done = await Consumers(consumers).drain(stop)
         finally:
@@ -171,11 +204,9 @@ class ShardedConsumer:
 
     async def _apply(self, agreement: Agreement, stop: asyncio.Event) -> None:
         """Consume what is this process's, and wait until it is time to look again."""
-        for queue, running in self._running.items():
-            running.source.forget_markers(*([agreement.move] if queue in agreement.draining else []))
         self._tell(agreement)
         self._follow(agreement)
-        if agreement.moved_from is None:
+        if not self._is_next(agreement):
             await self._wait(stop)
 
     async def _agree(self) -> Agreement:
@@ -187,45 +218,68 @@ class ShardedConsumer:
         async with self.engine.begin() as connection:
             agreement = await enter(connection, ours.queue, self._member, ours.count)
             target = Shards(ours.queue, agreement.shards)
-            if agreement.moved_from is not None:
-                left = await self._move.begin(Shards(ours.queue, agreement.moved_from), target, agreement.move)
-                agreement = replace(agreement, moved_from=None, draining=left)
-                await write_agreement(connection, ours.queue, agreement)
+            changed = agreement
+            if agreement.moved_from is not None and not agreement.draining:
+                old = await self._move.begin(Shards(ours.queue, agreement.moved_from), target)
+                moved_from = agreement.moved_from if old else None
+                changed = replace(agreement, moved_from=moved_from, draining=dict.fromkeys(old))
+                self._is_routed(agreement.move)
+            elif agreement.moved_from is not None:
+                if self._is_routed(agreement.move):
+                    await self._move.mark(target, agreement.draining, agreement.move)
+                    changed = replace(agreement, moved_from=None)
             elif agreement.draining:
-                left = tuple(queue for queue in agreement.draining if not self._is_drained(queue, agreement.move))
-                if left != agreement.draining:
-                    agreement = replace(agreement, draining=left)
-                    await write_agreement(connection, ours.queue, agreement)
+                changed = replace(agreement, draining=self._what_is_left(agreement))
             elif agreement.shards != ours.count and not agreement.in_the_way_of(ours.count):
-                self._log.info("the number of shards changes", before=agreement.shards, shards=ours.count)
-                agreement = replace(agreement, shards=ours.count, moved_from=agreement.shards, move=agreement.move + 1)
-                await write_agreement(connection, ours.queue, agreement)
+                moved_from = agreement.shards if await self._move.prepare(target, ours) else None
+                self._log.info("the number of shards changes", before=moved_from, shards=ours.count)
+                changed = replace(agreement, shards=ours.count, moved_from=moved_from, move=agreement.move + 1)
             elif agreement.shards == ours.count and self._bound != (connects := self._connects()):
                 await self._move.bind(target)  # here, under the row's lock: the number may not change meanwhile
                 self._bound = connects
-            return agreement
+            if changed != agreement:
+                await write_agreement(connection, ours.queue, changed)
+            return changed
 
-    def _is_drained(self, queue: str, move: int) -> bool:
-        running = self._running.get(queue)
-        return running is not None and running.source.is_drained(move)
+    def _is_routed(self, move: int) -> bool:
+        """Whether each message that was routed to the old shards has arrived there: this knows for long that they end.
+
+        A relay publishes a message again that is not confirmed in this time, and then it comes to the new shards.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._released[0] != move:
+            self._released = (move, now)
+        return now - self._released[1] >= self._settle
+
+    def _what_is_left(self, agreement: Agreement) -> dict[str, tuple[str, ...] | None]:
+        """The old shards that are not empty, and the keys of their last messages, as far as they are known."""
+        left = dict(agreement.draining)
+        for queue in left.keys() & self._running.keys():
+            keys = self._running[queue].shard.source.keys_left(agreement.move)
+            if keys == ():
+                del left[queue]
+            elif keys is not None:
+                left[queue] = keys
+        return left
 
     def _connects(self) -> int:
         """A number that rises when a consumer connects again: a queue that was deleted has lost its bindings."""
-        return sum(each.source.connects > 1 for each in self._running.values())
+        return sum(each.shard.source.connects > 1 for each in self._running.values())
 
     def _tell(self, agreement: Agreement) -> None:
         """Log once what this process waits for, and which queues it consumes."""
         queues = agreement.queues_of(self._member, self._shards.queue)
         waits = agreement.in_the_way_of(self._shards.count) > 0
-        state = (agreement.shards, agreement.draining, queues, waits)
-        if state == self._last or agreement.moved_from is not None:
+        state = (agreement.shards, tuple(agreement.draining), agreement.is_open, queues, waits)
+        if state == self._last or (agreement.moved_from is not None and not agreement.draining):
             return
         self._last = state
         if waits:
             cure = self._in_the_way(agreement)
             self._log.warning("waiting: other processes are for another number of shards", cure=cure)
         elif agreement.draining:
-            self._log.info("old shards are emptied first", draining=agreement.draining, consumed=queues)
+            wait = "keys wait for old shards" if agreement.is_open else "old shards are emptied first"
+            self._log.info(wait, draining=agreement.draining, consumed=queues)
         else:
             self._log.info("shards shared", consumed=queues, processes=len(agreement.members))
 
@@ -245,12 +299,13 @@ class ShardedConsumer:
     def _follow(self, agreement: Agreement) -> None:
         """Consume the queues that are this process's, and let go of the others."""
         queues = agreement.queues_of(self._member, self._shards.queue)
-        for queue, running in self._running.items():
-            if queue not in queues:
-                running.stop.set()
         for queue in queues:
             if queue not in self._running:
                 self._running[queue] = _Running(self._make(queue))
+        for queue, running in self._running.items():
+            running.shard.heed(agreement, queue)
+            if queue not in queues:
+                running.stop.set()
 
     async def _wait(self, stop: asyncio.Event) -> None:
         """Wait until it is time to look again, or a consumer has ended. Its error is raised."""
@@ -268,7 +323,7 @@ class ShardedConsumer:
         for queue, running in tuple(self._running.items()):
             if running.task.done():
                 del self._running[queue]
-                self._ended += running.consumer.outcomes
+                self._ended += running.shard.consumer.outcomes
                 if not running.task.cancelled() and (error := running.task.exception()) is not None:
                     errors.append(error)
         if errors:
@@ -301,8 +356,8 @@ class _Running:
 
     def __init__(self, shard: ShardConsumer) -> None:
         self.stop = asyncio.Event()
-        self.consumer, self.source = shard.consumer, shard.source
+        self.shard = shard
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        await self.consumer.run(self.stop)
+        await self.shard.consumer.run(self.stop)

@@ -302,8 +302,10 @@ def _create_shards(op: Any) -> None:
         "outboxkit_sharding",
         sa.Column("queue", sa.String(255), primary_key=True),
         sa.Column("shards", sa.Integer, nullable=False, comment="queues that get its messages; 1: the queue itself"),
-        sa.Column("draining", sa.Text, comment="queues of before that are not empty yet, as a JSON array; null: none"),
-        sa.Column("moved_from", sa.Integer, comment="the shards of before, while the bindings change; null: none"),
+        sa.Column(
+            "draining", sa.Text, comment="queues of before with messages, and their keys, as a JSON object; null: none"
+        ),
+        sa.Column("moved_from", sa.Integer, comment="the shards of before, until markers are sent; null: none"),
         sa.Column("move", sa.BigInteger, nullable=False, server_default="0", comment="the number of the latest change"),
     )
     op.create_table(

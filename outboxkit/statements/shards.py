@@ -23,9 +23,11 @@ def of_queue() -> Select[Any]:
     return select(*columns).where(sharding.c.queue == bindparam("queue"))
 
 
-def of_all_shards() -> Select[str, int]:
-    """The queues that are split, and the number of shards of each. Index: none, a row for each queue. Locks: none."""
-    return select(sharding.c.queue, sharding.c.shards).where(sharding.c.shards > literal_column("1"))
+def of_all_shards() -> Select[Any]:
+    """The queues that are split or change, and as `of_queue`. Index: none, a row for each queue. Locks: none."""
+    columns = (sharding.c.queue, sharding.c.shards, sharding.c.draining, sharding.c.moved_from, sharding.c.move)
+    is_changing = sharding.c.draining.is_not(None) | sharding.c.moved_from.is_not(None)
+    return select(*columns).where((sharding.c.shards > literal_column("1")) | is_changing)
 
 
 def lock_sharding() -> Select[Any]:

@@ -277,8 +277,8 @@ sharding = Table(
     metadata,
     Column("queue", String(255), primary_key=True),
     Column("shards", Integer, nullable=False, comment="queues that get its messages; 1: the queue itself"),
-    Column("draining", Text, comment="queues of before that are not empty yet, as a JSON array; null: none"),
-    Column("moved_from", Integer, comment="the shards of before, while the bindings change; null: none"),
+    Column("draining", Text, comment="queues of before with messages, and their keys, as a JSON object; null: none"),
+    Column("moved_from", Integer, comment="the shards of before, until markers are sent; null: none"),
     Column("move", BigInteger, nullable=False, server_default="0", comment="the number of the latest change"),
 )
 """Ordered queues that are split into shards, or were."""

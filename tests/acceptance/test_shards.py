@@ -1,5 +1,7 @@
 """`outboxkit consume --ordered --shards N`: processes share a queue by key, and their number changes under way."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.acceptance.deployment import Deployment
@@ -16,6 +18,7 @@ PATIENT = {"OUTBOXKIT_MAX_ATTEMPTS": "1000"}
 
 @pytest.fixture
 def stock(deployment: Deployment) -> Stock:
+    deployment.environment["OUTBOXKIT_PUBLISH_TIMEOUT"] = "1s"  # a move waits for so long
     return Stock(deployment, delays="100ms,200ms")
 
 
@@ -106,6 +109,29 @@ def test_a_change_that_a_crash_interrupted_is_finished_by_whoever_comes(stock: S
     eventually(lambda: stock.booked().total() >= 16)
     assert back.stop() == 0
     assert stock.booked_by_key() == {"k": list(range(16))}
+    assert {name: depth for name, depth in stock.depths().items() if depth} == {}
+
+
+def test_a_message_that_keeps_failing_holds_up_its_own_key_alone_while_shards_change(stock: Stock, tmp_path: Path):
+    """It fails from one queue to three shards; others of its key arrive in each, and processes are killed."""
+    cleared = tmp_path / "cleared"
+    settings = PATIENT | {"DEPOT_CLEARED": str(cleared)}
+    stock.declare("--ordered")
+    stock.arrive([Parcel(0, "held", key="k0"), *(Parcel(0, key=f"k{key}") for key in range(1, 20))])
+    split = [stock.consume(*SPLIT, **settings) for _ in range(2)]
+    eventually(lambda: any(each.entries("keys wait for old shards") for each in split))
+    stock.arrive([Parcel(1, key=f"k{key}") for key in range(20)])
+    eventually(lambda: stock.booked().total() == 38)
+    for each in split:
+        each.kill()
+    again = stock.consume(*SPLIT, **settings)
+    stock.arrive([Parcel(2, key=f"k{key}") for key in range(20)])
+    eventually(lambda: stock.booked().total() == 57)
+    cleared.touch()
+    eventually(lambda: stock.booked().total() == 60)
+    eventually(lambda: len(consumed(again)) == 4)
+    assert again.stop() == 0
+    assert stock.booked_by_key() == {f"k{key}": [0, 1, 2] for key in range(20)}
     assert {name: depth for name, depth in stock.depths().items() if depth} == {}
 
 

@@ -176,7 +176,9 @@ async def test_a_split_queue_is_forgotten_once_no_process_shares_it(
     await registration(async_pg_engine, "steps", bill).begin()
     member = {"queue": "steps", "member": "one", "shards": 2}
     with pg_engine.begin() as connection:
-        connection.execute(insert(tables.sharding).values(queue="steps", shards=2, draining='["steps.3.1"]', move=3))
+        connection.execute(
+            insert(tables.sharding).values(queue="steps", shards=2, draining='{"steps.3.1": null}', move=3)
+        )
         connection.execute(shards.register_member("postgresql"), member)
     command, chosen = [COMMAND, "handlers", "forget", "steps"], {"OUTBOXKIT_DATABASE_URL": postgresql_url}
     assert "a process has shared the shards of queue 'steps' in the last 10 s" in run_to_end(command, chosen).stderr

@@ -1,11 +1,19 @@
 """Shards of an ordered queue at the broker, and what refuses them."""
 
-import pytest
+import asyncio
+from datetime import timedelta
 
-from outboxkit import ConfigurationError, compose, inbox
+import pytest
+from sqlalchemy import select
+
+from outboxkit import ConfigurationError, compose, inbox, process
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove, shards
+from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
+from outboxkit.consumer import ShardedConsumer
+from outboxkit.message import Message
 from outboxkit.settings import Settings, load
 from outboxkit.sources import Shards
+from outboxkit.tables import shard_member, sharding
 from tests.acceptance import shop
 from tests.delays import DELAYS
 from tests.plain_client import PlainClient
@@ -21,6 +29,17 @@ def publish(broker: PlainClient, keys: int, prefix: str = "") -> None:
         broker.publish(b"{}", topic="T", message_id=f"{prefix}{number}", type="T", headers=headers)
 
 
+def key_of(delivery: RabbitDelivery) -> str:
+    assert isinstance(delivery.message, Message)
+    return delivery.message.key or ""
+
+
+async def moved(broker: PlainClient, before: Shards, after: Shards, move: int) -> tuple[str, ...]:
+    old = await move_of(broker).begin(before, after)
+    await move_of(broker).mark(after, old, move)
+    return old
+
+
 async def received(broker: PlainClient, queue: str, shards: Shards, *, move: int | None = None) -> set[str]:
     subscriber = RabbitSubscriber(
         broker.url, queue, exchange=broker.exchange, topics=["T"], delays=DELAYS, ordered=True, shards=shards
@@ -33,20 +52,20 @@ async def received(broker: PlainClient, queue: str, shards: Shards, *, move: int
             await last.ack()
         last = delivery
     if move is not None:
-        assert subscriber.is_drained(move) is (last is None), "the last one is not settled yet"
+        assert subscriber.keys_left(move) == (() if last is None else (key_of(last),)), "the last one is not settled"
     if last is not None:
         await last.ack()
     if move is not None:
-        assert subscriber.is_drained(move)
-        assert not subscriber.is_drained(move + 1)
-    subscriber.forget_markers()
+        assert subscriber.keys_left(move) == ()
+        assert subscriber.keys_left(move + 1) is None
+    subscriber.forget_markers(move or 0)
     await subscriber.close()
     return ids
 
 
 async def test_keys_are_divided_among_the_shards_and_each_stays_in_its_own(broker: PlainClient):
     three = Shards(broker.queue, 3)
-    assert await move_of(broker).begin(Shards(broker.queue, 1), three, 1) == ()
+    assert await moved(broker, Shards(broker.queue, 1), three, 1) == ()
     publish(broker, 60)
     first = [await received(broker, name, three) for name in three.names]
     assert sum(map(len, first)) == 60
@@ -60,10 +79,10 @@ async def test_a_move_leaves_what_has_arrived_where_it_is_and_sends_the_rest_to_
     one, three = Shards(broker.queue, 1), Shards(broker.queue, 3)
     await move_of(broker).bind(one)
     publish(broker, 10, "old-")
-    assert await move_of(broker).begin(one, three, 1) == (broker.queue,)
+    assert await moved(broker, one, three, 1) == (broker.queue,)
     publish(broker, 10, "new-")
     assert await received(broker, broker.queue, three, move=1) == {f"old-{number}" for number in range(10)}
-    assert await move_of(broker).begin(three, one, 2) == three.names
+    assert await moved(broker, three, one, 2) == three.names
     publish(broker, 10, "newest-")
     assert await received(broker, broker.queue, one) == {f"newest-{number}" for number in range(10)}
     split = [await received(broker, name, one, move=2) for name in three.names]
@@ -82,25 +101,24 @@ async def test_an_old_shard_is_not_drained_while_another_consumer_holds_messages
     await first.connect()
     publish(broker, 3)
     held = [await first.receive() for _ in range(3)]
-    await move_of(broker).begin(one, two, 1)
+    await moved(broker, one, two, 1)
     await second.connect()
     assert await second.receive(wait=False) is None
-    assert not second.is_drained(1)
-    assert not first.is_drained(1)
+    assert first.keys_left(1) is second.keys_left(1) is None
     await first.close()
     ids = []
     while (delivery := await second.receive(wait=False)) is not None:
         ids.append(getattr(delivery.message, "id", ""))
         await delivery.ack()
     assert ids == [getattr(each.message, "id", "") for each in held if each is not None]
-    assert second.is_drained(1)
+    assert second.keys_left(1) == ()
     await second.close()
 
 
 async def test_a_consumer_that_connects_again_binds_nothing(broker: PlainClient):
     one, two = Shards(broker.queue, 1), Shards(broker.queue, 2)
     await move_of(broker).bind(two)
-    await move_of(broker).begin(two, one, 1)
+    await moved(broker, two, one, 1)
     assert await received(broker, two.names[0], two) == set()
     publish(broker, 8)
     assert await received(broker, two.names[0], two) == await received(broker, two.names[1], two) == set()
@@ -112,7 +130,30 @@ async def test_a_broker_without_the_exchange_is_told_which_plugin_to_enable(
 ):
     monkeypatch.setattr(shards, "KIND", "x-not-there")
     with pytest.raises(ConfigurationError, match="rabbitmq-plugins enable rabbitmq_consistent_hash_exchange"):
-        await move_of(broker).bind(Shards(broker.queue, 2))
+        await move_of(broker).prepare(Shards(broker.queue, 1), Shards(broker.queue, 2))
+    assert not broker.has_queue(broker.queue)
+
+
+async def test_a_queue_of_another_kind_is_refused_and_nothing_is_left_behind(broker: PlainClient, postgresql_url: str):
+    """Neither exchange nor queues at the broker, nor a change in the tables that others would have to finish."""
+    queue = RabbitSubscriber(broker.url, broker.queue, exchange=broker.exchange, topics=["T"], delays=DELAYS)
+    await queue.connect()
+    await queue.close()
+    engine = process.engine(postgresql_url, name="test")
+    move = move_of(broker)
+    sharded = ShardedConsumer(
+        *(engine, Shards(broker.queue, 2), lambda _: pytest.fail("nothing is consumed"), move),
+        handlers=[],
+        settle=timedelta(0),
+    )
+    with pytest.raises(ConfigurationError, match="with other arguments"):
+        await sharded.run(asyncio.Event())
+    async with engine.connect() as connection:
+        assert (await connection.execute(select(sharding))).all() == []
+        assert (await connection.execute(select(shard_member))).all() == []
+    await engine.dispose()
+    assert not broker.has_exchange(f"{broker.queue}.2")
+    assert not any(map(broker.has_queue, Shards(broker.queue, 2).names))
 
 
 def settings_of(broker: PlainClient, **options: object) -> Settings:

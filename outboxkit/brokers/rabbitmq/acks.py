@@ -29,13 +29,9 @@ class Acks:
         """The number of deliveries that are neither acked nor nacked."""
         return self._highest - (self._lowest - 1) - len(self._answered)
 
-    @property
-    def lowest_unacked(self) -> int:
-        """The tag of the first delivery that is neither acked nor nacked, or the next tag if there is none."""
-        lowest = self._lowest
-        while lowest in self._answered:
-            lowest += 1
-        return lowest
+    def is_unacked(self, tag: int) -> bool:
+        """Whether the delivery with this tag has come, and is neither acked nor nacked."""
+        return tag in self._sizes
 
     def record_delivery(self, tag: int, size: int) -> None:
         """Add the delivery with this tag, of so many bytes."""

@@ -63,10 +63,9 @@ class DeliveryChannel:
         """The number of deliveries that `next` and `get` returned and that are neither acked nor requeued."""
         return self._acks.unacked - len(self._received)
 
-    @property
-    def lowest_unacked(self) -> int:
-        """The tag of the first delivery that is neither acked nor requeued, or the next tag if there is none."""
-        return self._acks.lowest_unacked
+    def is_unacked(self, tag: int) -> bool:
+        """Whether the delivery with this tag has come, and is neither acked nor requeued."""
+        return self._acks.is_unacked(tag)
 
     @property
     def has_next(self) -> bool:

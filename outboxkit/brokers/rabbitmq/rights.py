@@ -3,35 +3,47 @@
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from urllib.parse import unquote, urlsplit
 
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE, dead_queue, delay_name
+from outboxkit.sources import Shards
 
 DEFAULT_EXCHANGE = "amq.default"
 """The default exchange, as permissions call it."""
+VERBS = ("configure", "write", "read")
 _SPECIAL = re.compile(r"([.^$*+?{}\[\]\\|()])")
 
 
 @dataclass(frozen=True, slots=True)
 class RightsNeeded:
-    """The names of exchanges and queues that a user must be able to configure, write and read."""
+    """The names of exchanges and queues that a user must be able to configure, write and read.
+
+    Queues that are split may come to have any number of shards. Their names stand for those of all.
+    """
 
     configure: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
+    split: tuple[str, ...] = ()
 
     def __or__(self, other: "RightsNeeded") -> "RightsNeeded":
         """Both together."""
         return RightsNeeded(
-            *(_unique((*getattr(self, verb), *getattr(other, verb))) for verb in ("configure", "write", "read"))
+            *(_unique((*getattr(self, each.name), *getattr(other, each.name))) for each in fields(self))
         )
 
     def command(self, vhost: str, user: str) -> str:
         """The command that gives a user these rights. It takes all others in the virtual host from it."""
-        patterns = " ".join(shlex.quote(_pattern(names)) for names in (self.configure, self.write, self.read))
+        patterns = " ".join(shlex.quote(self._pattern(getattr(self, verb))) for verb in VERBS)
         return f"rabbitmqctl set_permissions -p {shlex.quote(vhost)} {shlex.quote(user)} {patterns}"
+
+    def _pattern(self, names: Iterable[str]) -> str:
+        """The pattern that matches these names alone, and all shards of the queues that are split."""
+        families = [rf"{_escaped(queue)}(\.[0-9]+){{0,2}}(\.dead)?" for queue in self.split]
+        others = [_escaped(name) for name in names if not any(re.fullmatch(family, name) for family in families)]
+        return f"^({'|'.join([*families, *others])})$" if families or others else "^$"
 
 
 def of_relay(exchange: str) -> RightsNeeded:
@@ -45,7 +57,7 @@ def of_consumer(
     exchange: str | None,
     delays: Sequence[timedelta],
     sources: Iterable[str] = (),
-    divider: str | None = None,
+    shards: Shards | None = None,
     is_shared: bool = False,
 ) -> RightsNeeded:
     """A consumer declares its queues and binds them, reads them, and publishes retry copies.
@@ -55,21 +67,22 @@ def of_consumer(
         exchange: to which they are bound. None: they are taken as they are, and all queues beside them are there.
         delays: the retry delays.
         sources: further exchanges to which they are bound.
-        divider: the exchange that divides messages among the shards of an ordered queue.
+        shards: those of the ordered queue that is split, or may be.
         is_shared: the retry queues of the virtual host are there, so that it need not declare them.
     """
     names = tuple(queues)
     dead = tuple(map(dead_queue, names))
     if exchange is None:
         return RightsNeeded(write=(DEFAULT_EXCHANGE,), read=(*names, *dead))
-    own = (*names, *dead) if divider is None else (divider, *names, *dead)
-    targets = names if divider is None else (divider, *names)
+    divider = () if shards is None or shards.count == 1 else (shards.exchange,)
+    own = (*divider, *names, *dead)
     waiting = tuple(map(delay_name, delays))
     declared = () if is_shared else (*waiting, RETRY_EXCHANGE, UNROUTABLE)
     return RightsNeeded(
         configure=(exchange, *own, *declared),
-        write=_unique((*targets, DEFAULT_EXCHANGE, *waiting, *declared)),
+        write=_unique((*divider, *names, DEFAULT_EXCHANGE, *waiting, *declared)),
         read=_unique((exchange, *sources, *own, RETRY_EXCHANGE, *declared)),
+        split=() if shards is None else (shards.queue,),
     )
 
 
@@ -78,9 +91,8 @@ def user_of(url: str) -> str:
     return unquote(urlsplit(url.split(",", maxsplit=1)[0].strip()).username or "guest")
 
 
-def _pattern(names: Iterable[str]) -> str:
-    """The pattern that matches these names alone."""
-    return f"^({'|'.join(escaped)})$" if (escaped := [_SPECIAL.sub(r"\\\1", name) for name in names]) else "^$"
+def _escaped(name: str) -> str:
+    return _SPECIAL.sub(r"\\\1", name)
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,8 +1,7 @@
 """Shards of an ordered queue: the exchange that divides its messages by their keys, and the move to other shards."""
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -20,13 +19,17 @@ PLUGIN = "rabbitmq_consistent_hash_exchange"
 KEY = f"{OWN}key"
 MOVED = "outboxkit.moved"
 """The type of the message that stands behind the last one of an old shard."""
-ROUTED_SECONDS = 1.0
-"""The time that a message gets to arrive in its queue after it was routed."""
 
 
 def move_id(queue: str, move: int) -> str:
     """The message id of the markers of one change of a queue's number of shards."""
     return f"{queue}:{move}"
+
+
+def move_of(queue: str, message_id: str | None) -> int | None:
+    """The number of the change whose marker has this message id; None if it is another message's."""
+    name, _, number = (message_id or "").rpartition(":")
+    return int(number) if name == queue and number.isdecimal() else None
 
 
 Topics = Sequence[str | tuple[str, str]]
@@ -50,40 +53,68 @@ class ShardMove:
     delays: Sequence[timedelta]
     timeout: float = 10.0
 
-    async def bind(self, shards: Shards) -> None:
-        """Declare the queues of these shards, and have them get the messages.
+    async def prepare(self, before: Shards, after: Shards) -> bool:
+        """Declare the queues of new shards, which get no messages yet; whether there are old ones.
+
+        A refusal leaves nothing.
 
         Raises:
             BrokerUnavailable: the connection was lost.
             ConfigurationError: the broker refuses a queue, or lacks the plugin with the exchange.
         """
+        async with self._connected(after) as opened:
+            channel, there = await opened.channel(), await self._existing(opened, before)
+            try:
+                await self._declare(opened, after, topics=())
+            except ConfigurationError:
+                text = f"cannot delete exchange {after.exchange!r}"  # an older one is in use
+                with suppress(BrokerUnavailable), connection.convert_errors(text):
+                    await channel.exchange_delete(after.exchange, if_unused=True, timeout=self.timeout)
+                raise
+        return bool(there)
+
+    async def bind(self, shards: Shards) -> None:
+        """Declare the queues of these shards, and have them get the messages.
+
+        Raises:
+            BrokerUnavailable, ConfigurationError: as `prepare`.
+        """
         async with self._connected(shards) as opened:
-            await declare(opened, shards, self.exchange, self.topics, self.delays, self.timeout, self._vhost)
+            await self._bind(opened, shards)
 
-    async def begin(self, before: Shards, after: Shards, move: int) -> tuple[str, ...]:
-        """Bind the new shards, take the bindings of the old ones away, and put a marker behind their messages.
+    async def begin(self, before: Shards, after: Shards) -> tuple[str, ...]:
+        """Bind the new shards, and take the bindings of the old ones away. Returns the old ones that exist.
 
-        Safe to repeat. In between, a message may come to both; the inbox knows it the second time. Returns the old
-        shards that exist.
+        Safe to repeat. In between, a message may come to both; the inbox knows it the second time.
+
+        Raises:
+            BrokerUnavailable, ConfigurationError: as `prepare`.
+        """
+        async with self._connected(after) as opened:
+            there = await self._existing(opened, before)
+            await self._bind(opened, after)
+            with connection.convert_errors(f"cannot take the bindings of {before.queue!r} away"):
+                await self._release(opened, before)
+            return there
+
+    async def mark(self, shards: Shards, queues: Iterable[str], move: int) -> None:
+        """Publish the marker of the change to these shards behind all messages of old ones. Safe to repeat.
 
         Raises:
             BrokerUnavailable: the connection was lost.
-            ConfigurationError: as `bind`.
         """
-        async with self._connected(after) as opened:
-            old = Queues(before.queue, self.exchange, (), self.delays, ordered=True, vhost=self._vhost)
-            there = [name for name in before.names if await old.depth(opened, name, self.timeout) is not None]
-            await declare(opened, after, self.exchange, self.topics, self.delays, self.timeout, self._vhost)
-            with connection.convert_errors(f"cannot take the bindings of {before.queue!r} away"):
-                await self._release(opened, before)
-                if there:
-                    await asyncio.sleep(ROUTED_SECONDS)
+        async with self._connected(shards) as opened:
+            with connection.convert_errors("cannot mark the end of old shards"):
                 channel = await opened.channel()
-                id_, durable = move_id(after.queue, move), aio_pika.DeliveryMode.PERSISTENT
+                id_, durable = move_id(shards.queue, move), aio_pika.DeliveryMode.PERSISTENT
                 marker = aio_pika.Message(b"", type=MOVED, message_id=id_, delivery_mode=durable)
-                for name in there:
+                for name in queues:
                     await channel.default_exchange.publish(marker, name, mandatory=True, timeout=self.timeout)
-            return tuple(there)
+
+    async def _existing(self, opened: aio_pika.abc.AbstractConnection, shards: Shards) -> tuple[str, ...]:
+        queues = Queues(shards.queue, self.exchange, (), self.delays, ordered=True, vhost=self._vhost)
+        depths = {name: await queues.depth(opened, name, self.timeout) for name in shards.names}
+        return tuple(name for name, depth in depths.items() if depth is not None)
 
     @property
     def _vhost(self) -> str:
@@ -92,9 +123,8 @@ class ShardMove:
     @asynccontextmanager
     async def _connected(self, shards: Shards) -> AsyncIterator[aio_pika.abc.AbstractConnection]:
         sources = [topic[0] for topic in self.topics if not isinstance(topic, str)]
-        divider = shards.exchange if shards.count > 1 else None
         needed = rights.of_consumer(
-            shards.consumed, exchange=self.exchange, delays=self.delays, sources=sources, divider=divider
+            shards.consumed, exchange=self.exchange, delays=self.delays, sources=sources, shards=shards
         )
         opened = await connection.connect(self.url, name=f"outboxkit shards {shards.queue}", timeout=self.timeout)
         try:
@@ -109,51 +139,49 @@ class ShardMove:
             await channel.exchange_delete(before.exchange, timeout=self.timeout)
             return
         queue = await channel.get_queue(before.queue, ensure=False)
-        for topic in self.topics:
-            source, key = (self.exchange, topic) if isinstance(topic, str) else topic
+        for source, key in self._sources():
             await queue.unbind(source, routing_key=key, timeout=self.timeout)
 
+    def _sources(self) -> Iterator[tuple[str, str]]:
+        """The exchanges and routing keys of the queue's messages."""
+        for topic in self.topics:
+            yield (self.exchange, topic) if isinstance(topic, str) else topic
 
-async def declare(
-    opened: aio_pika.abc.AbstractConnection,
-    shards: Shards,
-    exchange: str,
-    topics: Topics,
-    delays: Sequence[timedelta],
-    timeout: float,
-    vhost: str,
-) -> None:
-    """Declare and bind all queues of a number of shards, and last the exchange that divides messages among them.
-
-    Raises:
-        BrokerUnavailable: the connection was lost.
-        ConfigurationError: the broker refuses a queue, or lacks the plugin with the exchange.
-    """
-    own = topics if shards.count == 1 else ()
-    divider: aio_pika.abc.AbstractExchange | None = None
-    try:
-        if shards.count > 1:  # first: without the plugin nothing is declared
-            with connection.convert_errors(f"cannot declare exchange {shards.exchange!r}"):
-                channel = await opened.channel()
-                divider = await channel.declare_exchange(
-                    shards.exchange, KIND, durable=True, arguments={"hash-header": KEY}, timeout=timeout
-                )
-        for name in shards.consumed:
-            await Queues(name, exchange, own, delays, ordered=True, vhost=vhost).prepare(opened, timeout)
-        if divider is None:
+    async def _bind(self, opened: aio_pika.abc.AbstractConnection, shards: Shards) -> None:
+        """Declare all queues of a number of shards, and bind them, last the exchange that divides messages."""
+        await self._declare(opened, shards, topics=self.topics if shards.count == 1 else ())
+        if shards.count == 1:
             return
         with connection.convert_errors(f"cannot bind the shards of {shards.queue!r}"):
+            channel = await opened.channel()
+            divider = await channel.get_exchange(shards.exchange, ensure=False)
             for name in shards.names:
                 queue = await channel.get_queue(name, ensure=False)
-                await queue.bind(divider, routing_key="1", timeout=timeout)  # its share, and not a key
-            for topic in topics:
-                source, key = (exchange, topic) if isinstance(topic, str) else topic
-                await divider.bind(source, routing_key=key, timeout=timeout)
-            await channel.close()
-    except BrokerUnavailable as error:
-        if isinstance(error.__cause__, aiormq.exceptions.ConnectionCommandInvalid) or KIND in str(error):
-            raise ConfigurationError(
-                f"--shards needs an exchange of type {KIND}, which this broker does not have. Enable the plugin that "
-                f"ships with RabbitMQ, on each node: rabbitmq-plugins enable {PLUGIN}"
-            ) from error
-        raise
+                await queue.bind(divider, routing_key="1", timeout=self.timeout)  # its share, and not a key
+            for source, key in self._sources():
+                await divider.bind(source, routing_key=key, timeout=self.timeout)
+
+    async def _declare(self, opened: aio_pika.abc.AbstractConnection, shards: Shards, *, topics: Topics) -> None:
+        """Declare the exchange, without whose plugin nothing is declared, then the queue itself, and then its shards.
+
+        Raises:
+            BrokerUnavailable: the connection was lost.
+            ConfigurationError: the broker refuses a queue, or lacks the plugin with the exchange.
+        """
+        try:
+            if shards.count > 1:
+                with connection.convert_errors(f"cannot declare exchange {shards.exchange!r}"):
+                    channel = await opened.channel()
+                    await channel.declare_exchange(
+                        shards.exchange, KIND, durable=True, arguments={"hash-header": KEY}, timeout=self.timeout
+                    )
+            for name in reversed(shards.consumed):
+                queues = Queues(name, self.exchange, topics, self.delays, ordered=True, vhost=self._vhost)
+                await queues.prepare(opened, self.timeout)
+        except BrokerUnavailable as error:
+            if isinstance(error.__cause__, aiormq.exceptions.ConnectionCommandInvalid) or KIND in str(error):
+                raise ConfigurationError(
+                    f"--shards needs an exchange of type {KIND}, which this broker does not have. Enable the plugin "
+                    f"that ships with RabbitMQ, on each node: rabbitmq-plugins enable {PLUGIN}"
+                ) from error
+            raise

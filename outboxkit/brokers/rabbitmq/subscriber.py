@@ -1,6 +1,7 @@
 """Subscriber for RabbitMQ: a quorum queue, copies of its messages that wait, and deliveries with manual acks."""
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -15,7 +16,7 @@ from outboxkit.brokers.rabbitmq import connection, incoming, rights
 from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
-from outboxkit.brokers.rabbitmq.shards import MOVED, move_id
+from outboxkit.brokers.rabbitmq.shards import KEY, MOVED, move_of
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import FIRST_WAIT, CopyRoute, Queues, dead_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
@@ -73,7 +74,9 @@ class RabbitSubscriber:
     ) -> None:
         self._shards, self._topics = shards, topics
         self._home = queue if shards is None else shards.queue
-        self._markers: dict[str, RawDelivery] = {}
+        self._markers: dict[int, RawDelivery] = {}
+        self._passed: float = -1 if shards else math.inf
+        self._keys: dict[int, str | None] = {}
         self.connects = 0
         self.delays = tuple(delays)
         self._url, self._addresses = url, connection.Addresses(url)
@@ -158,30 +161,46 @@ class RabbitSubscriber:
             exchange=exchange,
             delays=self.delays,
             sources=[topic[0] for topic in self._topics if not isinstance(topic, str)],
-            divider=None if shards is None or shards.count == 1 else shards.exchange,
+            shards=shards,
         )
         line = needed.command(self._queues.vhost, rights.user_of(self._url))
         instead = ". Or consume a queue that is declared and bound as it is, with --no-declare"
         return connection.naming_rights(line, "" if exchange is None else instead)
 
-    def is_drained(self, move: int) -> bool:
-        """Whether all messages of before this change of the number of shards are settled.
+    def keys_left(self, move: int) -> tuple[str, ...] | None:
+        """The keys of messages of before this change of the number of shards that are not settled; none: it is empty.
 
-        The marker behind them has come, and no delivery in front of it is unacked. Other consumers hold none either:
-        the broker gives the marker to the one consumer that has got all of what is in front of it.
+        None if that is not known: the marker behind them has not come, or one of them has no key. Other consumers hold
+        none: the broker gives the marker to the one consumer that has got all of what is in front of it.
         """
-        self.forget_markers(move)
-        channel, marker = self._channel, self._markers.get(move_id(self._home, move))
-        return channel is not None and marker is not None and channel.lowest_unacked == marker.tag
+        marker, channel = self._markers.get(move), self._channel
+        if marker is None or channel is None:
+            return None
+        keys = {key for tag, key in self._keys.items() if tag < marker.tag and channel.is_unacked(tag)}
+        return None if None in keys else tuple(sorted(filter(None, keys)))
 
-    def forget_markers(self, *moves: int) -> None:
-        """Ack the markers, but those of these changes."""
-        current = {move_id(self._home, move) for move in moves}
-        for id_ in [each for each in self._markers if each not in current]:
-            marker, channel = self._markers.pop(id_), self._channel
-            if channel is not None:
-                with suppress(BrokerUnavailable):
-                    channel.ack(marker.tag)
+    def forget_markers(self, until: int) -> None:
+        """Ack the markers of all changes up to this one, now and when they come."""
+        self._passed, channel = until, self._channel
+        if channel is None:
+            return
+        self._keys = {tag: key for tag, key in self._keys.items() if channel.is_unacked(tag)}
+        for move in [each for each in self._markers if each <= until]:
+            with suppress(BrokerUnavailable):
+                channel.ack(self._markers.pop(move).tag)
+
+    def _is_message(self, raw: RawDelivery, channel: DeliveryChannel) -> bool:
+        """Whether this is not a marker. The first marker of a change is kept unacked until it is forgotten."""
+        properties = raw.properties
+        move = move_of(self._home, properties.message_id) if properties.message_type == MOVED else None
+        if move is None or not self._queues.ordered:
+            if self._shards is not None:
+                key = (properties.headers or {}).get(KEY)
+                self._keys[raw.tag] = key if isinstance(key, str) else None
+            return True
+        if move <= self._passed or self._markers.setdefault(move, raw) is not raw:
+            channel.ack(raw.tag)
+        return False
 
     async def receive(self, *, wait: bool = True) -> RabbitDelivery | None:
         """The next delivery, pushed by the broker. With `wait=False` None if the queue is empty.
@@ -195,9 +214,8 @@ class RabbitSubscriber:
         if not is_stopped:
             await self._consume(channel)
         while (raw := await (self._next(channel) if wait else self._next_or_none(channel))) is not None:
-            if not self._queues.ordered or raw.properties.message_type != MOVED:
+            if self._is_message(raw, channel):
                 break
-            self._markers[raw.properties.message_id or ""] = raw
         if raw is None:
             return None
         if self._queues.exchange is None and STREAM_OFFSET in (raw.properties.headers or ()):
@@ -250,6 +268,7 @@ class RabbitSubscriber:
         amqp_connection, channel = self._connection, self._channel
         self._connection = self._wire = self._channel = None
         self._markers.clear()
+        self._keys.clear()
         if self._consuming is not None:
             self._consuming.cancel()
             self._consuming = None

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from outboxkit import partitions, process
 from outboxkit.brokers.rabbitmq import connection
+from outboxkit.consumer.membership import read_agreement
 from outboxkit.doctor.broker import access, limits, queues, routes, server
 from outboxkit.doctor.broker.look import Look, look_at
 from outboxkit.doctor.broker.subject import BrokerSubject, TableFacts, expected_queues, with_facts
@@ -62,7 +63,7 @@ def _read(opened: Connection, seen_since: datetime) -> TableFacts:
         routes={row.key: row.rows for row in routes},
         types={queue: tuple(sorted(names)) for queue, names in types.items()},
         refused_size=error or "",
-        shards={queue: Shards(queue, count) for queue, count in opened.execute(shards.of_all_shards())},
+        sharding={row.queue: read_agreement(row) for row in opened.execute(shards.of_all_shards())},
         paused=frozenset(pause.name for pause in read_pauses(opened) if pause.process == CONSUMER),
     )
 

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
 from outboxkit import urls
@@ -13,8 +13,9 @@ from outboxkit.brokers.rabbitmq.rights import RightsNeeded
 from outboxkit.brokers.rabbitmq.topology import shared_declarations
 from outboxkit.doctor.broker.facts import Rights
 from outboxkit.doctor.broker.look import Look
-from outboxkit.doctor.broker.subject import GUEST, BrokerSubject, ExpectedQueue, credentials, is_loopback
+from outboxkit.doctor.broker.subject import GUEST, BrokerSubject, credentials, is_loopback
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.sources import Shards
 
 OLDEST = (3, 10)
 """The oldest RabbitMQ whose quorum queues have all that outboxkit needs of them."""
@@ -209,8 +210,9 @@ def _lacks(look: Look) -> Iterator[str]:
 def _lacks_of(own: Rights, look: Look) -> Iterator[str]:
     """The rights that are needed and not there."""
     subject = look.subject
-    for verb, names in asdict(rights_to_work(subject, is_shared=look.is_shared)).items():
-        lacking = [name for name in names if not allows(own, verb, name)]
+    needed = rights_to_work(subject, is_shared=look.is_shared)
+    for verb in rights.VERBS:
+        lacking = [name for name in getattr(needed, verb) if not allows(own, verb, name)]
         if lacking == [subject.exchange] and verb == "write" and subject.queues and not subject.routes:
             continue  # it is a consumer's user, and another one is the relay's
         if lacking:
@@ -242,22 +244,19 @@ def rights_to_work(subject: BrokerSubject, *, is_shared: bool = False) -> Rights
 
 
 def _of_consumers(subject: BrokerSubject, *, is_shared: bool = False) -> RightsNeeded:
+    """The rights of consumers; an ordered queue may come to be split."""
     needed = RightsNeeded()
-    for divider in dict.fromkeys(_divider(queue) for queue in subject.queues):
-        queues = [queue for queue in subject.queues if _divider(queue) == divider]
+    for queue in subject.queues:
+        whole = Shards(queue.name, 1) if subject.ordered and subject.is_declared else None
         needed |= rights.of_consumer(
-            [queue.name for queue in queues],
+            [queue.name],
             exchange=subject.exchange if subject.is_declared else None,
             delays=subject.delays,
-            sources=[source for queue in queues for source, _ in queue.bindings],
-            divider=divider,
+            sources=[source for source, _ in queue.bindings],
+            shards=queue.shards or whole,
             is_shared=is_shared,
         )
     return needed
-
-
-def _divider(queue: ExpectedQueue) -> str | None:
-    return None if queue.shards is None else queue.shards.exchange
 
 
 def _grant(subject: BrokerSubject, user: str, *, is_shared: bool = False) -> str:

@@ -127,7 +127,7 @@ async def _look_at_queues(
     """Look for each queue, and compare it with the declaration of a consumer if it is there."""
     for queue in subject.registered:
         depths[queue.name] = await inspection.queue(queue.name)
-    for name in subject.left_over:
+    for name in (*subject.left_over, *(name for move in subject.moves.values() for name in move.draining)):
         depths[name] = await inspection.queue(name)
     for name, arguments in subject.declarations.items():
         depths[name] = await inspection.queue(name)

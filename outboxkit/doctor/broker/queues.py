@@ -9,6 +9,7 @@ from outboxkit import known_handlers
 from outboxkit.brokers.memory import matches
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, SINGLE_ACTIVE_CONSUMER, UNROUTABLE, dead_queue
+from outboxkit.consumer.membership import Agreement
 from outboxkit.doctor.broker.facts import QueueReport
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import ExpectedQueue
@@ -303,10 +304,19 @@ def _members(look: Look) -> Iterator[Diagnosis]:
 
 
 def of_consumers(look: Look) -> Iterator[Diagnosis]:
-    """Whether somebody consumes the queues."""
+    """Whether somebody consumes the queues. New shards need nobody before the keys in the old ones are known."""
     idle: dict[Shards, dict[str, int]] = {}
+    for name, move in look.subject.moves.items():
+        yield _moving(name, move)
+        for old in move.draining:
+            depth = look.depths.get(old)
+            if isinstance(depth, Depth) and not depth.consumers and name not in look.subject.paused:
+                idle.setdefault(Shards(name, move.shards), {})[old] = depth.messages
+    resting = {name for name, move in look.subject.moves.items() if not move.is_open}
     for queue in look.subject.known_queues:
         depth = look.depths.get(queue.name)
+        if (queue.name if queue.shards is None else queue.shards.queue) in resting:
+            continue
         if isinstance(depth, Depth) and not depth.consumers and queue.name not in look.subject.paused:
             if queue.shards is None:
                 yield _unconsumed(queue.name, depth.messages, look)
@@ -367,17 +377,35 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:SHOWN])) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
+def _moving(queue: str, move: Agreement) -> Diagnosis:
+    """The note about a change of the number of shards, with all that it waits for."""
+    keys = sorted({key for left in move.draining.values() for key in left or ()})
+    waits = f"messages of {many(len(keys), 'key')} there come first: {_listed(keys)}" if move.is_open else "all wait"
+    left = f" Messages are left in {_listed(list(move.draining))}; {waits}." if move.draining else ""
+    return note(
+        "shards-moving",
+        f"Queue {queue!r} changes to {many(move.shards, 'shard')}.{left}",
+        why="A message waits for earlier ones of its key in the old shards; all wait until these keys are known.",
+        cure="Read in the consumer's log why a message of such a key fails. It holds up its key, and the next change.",
+        commands=(
+            known_handlers.consume_command(queue, shards=move.shards, ordered=True),
+            *(f"outboxkit trace --key {shlex.quote(key)}" for key in keys[:1]),
+        ),
+    )
+
+
 def _unconsumed_shards(shards: Shards, waiting: dict[str, int], look: Look) -> Diagnosis:
     messages = sum(waiting.values())
     return (problem if messages else warning)(
         "queue-unconsumed",
-        f"Queue {shards.queue!r} is split into {shards.count} shards. Nobody consumes {_listed(list(waiting))}, "
+        f"Queue {shards.queue!r} is split into {many(shards.count, 'shard')}. Nobody consumes "
+        f"{_listed(list(waiting))}, "
         + (
             f"and {many(messages, 'message waits', 'messages wait')} there." if messages else "and nothing waits there."
         ),
         why=_GROWS if messages else "The next message will wait there.",
         cure=f"Start the consumer of {shards.queue!r}, which shares its shards out. If it runs, look at the last lines "
-        "of its log. New shards wait until the old ones are empty, and those of a killed process for 10 s.",
+        "of its log. The shards of a killed process wait for 10 s.",
         commands=(look.subject.consume_command(shards.queue),),
     )
 

@@ -14,6 +14,7 @@ from outboxkit.brokers.rabbitmq.topology import (
     retry_queue,
     shared_declarations,
 )
+from outboxkit.consumer.membership import Agreement
 from outboxkit.inbox import Handler
 from outboxkit.settings import Settings
 from outboxkit.sources import Shards
@@ -66,6 +67,7 @@ class BrokerSubject:
         routes: routing keys of messages in the outbox, and how many messages have each; of relays to this broker.
         paused: queues whose consumers an operator holds.
         shards: the queues that are split, with their shards.
+        moves: the queues whose number of shards changes.
         management: the URL of the management API; None means that it follows from `urls`.
         timeout: seconds for each question.
     """
@@ -81,6 +83,7 @@ class BrokerSubject:
     routes: Mapping[str, int] = field(default_factory=dict)
     paused: frozenset[str] = frozenset()
     shards: Mapping[str, Shards] = field(default_factory=dict)
+    moves: Mapping[str, Agreement] = field(default_factory=dict)
     management: str | None = None
     timeout: float = 3.0
 
@@ -149,27 +152,29 @@ class TableFacts:
         types: queues of consumers that were seen lately, with the types of their handlers.
         refused_size: the broker's words about a message that was too large for it; empty if there is none.
         paused: queues whose consumers an operator holds.
-        shards: the queues that are split, with their shards.
+        sharding: the queues that are split, or change.
     """
 
     routes: Mapping[str, int] = field(default_factory=dict)
     types: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refused_size: str = ""
     paused: frozenset[str] = frozenset()
-    shards: Mapping[str, Shards] = field(default_factory=dict)
+    sharding: Mapping[str, Agreement] = field(default_factory=dict)
 
 
 def with_facts(subject: BrokerSubject, facts: TableFacts) -> BrokerSubject:
     """The subject with what the tables tell: routes, types of handlers that nobody named, queues likewise, shards."""
     queues = tuple(replace(queue, types=queue.types or facts.types.get(queue.name, ())) for queue in subject.queues)
     registered = () if queues else tuple(ExpectedQueue(name=name, types=types) for name, types in facts.types.items())
-    shards = {**subject.shards, **facts.shards}
+    there = {name: Shards(name, each.shards) for name, each in facts.sharding.items()}
+    shards = {name: each for name, each in {**subject.shards, **there}.items() if each.count > 1}
     split = [shards[name].names for name in facts.paused & shards.keys()]
     return replace(
         subject,
         queues=_with_shards(queues, shards),
         registered=_with_shards(registered, shards),
         shards=shards,
+        moves={name: each for name, each in facts.sharding.items() if not each.is_settled},
         routes=facts.routes,
         paused=facts.paused.union(*split),
     )

@@ -5,7 +5,7 @@ import secrets
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, make_dataclass
+from dataclasses import make_dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import event, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
+from outboxkit.brokers.rabbitmq.rights import VERBS
 from outboxkit.doctor.broker.access import rights_to_work
 from outboxkit.doctor.broker.subject import BrokerSubject, ExpectedQueue
 from outboxkit.doctor.diagnosis import Diagnosis
@@ -163,8 +164,8 @@ def patterns(client: PlainClient, **changes: str) -> dict[str, str]:
         queues=(ExpectedQueue(name=client.queue),),
         delays=DELAYS,
     )
-    rights = {verb: f"^({'|'.join(names)})$" for verb, names in asdict(rights_to_work(subject)).items()}
-    return rights | changes
+    needed = rights_to_work(subject)
+    return {verb: f"^({'|'.join(getattr(needed, verb))})$" for verb in VERBS} | changes
 
 
 def handlers_of(*types: str, **options: Any) -> list[Handler]:

@@ -1,11 +1,14 @@
 """An ordered queue that is split into shards, as `outboxkit doctor` judges it."""
 
+import json
 import shlex
+from itertools import pairwise
 
-from sqlalchemy import insert
+from sqlalchemy import delete, insert
 
 from outboxkit import process
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove
+from outboxkit.doctor.diagnosis import Diagnosis
 from outboxkit.sources import Shards
 from outboxkit.tables import sharding
 from tests.delays import DELAYS
@@ -55,3 +58,69 @@ async def test_the_printed_rights_are_enough_for_a_consumer_of_shards(
     await subscriber.connect()
     assert await subscriber.receive(wait=False) is None
     await subscriber.close()
+
+
+async def test_a_move_is_named_with_what_it_waits_for_and_new_shards_may_wait(
+    server: PrivateRabbitmq, client: PlainClient, postgresql_url: str
+):
+    engine = process.engine(postgresql_url, name="test")
+    move, one, two = (
+        ShardMove(client.url, client.exchange, [TYPE], DELAYS),
+        Shards(client.queue, 1),
+        Shards(client.queue, 2),
+    )
+    await move.bind(one)
+    old = await move.begin(one, two)
+
+    async def examined_with(draining: dict[str, list[str] | None], **row: object) -> dict[str, Diagnosis]:
+        values = {"queue": client.queue, "shards": 2, "draining": json.dumps(draining), "move": 1} | row
+        async with engine.begin() as connection:
+            await connection.execute(delete(sharding))
+            await connection.execute(insert(sharding).values(**values))
+        return (await examined(settings_of(server, client), handlers_of(TYPE), engine=engine))[0]
+
+    findings = await examined_with(dict.fromkeys(old))
+    assert f"Nobody consumes {client.queue!r}, and nothing" in findings["queue-unconsumed"].what
+    subscriber = RabbitSubscriber(
+        client.url, client.queue, exchange=client.exchange, topics=[TYPE], delays=DELAYS, ordered=True, shards=two
+    )
+    await subscriber.connect()
+    await subscriber.start_receiving()
+    for moved_from in (1, None):
+        findings = await examined_with(dict.fromkeys(old), moved_from=moved_from)
+        assert "queue-unconsumed" not in findings
+        assert f"Messages are left in {client.queue!r}; all wait" in findings["shards-moving"].what
+    findings = await examined_with({client.queue: ["k7", "k8"]})
+    assert "2 keys there come first: 'k7', 'k8'" in findings["shards-moving"].what
+    assert f"Nobody consumes '{client.queue}.2.0'" in findings["queue-unconsumed"].what
+    await subscriber.close()
+    await engine.dispose()
+
+
+async def test_the_rights_that_are_printed_once_are_enough_for_all_moves(
+    server: PrivateRabbitmq, admin: Admin, client: PlainClient
+):
+    """From one queue to four shards, to two, and back to one, with a user of their own."""
+    findings, _ = await examined(settings_of(server, client, shards=4, ordered=True), handlers_of(TYPE))
+    *_, configure, write, read = shlex.split(findings["broker-rights-wide"].commands[0])
+    admin.user(client.queue, configure=configure, write=write, read=read)
+    url = as_user(client.url, client.queue)
+    move = ShardMove(url, client.exchange, [TYPE], DELAYS)
+    counts = (1, 4, 2, 1)
+    await move.bind(Shards(client.queue, 1))
+    for number, (before, after) in enumerate(pairwise(counts), start=1):
+        old, new = Shards(client.queue, before), Shards(client.queue, after)
+        assert await move.prepare(old, new)
+        left = await move.begin(old, new)
+        assert left == old.names
+        await move.mark(new, left, number)
+        for name in left:
+            subscriber = RabbitSubscriber(
+                url, name, exchange=client.exchange, topics=[TYPE], delays=DELAYS, ordered=True, shards=new
+            )
+            await subscriber.connect()
+            assert await subscriber.receive(wait=False) is None
+            assert subscriber.keys_left(number) == ()
+            subscriber.forget_markers(number)
+            await subscriber.close()
+    assert not client.has_exchange(f"{client.queue}.4")

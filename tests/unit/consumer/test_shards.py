@@ -1,5 +1,8 @@
 """Which process consumes which shard: pure."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from outboxkit.consumer.membership import Agreement
@@ -10,7 +13,11 @@ MEMBERS = ("a", "b", "c", "d", "e", "f")
 
 
 def shared(
-    count: int, *, shards: int = 4, draining: tuple[str, ...] = (), ours: Shards = FOUR
+    count: int,
+    *,
+    shards: int = 4,
+    draining: Mapping[str, tuple[str, ...] | None] = MappingProxyType({}),
+    ours: Shards = FOUR,
 ) -> list[tuple[str, ...]]:
     members = tuple((member, ours.count) for member in MEMBERS[:count])
     agreement = Agreement(shards, members, draining)
@@ -31,8 +38,8 @@ def test_each_shard_and_the_queue_itself_has_one_process_and_none_has_two_more_t
 
 
 def test_nothing_but_old_shards_is_consumed_until_they_are_empty():
-    assert shared(2, draining=("steps",)) == [("steps",), ()]
-    assert shared(2, ours=Shards("steps", 1), shards=1, draining=FOUR.names) == [
+    assert shared(2, draining={"steps": None}) == [("steps",), ()]
+    assert shared(2, ours=Shards("steps", 1), shards=1, draining=dict.fromkeys(FOUR.names)) == [
         ("steps.4.0", "steps.4.2"),
         ("steps.4.1", "steps.4.3"),
     ]
@@ -51,8 +58,21 @@ def test_a_process_for_another_number_of_shards_consumes_nothing_and_waits_for_t
 
 
 def test_old_shards_are_emptied_by_whoever_is_there():
-    agreement = Agreement(4, (("a", 2), ("b", 2)), draining=("steps",), move=7)
+    agreement = Agreement(4, (("a", 2), ("b", 2)), draining={"steps": None}, move=7)
     assert [agreement.queues_of(member, "steps") for member in "ab"] == [("steps",), ()]
+
+
+def test_shards_are_consumed_beside_old_ones_once_their_last_keys_are_known_and_these_wait():
+    assert shared(2, draining={"steps": ("k7",)}) == [("steps", "steps.4.0", "steps.4.2"), ("steps.4.1", "steps.4.3")]
+    agreement = Agreement(1, (("a", 1),), {"steps.2.0": ("k7", "k8"), "steps.2.1": ("k9",)})
+    assert agreement.held("steps") == {"k7", "k8", "k9"}
+    assert agreement.held("steps.2.0") == frozenset(), "they are its own"
+
+
+def test_old_shards_alone_are_consumed_until_the_markers_are_sent():
+    assert shared(2, draining={"steps": ()}) != [("steps",), ()]
+    members = (("a", 4), ("b", 4))
+    assert Agreement(4, members, {"steps": None}, moved_from=1).queues_of("a", "steps") == ("steps",)
 
 
 def test_nothing_is_consumed_while_the_bindings_change():

@@ -321,9 +321,9 @@ CREATE TABLE outboxkit_sharding (
 
 COMMENT ON COLUMN outboxkit_sharding.shards IS 'queues that get its messages; 1: the queue itself';
 
-COMMENT ON COLUMN outboxkit_sharding.draining IS 'queues of before that are not empty yet, as a JSON array; null: none';
+COMMENT ON COLUMN outboxkit_sharding.draining IS 'queues of before with messages, and their keys, as a JSON object; null: none';
 
-COMMENT ON COLUMN outboxkit_sharding.moved_from IS 'the shards of before, while the bindings change; null: none';
+COMMENT ON COLUMN outboxkit_sharding.moved_from IS 'the shards of before, until markers are sent; null: none';
 
 COMMENT ON COLUMN outboxkit_sharding.move IS 'the number of the latest change';
 

@@ -9,6 +9,7 @@ import pytest
 
 from outboxkit.brokers.rabbitmq.inspection import BrokerRefusal, Denied, Depth, Obstacle
 from outboxkit.brokers.rabbitmq.topology import SINGLE_ACTIVE_CONSUMER
+from outboxkit.consumer.membership import Agreement
 from outboxkit.doctor.broker import access, limits, queues, server
 from outboxkit.doctor.broker.facts import ApiReports, Bound, NodeReport, QueueReport, Rights
 from outboxkit.doctor.broker.look import Look, Node, numbers_of
@@ -226,7 +227,8 @@ SPLIT_CONSUMER = "outboxkit consume MODULE --queue steps --ordered --shards 2"
 
 def split(**facts: Any) -> Look:
     subject = with_facts(
-        replace(SUBJECT, queues=(ExpectedQueue(name="steps"),)), TableFacts(shards={"steps": STEPS}, **facts)
+        replace(SUBJECT, queues=(ExpectedQueue(name="steps"),)),
+        TableFacts(sharding={"steps": Agreement(STEPS.count, ())}, **facts),
     )
     return replace(look(), subject=subject)
 
