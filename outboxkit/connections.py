@@ -4,17 +4,19 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Self, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, OperationalError
+from psycopg import AsyncConnection, OperationalError, generators
+from psycopg.pq import ExecStatus
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import InvalidatePoolError
 
 from outboxkit import silence
+from outboxkit.session_settings import GuardedEnd
 from outboxkit.silence import Doubt, Facts
 from outboxkit.wording import printable_name
 
@@ -61,6 +63,8 @@ class Connection(AsyncConnection[Any]):
     """
 
     patience: silence.Patience | None = None
+    ending: GuardedEnd | None = None
+    reset = ""
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
 
@@ -78,9 +82,19 @@ class Connection(AsyncConnection[Any]):
         connection.opened_at = monotonic()
         return connection
 
-    async def wait(self, gen: Waiting[T], *arguments: Any, **options: Any) -> T:
+    def wait(self, gen: Waiting[T], *arguments: Any, **options: Any) -> Coroutine[Any, Any, T]:
         """Wait for the server, unless it has fallen silent."""
-        return await super().wait(_attended(self, gen), *arguments, **options)
+        return super().wait(_attended(self, gen), *arguments, **options)
+
+    async def commit(self) -> None:
+        """Commit, and reset the session after a handler."""
+        async with self.lock:
+            await self.wait(self._commit_gen() if self.ending is None else _commit(self))
+
+    async def rollback(self) -> None:
+        """Roll back, and reset the session after a handler."""
+        async with self.lock:
+            await self.wait(self._rollback_gen() if self.ending is None else _roll_back(self))
 
     async def close(self) -> None:
         """Close it. If a task still waits for an answer, hang up: that task gets an error, and then it is closed."""
@@ -103,6 +117,8 @@ class ThreadConnection(psycopg.Connection[Any]):
     """A connection for threads."""
 
     patience: silence.Patience | None = None
+    ending: GuardedEnd | None = None
+    reset = ""
     backend: tuple[int, float] | None = None
     opened_at = float("inf")
 
@@ -123,6 +139,16 @@ class ThreadConnection(psycopg.Connection[Any]):
         """Wait for the server, unless it has fallen silent."""
         return super().wait(_attended(self, gen), *arguments, **options)
 
+    def commit(self) -> None:
+        """Commit, and reset the session after a handler."""
+        with self.lock:
+            self.wait(self._commit_gen() if self.ending is None else _commit(self))
+
+    def rollback(self) -> None:
+        """Roll back, and reset the session after a handler."""
+        with self.lock:
+            self.wait(self._rollback_gen() if self.ending is None else _roll_back(self))
+
 
 class _SecondConnection(psycopg.Connection[Any]):
     """A connection that asks about another one. It waits for no answer for long."""
@@ -138,6 +164,39 @@ def part_with_silent(engine: Engine) -> None:
     def _refuse(connection: Any, _: Any, __: Any) -> None:
         if getattr(connection, "driver_connection", connection).opened_at <= silence.last_end():
             raise InvalidatePoolError("a connection of its time was silent")
+
+
+def _commit(connection: Connection | ThreadConnection) -> Waiting[None]:
+    """COMMIT with its `GuardedEnd`. After an error it is rolled back: SQLAlchemy counts the transaction as ended."""
+    ending = connection.ending
+    assert ending is not None  # noqa: S101 - its callers look
+    try:
+        yield from _send(connection, ending.before, "COMMIT", connection.reset)
+    except psycopg.Error as error:
+        if not connection.closed:
+            yield from _roll_back(connection)
+        refusal = ending.refusal(error)
+        if refusal is error:
+            raise
+        raise refusal from error
+    connection.ending = None
+
+
+def _roll_back(connection: Connection | ThreadConnection) -> Waiting[None]:
+    connection.ending = None
+    yield from _send(connection, "ROLLBACK", connection.reset)
+
+
+def _send(connection: Connection | ThreadConnection, *texts: str) -> Waiting[None]:
+    """Send several statements at once.
+
+    Raises:
+        psycopg.Error: one of them failed, and those behind it did not run.
+    """
+    connection.pgconn.send_query("; ".join(filter(None, texts)).encode())
+    for result in (yield from generators.execute(connection.pgconn)):
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result)
 
 
 def _attended(connection: Connection | ThreadConnection, waiting: Waiting[T]) -> Waiting[T]:

@@ -1,11 +1,31 @@
 """Parameters of PostgreSQL that hold in every session of an engine of outboxkit's own."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import Engine, event
 
 _SETTINGS: WeakKeyDictionary[Engine, dict[str, str]] = WeakKeyDictionary()
+_RESET = (
+    "RESET SESSION AUTHORIZATION",
+    "RESET ALL",
+    "RESET ROLE",  # which RESET ALL leaves
+    "DISCARD TEMP",
+)
+"""Like DISCARD ALL, but for prepared statements, which the driver knows of."""
+
+
+class GuardedEnd(NamedTuple):
+    """The end of a handler's transaction on a connection of outboxkit's own, whose session is reset with it.
+
+    Attributes:
+        before: SQL before the COMMIT.
+        refusal: turns an error of the end to the one that is raised.
+    """
+
+    before: str
+    refusal: Callable[[Exception], Exception]
 
 
 def set_in_sessions(engine: Engine, **parameters: str) -> None:
@@ -17,11 +37,8 @@ def set_in_sessions(engine: Engine, **parameters: str) -> None:
 
     @event.listens_for(engine, "connect")
     def _set(connection: Any, _: Any) -> None:
-        connection.cursor().execute(f"SELECT {', '.join(settings_of(engine) or ())}")
+        calls = [f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS[engine].items()]
+        connection.cursor().execute(f"SELECT {', '.join(calls)}")
         connection.commit()
-
-
-def settings_of(engine: Engine) -> list[str] | None:
-    """The calls, in SQL, that set the parameters of `set_in_sessions`; None if this is an engine of somebody else."""
-    parameters = _SETTINGS.get(engine)
-    return None if parameters is None else [f"set_config('{name}', '{it}', false)" for name, it in parameters.items()]
+        driver = getattr(connection, "driver_connection", connection)
+        driver.reset = "; ".join((*_RESET, f"SELECT {', '.join(('pg_advisory_unlock_all()', *calls))}"))

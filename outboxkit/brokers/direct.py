@@ -86,7 +86,6 @@ class DirectPublisher:
         if timeout <= timedelta(0):
             raise ConfigurationError(f"a direct publisher needs a timeout of more than 0, found {timeout}")
         # A task that outlives its handler cannot use the session any more: it would keep a connection forever.
-        guard.lift_at_commit(engine.sync_engine)
         info = {guard.AT_COMMIT: True}
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
         self._threads = Threads(engine, size=1, process="relay", own=thread_engine)

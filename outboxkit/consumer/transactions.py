@@ -92,7 +92,6 @@ class Transactions:
     ) -> None:
         # A task that a handler left behind must not use its session any more: it would keep a connection for ever.
         self._engine = engine
-        guard.lift_at_commit(engine.sync_engine)
         info = {guard.AT_COMMIT: True}
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
         self._outage = outage

@@ -1,33 +1,26 @@
 """The guard of a handler's transaction: until it is lifted the database refuses each COMMIT, in whatever words.
 
 The insert of the inbox row sets it, the trigger `outboxkit_guard` refuses. It can be lifted in the transaction of that
-row alone: after a ROLLBACK that is an error. A consumer lifts it in the round trip of its COMMIT, and resets there what
-a handler has left in its session.
+row alone: after a ROLLBACK that is an error. A consumer's own connections lift it in the round trip of the COMMIT, and
+reset there what a handler has left in its session.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from outboxkit import statements
 from outboxkit.errors import TransactionRequired
-from outboxkit.session_settings import settings_of
+from outboxkit.session_settings import GuardedEnd
 
 AT_COMMIT = "outboxkit.at_commit"
 """A key in the `info` of a session that commits right after the handlers: the guard need not be lifted before."""
 _HELD = "outboxkit.held"
-_FAILED = (None, "", "")
-_RESET = (
-    "RESET SESSION AUTHORIZATION",
-    "RESET ALL",
-    "RESET ROLE",  # which RESET ALL leaves
-    "DISCARD TEMP",
-)
-"""Like DISCARD ALL, but for prepared statements, which the driver knows of."""
 
 
 @contextmanager
@@ -40,56 +33,27 @@ def held(session: Session, connection: Connection, transaction: str | None, text
         TransactionRequired: the block has ended the transaction; with this text.
     """
     root = connection.get_transaction()
-    if transaction is None or connection.info.get(_HELD, _FAILED)[0] is root:
+    if transaction is None or connection.info.get(_HELD) is root:
         yield
         return
-    connection.info[_HELD] = (root, transaction, text)
+    driver: Any = connection.connection.driver_connection
+    is_ours = AT_COMMIT in session.info and hasattr(driver, "ending")
+    before = driver.ending if is_ours else None
+    if is_ours and before is None:
+        driver.ending = GuardedEnd("", lambda error: error)
+    connection.info[_HELD] = root
     try:
         yield
-    except BaseException:
+    finally:
         if not (connection.closed or connection.invalidated):
-            connection.info[_HELD] = _FAILED
-        raise
-    if not (session.info.get(AT_COMMIT) and event.contains(connection.engine, "commit", _commit)):
-        del connection.info[_HELD]
-        with _error_with(text):
-            connection.execute(statements.inbox.lift_guard(), {"transaction": transaction})
-
-
-def lift_at_commit(engine: Engine) -> None:
-    """Have this engine lift the guard in the round trip of each COMMIT, if it has outboxkit's own driver.
-
-    If it is an engine of outboxkit's own, the session is reset in the round trip of a handler's COMMIT or ROLLBACK.
-    """
-    if engine.dialect.driver == "psycopg" and not event.contains(engine, "commit", _commit):
-        event.listen(engine, "commit", _commit)
-        event.listen(engine, "rollback", _roll_back)
-
-
-def _commit(connection: Connection) -> None:
-    """Commit in one round trip; the driver's own commit, which follows, finds no transaction and does nothing."""
-    root, transaction, text = connection.info.pop(_HELD, _FAILED)
-    if root is None or root is not connection.get_transaction():
+            del connection.info[_HELD]
+    if is_ours:
+        driver.ending = GuardedEnd(_lift().replace(":transaction", f"'{transaction}'"), _refusal(text))
         return
     try:
-        with _error_with(text):
-            _send(connection, _lift().replace(":transaction", f"'{transaction}'"), "COMMIT")
-    except Exception:
-        if not connection.invalidated:  # SQLAlchemy counts the transaction as ended, and would not roll it back
-            _send(connection, "ROLLBACK")
-        raise
-
-
-def _roll_back(connection: Connection) -> None:
-    """Reset the session also when a handler has failed: its advisory locks outlive a ROLLBACK."""
-    if not connection.invalidated and connection.info.pop(_HELD, None) is not None:
-        _send(connection, "ROLLBACK")
-
-
-def _send(connection: Connection, *statements: str) -> None:
-    settings = settings_of(connection.engine)
-    reset = () if settings is None else (*_RESET, f"SELECT {', '.join(('pg_advisory_unlock_all()', *settings))}")
-    connection.exec_driver_sql("; ".join((*statements, *reset)))
+        connection.execute(statements.inbox.lift_guard(), {"transaction": transaction})
+    except DBAPIError as error:
+        raise _refusal(text)(error) from error
 
 
 @cache
@@ -98,11 +62,12 @@ def _lift() -> str:
     return str(statements.inbox.lift_guard())
 
 
-@contextmanager
-def _error_with(text: str) -> Iterator[None]:
-    try:
-        yield
-    except DBAPIError as error:
-        if statements.inbox.ENDED in str(error.orig):
-            raise TransactionRequired(text) from error
-        raise
+@cache
+def _refusal(text: str) -> Callable[[Exception], Exception]:
+    """Turns the error of a guard that cannot be lifted to one with this text."""
+
+    def refusal(error: Exception) -> Exception:
+        is_refused = statements.inbox.ENDED in str(getattr(error, "orig", error))
+        return TransactionRequired(text) if is_refused else error
+
+    return refusal

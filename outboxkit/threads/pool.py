@@ -95,7 +95,6 @@ class Threads:
                 if engine is None:
                     engine = self._made = await engines.beside(self._engine, pool_size=self._size)
                 # A task that a handler left behind must not use its session: it would keep a connection for ever.
-                guard.lift_at_commit(engine)
                 info = {guard.AT_COMMIT: True}
                 self._sessions = sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
             return self._sessions
