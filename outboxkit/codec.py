@@ -4,13 +4,15 @@ import gc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, TypeVar, cast
+from functools import cache
+from typing import Any, Self, TypeVar, cast
 
 import msgspec
 
-from outboxkit import models
+from outboxkit import pydantic_models
 from outboxkit.compression import INFLATED_LIMIT, compression_named, inflate, inflated_size
-from outboxkit.errors import DecodeError, EncodeError
+from outboxkit.errors import ConfigurationError, DecodeError, EncodeError
+from outboxkit.events import is_called_outside, is_pydantic
 from outboxkit.failures import first_line, printable, text_of
 
 T = TypeVar("T")
@@ -24,20 +26,36 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 """The largest payload that `outbox.add` accepts without `max_payload_bytes`, and of an HTTP answer that is kept."""
 
 
+class ExactNumber(float):
+    """A float of a JSON document without a class: its text, which may have more digits, is what is written again."""
+
+    __slots__ = ("text",)
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """The number that this JSON text is."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+    def __getnewargs__(self) -> tuple[str]:  # type: ignore[override]
+        return (self.text,)
+
+    def __repr__(self) -> str:
+        return self.text
+
+
 def encode(event: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
     """The event as JSON. Decimal, datetime, date, time, UUID and enum values keep their exact value.
 
     Raises:
-        EncodeError: a value has no JSON form, it would be decoded to another value, or the payload is larger than
-            `limit` bytes.
+        EncodeError: a value has no JSON form, or the payload is larger than `limit` bytes.
         ConfigurationError: no instance of the class could be decoded.
     """
     cls: Any = type(event)
-    needs_check = models.needs_check(cls)
-    payload = encode_value(event, limit=limit)
-    if needs_check:
-        models.check_read_back(event, payload)
-    return payload
+    check_class(cls)
+    return encode_value(event, limit=limit)
 
 
 def encode_value(value: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
@@ -47,8 +65,8 @@ def encode_value(value: Any, *, limit: int = MAX_PAYLOAD_BYTES) -> bytes:
         EncodeError: it has no JSON form, or is larger than `limit` bytes.
     """
     try:
-        payload = models.write(value)
-        has_non_finite = b"null" in payload and _has_non_finite(models.plain(value))
+        payload = write(value)
+        has_non_finite = b"null" in payload and _has_non_finite(plain(value))
     except (TypeError, ValueError, OverflowError, RecursionError, NotImplementedError, msgspec.MsgspecError) as error:
         raise EncodeError(f"{type(value).__qualname__} cannot be encoded as JSON: {error}") from error
     if len(payload) > limit:
@@ -76,7 +94,7 @@ def decode(event_type: type[T], payload: bytes, encoding: str | None = None) -> 
         payload = plain_payload(payload, encoding)
     try:
         with _uncollected() if len(payload) > LARGE else nullcontext():
-            return cast("T", models.read(event_type, payload))
+            return cast("T", read(event_type, payload))
     except Exception as error:  # whatever a validator of the class raises
         raise DecodeError(f"the payload is not a valid {event_type.__qualname__}: {_explain(error)}") from error
 
@@ -138,3 +156,132 @@ def _explain(error: Exception) -> str:
     if isinstance(error, msgspec.MsgspecError | ValueError | TypeError):
         return printable(text_of(error))
     return first_line(error)  # the text of a KeyError says nothing without its type
+
+
+def write(event: Any) -> bytes:
+    """The event as JSON."""
+    return pydantic_models.write_pydantic(event) if is_pydantic(type(event)) else _ENCODER.encode(event)
+
+
+def plain(event: Any) -> Any:
+    """The event in plain Python objects, as JSON would have them."""
+    return (
+        pydantic_models.plain_pydantic(event)
+        if is_pydantic(type(event))
+        else msgspec.to_builtins(event, enc_hook=_dump_plain)
+    )
+
+
+def read(cls: Any, payload: bytes) -> Any:
+    """The event in these bytes; errors of the class pass unchanged. Decoded to `Any`, floats are `ExactNumber`s."""
+    return pydantic_models.read_pydantic(cls, payload) if is_pydantic(cls) else _decoder(cls).decode(payload)
+
+
+@cache
+def check_event_class(cls: Any) -> None:
+    """Refuse a class whose instances can be encoded but never decoded to equal ones; checked once for each class.
+
+    Its annotations must be resolvable by now, so it runs at the first `add` and at a consumer's start.
+
+    Raises:
+        ConfigurationError: a field cannot travel; the text names it, and a type that can.
+    """
+    _check_written(cls)
+    if is_pydantic(cls):
+        pydantic_models.check_read(cls)
+        return
+    for info in types_within(cls):
+        if isinstance(info, msgspec.inspect.CustomType):
+            if not is_pydantic(info.cls):
+                raise ConfigurationError(
+                    f"{cls.__qualname__} has a field of type {info.cls.__qualname__}, which has no JSON form. Use a "
+                    "type that has one, such as str, or a nested dataclass"
+                )
+            check_event_class(info.cls)
+
+
+@cache
+def check_class(cls: Any) -> None:
+    """Refuse a class whose events cannot be sent: `check_event_class`, unless an outside system reads the payload.
+
+    Raises:
+        ConfigurationError: as `check_event_class`.
+    """
+    if is_called_outside(cls):
+        _check_written(cls)
+    else:
+        check_event_class(cls)
+
+
+def _check_written(cls: Any) -> None:
+    if is_pydantic(cls):
+        pydantic_models.check_written(cls)
+        return
+    for info in types_within(cls):
+        for attribute in getattr(getattr(info, "cls", None), "__attrs_attrs__", ()):
+            if attribute.name.startswith("_"):
+                raise ConfigurationError(
+                    f"{info.cls.__qualname__}.{attribute.name} is a private field of an attrs class, which is not "
+                    f"written: call it {attribute.name.strip('_')}, or leave it out of the event"
+                )
+
+
+@cache
+def types_within(cls: Any) -> list[Any]:
+    """The msgspec types of the class, and of every type that its fields name at any depth.
+
+    Raises:
+        ConfigurationError: msgspec cannot decode such a class.
+    """
+    try:
+        _decoder(cls)
+        waiting = [msgspec.inspect.type_info(cls)]
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        if isinstance(error, NameError):
+            reason = f"its annotations cannot be resolved, {reason}. The names in them must be importable"
+        elif "more than one dataclass" in reason:
+            reason += (
+                ". Make the alternatives msgspec.Struct with tag=True, or use a pydantic model and a discriminator"
+            )
+        elif "union" in reason:
+            reason += ". Use only one of these types"
+        raise ConfigurationError(f"{cls.__qualname__} can be encoded, but never decoded: {reason}") from error
+    types: list[Any] = []
+    while waiting:
+        info = waiting.pop(0)
+        if any(info is other for other in types):
+            continue
+        types.append(info)
+        waiting += [field.type for field in getattr(info, "fields", ())]
+        waiting += [getattr(info, name) for name in ("item_type", "key_type", "value_type") if hasattr(info, name)]
+        waiting += [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
+        if hasattr(info, "type"):
+            waiting.append(info.type)
+    return types
+
+
+def _dump(value: Any) -> Any:
+    if isinstance(value, ExactNumber):
+        return msgspec.Raw(value.text.encode())
+    if is_pydantic(type(value)):
+        return pydantic_models.plain_pydantic(value, mode="json")
+    raise NotImplementedError(f"values of type {type(value).__qualname__} have no JSON form")
+
+
+def _dump_plain(value: Any) -> Any:
+    return value.text if isinstance(value, ExactNumber) else _dump(value)
+
+
+def _load(cls: type, value: Any) -> Any:
+    if is_pydantic(cls):
+        return pydantic_models.read_pydantic(cls, msgspec.json.encode(value))
+    raise NotImplementedError(f"values of type {cls.__qualname__} have no JSON form")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_dump)
+
+
+@cache
+def _decoder(cls: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(cls, dec_hook=_load, float_hook=ExactNumber if cls is Any else None)

@@ -3,11 +3,15 @@
 The envelope on the wire is in `brokers/rabbitmq/encode.py` and `decode.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from outboxkit.headers import decode_headers, encode_headers
+import msgspec
+
+from outboxkit.errors import EncodeError
+from outboxkit.headers import INT64, LIMIT, NAME_LIMIT, OWN
 from outboxkit.message import FIELDS, Message, unchecked
 
 COLUMNS = ("message_id", *FIELDS[1:])
@@ -16,6 +20,8 @@ TEXTS = tuple(name for name in COLUMNS if name not in ("payload", "headers", "cr
 """Those of them that are texts of at most 255 bytes."""
 _PAYLOAD, _HEADERS, _VERSION = COLUMNS.index("payload"), COLUMNS.index("headers"), COLUMNS.index("version")
 _NO_HEADERS: dict[str, object] = {}
+_STORED_HEADERS = msgspec.json.Decoder(dict[str, object])
+_values = attrgetter(*FIELDS)
 
 
 class Sending(NamedTuple):
@@ -29,27 +35,15 @@ class Sending(NamedTuple):
     reply: str | None
 
 
-def to_row(message: Message) -> tuple[Any, ...]:
-    """The values of `COLUMNS`.
+def to_row(message: Message) -> dict[str, Any]:
+    """The values of `COLUMNS`, by their names.
 
     Raises:
         EncodeError: its headers cannot be stored and sent.
     """
-    return (
-        message.id,
-        message.type,
-        message.payload,
-        message.key,
-        message.topic,
-        encode_headers(message.headers),
-        message.correlation_id,
-        message.causation_id,
-        message.created_at,
-        message.content_type,
-        message.content_encoding,
-        message.queue,
-        message.version,
-    )
+    row = dict(zip(COLUMNS, _values(message), strict=True))
+    row["headers"] = encode_headers(message.headers)
+    return row
 
 
 def from_row(values: Sequence[Any]) -> Message:
@@ -82,3 +76,35 @@ def from_claimed(values: list[Any]) -> tuple[Message, str | None]:
     if type(values[_VERSION]) is not int:
         values[_VERSION], unreadable = 1, "its version is not a number"
     return unchecked(values), unreadable
+
+
+def encode_headers(headers: Mapping[str, object]) -> bytes:
+    """Headers as JSON for the outbox row.
+
+    Raises:
+        EncodeError: a name is reserved, empty or over 128 bytes, or all are over 120 000 bytes. Or a value is neither
+            str, int, bool nor None.
+    """
+    for name, value in headers.items():
+        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_LIMIT:
+            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {NAME_LIMIT} bytes is")
+        if name.startswith(OWN):
+            raise EncodeError(f"header {name!r} is reserved: names that start with {OWN!r} are outboxkit's own")
+        if not isinstance(value, str | int | bool | None):  # no float: on the wire it would be rounded to 32 bits
+            raise EncodeError(
+                f"header {name!r} is {value!r} ({type(value).__name__}); str, int, bool or None is accepted"
+            )
+        if isinstance(value, int) and value not in INT64:
+            raise EncodeError(f"header {name!r} is {value}, which does not fit AMQP's 64 bits; send it as a str")
+    try:
+        encoded = msgspec.json.encode(dict(headers))
+    except (ValueError, TypeError) as error:
+        raise EncodeError(f"the headers cannot be encoded: {error}") from error
+    if len(encoded) > LIMIT:
+        raise EncodeError(f"the headers are {len(encoded)} bytes long; at most {LIMIT} fit into one AMQP frame")
+    return encoded
+
+
+def decode_headers(stored: bytes) -> dict[str, object]:
+    """Headers as they were given to `encode_headers`."""
+    return _STORED_HEADERS.decode(stored)

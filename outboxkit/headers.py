@@ -1,11 +1,9 @@
-"""Headers: which ones AMQP can carry, and how rows hold them. Pure."""
+"""Headers: the ones that AMQP can carry. Pure."""
 
 from collections.abc import Mapping
 from struct import Struct
 
 import msgspec
-
-from outboxkit.errors import EncodeError
 
 OWN = "outboxkit-"
 """The beginning of the name of every header of outboxkit's own; no user's header has it."""
@@ -20,39 +18,6 @@ MAX_DEPTH = 32
 """Levels of tables and lists inside each other; more could not be handled without reaching Python's limit."""
 INT64 = range(-(2**63), 2**63)
 _FLOAT = Struct(">f")
-_HEADERS = msgspec.json.Decoder(dict[str, object])
-
-
-def encode_headers(headers: Mapping[str, object]) -> bytes:
-    """Headers as JSON for the outbox row.
-
-    Raises:
-        EncodeError: a name is reserved, empty or over 128 bytes, or all are over 120 000 bytes. Or a value is neither
-            str, int, bool nor None.
-    """
-    for name, value in headers.items():
-        if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_LIMIT:
-            raise EncodeError(f"header name {name!r} is not accepted: a str of 1 to {NAME_LIMIT} bytes is")
-        if name.startswith(OWN):
-            raise EncodeError(f"header {name!r} is reserved: names that start with {OWN!r} are outboxkit's own")
-        if not isinstance(value, str | int | bool | None):  # no float: on the wire it would be rounded to 32 bits
-            raise EncodeError(
-                f"header {name!r} is {value!r} ({type(value).__name__}); str, int, bool or None is accepted"
-            )
-        if isinstance(value, int) and value not in INT64:
-            raise EncodeError(f"header {name!r} is {value}, which does not fit AMQP's 64 bits; send it as a str")
-    try:
-        encoded = msgspec.json.encode(dict(headers))
-    except (ValueError, TypeError) as error:
-        raise EncodeError(f"the headers cannot be encoded: {error}") from error
-    if len(encoded) > LIMIT:
-        raise EncodeError(f"the headers are {len(encoded)} bytes long; at most {LIMIT} fit into one AMQP frame")
-    return encoded
-
-
-def decode_headers(stored: bytes) -> dict[str, object]:
-    """Headers as they were given to `encode_headers`."""
-    return _HEADERS.decode(stored)
 
 
 def encode_foreign_headers(headers: Mapping[str, object]) -> bytes:

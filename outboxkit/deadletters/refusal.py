@@ -10,9 +10,9 @@ from sqlalchemy import Row
 
 from outboxkit import window
 from outboxkit.brokers.reserved import DeliveryHeaders, read_delivery_headers
-from outboxkit.envelope import TEXTS
+from outboxkit.envelope import TEXTS, decode_headers
 from outboxkit.errors import EncodeError
-from outboxkit.headers import carried, decode_headers
+from outboxkit.headers import carried
 from outboxkit.message import NAME_LIMIT, Message
 
 

@@ -125,8 +125,7 @@ def call(
     Raises:
         TimeoutError: it took longer than its timeout.
         TransactionRequired: it ended the transaction.
-        ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable, or it did not
-            await a call of its session.
+        ConfigurationError: it is async and the session is not. Or it is sync and returned an awaitable.
     """
     started = perf_counter()
     file = (connection.engine.url.database or ":memory:") if has_one_writer(connection.dialect.name) else None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import models, upcasts
+from outboxkit import codec, upcasts
 from outboxkit.errors import ConfigurationError
 from outboxkit.events import is_event
 from outboxkit.failures import printable, text_of
@@ -151,7 +151,7 @@ def _event_type(hints: dict[str, Any], parameter: str, handler: str, qualname: s
             f"{handler}: parameter {parameter!r} of {qualname} has {has}; annotate it with an @event class"
         )
     try:
-        models.check_event_class(cls)
+        codec.check_event_class(cls)
         upcasts.chain_of(cls)
     except ConfigurationError as error:
         raise ConfigurationError(f"{handler}: {error}") from error

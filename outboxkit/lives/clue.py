@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import RowMapping
 
 from outboxkit import ids
-from outboxkit.headers import decode_headers
+from outboxkit.envelope import decode_headers
 from outboxkit.lives.entries import Archive, Crashes, Identity, InboxEntry, Kept, Letter, Waiting
 
 MOST = 500

@@ -7,13 +7,14 @@ flush writes them with Core. Only sessions that messages are added to are listen
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, event, literal_column, select
 from sqlalchemy.exc import DBAPIError, UnboundExecutionError
 from sqlalchemy.orm import Session, object_session, registry
 
 from outboxkit import schema, statements, transaction
-from outboxkit.outbox.drafts import Draft
+from outboxkit.message import Message
 from outboxkit.statements.dialects import has_one_writer, is_server
 from outboxkit.statements.write import NAMES
 from outboxkit.tables import outbox
@@ -22,6 +23,14 @@ _WHY = "a rollback would not take the message back"
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 1000, 16 * 1024 * 1024
 _KEY = "outboxkit.pending"
 _numbers = count(1)
+
+
+class Draft(NamedTuple):
+    """A message, its new row, and the key whose writers wait for each other, if the event has `strict_order`."""
+
+    message: Message
+    row: dict[str, Any]
+    strict_key: str | None
 
 
 class Pending:
@@ -124,14 +133,14 @@ def _write(session: Session, _: object) -> None:
 
 def _insert(connection: Connection, drafts: list[Draft]) -> None:
     """Insert some rows in their order; one with `dedup` does not affect the others."""
-    unless_there, rows = any(draft.dedup for draft in drafts), [draft.row for draft in drafts]
+    unless_there, rows = any(draft.row["dedup"] for draft in drafts), [draft.row for draft in drafts]
     dialect = connection.dialect.name
     if len(rows) > 1 and is_server(dialect):
         many = statements.write.insert_many_unless_there if unless_there else statements.write.insert_many
-        connection.execute(many(dialect), dict(zip(NAMES, map(list, zip(*rows, strict=True)), strict=True)))
+        connection.execute(many(dialect), {name: [row[name] for row in rows] for name in NAMES})
         return
     one = statements.write.insert_one_unless_there(dialect) if unless_there else _INSERT_ONE
-    connection.execute(one, [dict(zip(NAMES, row, strict=True)) for row in rows])
+    connection.execute(one, rows)
 
 
 def _portions(drafts: list[Draft]) -> Iterator[list[Draft]]:

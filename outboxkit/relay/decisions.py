@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from outboxkit import ids
 from outboxkit.brokers import Answer, Receipt, Verdict
-from outboxkit.message import NAME_LIMIT, Message, changed, storable
+from outboxkit.message import NAME_LIMIT, Message, caused_by, changed, storable
 from outboxkit.relay.order import BatchPlan, ClaimedRow
 from outboxkit.retry import Backoff
 from outboxkit.tables import PARKED
@@ -34,22 +34,18 @@ def reply_to(row: ClaimedRow, reply_type: str, answer: Answer | None, *, now: da
     Every answer becomes a row that can be stored and sent: otherwise its settlement would never commit.
     """
     content, cause = answer or EMPTY_ANSWER, row.message
-    reply = changed(
-        cause,
-        id=ids.derive("reply", cause.id),
-        type=reply_type,
-        payload=bytes(content.payload) or EMPTY_ANSWER.payload,
-        topic=None,
-        headers={},
-        correlation_id=None,
-        causation_id=None,
-        created_at=now,
-        content_type=_short(content.content_type),
-        content_encoding=None,
-        queue=None,
-        version=1,  # as every message of a system that knows no versions
-    )
-    return Reply(row.position, reply.caused_by(cause))
+    fields = {
+        "id": ids.derive("reply", cause.id),
+        "type": reply_type,
+        "payload": bytes(content.payload) or EMPTY_ANSWER.payload,
+        "topic": None,
+        "created_at": now,
+        "content_type": _short(content.content_type),
+        "content_encoding": None,
+        "queue": None,
+        "version": 1,  # as every message of a system that knows no versions
+    }
+    return Reply(row.position, changed(cause, **caused_by(cause, fields)))
 
 
 def _short(content_type: str) -> str:

@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from outboxkit import statements
-from outboxkit.envelope import COLUMNS, to_row
+from outboxkit.envelope import to_row
 from outboxkit.message import DEFAULT_DESTINATION, storable
 from outboxkit.relay.claim import ClaimedBatch
 from outboxkit.relay.decisions import Dead, Settlement
@@ -51,10 +51,7 @@ class SettlementWriter:
     async def _write(self, connection: AsyncConnection, settlement: Settlement, now: datetime) -> None:
         deletions = [*settlement.discarded]
         if settlement.replies:
-            replies = [
-                {"at_position": reply.at_position} | dict(zip(COLUMNS, to_row(reply.message), strict=True))
-                for reply in settlement.replies
-            ]
+            replies = [{"at_position": reply.at_position} | to_row(reply.message) for reply in settlement.replies]
             await connection.execute(self._add_reply, replies)
         if settlement.published:
             deletions += await self._keep(connection, settlement.published)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from outboxkit.message import TRACE_HEADERS, Message, changed
+from outboxkit.message import TRACE_HEADERS, Message
 from outboxkit.telemetry.spans import HAS_API, NO_SPAN, SCOPE, WorkSpan, application_tracer
 
 if HAS_API:
@@ -41,28 +41,30 @@ HERE = Place()
 """The place of a message that a program of its own gives to the inbox."""
 
 
-def created(message: Message, destination: str) -> Message:
-    """The message with the context of a span of its own, if it is added in a trace.
+def created(fields: Mapping[str, Any], destination: str) -> Mapping[str, object]:
+    """The headers of a new message with these fields: with the context of a span of its own, if it is added in a trace.
 
     A current span that does not record is continued by no other: its context is passed on, unless the message has one.
     """
+    headers: Mapping[str, object] = fields.get("headers") or {}
     if not HAS_API or (current := trace.get_current_span()) is trace.INVALID_SPAN:
-        return message
+        return headers
     try:
         context = current.get_span_context()
         if current.is_recording():
             if (tracer := application_tracer()) is not None:
-                more = {"outboxkit.destination": destination, "outboxkit.causation_id": message.causation_id}
-                attributes = _attributes("create", Place(name=message.routing_key), more) | _of_message(message)
-                name = f"create {message.type}"
-                span = tracer.start_span(name, kind=SpanKind.PRODUCER, attributes=attributes)
+                more = {"outboxkit.destination": destination, "outboxkit.causation_id": fields.get("causation_id")}
+                place = Place(name=fields["type"] if fields.get("topic") is None else fields["topic"])
+                story = _of_message(fields["id"], fields["type"], fields.get("correlation_id"))
+                attributes = _attributes("create", place, more) | story
+                span = tracer.start_span(f"create {fields['type']}", kind=SpanKind.PRODUCER, attributes=attributes)
                 context = span.get_span_context()
                 span.end()
-        elif "traceparent" in message.headers:
-            return message
-        return _with_context(message, context) if context.is_valid else message
+        elif "traceparent" in headers:
+            return headers
+        return _with_context(headers, context) if context.is_valid else headers
     except Exception:  # noqa: BLE001 - of a tracing library
-        return message
+        return headers
 
 
 def sending(messages: Sequence[Message], to: Place, attempts: Iterable[tuple[str, int]] = ()) -> WorkSpan:
@@ -116,7 +118,7 @@ def processing(
         attempt = _attempt_of(message, attempt, around)
         parent, links = _relation(message, around, again=attempt > 1 or replayed)
         more: dict[str, Any] = {"outboxkit.handler": handler, "outboxkit.attempt": attempt}
-        attributes = _attributes("process", at, more) | _of_message(message)
+        attributes = _attributes("process", at, more) | _of_message(message.id, message.type, message.correlation_id)
         if replayed:
             attributes["outboxkit.replayed"] = True
         kind = SpanKind.CONSUMER
@@ -205,12 +207,12 @@ def _context_of(headers: Mapping[str, object], *, with_state: bool = True) -> "S
     return context if context.is_valid else None
 
 
-def _with_context(message: Message, context: "SpanContext") -> Message:
-    headers = {name: value for name, value in message.headers.items() if name not in TRACE_HEADERS}
-    headers["traceparent"] = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+def _with_context(headers: Mapping[str, object], context: "SpanContext") -> Mapping[str, object]:
+    others = {name: value for name, value in headers.items() if name not in TRACE_HEADERS}
+    others["traceparent"] = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
     if context.trace_state:
-        headers["tracestate"] = context.trace_state.to_header()
-    return changed(message, headers=headers)
+        others["tracestate"] = context.trace_state.to_header()
+    return others
 
 
 def _named(operation: str, place: Place) -> str:
@@ -228,8 +230,8 @@ def _attributes(operation: str, place: Place, more: Mapping[str, Any]) -> dict[s
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _of_message(message: Message) -> dict[str, Any]:
-    attributes = {"messaging.message.id": message.id, "outboxkit.type": message.type}
-    if message.correlation_id is not None:
-        attributes["messaging.message.conversation_id"] = message.correlation_id
+def _of_message(id_: str, type_: str, correlation_id: str | None) -> dict[str, Any]:
+    attributes = {"messaging.message.id": id_, "outboxkit.type": type_}
+    if correlation_id is not None:
+        attributes["messaging.message.conversation_id"] = correlation_id
     return attributes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outboxkit.testing.crashes import Chaos, chaos, crash_at
     from outboxkit.testing.inline import Handled, deliver, deliver_all
-    from outboxkit.testing.messages import AddedMessage, OutboxMessages, message_of, outbox_messages
+    from outboxkit.testing.messages import AddedMessage, OutboxMessages, assert_round_trips, message_of, outbox_messages
     from outboxkit.testing.once import assert_effects_once
     from outboxkit.testing.order import assert_order_does_not_matter
 
@@ -17,6 +17,7 @@ __all__ = [
     "OutboxMessages",
     "assert_effects_once",
     "assert_order_does_not_matter",
+    "assert_round_trips",
     "chaos",
     "crash_at",
     "deliver",
@@ -28,7 +29,9 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("Chaos", "chaos", "crash_at"), "crashes"),
     **dict.fromkeys(("Handled", "deliver", "deliver_all"), "inline"),
-    **dict.fromkeys(("AddedMessage", "OutboxMessages", "message_of", "outbox_messages"), "messages"),
+    **dict.fromkeys(
+        ("AddedMessage", "OutboxMessages", "assert_round_trips", "message_of", "outbox_messages"), "messages"
+    ),
     "assert_effects_once": "once",
     "assert_order_does_not_matter": "order",
 }

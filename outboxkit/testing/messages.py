@@ -20,7 +20,6 @@ from outboxkit.events import declaration_of_instance, is_event, name_of
 from outboxkit.inbox import Handler
 from outboxkit.message import Message
 from outboxkit.outbox.pending import pending_drafts
-from outboxkit.statements.write import NAMES
 from outboxkit.tables import outbox
 from outboxkit.transaction import session_of
 
@@ -133,10 +132,21 @@ def outbox_messages(session: Session | scoped_session[Any]) -> OutboxMessages:
     with plain.no_autoflush:
         rows = plain.execute(select(*columns).order_by(outbox.c.position)).all()
     messages = [AddedMessage(from_row(row[: len(COLUMNS)]), *row[len(COLUMNS) :]) for row in rows]
-    due_at, destination = NAMES.index("due_at"), NAMES.index("destination")
     drafts = pending_drafts(plain)
-    messages += [AddedMessage(draft.message, draft.row[due_at], draft.row[destination]) for draft in drafts]
+    messages += [AddedMessage(draft.message, draft.row["due_at"], draft.row["destination"]) for draft in drafts]
     return OutboxMessages(messages)
+
+
+def assert_round_trips(event: object) -> None:
+    """Assert that a consumer reads this event back as it is. Classes are checked anyway; this is for their values.
+
+    Raises:
+        AssertionError: it is decoded to another value, such as a UUID in a field of type `Any`, which becomes text.
+        EncodeError, DecodeError: it cannot be encoded, or its class refuses its own payload.
+    """
+    decoded = codec.decode(type(event), codec.encode(event))
+    if decoded != event:
+        raise AssertionError(f"{event!r} comes back as {decoded!r}")
 
 
 def message_of(event: object, *, id: str | None = None, **properties: Any) -> Message:  # noqa: A002 - a field's name

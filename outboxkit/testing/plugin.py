@@ -12,7 +12,7 @@ import pytest
 
 FROZEN_AT = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DATABASE, BROKER = "OUTBOXKIT_TEST_DATABASE_URL", "OUTBOXKIT_TEST_BROKER_URL"
-_WITH_CLOCK = ("outboxkit.outbox.drafts", "outboxkit.testing.inline")
+_WITH_CLOCK = ("outboxkit.outbox", "outboxkit.testing.inline")
 """The modules that ask for the time when a message is added or delivered inline."""
 
 

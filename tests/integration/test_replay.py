@@ -11,7 +11,7 @@ from sqlalchemy import Engine, delete, insert
 
 from outboxkit import Message, tables
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitSubscriber
-from outboxkit.headers import encode_headers
+from outboxkit.envelope import encode_headers
 from outboxkit.partitions import make_ahead
 from tests.acceptance.worker_process import WorkerProcess
 from tests.plain_client import PlainClient

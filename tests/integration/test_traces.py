@@ -183,7 +183,8 @@ class Noting(httpx.AsyncBaseTransport):
 
 async def test_the_requests_of_a_batch_are_each_in_the_trace_of_their_message(spans: Spans):
     with spans.tracer.start_as_current_span("request"):
-        batch = [tracing.created(Message(id=id_, type="Ordered", payload=b"{}"), "hooks") for id_ in "12"]
+        fields = [{"id": id_, "type": "Ordered", "payload": b"{}"} for id_ in "12"]
+        batch = [Message(**each, headers=tracing.created(each, "hooks")) for each in fields]
     async with Destination() as destination:
         publisher = HttpPublisher(destination.url, concurrency=1)
         await publisher.connect()

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outboxkit import EncodeError
-from outboxkit.headers import decode_headers, encode_foreign_headers, encode_headers
+from outboxkit.envelope import decode_headers, encode_headers
+from outboxkit.headers import encode_foreign_headers
 
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=32)
 NAMES = TEXT.filter(lambda name: name and not name.startswith("outboxkit-"))

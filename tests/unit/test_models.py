@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pydantic
 import pydantic.dataclasses
@@ -14,6 +15,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outboxkit import DecodeError, EncodeError, codec, event, outbox
+from outboxkit.testing import assert_round_trips
 from tests.unit.zoo import (
     ZOO,
     Aliased,
@@ -27,6 +29,7 @@ from tests.unit.zoo import (
     Choices,
     Computed,
     Empty,
+    Excluded,
     Iban,
     Identity,
     Left,
@@ -183,3 +186,19 @@ class Located:
 def test_a_payload_for_a_type_without_a_json_form_is_not_read():
     with pytest.raises(DecodeError, match="values of type Path have no JSON form"):
         codec.decode(Located, b'{"at":"/tmp"}')
+
+
+@pytest.mark.parametrize("event", [Animals([Animal("a")]), Open([1, {"a": "b"}])])
+def test_an_event_that_comes_back_as_it_is(event: Any):
+    assert_round_trips(event)
+
+
+@dataclass
+class Dog(Animal):
+    tail: int = 1
+
+
+@pytest.mark.parametrize("event", [Animals([Animal("a"), Dog("b")]), Open(UUID(int=1)), Excluded(name="a", note="b")])
+def test_a_value_that_comes_back_as_another_one_is_found(event: Any):
+    with pytest.raises(AssertionError, match="comes back as"):
+        assert_round_trips(event)

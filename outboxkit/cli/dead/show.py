@@ -16,8 +16,8 @@ import outboxkit
 from outboxkit.cli.wording import in_utc, many, number, printable_name, span
 from outboxkit.codec import plain_payload
 from outboxkit.deadletters import Refusal, Survey
+from outboxkit.envelope import decode_headers
 from outboxkit.errors import DecodeError
-from outboxkit.headers import decode_headers
 from outboxkit.message import DEFAULT_DESTINATION
 
 HEX_BYTES = 64

@@ -24,7 +24,7 @@ from outboxkit import (
 )
 from outboxkit.brokers import Malformed
 from outboxkit.consumer import ConsumerPolicy, Decision, decide, decisions
-from outboxkit.headers import decode_headers
+from outboxkit.envelope import decode_headers
 from outboxkit.inbox import handler_of
 from outboxkit.retry import Retries
 from outboxkit.tables import dead_letter

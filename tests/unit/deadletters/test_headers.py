@@ -12,7 +12,8 @@ from pamqp.header import ContentHeader
 from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, HEADER_OVERHEAD, Encoder
 from outboxkit.deadletters import refusal
-from outboxkit.headers import MAX_DEPTH, carried, decode_headers
+from outboxkit.envelope import decode_headers
+from outboxkit.headers import MAX_DEPTH, carried
 from outboxkit.message import Message
 from tests.unit.shop import NOW
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from outboxkit import DecodeError, Message
 from outboxkit.compression import INFLATED_LIMIT
-from outboxkit.envelope import to_row
+from outboxkit.envelope import decode_headers, to_row
 from outboxkit.envelopes import READERS, Envelope, reader_for
 from outboxkit.envelopes.envelope import Reader, moment_of, read_with
-from outboxkit.headers import carried, decode_headers, encode_foreign_headers
+from outboxkit.headers import carried, encode_foreign_headers
 from tests.unit.envelopes import samples
 from tests.unit.shop import message
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
@@ -138,15 +138,6 @@ async def test_it_cannot_commit(async_engine: AsyncEngine, database_url: str, mi
     with pytest.raises(TransactionRequired, match="'Book' ended the transaction"):
         await deliver(async_engine, book_of(ASYNC, middleware))
     assert count(database_url, effects) == count(database_url, tables.inbox) == 0
-
-
-async def test_a_forgotten_await_of_its_session_is_a_failure(async_engine: AsyncEngine):
-    async def forgets(call: AsyncCall, context: Context[AsyncSession]) -> None:
-        context.session.execute(text("SELECT 1"))
-        await call()
-
-    with pytest.raises(ConfigurationError, match=r"did not await session\.execute"):
-        await deliver(async_engine, book_of(ASYNC, forgets))
 
 
 @pytest.mark.parametrize("middleware", [swallows, swallows_async, told("slow", ASYNC)])

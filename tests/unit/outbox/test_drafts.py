@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, EncodeError, Message, event, ids, outbox, tables
 from outboxkit.message import handling
-from outboxkit.outbox.drafts import Drafts
+from outboxkit.outbox import Drafts
 from tests.unit.shop import NOW, CustomerMoved, Line, OrderConfirmed, ParcelSent, StockChanged, message, rows
 
 ORDER = OrderConfirmed(7, Decimal("9.50"))

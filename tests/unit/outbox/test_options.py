@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import EncodeError, event, ids, outbox, tables
 from outboxkit.message import EARLIEST, LATEST
-from outboxkit.outbox import Options
-from outboxkit.outbox.drafts import check_options
+from outboxkit.outbox import Options, check_options
 from tests.unit.shop import NOW, OrderConfirmed, message, rows
 
 ORDER = OrderConfirmed(7, Decimal("9.50"))

@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, obje
 
 from outboxkit import Message, outbox, tables
 from outboxkit.outbox import pending
-from outboxkit.outbox.drafts import Draft
+from outboxkit.outbox.pending import Draft
 from tests.unit.shop import OrderConfirmed, count, effects, message, rows
 
 
@@ -302,7 +302,7 @@ def test_what_is_no_message_is_flushed_as_ever(session: Session, database_url: s
 
 
 def draft(payload: bytes) -> Draft:
-    return Draft(message(payload=payload), (), dedup=False, strict_key=None)
+    return Draft(message(payload=payload), {}, strict_key=None)
 
 
 @pytest.mark.parametrize(

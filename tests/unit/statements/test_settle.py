@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, select
 
-from outboxkit.envelope import COLUMNS, to_row
+from outboxkit.envelope import to_row
 from outboxkit.message import Message
 from outboxkit.statements import settle
 from outboxkit.tables import PARKED, dead_letter, published
@@ -91,7 +91,7 @@ def test_a_key_is_parked_only_where_its_dead_letter_is(engine: Engine):
 
 def test_a_reply_is_added_only_beside_what_it_answers(engine: Engine):
     message = Message(id="r", type="R", payload=b"{}", correlation_id="c", causation_id="m-1", created_at=NOW)
-    reply = dict(zip(COLUMNS, to_row(message), strict=True))
+    reply = to_row(message)
     with engine.begin() as connection:
         put(connection, {"destination": "payments"})
         connection.execute(settle.add_reply(), [{**reply, "at_position": 1}, {**reply, "at_position": 99}])
