@@ -61,7 +61,7 @@ class Options(TypedDict, total=False):
     max_payload_bytes: int | None
 
 
-def check_options(caller: str, options: Options) -> None:
+def _check_options(caller: str, options: Options) -> None:
     """Refuse options that no message can have.
 
     Raises:
@@ -117,8 +117,8 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
             raises it, before anything is written.
     """
     opened = session_of(session, "outbox.add")
-    check_options("add", options)
-    draft = Drafts(options, opened).of(event)
+    _check_options("add", options)
+    draft = _Drafts(options, opened).of(event)
     wait_for_flush(opened, [draft])
     return draft.message
 
@@ -133,7 +133,7 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
         TypeError: as `add`; also one event in place of several.
     """
     opened = session_of(session, "outbox.add_all")
-    check_options("add_all", options)
+    _check_options("add_all", options)
     if isinstance(events, Message) or is_event(type(events)):
         kind = type(events).__qualname__
         raise TypeError(f"outbox.add_all takes several events, as in a list; found one, {kind}: outbox.add takes one")
@@ -142,7 +142,7 @@ def add_all(session: AnySession, events: Iterable[object], **options: Unpack[Opt
         raise EncodeError(
             f"message_id is for one message, and there are {len(sequence)} events; leave it out, or add them one by one"
         )
-    maker = Drafts(options, opened)
+    maker = _Drafts(options, opened)
     drafts = [maker.of(event) for event in sequence]
     wait_for_flush(opened, drafts)
     return [draft.message for draft in drafts]
@@ -177,7 +177,7 @@ def cancel(session: Session | scoped_session[Any], message_id: str) -> bool:
     return False
 
 
-class Drafts:
+class _Drafts:
     """Makes the messages of one call, with the same options and the same time.
 
     Args:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import ConfigurationError, EncodeError, Message, event, ids, outbox, tables
 from outboxkit.message import handling
-from outboxkit.outbox import Drafts
+from outboxkit.outbox import _Drafts
 from tests.unit.shop import NOW, CustomerMoved, Line, OrderConfirmed, ParcelSent, StockChanged, message, rows
 
 ORDER = OrderConfirmed(7, Decimal("9.50"))
@@ -112,9 +112,9 @@ def test_an_event_of_strict_order_needs_a_key(session: Session):
 
 
 def test_only_events_of_strict_order_have_their_writers_queue():
-    assert Drafts({"key": "order-7"}).of(OrderMoved(7)).strict_key == "order-7"
-    assert Drafts({"key": "order-7"}).of(ORDER).strict_key is None
-    assert Drafts({"key": "order-7"}).of(message()).strict_key is None
+    assert _Drafts({"key": "order-7"}).of(OrderMoved(7)).strict_key == "order-7"
+    assert _Drafts({"key": "order-7"}).of(ORDER).strict_key is None
+    assert _Drafts({"key": "order-7"}).of(message()).strict_key is None
 
 
 def test_strict_order_changes_nothing_on_sqlite(session: Session, database_url: str):

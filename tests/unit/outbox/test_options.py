@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from outboxkit import EncodeError, event, ids, outbox, tables
 from outboxkit.message import EARLIEST, LATEST
-from outboxkit.outbox import Options, check_options
+from outboxkit.outbox import Options, _check_options
 from tests.unit.shop import NOW, OrderConfirmed, message, rows
 
 ORDER = OrderConfirmed(7, Decimal("9.50"))
@@ -124,7 +124,7 @@ def test_a_message_that_expires_before_it_may_leave_is_refused(session: Session,
 
 
 def test_every_option_passes():
-    check_options("add", dict.fromkeys(Options.__annotations__))
+    _check_options("add", dict.fromkeys(Options.__annotations__))
 
 
 @pytest.mark.parametrize("moment", [LATER, NOW, datetime(1960, 1, 1, tzinfo=UTC)])
