@@ -73,13 +73,15 @@ class HandlerRunner:
             is_cleared = await self.records.forget(_id(delivery), stop)
             await (delivery.requeue_fresh() if is_cleared else delivery.requeue())
             return
+        buried = frozenset[str | None]()
         if arrival.mode is Mode.ISOLATED:
             self.measurements.isolated()
             started = await self.records.start(_id(delivery), stop)
-            if started is None:
+            known = None if started is None else await self.records.buried(_id(delivery), stop)
+            if started is None or known is None:
                 await delivery.requeue()
                 return
-            record = started
+            record, buried = started, known
             if record.starts > self.policy.max_crashes:
                 await self._finish(arrival, {None: decisions.crash(record.starts - 1)}, record, stop)
                 return
@@ -89,6 +91,9 @@ class HandlerRunner:
             names = self.routing.known_names(arrival) or (None,)
             await self._conclude(arrival, dict.fromkeys(names, handlers), record, attempt, stop)
             return
+        if buried:
+            handlers = [each for each in handlers if not buried & {each.name, None}]
+            arrival.handlers = tuple(each.name for each in handlers) + self.routing.elsewhere(arrival)
         try:
             await self._run_all(arrival, handlers, record, attempt, stop)
         except asyncio.CancelledError:
@@ -164,7 +169,7 @@ class HandlerRunner:
             await delivery.requeue()
             return
         # Handlers that gave the message up must not run again; for those that succeeded it is a duplicate.
-        names = tuple(name for name in retried if name is not None) if dead else ()
+        names = tuple(name for name in retried if name is not None) if dead or arrival.handlers else ()
         names += self.routing.elsewhere(arrival) if names or dead else ()
         shortest = min((each.after for each in retried.values() if each.after is not None), default=None)
         if arrival.key is None:

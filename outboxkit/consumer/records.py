@@ -86,6 +86,11 @@ class Records:
         """Record that the start has ended, and that nothing more is to be known."""
         return await self._write(statements.inbox.forget_attempt(), self._place(message_id), stop) is not None
 
+    async def buried(self, message_id: str, stop: asyncio.Event) -> frozenset[str | None] | None:
+        """The handlers that have given the message up: a process that ended before its ack has buried it."""
+        rows = await self._write(statements.dead.buried(), self._place(message_id), stop)
+        return None if rows is None else frozenset(row.handler for row in rows)
+
     async def call_off(self, message_id: str, known: CrashRecord, stop: asyncio.Event) -> None:
         """Record that the start has ended because the process was told to stop, as far as that can be done soon."""
         statement: Executable = statements.inbox.forget_attempt()

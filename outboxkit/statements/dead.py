@@ -78,6 +78,16 @@ def bury_once(dialect: str) -> Insert:
     return once
 
 
+def buried() -> Select[Any]:
+    """The handlers with an open dead letter of a message. Parameters: message_id, queue.
+
+    Index: outboxkit_dead_letter_once. Locks: none.
+    """
+    ours = (dead_letter.c.message_id == bindparam("message_id"), dead_letter.c.queue == bindparam("queue"))
+    is_open = (dead_letter.c.side == literal_column("'inbox'"), dead_letter.c.resolution.is_(None))
+    return select(dead_letter.c.handler).where(*ours, *is_open)
+
+
 def newest(selection: Selection) -> Select[Any]:
     """The newest dead letters of a selection, without payloads and headers.
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
 
-from outboxkit import Outcome, Retry, inbox_handler, tables
+from outboxkit import Outcome, Reject, Retry, inbox_handler, tables
 from outboxkit.consumer import Concurrency, ConsumerPolicy, dispatcher
 from tests.unit.consumer.conftest import Bench
 from tests.unit.shop import OrderConfirmed, message, rows
@@ -285,3 +288,29 @@ async def test_a_cancellation_that_the_client_library_swallows_ends_it_all_the_s
     running.cancel()
     await asyncio.wait((running,), timeout=10)
     assert running.cancelled()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_handler_that_has_buried_a_redelivered_message_does_not_run_again(bench: Bench, ordered: bool):
+    """A process ended after the dead letter of one handler; another one fails once more."""
+    calls = Counter[str]()
+
+    @inbox_handler("Rejects")
+    def rejects(session: Session, event: OrderConfirmed) -> None:
+        calls["Rejects"] += 1
+        raise Reject("no such order")
+
+    @inbox_handler("Stumbles")
+    def stumbles(session: Session, event: OrderConfirmed) -> None:
+        calls["Stumbles"] += 1
+        if calls["Stumbles"] < 3:
+            raise ValueError("boom")
+
+    row = {"side": "inbox", "queue": "billing", "handler": "Rejects", "message_id": "m-1", "type": "OrderConfirmed"}
+    known = {"payload": b"{}", "headers": b"{}", "content_type": "application/json", "version": 1, "attempts": 1}
+    async with bench.engine.begin() as connection:
+        await connection.execute(insert(tables.dead_letter).values(**row, **known, reason="rejected"))
+    bench.put(order(1, key="k"))
+    bench.subscriber.queue.requeue(bench.subscriber.queue.ready.pop())
+    await bench.run_until_settled(rejects, stumbles, concurrency=Concurrency(2, ordered=ordered))
+    assert calls == {"Stumbles": 3}
