@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import DBAPIError
 
 from outboxkit import logs, process, schema, urls
-from outboxkit.brokers import batch_limit, is_slow
 from outboxkit.errors import (
     BrokerRefused,
     BrokerUnavailable,
@@ -62,14 +61,14 @@ async def relay(
 
     publisher = publisher or _publisher(settings)
     if engine is None:
-        limit = settings.publish_timeout * (2 if is_slow(publisher) else 1)
+        limit = settings.publish_timeout * (2 if publisher.slow else 1)
         engine = process.relay_engine(database_url(settings), publish_timeout=limit, destination=settings.destination)
     try:
         yield Relay(
             engine,
             publisher,
             destination=settings.destination,
-            batch_size=batch_limit(publisher, settings.batch_size),
+            batch_size=min(settings.batch_size, publisher.batch_limit or settings.batch_size),
             poll_interval=settings.poll_interval,
             policy=policy or RelayPolicy(max_attempts=settings.max_attempts, dead_key=settings.dead_key),
             keep_published=settings.published_retention is not None,

@@ -12,7 +12,7 @@ from sqlalchemy import Row
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from outboxkit import audit, envelope, partitions, schema, statements
-from outboxkit.brokers import Publisher, Receipt, Verdict, reserved, system_of
+from outboxkit.brokers import Publisher, Receipt, Verdict, reserved
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.message import DEFAULT_DESTINATION, Message, changed
@@ -165,7 +165,7 @@ class Replayer:
         if not self._range:
             messages = await self.find()
             done.total = messages.count if done.total is None else done.total
-        queue = getattr(self._publisher, "queue", None)
+        queue = self._publisher.queue
         filter_ = ({} if queue is None else {"to_queue": queue}) | audit.filter_of(self._selection)
         async with audit.recorded(self._engine, "replay", filter_, by=self._by) as running:
             try:
@@ -268,7 +268,7 @@ class Replayer:
     async def _publish(self, messages: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a page. An outage repeats the whole page, so that each key stays in order."""
         await self._publisher.connect()
-        place = tracing.Place(system_of(self._publisher), getattr(self._publisher, "queue", None))
+        place = tracing.Place(self._publisher.system, self._publisher.queue)
         with tracing.sending(messages, place) as span:
             receipts = await self._publisher.publish(messages)
             span.counts((receipt.verdict for receipt in receipts), fine=(Verdict.CONFIRMED,))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from outboxkit import logs
 from outboxkit.admin.pages import Facts, Heartbeat, Worker, pages_of
 from outboxkit.admin.port import BACKLOG, AdminPort
-from outboxkit.brokers import is_slow
 from outboxkit.errors import ConfigurationError
 from outboxkit.process import LEAVING
 from outboxkit.telemetry import scrape
@@ -82,5 +81,5 @@ def _unmeasured() -> str | None:
 def _publish_limit(settings: "Settings", worker: Worker) -> float:
     """The seconds after which a publish is stuck: twice its own limit, and time to leave a broker that is silent."""
     publisher: Any = getattr(worker, "publisher", None)  # of a relay
-    limit: timedelta = settings.publish_timeout * (2 if is_slow(publisher) else 1)
+    limit: timedelta = settings.publish_timeout * (2 if publisher is not None and publisher.slow else 1)
     return (limit * 2 + LEAVING).total_seconds()

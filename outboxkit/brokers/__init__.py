@@ -74,8 +74,49 @@ class Answer:
 CONFIRMED = Receipt(Verdict.CONFIRMED)
 
 
-class Publisher(Protocol):
-    """The relay's side of a broker: it publishes batches of messages."""
+SYSTEMS = {"amqp": "rabbitmq", "amqps": "rabbitmq", "https": "http"}
+
+
+class Broker(Protocol):
+    """What a publisher and a subscriber say of themselves. A class that inherits from this one has the defaults.
+
+    Attributes:
+        exchange: the exchange that it uses; None: there is none.
+    """
+
+    exchange: str | None = None
+
+    @property
+    def address(self) -> str:
+        """Its URL without user and password, for the log; by default the name of its class."""
+        return type(self).__name__
+
+    @property
+    def system(self) -> str:
+        """The messaging system, as telemetry calls it: `rabbitmq`, or the scheme of its address, or `none`."""
+        scheme, separator, _ = self.address.partition("://")
+        return SYSTEMS.get(scheme, scheme) if separator else "none"
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason for which it cannot be used now; None, as by default: it can. Any thread may read it."""
+        return None
+
+
+class Publisher(Broker, Protocol):
+    """The relay's side of a broker: it publishes batches of messages.
+
+    Attributes:
+        slow: whether a batch may take seconds, or it writes to the database itself. On SQLite, the only lock is that of
+            the whole database. The relay then does not hold it while it publishes.
+        batch_limit: the maximum number of rows to claim at once; None: the relay's own. Rows wait for the whole batch
+            that they are in. One that is sent slowly should leave most rows to others.
+        queue: the one queue that it publishes to; None: any.
+    """
+
+    queue: str | None = None
+    slow: bool = False
+    batch_limit: int | None = None
 
     async def connect(self) -> None:
         """Make the publisher ready. Does nothing if it is ready already.
@@ -179,8 +220,14 @@ class Delivery(Protocol):
         """
 
 
-class Subscriber(Protocol):
-    """The consumer's side of a broker: it receives the messages of one queue."""
+class Subscriber(Broker, Protocol):
+    """The consumer's side of a broker: it receives the messages of one queue.
+
+    Attributes:
+        delays: the retry delays, ascending, as far as they are known.
+    """
+
+    delays: Sequence[timedelta] = ()
 
     async def connect(self) -> None:
         """Declare the queue and its bindings, and make the subscriber ready. Does nothing if it is ready already.
@@ -217,43 +264,3 @@ class Subscriber(Protocol):
 
     async def close(self) -> None:
         """Disconnect. Unacked messages go back to the queue. Raises nothing if the broker is away."""
-
-
-def address_of(broker: object) -> str:
-    """The address of a publisher or subscriber for the log: its `address`, or the name of its class."""
-    return str(getattr(broker, "address", type(broker).__name__))
-
-
-SYSTEMS = {"amqp": "rabbitmq", "amqps": "rabbitmq", "https": "http"}
-
-
-def system_of(broker: object) -> str:
-    """The messaging system of a publisher or subscriber, as telemetry calls it: `rabbitmq`, or its address' scheme."""
-    scheme, separator, _ = address_of(broker).partition("://")
-    return SYSTEMS.get(scheme, scheme) if separator else "none"
-
-
-def trouble_of(broker: object) -> str | None:
-    """The reason for which a publisher or subscriber cannot be used now: its `trouble`. None: it can, or says nothing.
-
-    It may be called from another thread.
-    """
-    trouble: str | None = getattr(broker, "trouble", None)
-    return trouble
-
-
-def is_slow(publisher: Publisher) -> bool:
-    """Whether the publisher has `slow = True`: a batch may take seconds, or it writes to the database itself.
-
-    On SQLite, the only lock is that of the whole database. The relay then does not hold it while it publishes.
-    """
-    return bool(getattr(publisher, "slow", False))
-
-
-def batch_limit(publisher: Publisher, most: int) -> int:
-    """The number of rows to claim at once: `most`, or fewer if the publisher says so of itself, as `batch_limit`.
-
-    Rows wait for the whole batch that they are in. One that is sent slowly should leave most rows to others.
-    """
-    limit: int = getattr(publisher, "batch_limit", most)
-    return min(most, limit)

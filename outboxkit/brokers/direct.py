@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from outboxkit import inbox
-from outboxkit.brokers import CONFIRMED, Receipt, Verdict, reserved
+from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, reserved
 from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.failures import first_line, printable
@@ -39,7 +39,7 @@ class _Escaped(Exception):
     """A handler raised its `__cause__`, such as a SystemExit, which would otherwise end the relay's process."""
 
 
-class DirectPublisher:
+class DirectPublisher(Publisher):
     """A publisher that runs handlers in this process, each through `inbox.run_once` in a transaction of its own.
 
     A message is confirmed once all handlers of its type have committed. If one fails, the others run nevertheless. The

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from outboxkit.brokers import CONFIRMED, Malformed, Receipt, Verdict, reserved
+from outboxkit.brokers import CONFIRMED, Malformed, Publisher, Receipt, Subscriber, Verdict, reserved
 from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 from outboxkit.message import Message
@@ -106,7 +106,7 @@ def matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
     return bool(words) and pattern[0] in ("*", words[0]) and matches(pattern[1:], words[1:])
 
 
-class MemoryPublisher:
+class MemoryPublisher(Publisher):
     """A publisher to a `MemoryBroker`."""
 
     address = "memory://"
@@ -205,7 +205,7 @@ class MemoryDelivery:
             self._subscriber.postpone(self, delay_for(self._subscriber.delays, 1, after), delivery_headers)
 
 
-class MemorySubscriber:
+class MemorySubscriber(Subscriber):
     """A subscriber to one queue of a `MemoryBroker`."""
 
     address = "memory://"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from outboxkit.brokers import Delivery, Malformed, Subscriber, address_of, trouble_of
+from outboxkit.brokers import Delivery, Malformed, Subscriber
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.codec import LARGE
 from outboxkit.compression import INFLATED_LIMIT, deflate
@@ -53,7 +53,7 @@ class ReadDelivery:
         await self._delivery.requeue_fresh(after)
 
 
-class ReadingSubscriber:
+class ReadingSubscriber(Subscriber):
     """A subscriber that reads the deliveries of another one with readers of foreign envelopes.
 
     Args:
@@ -65,21 +65,17 @@ class ReadingSubscriber:
     def __init__(self, subscriber: Subscriber, readers: Sequence[Reader], *, limit: int = INFLATED_LIMIT) -> None:
         self._subscriber = subscriber
         self._readers, self._limit = tuple(readers), limit
+        self.exchange, self.delays = subscriber.exchange, subscriber.delays
 
     @property
     def address(self) -> str:
         """The address of the broker."""
-        return address_of(self._subscriber)
-
-    @property
-    def exchange(self) -> str | None:
-        """The exchange of the broker's subscriber, if it has one."""
-        return getattr(self._subscriber, "exchange", None)
+        return self._subscriber.address
 
     @property
     def trouble(self) -> str | None:
         """The reason for which the broker's subscriber cannot be used now."""
-        return trouble_of(self._subscriber)
+        return self._subscriber.trouble
 
     async def connect(self) -> None:
         """Declare the queue and its bindings, and make the subscriber ready."""

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, urls
-from outboxkit.brokers import Subscriber, address_of, system_of, trouble_of
+from outboxkit.brokers import Subscriber
 from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.containment import Containment
 from outboxkit.consumer.decisions import ConsumerPolicy
@@ -153,7 +153,7 @@ class Consumer:
             policy=policy,
             now=database_clock.now,
             **shared,
-            place=tracing.Place(system_of(subscriber), name),
+            place=tracing.Place(subscriber.system, name),
         )
         self._containment = Containment(
             handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
@@ -171,7 +171,7 @@ class Consumer:
     @staticmethod
     def _is_ordered_alone(subscriber: Subscriber, concurrency: Concurrency | None, shard: str | None) -> bool:
         """Whether messages of an ordered queue come here that a process with shards must not overtake."""
-        return concurrency is not None and concurrency.ordered and shard is None and system_of(subscriber) == "rabbitmq"
+        return concurrency is not None and concurrency.ordered and shard is None and subscriber.system == "rabbitmq"
 
     @property
     def paused(self) -> Pause | None:
@@ -185,7 +185,7 @@ class Consumer:
 
     def health(self) -> Health:
         """The state of this consumer while it runs, from any thread."""
-        trouble = None if self._watch.is_resting else trouble_of(self._subscriber)
+        trouble = None if self._watch.is_resting else self._subscriber.trouble
         return Health("consumer", servers={"broker": trouble and self._outage.errors.get("broker", trouble)})
 
     @property
@@ -246,8 +246,8 @@ class Consumer:
         """Get ready, and dispatch. An outage is waited out at each step."""
         self._reports.starts(
             self.handlers,
-            exchange=getattr(self._subscriber, "exchange", None),
-            broker=address_of(self._subscriber),
+            exchange=self._subscriber.exchange,
+            broker=self._subscriber.address,
             database=urls.shown(self._engine.url),
         )
         await self._outage.ride_out(lambda: schema.check_worker(self._engine), stop)

@@ -9,7 +9,7 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from outboxkit import window
-from outboxkit.brokers import Malformed, Subscriber, system_of
+from outboxkit.brokers import Malformed, Subscriber
 from outboxkit.consumer.reports import Failed
 from outboxkit.consumer.runs import HandlerRuns
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
@@ -44,11 +44,11 @@ class ConsumerMeasurements:
     def __init__(self, subscriber: Subscriber, handlers: Sequence[Handler], *, queue: str) -> None:
         self.in_flight, self.runs = 0, HandlerRuns(handlers)
         self._queue, self._handlers = {"queue": queue}, tuple(handlers)
-        self._delays: Sequence[timedelta] = getattr(subscriber, "delays", ())
+        self._delays: Sequence[timedelta] = subscriber.delays
         self._types = metrics.BoundedNames((type_ for each in handlers for type_ in each.message_types), most=0)
         self._errors = metrics.BoundedNames(most=MOST_ERRORS)
         self._process = {
-            catalogue.SYSTEM: system_of(subscriber),
+            catalogue.SYSTEM: subscriber.system,
             catalogue.PLACE: queue,
             catalogue.OPERATION: "process",
         }

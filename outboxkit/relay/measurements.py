@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from outboxkit.brokers import Publisher, Verdict, system_of
+from outboxkit.brokers import Publisher, Verdict
 from outboxkit.relay.decisions import Reason, Settlement
 from outboxkit.relay.order import ClaimedRow
 from outboxkit.telemetry import catalogue, metrics
@@ -29,8 +29,8 @@ class RelayMeasurements:
         self._destination = destination
         self._types, self._begun = metrics.BoundedNames(), set[str]()
         self._attributes = {
-            catalogue.SYSTEM: system_of(publisher),
-            catalogue.PLACE: str(getattr(publisher, "exchange", destination)),
+            catalogue.SYSTEM: publisher.system,
+            catalogue.PLACE: publisher.exchange or destination,
             catalogue.OPERATION: "publish",
         }
 

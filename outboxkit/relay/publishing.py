@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, system_of, trouble_of
+from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line, first_line_of
@@ -35,14 +35,14 @@ class Publishing:
 
     def __init__(self, publisher: Publisher, *, destination: str = DEFAULT_DESTINATION) -> None:
         self._publisher = publisher
-        self._place = tracing.Place(system_of(publisher), getattr(publisher, "exchange", None) or destination)
+        self._place = tracing.Place(publisher.system, publisher.exchange or destination)
         self.since: float | None = None
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
 
     @property
     def is_connected(self) -> bool:
         """Whether `connect` has nothing to do, as far as the publisher tells."""
-        return trouble_of(self._publisher) is None
+        return self._publisher.trouble is None
 
     async def connect(self) -> None:
         """Connect the publisher.

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import partitions, schema, statements, urls
-from outboxkit.brokers import Publisher, address_of, is_slow, trouble_of
+from outboxkit.brokers import Publisher
 from outboxkit.database_clock import DatabaseClock
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line
@@ -89,7 +89,7 @@ class Relay:
         check_engine_driver(self.engine, "a relay")
         dialect = self.engine.dialect.name
         if self.hold is None:
-            self.hold = not (has_one_writer(dialect) and is_slow(self.publisher))
+            self.hold = not (has_one_writer(dialect) and self.publisher.slow)
         if not self.hold and not has_one_writer(dialect):
             raise ConfigurationError(f"hold=False is for SQLite, and the database is {dialect}: leave it out")
         self._log = structlog.get_logger("outboxkit").bind(process="relay")
@@ -173,7 +173,7 @@ class Relay:
             "relay",
             publishing=None if since is None else now - since,
             without_turn=None if errors or is_resting or not self._turned else now - self._turned,
-            servers={"broker": None if is_resting else errors.get("broker") or trouble_of(self.publisher)},
+            servers={"broker": None if is_resting else errors.get("broker") or self.publisher.trouble},
         )
 
     async def _loop(self, outage: Outage, stop: asyncio.Event) -> None:
@@ -275,7 +275,7 @@ class Relay:
             destination=self.destination,
             batch_size=self.batch_size,
             database=urls.shown(self.engine.url),
-            broker=address_of(self.publisher),
+            broker=self.publisher.address,
         )
 
     async def _prepare(self) -> None:

@@ -71,7 +71,7 @@ class Report:
     ids: dict[str, int] = field(default_factory=dict)
 
 
-class Watched:
+class Watched(Publisher):
     """A publisher that notes when each batch is confirmed."""
 
     def __init__(self, inner: Publisher, report: Report, *, ids: bool) -> None:

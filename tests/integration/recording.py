@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from outboxkit import Message, event, outbox, tables
-from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.relay.claim import Claimer
@@ -47,7 +47,7 @@ def number(message_id: str) -> int:
     return int(message_id[1:])
 
 
-class Recorder:
+class Recorder(Publisher):
     """A publisher, for any number of relays at once, that keeps what arrived in the order in which it did.
 
     As the seam asks, a message is `NOT_SENT` once an earlier one of its key in the batch has failed.

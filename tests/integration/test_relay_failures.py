@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, process, tables
-from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.rabbitmq import RabbitPublisher
 from outboxkit.outage import what_is_away
 from outboxkit.relay import Relay
@@ -60,7 +60,7 @@ async def test_a_broker_that_does_not_answer_counts_no_attempt(
     assert broker.depth() == 2  # they had arrived: the inbox will see them twice
 
 
-class FaultyPublisher:
+class FaultyPublisher(Publisher):
     """A real publisher with something that happens after its confirms and before they are known."""
 
     def __init__(self, publisher: RabbitPublisher, happening: Any) -> None:
@@ -269,10 +269,11 @@ async def test_a_drain_gives_up_on_what_somebody_else_holds_after_its_patience(
 class Reconnecting(Recorder):
     """Its connection is lost after the first batch, and connecting looks at the rows that are locked meanwhile."""
 
+    trouble: str | None = None
+
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self.engine = engine
-        self.trouble: str | None = None
         self.free: list[int] = []
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:

@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from outboxkit import ConfigurationError, process
-from outboxkit.brokers import batch_limit, http
+from outboxkit.brokers import http
 from outboxkit.brokers.http import HttpPublisher
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.rabbitmq import QueuePublisher, RabbitPublisher, RabbitSubscriber
@@ -128,8 +128,8 @@ def test_an_http_destination_has_no_queues():
 
 def test_a_batch_of_requests_is_no_more_than_some_rounds_of_them():
     publisher = process.http_publisher("https://pay.example/", timeout=SECOND, concurrency=8)
-    assert [batch_limit(publisher, wanted) for wanted in (2000, 10)] == [64, 10]
-    assert batch_limit(process.publisher("memory://", exchange="e", timeout=SECOND), 2000) == 2000
+    assert publisher.batch_limit == 64
+    assert process.publisher("memory://", exchange="e", timeout=SECOND).batch_limit is None
 
 
 def test_one_queue_is_published_to_on_rabbitmq_alone():

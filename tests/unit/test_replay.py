@@ -12,14 +12,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import BrokerUnavailable, Message, SchemaError, process, statements, tables
 from outboxkit import replay as replay_module
-from outboxkit.brokers import CONFIRMED, Receipt, Verdict
+from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict
 from outboxkit.replay import Replayed, Replayer, ReplaySelection
 from tests.unit.shop import NOW
 
 SECOND = timedelta(seconds=1)
 
 
-class Queue:
+class Queue(Publisher):
     """A publisher that takes messages until it is told otherwise."""
 
     def __init__(self, *answers: Callable[[Sequence[Message]], Sequence[Receipt]]) -> None:

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 import httpx
 import structlog
 
-from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.http import request, verdict
 from outboxkit.brokers.http.call import Call, reason_of
 from outboxkit.brokers.http.order import Answered, Lost, Outcome, SendOrder, Unreached
@@ -29,7 +29,7 @@ REMIND_SECONDS = 60.0
 """The interval between two log lines about a destination that refuses the sender."""
 
 
-class HttpPublisher:
+class HttpPublisher(Publisher):
     """A publisher that posts messages to one URL. URL and credentials come from its arguments, never from a message.
 
     It follows no redirects, keeps no cookies, and takes no proxies or passwords from the environment. Certificates are
@@ -69,7 +69,7 @@ class HttpPublisher:
         if concurrency < 1 or max_answer < 1 or timeout <= timedelta(0):
             raise ConfigurationError("an HTTP destination needs a concurrency, a limit and a timeout of more than 0")
         self._timeout = timeout.total_seconds()
-        self._concurrency = concurrency
+        self._concurrency, self.batch_limit = concurrency, ROUNDS * concurrency
         self._cloudevents, self._source = cloudevents, source
         self._max_answer = max_answer
         self._fixed = _fixed_headers(self._target)
@@ -86,11 +86,6 @@ class HttpPublisher:
     def address(self) -> str:
         """Scheme, host and port of the destination."""
         return self._target.origin
-
-    @property
-    def batch_limit(self) -> int:
-        """The number of rows that a relay should claim at once, at most."""
-        return ROUNDS * self._concurrency
 
     async def connect(self) -> None:
         """Make the publisher ready. A connection is opened when there is a message to send."""

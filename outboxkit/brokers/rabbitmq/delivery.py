@@ -29,7 +29,7 @@ class Source(Protocol):
         """
 
     @property
-    def delays(self) -> tuple[timedelta, ...]:
+    def delays(self) -> Sequence[timedelta]:
         """The retry delays, ascending."""
 
 

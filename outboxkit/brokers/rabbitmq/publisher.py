@@ -12,7 +12,7 @@ import aio_pika
 import structlog
 
 from outboxkit import urls
-from outboxkit.brokers import Receipt
+from outboxkit.brokers import Publisher, Receipt
 from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.channel import ConfirmChannel, open_confirm_channel
 from outboxkit.brokers.rabbitmq.confirms import Loss
@@ -29,7 +29,7 @@ HEARTBEAT_SECONDS = 5
 """Shorter than a consumer's heartbeat, because no handler can block a relay's event loop."""
 
 
-class RabbitPublisher:
+class RabbitPublisher(Publisher):
     """A publisher to one durable topic exchange, which it declares.
 
     Args:
@@ -59,7 +59,7 @@ class RabbitPublisher:
         check_source(cloudevents, source)
         self._cloudevents, self._source = cloudevents, source
         self._addresses = connection.Addresses(url, shuffle=shuffle)
-        self.exchange = exchange
+        self.exchange = self._exchange = exchange
         self._timeout = timeout.total_seconds()
         self._app_id = app_id
         self._connection: aio_pika.abc.AbstractConnection | None = None
@@ -173,12 +173,12 @@ class RabbitPublisher:
     async def _open_channel(self, amqp_connection: aio_pika.abc.AbstractConnection) -> ConfirmChannel:
         with self._naming_rights():
             return await open_confirm_channel(
-                amqp_connection, self._parser, exchange=self.exchange, app_id=self._app_id, timeout=self._timeout
+                amqp_connection, self._parser, exchange=self._exchange, app_id=self._app_id, timeout=self._timeout
             )
 
     def _naming_rights(self) -> AbstractContextManager[None]:
-        exchange, url = self.exchange or rights.DEFAULT_EXCHANGE, self._addresses.urls[0]
-        needed = rights.of_relay(exchange) if self.exchange else rights.RightsNeeded(write=(exchange,))
+        exchange, url = self._exchange or rights.DEFAULT_EXCHANGE, self._addresses.urls[0]
+        needed = rights.of_relay(exchange) if self._exchange else rights.RightsNeeded(write=(exchange,))
         return connection.naming_rights(needed.command(connection.vhost(url), rights.user_of(url)))
 
     async def _on_timeout(self) -> str:
@@ -202,7 +202,7 @@ DEFAULT_EXCHANGE = ""
 """The exchange to which every queue is bound by its own name. It must not be declared (AMQP 0-9-1, section 3.1.2)."""
 
 
-class QueuePublisher:
+class QueuePublisher(Publisher):
     """A publisher to one existing queue, through the default exchange, whatever is bound to the topic exchange.
 
     The queue's consumer sees the messages as if they came through the topic exchange.
@@ -220,7 +220,7 @@ class QueuePublisher:
     def __init__(
         self, url: str, queue: str, *, timeout: timedelta = timedelta(seconds=10), app_id: str = "outboxkit"
     ) -> None:
-        self.queue = queue
+        self.queue = self._queue = queue
         self._publisher = RabbitPublisher(url, exchange=DEFAULT_EXCHANGE, timeout=timeout, app_id=app_id)
 
     async def connect(self) -> None:
@@ -229,7 +229,7 @@ class QueuePublisher:
 
     async def publish(self, batch: Sequence[Message]) -> Sequence[Receipt]:
         """Publish a batch and await its confirms. Every message is unroutable if there is no such queue."""
-        return await self._publisher.publish([addressed(message, self.queue) for message in batch])
+        return await self._publisher.publish([addressed(message, self._queue) for message in batch])
 
     async def close(self) -> None:
         """Disconnect. A later `connect` opens a new connection."""

@@ -12,6 +12,7 @@ import aiormq
 from pamqp import commands
 
 from outboxkit import urls
+from outboxkit.brokers import Subscriber
 from outboxkit.brokers.rabbitmq import connection, incoming, rights
 from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
@@ -33,7 +34,7 @@ STREAM_OFFSET = "x-stream-offset"
 KINDS = "Quorum and classic queues are accepted; bind one of them to the same exchange"
 
 
-class RabbitSubscriber:
+class RabbitSubscriber(Subscriber):
     """A subscriber to one durable quorum queue, bound to the exchange by message types.
 
     Messages wait for their next attempt in `outboxkit.delay.<delay>`, a queue for each retry delay that all consumers

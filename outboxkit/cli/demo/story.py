@@ -11,7 +11,7 @@ from rich.table import Table
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
 from outboxkit import compose, inbox, migrations, process
-from outboxkit.brokers import Receipt, Verdict
+from outboxkit.brokers import Publisher, Receipt, Verdict
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.cli.demo import shop
 from outboxkit.codec import decode
@@ -62,7 +62,7 @@ class Tally:
         return self.lost == self.doubled == self.invented == 0
 
 
-class TroubledPublisher:
+class TroubledPublisher(Publisher):
     """Sends every fifth message twice, and crashes its relay once: after publishing, before settling."""
 
     def __init__(self, broker: MemoryBroker, tally: Tally, *, crash_after: int) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import ConfigurationError, Message, Reject, Retries, Retry, inbox_handler, process, tables
-from outboxkit.brokers import CONFIRMED, Receipt, Verdict, address_of, is_slow
+from outboxkit.brokers import CONFIRMED, Receipt, Verdict
 from outboxkit.brokers.direct import LONGEST_WAIT, DirectPublisher
 from outboxkit.inbox import handler_of
 from outboxkit.message import being_handled
@@ -276,7 +276,7 @@ async def test_a_database_that_is_away_is_nobodys_fault(tmp_path):
 
 async def test_the_publisher_says_what_it_is(async_engine: AsyncEngine):
     publisher = direct(async_engine, work)
-    assert (address_of(publisher), is_slow(publisher)) == ("this process", True)
+    assert (publisher.address, publisher.slow) == ("this process", True)
     with pytest.raises(ConfigurationError, match="timeout of more than 0"):
         direct(async_engine, work, timeout=timedelta(0))
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from outboxkit import Message
-from outboxkit.brokers import Malformed, address_of
+from outboxkit.brokers import Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
 from outboxkit.brokers.reading import ReadDelivery, ReadingSubscriber
 from outboxkit.brokers.reserved import ABSENT
@@ -100,4 +100,4 @@ async def test_stand_ins_are_left_out_in_memory_as_well():
 
 
 def test_its_address_is_that_of_the_broker():
-    assert address_of(ReadingSubscriber(MemorySubscriber(MemoryBroker(), "q", []), ())) == "memory://"
+    assert ReadingSubscriber(MemorySubscriber(MemoryBroker(), "q", []), ()).address == "memory://"

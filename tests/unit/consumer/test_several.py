@@ -123,11 +123,11 @@ async def test_a_drain_ends_when_all_queues_are_empty_and_counts_all(pair: Pair)
     assert not any(each.queue.ready or each.unacked for each in pair.subscribers.values())
 
 
-async def test_the_first_in_trouble_tells_the_health_of_all(pair: Pair):
+async def test_the_first_in_trouble_tells_the_health_of_all(pair: Pair, monkeypatch: pytest.MonkeyPatch):
     consumers = pair.consumers(billing=work, mails=work)
     assert consumers.engine is pair.engine
     assert consumers.health() == Health("consumer", servers={"broker": None})
-    pair.subscribers["mails"].trouble = "not connected"  # type: ignore[attr-defined]
+    monkeypatch.setattr(MemorySubscriber, "trouble", "not connected")
     assert consumers.health() == Health("consumer", servers={"broker": "not connected"})
 
 

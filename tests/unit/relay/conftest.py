@@ -41,13 +41,14 @@ class Clock:
 class Publisher(MemoryPublisher):
     """The memory broker's publisher, whose connection can be lost and whose answers can be replaced."""
 
+    trouble: str | None = None
+
     def __init__(self, broker: MemoryBroker) -> None:
         super().__init__(broker)
         self.broker = broker
         self.batches: list[list[str]] = []
         self.answer: Callable[[Message], Verdict | Receipt | None] = lambda message: None
         self.refuse_to_connect = 0
-        self.trouble: str | None = None
         self.closed = 0
 
     async def connect(self) -> None:

@@ -34,7 +34,7 @@ class Called:
         return CONFIRMED
 
 
-class Calls:
+class Calls(Publisher):
     def __init__(self, destination: Called) -> None:
         self.destination = destination
 
