@@ -1,6 +1,6 @@
 """Protocols of a broker: a `Publisher` for the relay and a `Subscriber` for the consumer.
 
-A new broker is one module that implements both of them and passes the suite in `outboxkit.testing.conformance`. It
+A new broker is one module that inherits from both of them and passes the suite in `outboxkit.testing.conformance`. It
 converts its driver's errors into `BrokerUnavailable` or receipts.
 """
 
