@@ -105,7 +105,8 @@ def test_inheritance_is_shallow():
     offenders = []
     for module in map(imported, MODULES):
         for name, found in inspect.getmembers(module, inspect.isclass):
-            ours = [parent.__name__ for parent in found.__mro__[1:] if parent.__module__.startswith("outboxkit")]
+            parents = [parent for parent in found.__mro__[1:] if not getattr(parent, "_is_protocol", False)]
+            ours = [parent.__name__ for parent in parents if parent.__module__.startswith("outboxkit")]
             limit = 2 if issubclass(found, Exception) else 1
             if found.__module__ == module.__name__ and len(ours) > limit:
                 offenders.append(f"{module.__name__}: {name} inherits from {ours}")

@@ -78,7 +78,7 @@ SYSTEMS = {"amqp": "rabbitmq", "amqps": "rabbitmq", "https": "http"}
 
 
 class Broker(Protocol):
-    """What a publisher and a subscriber say of themselves. A class that inherits from this one has the defaults.
+    """A publisher or a subscriber, as far as it tells of itself. A class that inherits has the defaults.
 
     Attributes:
         exchange: the exchange that it uses; None: there is none.
