@@ -4,7 +4,6 @@ import asyncio
 import re
 import shlex
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -14,7 +13,7 @@ import typer
 
 from outboxkit import compose, logs, process
 from outboxkit.cli.options import BROKER, DATABASE, AsJson, with_settings
-from outboxkit.cli.wording import fold_width, many
+from outboxkit.cli.wording import fold_width, folded, many
 from outboxkit.doctor.diagnosis import Diagnosis
 from outboxkit.doctor.examine import SIDES, Examined, Side, examine
 from outboxkit.doctor.installation import Installation
@@ -26,7 +25,6 @@ FAULTY, DOUBTFUL = 1, 3
 """Exit codes if there is a problem, or else a warning."""
 LABEL = 7
 _PLACEHOLDER = re.compile(r"(?<=outboxkit consume )MODULE(\.\.\.)?(?= )")
-NARROWEST = 60
 
 Modules = Annotated[
     list[str] | None, typer.Argument(metavar="MODULE", help="Modules with handlers, to compare queues with them.")
@@ -94,13 +92,13 @@ def _lines(report: Examined, *, width: int) -> Iterator[str]:
     yield f"broker    {report.broker}"
     for finding in report.findings:
         yield ""
-        yield from _of_finding(finding, max(width, NARROWEST))
+        yield from _of_finding(finding, width)
     yield ""
     for label, names in (("passed", report.passed), ("left out", report.left_out)):
         for side in SIDES:
             ours = [name.removeprefix(f"{side}: ") for name in names if name.startswith(f"{side}: ")]
             if ours:
-                yield from _folded(f"{label}, {side}: {', '.join(ours)}", "  ", max(width, NARROWEST))
+                yield from folded(f"{label}, {side}: {', '.join(ours)}", width, "  ")
     notes = len(report.findings) - report.problems - report.warnings
     counts = (many(report.problems, "problem"), many(report.warnings, "warning"), many(notes, "note"))
     yield ", ".join(counts)
@@ -110,10 +108,6 @@ def _of_finding(finding: Diagnosis, width: int) -> Iterator[str]:
     yield f"{finding.severity.upper()} {finding.code} ({finding.side})"
     for label, text in (("found", finding.what), ("why", finding.why), ("cure", finding.cure)):
         if text:
-            yield from _folded(f"  {label.ljust(LABEL)}{text}", " " * (LABEL + 2), width)
+            yield from folded(f"  {label.ljust(LABEL)}{text}", width, " " * (LABEL + 2))
     for command in finding.commands:  # to paste: never folded
         yield f"{' ' * (LABEL + 4)}{command}"
-
-
-def _folded(text: str, indent: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -1,8 +1,10 @@
 """Numbers, times, names and progress as people read them."""
 
 import os
+import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -26,13 +28,23 @@ __all__ = [
 
 SAY_EVERY = 10_000
 """Messages between two lines."""
-UNFOLDED = 1_000_000
-"""A width at which no line is folded."""
+NARROWEST, UNFOLDED = 60, 1_000_000
+"""The lowest width to which lines are folded, and one at which none is."""
+_COMMAND = re.compile(r"`[^`]*`|^ *cure: .*")
 
 
 def fold_width() -> int:
     """The width to which lines are folded: the terminal's, or COLUMNS. A file or a pipe gets each line whole."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() or "COLUMNS" in os.environ else UNFOLDED
+
+
+def folded(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width`, but a command stays in one, to be copied. Lines behind the first have the indent."""
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        whole, max(width, NARROWEST), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace("\0", " ") for line in lines]
 
 
 class _Counted(Protocol):

@@ -1,7 +1,6 @@
 """Rights of a user of RabbitMQ: the names that a relay and a consumer need, and the line that gives them. Pure."""
 
 import re
-import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -9,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from outboxkit.brokers.rabbitmq.topology import RETRY_EXCHANGE, UNROUTABLE, dead_queue, delay_name
 from outboxkit.sources import Shards
+from outboxkit.wording import shell_word
 
 DEFAULT_EXCHANGE = "amq.default"
 """The default exchange, as permissions call it."""
@@ -36,8 +36,8 @@ class RightsNeeded:
 
     def command(self, vhost: str, user: str) -> str:
         """The command that gives a user these rights. It takes all others in the virtual host from it."""
-        patterns = " ".join(shlex.quote(self._pattern(getattr(self, verb))) for verb in VERBS)
-        return f"rabbitmqctl set_permissions -p {shlex.quote(vhost)} {shlex.quote(user)} {patterns}"
+        patterns = " ".join(shell_word(self._pattern(getattr(self, verb))) for verb in VERBS)
+        return f"rabbitmqctl set_permissions -p {shell_word(vhost)} {shell_word(user)} {patterns}"
 
     def _pattern(self, names: Iterable[str]) -> str:
         """The pattern that matches these names alone, and all shards of the queues that are split."""

@@ -9,7 +9,6 @@ A queue that is taken as it is gets no binding, so it has retry queues of its ow
 """
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +20,7 @@ from pamqp.common import FieldTable, FieldValue
 
 from outboxkit.brokers.rabbitmq import connection
 from outboxkit.errors import BrokerRefused, BrokerUnavailable, ConfigurationError
+from outboxkit.wording import shell_word
 
 SINGLE_ACTIVE_CONSUMER = "x-single-active-consumer"
 FIRST_WAIT = "x-first-death-queue"
@@ -268,8 +268,8 @@ class Queues:
         _log(self.name).warning(
             "the queue is empty, and nothing is bound to it here: is it bound? AMQP cannot tell",
             routing_keys=keys,
-            cure=f"rabbitmqadmin declare binding source=EXCHANGE destination={shlex.quote(self.name)} "
-            f"routing_key={shlex.quote(keys[0]) if keys else 'KEY'}",
+            cure=f"rabbitmqadmin declare binding source=EXCHANGE destination={shell_word(self.name)} "
+            f"routing_key={shell_word(keys[0]) if keys else 'KEY'}",
         )
 
     async def _declare_all(self, opened: aio_pika.abc.AbstractConnection, exchange: str, timeout: float) -> None:
@@ -305,7 +305,7 @@ class Queues:
     def _explain(self, refusal: str) -> str:
         if "reserved prefix" in refusal:
             return f"OUTBOXKIT_QUEUE is {self.name!r}, and the broker reserves such names. Choose another one"
-        delete = f"rabbitmqctl delete_queue -p {shlex.quote(self.vhost)} {shlex.quote(self.name)}"
+        delete = f"rabbitmqctl delete_queue -p {shell_word(self.vhost)} {shell_word(self.name)}"
         cure = (
             "Consume it as it is, with --no-declare or OUTBOXKIT_DECLARE=false, or choose another OUTBOXKIT_QUEUE, or "
         )

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 
@@ -15,13 +14,12 @@ from outboxkit import process, urls
 from outboxkit.cli.options import AsJson
 from outboxkit.cli.reconcile.options import Databases, Save, with_databases, with_terms
 from outboxkit.cli.reconcile.report import MissingIds, ReconciliationReport, reconciliation_report
-from outboxkit.cli.wording import fold_width, in_utc, many, number, printable_name, span
+from outboxkit.cli.wording import fold_width, folded, in_utc, many, number, printable_name, span
 from outboxkit.reconciliation import Reconciled, Reconciliation, Terms
 
 MISSING, NOTHING_PROVEN = 1, 3
 """Exit codes: a message is missing; no message is kept, so that nothing was proven."""
 LABEL = 14
-NARROWEST = 60
 LEFT_OUT = "handled messages that the producer does not know, as after a failover: docs/how-to/fail-over.md"
 COUNTS = ("expected", "processed", "dead", "waiting", "in_flight", "missing")
 
@@ -103,10 +101,10 @@ def reconciliation_lines(report: ReconciliationReport, *, width: int) -> Iterato
     yield _line("result", _result(report))
     yield _line("left out", LEFT_OUT)
     for index, text in enumerate(report.advice):
-        for line, part in enumerate(textwrap.wrap(printable_name(text), max(width, NARROWEST) - LABEL)):
+        for line, part in enumerate(folded(printable_name(text), width - LABEL)):
             yield _line("advice" * (index == line == 0), part)
     for index, command in enumerate(command for each in report.handlers for command in each.replay):
-        yield _line("replay" * (index == 0), printable_name(command))
+        yield _line("replay" * (index == 0), command)
 
 
 def compared(report: ReconciliationReport) -> int:

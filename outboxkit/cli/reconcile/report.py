@@ -1,7 +1,6 @@
 """The report of `outboxkit reconcile`; `--json` prints these names. The ids of missing messages may be in files."""
 
 import re
-import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import IO, Self
 from outboxkit.errors import ConfigurationError
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.reconciliation import HandlerTally, Reconciled, Terms
+from outboxkit.wording import shell_word
 
 FEW = 5
 """Ids of a handler that a command has as options; if there are more, it names a file."""
@@ -173,7 +173,7 @@ def _replays(
         parts += ["--id", id_]
     if producer_file is not None:
         parts += ["--database-url-file", producer_file]
-    yield shlex.join(parts)
+    yield " ".join(map(shell_word, parts))
 
 
 def _advice(result: Reconciled, producer_file: str | None) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The report as lines for people. Pure."""
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator
 
@@ -20,12 +19,11 @@ from outboxkit.cli.status.report import (
     Status,
     Vacuum,
 )
-from outboxkit.cli.wording import many, number, printable_name, span
+from outboxkit.cli.wording import folded, many, number, printable_name, span
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.session_names import OURS
 
 LABEL = 14
-NARROWEST = 60
 SHOWN_TYPES = 20
 LONGEST_ERROR = 200
 
@@ -52,13 +50,7 @@ def lines(report: Status, *, width: int, verbose: bool = False) -> Iterator[str]
         for index, text in enumerate(texts):
             start = (label if index == 0 else "").ljust(LABEL)
             inner = len(text) - len(text.lstrip())
-            yield from textwrap.wrap(
-                start + text,
-                max(width, NARROWEST),
-                subsequent_indent=" " * (LABEL + inner + 2),
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
+            yield from folded(start + text, width, " " * (LABEL + inner + 2))
 
 
 def _outbox(outbox: Outbox) -> Iterator[str]:

@@ -1,9 +1,7 @@
 """`outboxkit trace`: the life of a message, as one timeline from all that the tables know."""
 
 import asyncio
-import shlex
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
@@ -16,12 +14,13 @@ import typer
 from outboxkit import compose, ids, process, urls
 from outboxkit.cli.options import DATABASE, AsJson, duration, with_settings
 from outboxkit.cli.trace.report import Caused, Happened, Report, Traced, report_of
-from outboxkit.cli.wording import fold_width, many, printable_name
+from outboxkit.cli.wording import fold_width, folded, many, printable_name
 from outboxkit.environment import read_secret
 from outboxkit.errors import ConfigurationError
 from outboxkit.lives import ENOUGH, Clue, follow
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.settings import Settings
+from outboxkit.wording import shell_word
 
 NOTHING_KNOWN = 1
 """The exit code if no table knows a message."""
@@ -104,7 +103,6 @@ async def _report(clue: Clue, databases: Sequence[str], patience: timedelta) -> 
 
 
 LABEL = 14
-NARROWEST = 60
 
 
 def story_lines(report: Report, *, width: int) -> Iterator[str]:
@@ -112,14 +110,7 @@ def story_lines(report: Report, *, width: int) -> Iterator[str]:
     for label, text in _parts(report):
         start = label.ljust(LABEL)
         inner = len(text) - len(text.lstrip())
-        folded = textwrap.wrap(
-            start + text,
-            max(width, NARROWEST),
-            subsequent_indent=" " * (LABEL + inner + 2),
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        yield from folded or [""]
+        yield from folded(start + text, width, " " * (LABEL + inner + 2)) or [""]
 
 
 def _parts(report: Report) -> Iterator[tuple[str, str]]:
@@ -131,7 +122,7 @@ def _parts(report: Report) -> Iterator[tuple[str, str]]:
         name = f"{what.replace('_', ' ')} {printable_name(value)}"
         yield "found", f"{name} is not in what was read" if report.not_searched else f"nothing is known of {name}"
         if what == "message_id" and ids.time_before(value) is None:
-            yield "", f"if it is a key: outboxkit trace --key {printable_name(shlex.quote(value))}"
+            yield "", f"if it is a key: outboxkit trace --key {shell_word(value)}"
     for message in report.messages:
         yield "", ""
         yield from _message(message, places)

@@ -1,7 +1,6 @@
 """Access to the broker: whether this user gets in, over a safe way, and with the rights that outboxkit needs. Pure."""
 
 import re
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
@@ -16,6 +15,7 @@ from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import GUEST, BrokerSubject, credentials, is_loopback
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
 from outboxkit.sources import Shards
+from outboxkit.wording import shell_word
 
 OLDEST = (3, 10)
 """The oldest RabbitMQ whose quorum queues have all that outboxkit needs of them."""
@@ -59,7 +59,7 @@ def of_connection(look: Look) -> Iterator[Diagnosis]:
 def _refused(url: str, refusal: BrokerRefusal, subject: BrokerSubject) -> Diagnosis:
     """The problem of a broker that cannot be used."""
     shown, (user, _) = urls.shown(url), subject.user
-    name, vhost, rights = shlex.quote(user), shlex.quote(subject.vhost), _grant(subject, user)
+    name, vhost, rights = shell_word(user), shell_word(subject.vhost), _grant(subject, user)
     code, text, cure, command = {
         Obstacle.LOGIN: (
             "broker-login",
@@ -148,7 +148,7 @@ def of_account(look: Look) -> Iterator[Diagnosis]:
             f"User {user!r} is an administrator of the whole broker.",
             why="With its password every queue of everybody can be deleted. Relays and consumers need no tag.",
             cure="Give the tag to another user, and put that one into OUTBOXKIT_MANAGEMENT_URL for doctor.",
-            commands=(f"rabbitmqctl set_user_tags {shlex.quote(user)}",),
+            commands=(f"rabbitmqctl set_user_tags {shell_word(user)}",),
         )
 
 

@@ -1,7 +1,6 @@
 """Limits that arguments and policies put on a queue: what drops, expires or takes away messages. Pure."""
 
 import re
-import shlex
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TypedDict
@@ -13,7 +12,7 @@ from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.queues import QUORUM
 from outboxkit.doctor.broker.routes import routed
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
-from outboxkit.wording import many
+from outboxkit.wording import many, shell_word
 
 RABBITMQ_4_DELIVERIES = 20
 """The delivery limit of a quorum queue in RabbitMQ 4, if nobody sets one. Before there is none."""
@@ -105,7 +104,7 @@ def _refusing(report: QueueReport, name: str, fill: str, look: Look) -> Diagnosi
         + (" If nobody needs the queue, delete it:" if look.subject.shards_of(report.name) is None else ""),
         commands=(
             look.subject.consume_command(report.name),
-            f"rabbitmqctl list_queues -p {shlex.quote(look.subject.vhost)} name messages consumers",
+            f"rabbitmqctl list_queues -p {shell_word(look.subject.vhost)} name messages consumers",
         ),
     )
 
@@ -119,9 +118,9 @@ def _delivered_too_often(report: QueueReport, look: Look, *, is_lost: bool, is_d
     limit = own if isinstance(own, int) else RABBITMQ_4_DELIVERIES if look.version >= (4,) else -1
     if report.type != QUORUM or limit < 0 or not ((is_lost and not is_dead) or limit <= REQUEUE_FRESH_AFTER):
         return
-    vhost, name = shlex.quote(look.subject.vhost), shlex.quote(f"{report.name}-deliveries")
-    pattern = shlex.quote(f"^{re.escape(report.name)}$")
-    definition = shlex.quote(f'{{"delivery-limit": {ENOUGH_DELIVERIES}}}')
+    vhost, name = shell_word(look.subject.vhost), shell_word(f"{report.name}-deliveries")
+    pattern = shell_word(f"^{re.escape(report.name)}$")
+    definition = shell_word(f'{{"delivery-limit": {ENOUGH_DELIVERIES}}}')
     yield (problem if is_lost else warning)(
         "delivery-limit",
         f"Messages that are delivered more than {limit} times from queue {report.name!r} {_become(is_lost)}"
@@ -210,15 +209,15 @@ class _Undo(TypedDict):
 
 def _undo(report: QueueReport, name: str, look: Look) -> _Undo:
     """The cure of a limit: without the policy, or with another queue."""
-    vhost = shlex.quote(look.subject.vhost)
+    vhost = shell_word(look.subject.vhost)
     if not report.is_by_policy(name):
         return {
             "cure": "Let the queue run empty, delete it, and declare it without that argument.",
-            "commands": (f"rabbitmqctl delete_queue -p {vhost} {shlex.quote(report.name)}",),
+            "commands": (f"rabbitmqctl delete_queue -p {vhost} {shell_word(report.name)}",),
         }
-    commands = [f"rabbitmqctl clear_policy -p {vhost} {shlex.quote(report.policy)}"] if report.policy else []
+    commands = [f"rabbitmqctl clear_policy -p {vhost} {shell_word(report.policy)}"] if report.policy else []
     if report.operator_policy:
-        commands.append(f"rabbitmqctl clear_operator_policy -p {vhost} {shlex.quote(report.operator_policy)}")
+        commands.append(f"rabbitmqctl clear_operator_policy -p {vhost} {shell_word(report.operator_policy)}")
     return {
         "cure": f"Take {name} out of the policy, have its pattern leave this queue alone, or clear it.",
         "commands": tuple(commands),

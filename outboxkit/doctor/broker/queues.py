@@ -1,7 +1,6 @@
 """Queues of the broker: whether they are there, of the right kind, and consumed. Pure."""
 
 import json
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
@@ -15,7 +14,7 @@ from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import ExpectedQueue
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
 from outboxkit.sources import Shards
-from outboxkit.wording import many
+from outboxkit.wording import many, shell_word
 
 QUORUM, CLASSIC, STREAM = "quorum", "classic", "stream"
 SHOWN = 10
@@ -103,7 +102,7 @@ def _absent(queue: ExpectedQueue, refusal: BrokerRefusal, look: Look) -> Diagnos
             f"Queue {queue.name!r} cannot be used: {refusal.reason}.",
             why="Nothing is consumed from it, and publishes to it may be refused.",
             cure="Start the nodes that have its members.",
-            commands=(f"rabbitmq-queues quorum_status -p {shlex.quote(look.subject.vhost)} {shlex.quote(queue.name)}",),
+            commands=(f"rabbitmq-queues quorum_status -p {shell_word(look.subject.vhost)} {shell_word(queue.name)}",),
         )
     consume = look.subject.consume_command(queue.name)
     return problem(
@@ -205,7 +204,7 @@ def _lost_their_queue(look: Look) -> Iterator[Diagnosis]:
     if isinstance(depth, Depth) and depth.messages:
         address = f"amqp:///{quote(look.subject.vhost, safe='')}"
         back = {"src-uri": address, "src-queue": UNROUTABLE, "dest-uri": address, "dest-exchange": RETRY_EXCHANGE}
-        shovel = shlex.quote(json.dumps(back | {"src-delete-after": "queue-length"}))
+        shovel = shell_word(json.dumps(back | {"src-delete-after": "queue-length"}))
         yield problem(
             "retries-unroutable",
             f"Queue {UNROUTABLE!r} has {many(depth.messages, 'failed message')} whose queue was deleted while they "
@@ -215,7 +214,7 @@ def _lost_their_queue(look: Look) -> Iterator[Diagnosis]:
             "messages back. Or purge the queue, if its consumers are gone for good.",
             commands=(
                 "rabbitmq-plugins enable rabbitmq_shovel",
-                f"rabbitmqctl set_parameter -p {shlex.quote(look.subject.vhost)} shovel outboxkit-return {shovel}",
+                f"rabbitmqctl set_parameter -p {shell_word(look.subject.vhost)} shovel outboxkit-return {shovel}",
             ),
         )
 
@@ -276,8 +275,8 @@ def _members(look: Look) -> Iterator[Diagnosis]:
     for report in (look.reports.queues if look.reports is not None else {}).values():
         if report is None or not report.members:
             continue
-        away, vhost = sorted(set(report.members) - set(report.online)), shlex.quote(look.subject.vhost)
-        status = f"rabbitmq-queues quorum_status -p {vhost} {shlex.quote(report.name)}"
+        away, vhost = sorted(set(report.members) - set(report.online)), shell_word(look.subject.vhost)
+        status = f"rabbitmq-queues quorum_status -p {vhost} {shell_word(report.name)}"
         if away:
             is_lost = 2 * len(report.online) <= len(report.members)
             yield (problem if is_lost else warning)(
@@ -296,7 +295,7 @@ def _members(look: Look) -> Iterator[Diagnosis]:
                 why="With the node of that member its messages are away.",
                 cure="Add members on the other nodes.",
                 commands=tuple(
-                    f"rabbitmq-queues add_member -p {vhost} {shlex.quote(report.name)} {node.name}"
+                    f"rabbitmq-queues add_member -p {vhost} {shell_word(report.name)} {node.name}"
                     for node in look.reports.nodes or ()
                     if node.name not in report.members
                 ),
@@ -389,7 +388,7 @@ def _moving(queue: str, move: Agreement) -> Diagnosis:
         cure="Read in the consumer's log why a message of such a key fails. It holds up its key, and the next change.",
         commands=(
             known_handlers.consume_command(queue, shards=move.shards, ordered=True),
-            *(f"outboxkit trace --key {shlex.quote(key)}" for key in keys[:1]),
+            *(f"outboxkit trace --key {shell_word(key)}" for key in keys[:1]),
         ),
     )
 
@@ -428,7 +427,7 @@ def _unconsumed(name: str, messages: int, look: Look) -> Diagnosis:
 
 def _delete(kind: str, name: str, look: Look) -> str:
     """The command that deletes a queue or an exchange."""
-    vhost, quoted = shlex.quote(look.subject.vhost), shlex.quote(name)
+    vhost, quoted = shell_word(look.subject.vhost), shell_word(name)
     if kind == "queue":
         return f"rabbitmqctl delete_queue -p {vhost} {quoted}"
     return f"rabbitmqadmin -V {vhost} delete exchange name={quoted}"

@@ -1,6 +1,5 @@
 """Routes of the broker: which queues get which messages, by exchanges and bindings. Pure."""
 
-import shlex
 from collections.abc import Iterator
 
 from outboxkit.brokers.memory import matches
@@ -9,6 +8,7 @@ from outboxkit.doctor.broker.facts import ApiReports, Bound, ExchangeReport
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import ExpectedQueue
 from outboxkit.doctor.diagnosis import Diagnosis, problem, warning
+from outboxkit.wording import shell_word
 
 SHOWN = 10
 """Names that a finding lists, at most."""
@@ -133,8 +133,8 @@ def _unhandled(queue: ExpectedQueue, look: Look, bound: list[Bound]) -> Iterator
             cure="Name the module that has its handler. If another service consumes this queue, give it a queue of its "
             "own. If nobody handles it any more, take the binding away.",
             commands=tuple(
-                f"rabbitmqadmin -V {shlex.quote(look.subject.vhost)} delete binding source={shlex.quote(exchange)} "
-                f"destination_type=queue destination={shlex.quote(queue.name)} properties_key={shlex.quote(key)}"
+                f"rabbitmqadmin -V {shell_word(look.subject.vhost)} delete binding source={shell_word(exchange)} "
+                f"destination_type=queue destination={shell_word(queue.name)} properties_key={shell_word(key)}"
                 for key in wrong[:SHOWN]
             ),
         )
@@ -142,8 +142,8 @@ def _unhandled(queue: ExpectedQueue, look: Look, bound: list[Bound]) -> Iterator
 
 def _bind(exchange: str, queue: str, key: str, look: Look) -> str:
     return (
-        f"rabbitmqadmin -V {shlex.quote(look.subject.vhost)} declare binding source={shlex.quote(exchange)} "
-        f"destination={shlex.quote(queue)} routing_key={shlex.quote(key)}"
+        f"rabbitmqadmin -V {shell_word(look.subject.vhost)} declare binding source={shell_word(exchange)} "
+        f"destination={shell_word(queue)} routing_key={shell_word(key)}"
     )
 
 

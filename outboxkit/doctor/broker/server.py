@@ -1,12 +1,12 @@
 """Server of the broker: alarms, nodes, clock, and what could not be asked. Pure."""
 
-import shlex
 from collections.abc import Iterator
 
 from outboxkit.codec import MAX_PAYLOAD_BYTES
 from outboxkit.doctor.broker.look import Look
 from outboxkit.doctor.broker.subject import TableFacts
 from outboxkit.doctor.diagnosis import Diagnosis, note, problem, warning
+from outboxkit.wording import shell_word
 
 FILES_OF_A_QUEUE = 3
 """File descriptors that RabbitMQ 3 reserves for a quorum queue, whether it opens them or not."""
@@ -104,7 +104,7 @@ def of_management(look: Look) -> Iterator[Diagnosis]:
 
     It is a warning if the API was named. A broker without the plugin works as well: then it is a note.
     """
-    user, vhost = shlex.quote(look.subject.user[0]), shlex.quote(look.subject.vhost)
+    user, vhost = shell_word(look.subject.user[0]), shell_word(look.subject.vhost)
     if look.reports is None:
         yield (note if look.subject.management is None else warning)(
             "management-unread",

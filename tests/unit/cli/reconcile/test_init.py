@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,17 @@ def test_every_fate_has_a_count(reconcile: Any, database_url: str, consumer_url:
 
 
 FEW, MANY = ["m 2", "m-1"], [f"n-{number:03}" for number in range(100)]
+
+
+def test_a_shell_reads_the_command_with_names_of_any_characters(reconcile: Any, database_url: str, consumer_url: str):
+    name = "it's a\nname; $(id)"
+    write(consumer_url, tables.handler, {"handler": name, "queue": name, "types": '["T"]'})
+    publish(database_url, "gone")
+    lines = [line[14:] for line in reconcile().out.splitlines() if " --to-queue " in line]
+    (command,) = [line for line in lines if "--to-queue q " not in line]
+    script = f"outboxkit() {{ printf '%s|' \"$@\"; }}; {command}"
+    ended = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert ended.stdout.startswith(f"replay|--to-queue|{name}|--handler|{name}|--since|")
 
 
 @pytest.mark.parametrize(("missing", "handled"), [(FEW, MANY), ([*FEW, *MANY], [])], ids=["few", "many"])

@@ -2,7 +2,15 @@
 
 import pytest
 
-from outboxkit.cli.wording import Count, many, number, printable_name, span, total
+from outboxkit.cli.wording import Count, folded, many, number, printable_name, span, total
+
+
+@pytest.mark.parametrize("text", ["{0} it waits: `{1}`, or end it", "  cure: {1}"])
+def test_a_command_stays_in_one_line(text: str):
+    command = f"outboxkit consume MODULE --queue '{'my queue ' * 10}'"
+    lines = folded(text.format("word " * 20, command), 60, "    ")
+    assert any(command in line for line in lines)
+    assert all(len(line) <= 60 for line in lines if "outboxkit" not in line)
 
 
 @pytest.mark.parametrize(
