@@ -73,6 +73,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, object, object]:
+    """Before 3.11.8, Python fails to parse a failed test's source if a finalizer lets another thread parse one."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests of brokers of their own, so that one worker runs them and starts each broker once."""
     items.sort(key=lambda item: BROKERS_OF_THEIR_OWN.isdisjoint(getattr(item, "fixturenames", ())))
