@@ -60,7 +60,7 @@ REFUSED_CONNECTIONS = (
         "are user and password right? An @ in a password is written %40",
     ),
     (
-        r"no pg_hba\.conf entry|SSL off|SSL on",
+        r"pg_hba\.conf|SSL off|SSL on",
         "access",
         "the server's pg_hba.conf lets this user, address or encryption not in",
     ),
@@ -73,7 +73,7 @@ REFUSED_CONNECTIONS = (
 )
 """Refusals of a connection that a setting or a right causes, and no outage: how the text reads, the kind, and the cure.
 
-libpq has no SQLSTATE for an error of connecting.
+libpq has no SQLSTATE for an error of connecting, and the text is in the language of the server's lc_messages.
 """
 
 

@@ -31,6 +31,8 @@ def test_a_server_by_its_version(version: int, today: date, codes: list[str]) ->
     ("reason", "code"),
     [
         ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "shop", no encryption', "database-access"),
+        ('FATAL:  pg_hba.conf rejects connection for host "10.0.0.1", user "shop"', "database-access"),
+        ("FATAL:  kein pg_hba.conf-Eintrag für Host »10.0.0.1«, Benutzer »shop«", "database-access"),
         ("FATAL:  the database system is starting up", "database-starting"),
         ('FATAL:  Peer authentication failed for user "shop"', "database-password"),
         ("SSL error: certificate verify failed", "database-tls"),
