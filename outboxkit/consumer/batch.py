@@ -16,9 +16,9 @@ from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival
 from outboxkit.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, Entry, Outcome
-from outboxkit.inbox.decoding import event_for
 from outboxkit.inbox.failure import Decision
 from outboxkit.inbox.run_batch import DONE
+from outboxkit.inbox.run_once import event_for
 from outboxkit.message import Message
 from outboxkit.telemetry import tracing
 
@@ -48,7 +48,27 @@ class BatchRunner:
         """Handle deliveries in order of arrival, in one transaction if possible; handlers in threads have another one.
 
         Returns those that are not settled: they wait in their key queues, or behind one that does.
+
+        Raises:
+            BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `HandlerRunner.handle`.
         """
+        try:
+            return await self._handle(arrivals, stop)
+        except BaseException as error:  # noqa: BLE001 - looked at there
+            self.runner.raise_if_expected(error)
+            self.runner.reports.unexpected("a batch failed unexpectedly, its messages are handled singly", error)
+        left: list[Arrival] = []
+        for arrival in arrivals:
+            if arrival.settled:
+                continue
+            if arrival.waits is None and not (arrival.key is not None and arrival.key in {each.key for each in left}):
+                await self.runner.handle(arrival, stop)
+                if arrival.waits is None:
+                    continue
+            left.append(arrival)
+        return left
+
+    async def _handle(self, arrivals: Sequence[Arrival], stop: asyncio.Event) -> list[Arrival]:
         pieces, blocked, unsettled = self._pieces(arrivals), set[str | None](), list[Arrival]()
         while pieces:
             piece = pieces.pop()
@@ -118,7 +138,7 @@ class BatchRunner:
             return [_Piece(arrivals[:middle], searched=True), _Piece(arrivals[middle:], searched=True)]
         if outcomes is None:
             for arrival in arrivals:
-                await arrival.delivery.requeue()
+                await arrival.requeue()
             return []
         self.runner.outcomes.update(outcomes)
         handled = [
@@ -126,7 +146,7 @@ class BatchRunner:
         ]
         measurements.handled(handled, now=self.runner.now, batch=len(arrivals))
         for arrival in arrivals:
-            await arrival.delivery.ack()
+            await arrival.ack()
         return []
 
     async def _traced(

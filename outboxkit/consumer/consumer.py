@@ -14,12 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import schema, urls
 from outboxkit.brokers import Subscriber
-from outboxkit.consumer.batch import BatchRunner
-from outboxkit.consumer.containment import Containment
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.dispatcher import Dispatcher
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.inbox_days import InboxDays
+from outboxkit.consumer.long_runs import LongRuns
 from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.membership import PlainMember
 from outboxkit.consumer.memory import PayloadMemory
@@ -27,7 +26,6 @@ from outboxkit.consumer.records import Records
 from outboxkit.consumer.registration import Registration
 from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.runs import LongRuns
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.database_clock import DatabaseClock
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
@@ -146,17 +144,15 @@ class Consumer:
         self._long_runs = LongRuns(engine, measurements.runs, queue=queue)
         self.tables: TableGauges | None = TableGauges(engine)
         shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
-        runner = HandlerRunner(
+        self._runner = HandlerRunner(
             routing=routing,
             transactions=transactions,
+            cancellations=cancellations,
             records=Records(engine=engine, queue=queue, outage=outage, **shared),
             policy=policy,
             now=database_clock.now,
             **shared,
             place=tracing.Place(subscriber.system, name),
-        )
-        self._containment = Containment(
-            handling=runner, batches=BatchRunner(runner), cancellations=cancellations, reports=reports
         )
         self._held: frozenset[str] = frozenset()
         self._dispatcher: Dispatcher | None = None
@@ -304,8 +300,7 @@ class Consumer:
             handled = self.outcomes.total()
             self._dispatcher = dispatcher = Dispatcher(
                 self._subscriber,
-                routing=self._routing,
-                containment=self._containment,
+                runner=self._runner,
                 concurrency=self._concurrency.transactions,
                 batch=self._concurrency.batch,
                 memory=self.memory,

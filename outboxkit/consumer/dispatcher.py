@@ -1,18 +1,19 @@
 """The dispatcher of one connection's deliveries: each starts when there is room and its order allows it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
 import structlog
 
 from outboxkit.brokers import Delivery, Subscriber
-from outboxkit.consumer.containment import Containment, Incoming
+from outboxkit.consumer.batch import BatchRunner
+from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
+from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.memory import ROOM, PayloadMemory
-from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.running import Running
+from outboxkit.consumer.transactions import Cancellations
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.failures import first_line
 from outboxkit.limits import Limit
@@ -46,8 +47,7 @@ class Dispatcher:
         self,
         subscriber: Subscriber,
         *,
-        routing: Routing,
-        containment: Containment,
+        runner: HandlerRunner,
         concurrency: int,
         batch: int,
         memory: PayloadMemory,
@@ -56,16 +56,15 @@ class Dispatcher:
     ) -> None:
         self._subscriber = subscriber
         self._on_loss = on_loss
-        self._routing = routing
-        self._containment = containment
-        self._cancellations = containment.cancellations
+        self._routing, self._cancellations = runner.routing, runner.cancellations
+        self._runner, self._batches = runner, BatchRunner(runner)
         self._concurrency = concurrency
         self._batch = batch
         self._memory = memory
         self._wait = wait
         self._queues = KeyQueues()
         self._news = asyncio.Event()
-        self._running = Running(containment.cancellations, self._news.set, containment.handling.measurements)
+        self._running = _Running(runner.cancellations, self._news.set, runner.measurements)
         self._stuck: set[Arrival] = set()
         self._waking: set[Limit] = set()
         self._isolated = self._in_batch = False
@@ -125,7 +124,7 @@ class Dispatcher:
         while not stop.is_set():
             delivery = await self._receive(wait=True)
             if delivery is not None:
-                arrival = self._routing.arrival(Incoming(delivery))
+                arrival = self._routing.arrival(delivery)
                 turn = arrival.turn(self._routing.shortest_delay) if arrival.limits and self._wait else None
                 if turn is None:
                     self._add(arrival)
@@ -139,7 +138,7 @@ class Dispatcher:
             if not self._is_idle():
                 await pause(stop, EMPTY_SECONDS)
             elif (delivery := await self._receive(wait=False)) is not None:
-                self._add(self._routing.arrival(Incoming(delivery)))
+                self._add(self._routing.arrival(delivery))
             elif added == self._queues.added and self._is_idle():
                 return
 
@@ -178,7 +177,7 @@ class Dispatcher:
     async def _postpone(self, arrival: Arrival, turn: timedelta) -> None:
         """Put a delivery into a retry queue until its turn, as the same attempt; or let it wait here after all."""
         try:
-            await arrival.delivery.requeue_fresh(turn)
+            await arrival.requeue_fresh(turn)
         except BrokerUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - such as headers that fit no frame
@@ -222,7 +221,7 @@ class Dispatcher:
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         try:
             async with self._memory.room(arrival.room, stop) as is_there:
-                await (self._containment.handle(arrival, stop) if is_there else arrival.delivery.requeue())
+                await (self._runner.handle(arrival, stop) if is_there else arrival.requeue())
         finally:
             self._isolated = self._isolated and arrival.mode is not Mode.ISOLATED
         self._settled([arrival], [arrival] if arrival.waits is not None else [])
@@ -232,10 +231,10 @@ class Dispatcher:
         try:
             async with self._memory.room(sum(arrival.room for arrival in arrivals), stop) as is_there:
                 if is_there:
-                    unsettled = await self._containment.handle_batch(arrivals, stop)
+                    unsettled = await self._batches.handle(arrivals, stop)
                 else:
                     for arrival in arrivals:
-                        await arrival.delivery.requeue()
+                        await arrival.requeue()
         finally:
             self._in_batch = False
         self._settled(arrivals, unsettled)
@@ -266,7 +265,7 @@ class Dispatcher:
 
     async def _requeue(self, arrival: Arrival) -> None:
         self._stuck.discard(arrival)
-        await arrival.delivery.requeue()
+        await arrival.requeue()
 
     async def _finish(self, pump: asyncio.Task[None], *, is_pause: bool) -> None:
         """Stop receiving, wait for the deliveries that have started, requeue the rest."""
@@ -299,7 +298,7 @@ class Dispatcher:
     async def _requeue_waiting(self) -> None:
         stuck, self._stuck = list(self._stuck), set()
         for arrival in (*self._queues.clear(), *stuck):
-            await arrival.delivery.requeue()
+            await arrival.requeue()
             self.postponed += not self._wait
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:
@@ -311,3 +310,93 @@ class Dispatcher:
 
     def _names(self, arrivals: Sequence[Arrival]) -> list[str]:
         return sorted({name for arrival in arrivals for name in self._routing.names(arrival)})
+
+
+class _Running:
+    """The tasks that are running, their deliveries, and the errors of those that have ended.
+
+    Args:
+        cancellations: tells a task that the consumer has cancelled from every other one.
+        on_end: called when a task has ended.
+        measurements: records deliveries that are handled.
+
+    Attributes:
+        handling: the number of tasks that run handlers.
+        errors: the errors of tasks that have ended.
+    """
+
+    def __init__(
+        self, cancellations: Cancellations, on_end: Callable[[], None], measurements: ConsumerMeasurements
+    ) -> None:
+        self._cancellations, self._on_end, self._measurements = cancellations, on_end, measurements
+        self._tasks: dict[asyncio.Task[None], Sequence[Arrival]] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._is_ending = False
+        self.handling = 0
+        self.errors: list[BaseException] = []
+
+    def __len__(self) -> int:
+        """The number of tasks."""
+        return len(self._tasks)
+
+    def arrivals(self) -> list[Arrival]:
+        """The deliveries that tasks have in hand."""
+        return [arrival for each in self._tasks.values() for arrival in each]
+
+    def handle(self, work: Coroutine[Any, Any, None], arrivals: Sequence[Arrival]) -> None:
+        """Start a task that runs handlers. Its end is counted for the limits of the deliveries."""
+        limits = [limit for arrival in arrivals for limit in arrival.limits]
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self.handling -= 1
+            self._measurements.ended(len(arrivals))
+            for limit in limits:
+                limit.end()
+
+        self.handling += 1
+        self._measurements.started(len(arrivals))
+        self.start(work, arrivals).add_done_callback(ended)
+
+    def start(self, work: Coroutine[Any, Any, None], arrivals: Sequence[Arrival] = ()) -> asyncio.Task[None]:
+        """Start a task."""
+        task = asyncio.create_task(work)
+        self._tasks[task] = arrivals
+        task.add_done_callback(self._ended)
+        return task
+
+    def later(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
+        """Call after so many seconds, unless `cancel` comes first."""
+
+        def act() -> None:
+            self._timers.discard(timer)
+            call(*arguments)
+
+        timer = asyncio.get_running_loop().call_later(seconds, act)
+        self._timers.add(timer)
+
+    async def wait(self) -> None:
+        """Wait until all tasks have ended."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def cancel(self, *others: asyncio.Task[Any]) -> list[Sequence[Arrival]]:
+        """Cancel timers, all tasks and these others. Returns the deliveries of each task that did not end by itself."""
+        self._is_ending = True
+        for timer in self._timers:
+            timer.cancel()
+        tasks = dict(self._tasks)
+        for task in (*others, *tasks):
+            self._cancellations.cancel(task)
+        await asyncio.gather(*others, *tasks, return_exceptions=True)
+        return [arrivals for task, arrivals in tasks.items() if task.cancelled() and arrivals]
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        error: BaseException | None
+        if task.cancelled():  # by this dispatcher: `HandlerRunner` undoes every other cancellation
+            error = None if self._is_ending else BrokerUnavailable("a delivery's task was cancelled")
+        else:
+            error = task.exception()
+        if error is not None:
+            self.errors.append(error)
+        self._on_end()

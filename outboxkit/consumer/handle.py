@@ -1,4 +1,7 @@
-"""One delivery from its arrival to its ack: each handler in a transaction of its own, the inbox row first."""
+"""One delivery from its arrival to its ack: each handler in a transaction of its own, the inbox row first.
+
+Whatever happens at any step, the delivery is settled, or requeued after a while.
+"""
 
 import asyncio
 from collections import Counter
@@ -20,12 +23,15 @@ from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.transactions import UNUSABLE, Escaped, Transactions
+from outboxkit.consumer.transactions import UNUSABLE, Cancellations, Escaped, Transactions
+from outboxkit.errors import BrokerUnavailable
+from outboxkit.failures import first_line
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import NEWER_VERSION, Decision, decide
 from outboxkit.message import Message
-from outboxkit.outage import Clock
+from outboxkit.outage import Clock, what_is_away
 from outboxkit.retry import delay_for
+from outboxkit.sqlstates import TRANSIENT
 from outboxkit.telemetry import tracing
 from outboxkit.telemetry.spans import WorkSpan
 
@@ -40,6 +46,7 @@ class HandlerRunner:
     Attributes:
         routing: decides which handlers run.
         transactions: runs the handlers.
+        cancellations: tells a task that the consumer has cancelled from every other one.
         records: counts starts and failures, and writes dead letters.
         reports: hears of failures.
         policy: when a message is given up.
@@ -51,6 +58,7 @@ class HandlerRunner:
 
     routing: Routing
     transactions: Transactions
+    cancellations: Cancellations
     records: Records
     reports: Reports
     policy: ConsumerPolicy
@@ -65,13 +73,33 @@ class HandlerRunner:
     async def handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         """Run the handlers; then ack, retry, or write dead letters and ack. The ack always follows the commits.
 
-        An ordered delivery that is retried stays unsettled: `arrival.waits` is its delay.
+        An ordered delivery that is retried stays unsettled: `arrival.waits` is its delay. One that could not even be
+        set aside is left unsettled, too, and `is_stuck`.
+
+        Raises:
+            BrokerUnavailable: the connection was lost, or nobody knows whether the delivery was settled.
+            UnusableTables, UnusableSessions: outboxkit's tables or a pooler are to blame.
+            sqlalchemy.exc.DBAPIError: the database was away for longer than the consumer's patience.
         """
+        try:
+            await self._handle(arrival, stop)
+        except BaseException as error:  # noqa: BLE001 - looked at there
+            self.raise_if_expected(error)
+            await self._give_up(arrival, error, stop)
+
+    def raise_if_expected(self, error: BaseException) -> None:
+        """Pass on an error that ends the flow for a reason; go on after a cancellation that nobody asked for."""
+        ends = isinstance(error, (BrokerUnavailable, *UNUSABLE, KeyboardInterrupt, GeneratorExit))
+        if ends or self.cancellations.requested() or what_is_away(error, passing=TRANSIENT):
+            raise error
+        self.cancellations.undo_foreign()
+
+    async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
         if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None and _may_run(delivery):
             # The copy counts as new, so the record of its earlier starts has to go first.
             is_cleared = await self.records.forget(_id(delivery), stop)
-            await (delivery.requeue_fresh() if is_cleared else delivery.requeue())
+            await (arrival.requeue_fresh() if is_cleared else arrival.requeue())
             return
         buried = frozenset[str | None]()
         if arrival.mode is Mode.ISOLATED:
@@ -79,7 +107,7 @@ class HandlerRunner:
             started = await self.records.start(_id(delivery), stop)
             known = None if started is None else await self.records.buried(_id(delivery), stop)
             if started is None or known is None:
-                await delivery.requeue()
+                await arrival.requeue()
                 return
             record, buried = started, known
             if record.starts > self.policy.max_crashes:
@@ -98,18 +126,24 @@ class HandlerRunner:
             await self._run_all(arrival, handlers, record, attempt, stop)
         except asyncio.CancelledError:
             # A stop did not wait for it: it comes again, and has not ended the process. Without a stop it may have.
-            if record.starts and stop.is_set() and self.transactions.is_cancelled:
+            if record.starts and stop.is_set() and self.cancellations.requested():
                 await self.records.call_off(_id(delivery), record, stop)
             raise
 
-    async def give_up(self, arrival: Arrival, error: BaseException, stop: asyncio.Event) -> None:
-        """Make a dead letter of a message around which an unexpected error happened.
-
-        Raises:
-            Exception: that failed as well, and the delivery may be unsettled.
-        """
+    async def _give_up(self, arrival: Arrival, error: BaseException, stop: asyncio.Event) -> None:
+        """Make a dead letter of a message around which an unexpected error happened."""
+        arrival.waits = None
+        if arrival.settled:
+            raise BrokerUnavailable(f"a delivery could not be settled: {first_line(error)}") from error
         record = CrashRecord(starts=int(arrival.mode is Mode.ISOLATED), failures=arrival.failures)
-        await self._finish(arrival, {None: decisions.given_up(error)}, record, stop)
+        try:
+            await self._finish(arrival, {None: decisions.given_up(error)}, record, stop)
+        except BaseException as other:
+            self.raise_if_expected(other)
+            if arrival.settled:
+                raise BrokerUnavailable(f"a delivery could not be settled: {first_line(other)}") from other
+            self.reports.unexpected("a message can be neither handled nor set aside, and is given back", other)
+            arrival.is_stuck = True
 
     async def _run_all(
         self, arrival: Arrival, handlers: Sequence[Handler], record: CrashRecord, attempt: int, stop: asyncio.Event
@@ -133,7 +167,7 @@ class HandlerRunner:
                 if outcome is not None:
                     span.ends_as(outcome)
             if outcome is None:
-                await delivery.requeue()
+                await arrival.requeue()
                 return
             self.outcomes[outcome] += 1
             self.measurements.handled([(delivery.message, handler.name, outcome)], now=self.now)
@@ -166,7 +200,7 @@ class HandlerRunner:
             await self._finish(arrival, dead, record, stop, attempts=attempt)
             return
         if dead and not await self.records.bury(arrival, dead, stop, attempts=attempt):
-            await delivery.requeue()
+            await arrival.requeue()
             return
         # Handlers that gave the message up must not run again; for those that succeeded it is a duplicate.
         names = tuple(name for name in retried if name is not None) if dead or arrival.handlers else ()
@@ -175,13 +209,13 @@ class HandlerRunner:
         if arrival.key is None:
             # Clear the record first: if the process ends while the copy waits, the message did not cause that.
             if record.starts and not await self.records.forget(_id(delivery), stop):
-                await delivery.requeue()
+                await arrival.requeue()
                 return
-            delay = await delivery.retry(shortest, handlers=names)
+            delay = await arrival.retry(shortest, handlers=names)
         else:  # its key waits for it, so it cannot go to a retry queue: the database counts its failures
             updated = await self.records.fail(_id(delivery), stop)
             if updated is None:
-                await delivery.requeue()
+                await arrival.requeue()
                 return
             delay = arrival.waits = delay_for(self.policy.delays, attempt, shortest)
             arrival.failures, arrival.first_failed_at = updated.failures, updated.first_failed_at
@@ -202,7 +236,7 @@ class HandlerRunner:
         done = not failed or await self.records.bury(arrival, failed, stop, attempts=count)
         if done and has_record:
             done = await self.records.forget(_id(delivery), stop)
-        await (delivery.ack() if done else delivery.requeue())
+        await (arrival.ack() if done else arrival.requeue())
 
 
 def _may_run(delivery: Delivery) -> bool:

@@ -28,7 +28,7 @@ class Arrival:
     """A delivery that waits for its turn, or is being handled.
 
     Attributes:
-        delivery: the broker's delivery.
+        delivery: the broker's delivery, which is settled by the methods here.
         mode: how it is handled.
         key: its ordering key; None if it has none, or if the consumer is not ordered.
         number: its rank in order of arrival.
@@ -40,6 +40,7 @@ class Arrival:
         handlers: the names of the handlers that still have to run; if empty, the delivery's own.
         limits: the limits of its handlers.
         is_stuck: whether it could neither be handled nor become a dead letter.
+        settled: whether it was acked, requeued or copied, or the attempt to do so may have succeeded.
     """
 
     delivery: Delivery
@@ -54,16 +55,33 @@ class Arrival:
     handlers: tuple[str, ...] = ()
     limits: tuple[Limit, ...] = ()
     is_stuck: bool = False
+    settled: bool = False
+
+    async def ack(self) -> None:
+        """It is done."""
+        self.settled = True
+        await self.delivery.ack()
+
+    async def requeue(self) -> None:
+        """Give it back unhandled."""
+        self.settled = True
+        await self.delivery.requeue()
+
+    async def retry(self, after: timedelta | None, *, handlers: tuple[str, ...]) -> timedelta:
+        """Have it come again later; it is not settled if no copy of it could be made."""
+        delay = await self.delivery.retry(after, handlers=handlers)
+        self.settled = True
+        return delay
+
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        """Put a copy at the end of the queue, now or later; it is not settled if none could be made."""
+        await self.delivery.requeue_fresh(after)
+        self.settled = True
 
     @property
     def room(self) -> int:
         """The bytes of payloads that are decoded for it at the same time."""
         return self.size * self.events
-
-    @property
-    def settled(self) -> bool:
-        """Whether its delivery is settled, or may be."""
-        return bool(getattr(self.delivery, "settled", False))
 
     def turn(self, shortest: timedelta) -> timedelta | None:
         """The delay of this new delivery in a retry queue, if too many wait in memory for its limits already.

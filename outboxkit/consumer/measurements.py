@@ -1,9 +1,10 @@
 """A consumer's measurements: what is recorded of its deliveries, once for a batch, if anybody collects."""
 
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
-from time import perf_counter
 from typing import TypeVar
 
 from sqlalchemy.orm import Session
@@ -11,7 +12,6 @@ from sqlalchemy.orm import Session
 from outboxkit import window
 from outboxkit.brokers import Malformed, Subscriber
 from outboxkit.consumer.reports import Failed
-from outboxkit.consumer.runs import HandlerRuns
 from outboxkit.inbox import BatchEntryFailed, Handler, Outcome
 from outboxkit.message import Message
 from outboxkit.outage import Clock, Outage
@@ -26,6 +26,81 @@ SAMPLE = 8
 MOST_ERRORS = 50
 """Classes of errors that are told apart."""
 SEVERAL = "several"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HandlerRun:
+    """One run of handlers in one transaction.
+
+    Attributes:
+        handlers: their names; several in a batch.
+        message_id: of the message, or of the first one of a batch.
+        messages: the number of messages.
+        since: when it began, by the monotonic clock.
+    """
+
+    handlers: tuple[str, ...]
+    message_id: str
+    messages: int
+    since: float
+
+
+class HandlerRuns:
+    """The runs of a consumer's handlers that have not ended. It may be read from any thread.
+
+    Args:
+        handlers: the consumer's.
+        monotonic: a monotonic clock in seconds, for tests.
+    """
+
+    def __init__(self, handlers: Iterable[Handler], *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._names = sorted(handler.name for handler in handlers)
+        self._monotonic = monotonic
+        self._running: dict[Session, HandlerRun] = {}
+
+    def tracked(
+        self,
+        work: Callable[[Session], T],
+        handlers: Collection[str],
+        *,
+        message_id: str,
+        messages: int,
+        on_end: Callable[[float, str | None], None] = lambda *_: None,
+    ) -> Callable[[Session], T]:
+        """The same work, which counts as running until it ends, in whatever thread.
+
+        Then `on_end` is called with the seconds that it took, and with the class of its error, if it had one.
+        """
+        names = tuple(sorted(set(handlers)))
+
+        def track(session: Session) -> T:
+            run = self._running[session] = HandlerRun(names, message_id, messages, self._monotonic())
+            error = None
+            try:
+                return work(session)
+            except BaseException as raised:
+                error = _class_of(raised)
+                raise
+            finally:
+                self._running.pop(session, None)
+                on_end(self.age(run), error)
+
+        return track
+
+    def ages(self) -> dict[HandlerRun, float]:
+        """The runs that have not ended, with the seconds since each began."""
+        return {run: self.age(run) for run in self._running.copy().values()}
+
+    def age(self, run: HandlerRun) -> float:
+        """The seconds since this run began."""
+        return self._monotonic() - run.since
+
+    def longest(self) -> dict[str, float]:
+        """For each handler the seconds since its longest run began; 0 if it does not run."""
+        longest = dict.fromkeys(self._names, 0.0)
+        for run, age in self.ages().items():
+            longest |= {name: max(age, longest.get(name, 0.0)) for name in run.handlers}
+        return longest
 
 
 class ConsumerMeasurements:
@@ -99,23 +174,16 @@ class ConsumerMeasurements:
         self, work: Callable[[Session], T], handlers: Collection[str], *, message_id: str, messages: int = 1
     ) -> Callable[[Session], T]:
         """The same work, whose duration is recorded each time that it runs, in whatever thread."""
-        tracked = self.runs.tracked(work, handlers, message_id=message_id, messages=messages)
         if not metrics.is_on():
-            return tracked
+            return self.runs.tracked(work, handlers, message_id=message_id, messages=messages)
         names = set(handlers)
         attributes = self._process | {"handler": names.pop() if len(names) == 1 else SEVERAL}
 
-        def run(session: Session) -> T:
-            started, error = perf_counter(), {}
-            try:
-                return tracked(session)
-            except BaseException as raised:
-                error = {catalogue.ERROR: self._errors(_class_of(raised))}
-                raise
-            finally:
-                metrics.measure(catalogue.PROCESS_DURATION, perf_counter() - started, attributes | error)
+        def measure(seconds: float, error: str | None) -> None:
+            labels = attributes if error is None else attributes | {catalogue.ERROR: self._errors(error)}
+            metrics.measure(catalogue.PROCESS_DURATION, seconds, labels)
 
-        return run
+        return self.runs.tracked(work, handlers, message_id=message_id, messages=messages, on_end=measure)
 
     def handled(self, handled: Sequence[Handled], *, now: Clock, batch: int = 0) -> None:
         """Record outcomes that were committed together; `batch` is the number of deliveries if they shared a batch."""

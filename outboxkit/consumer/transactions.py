@@ -99,11 +99,6 @@ class Transactions:
         self._threads = threads or Threads(engine, size=1, process="consumer")
         self._probing = asyncio.Lock()
 
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether the consumer has cancelled the current task."""
-        return self._cancellations.requested()
-
     async def run(self, work: Callable[[Session], T], stop: asyncio.Event, *, in_thread: bool = False) -> T | None:
         """The result of the work, once it is committed; None if `stop` was set while the database was away.
 

@@ -1,5 +1,6 @@
 """`run_once`: the rule behind "each effect happens once", for one message and one handler."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
 from enum import StrEnum
@@ -8,13 +9,14 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session, scoped_session
 
-from outboxkit import statements, window
+from outboxkit import statements, upcasts, window
+from outboxkit.codec import LARGE, plain_size
 from outboxkit.inbox.call import call, ended, opened
-from outboxkit.inbox.decoding import event_within
 from outboxkit.inbox.duplicates import payload_crc, warn_of_other_payloads
 from outboxkit.inbox.guard import held
 from outboxkit.inbox.handlers import Handler, handler_of
 from outboxkit.message import Message
+from outboxkit.sqlalchemy_asyncio import async_session, await_
 from outboxkit.telemetry import tracing
 
 
@@ -80,7 +82,7 @@ def _run(
     attempt: int,
     accepted_at: datetime | None,
 ) -> Outcome:
-    event = event_within(session, handler, message)
+    event = _event_within(session, handler, message)
     row = {
         "handler": handler.name,
         "message_id": message.id,
@@ -102,3 +104,29 @@ def _run(
             duration = {"at_handler": handler.name, "at_message_id": message.id, "milliseconds": milliseconds}
             connection.execute(statements.inbox.record_duration(), duration)
     return Outcome.PROCESSED
+
+
+async def event_for(handler: Handler, message: Message) -> object:
+    """The event that the handler gets. A large one is decoded in a thread, so that the event loop goes on meanwhile.
+
+    Raises:
+        DecodeError, NewerVersion: as `upcasts.event_of`.
+    """
+    if not _is_large(message):
+        return upcasts.event_of(handler.event_type, message)
+    return await asyncio.to_thread(upcasts.event_of, handler.event_type, message)
+
+
+def _event_within(session: Session, handler: Handler, message: Message) -> object:
+    """The event that the handler gets in this session. It is decoded here if the session is not an asynchronous one.
+
+    Raises:
+        DecodeError, NewerVersion: as `upcasts.event_of`.
+    """
+    if async_session(session) is None or not _is_large(message):
+        return upcasts.event_of(handler.event_type, message)
+    return await_(event_for(handler, message))
+
+
+def _is_large(message: Message) -> bool:
+    return plain_size(message.payload, message.content_encoding, limit=LARGE) > LARGE

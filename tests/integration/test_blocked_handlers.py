@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import blockers, hanging, inbox_handler, process
 from outboxkit.cli import status
-from outboxkit.consumer import Concurrency, runs
+from outboxkit.consumer import Concurrency, long_runs
 from outboxkit.doctor import activity
 from outboxkit.lives import Clue, Life, follow, lives
 from outboxkit.outage import utc_now
@@ -28,8 +28,8 @@ ACCOUNT = "CREATE TABLE account (owner text PRIMARY KEY, cents int); INSERT INTO
 async def test_the_session_that_holds_the_lock_is_named_and_not_its_victims(
     pg_engine: Engine, postgresql_url: str, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(runs, "LONG_SECONDS", 0)
-    monkeypatch.setattr(runs, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(long_runs, "LONG_SECONDS", 0)
+    monkeypatch.setattr(long_runs, "EVERY_SECONDS", 0.01)
     monkeypatch.setattr(hanging, "LONG", timedelta(0))
     monkeypatch.setattr(blockers, "PATIENCE", timedelta(0))
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import hanging, inbox_handler, process
 from outboxkit.cli import status
-from outboxkit.consumer import runs
+from outboxkit.consumer import long_runs
 from outboxkit.doctor import activity
 from outboxkit.lives import Clue, follow, lives
 from outboxkit.outage import utc_now
@@ -26,8 +26,8 @@ from tests.polling import eventually_async
 async def test_a_handler_that_hangs_is_named(
     pg_engine: Engine, postgresql_url: str, broker: PlainClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(runs, "LONG_SECONDS", 0)
-    monkeypatch.setattr(runs, "EVERY_SECONDS", 0.01)
+    monkeypatch.setattr(long_runs, "LONG_SECONDS", 0)
+    monkeypatch.setattr(long_runs, "EVERY_SECONDS", 0.01)
     monkeypatch.setattr(hanging, "LONG", timedelta(0))
     gate = asyncio.Event()
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from outboxkit import ConfigurationError, compose, inbox, process
 from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove, shards
-from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
+from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
 from outboxkit.consumer import ShardedConsumer
 from outboxkit.message import Message
 from outboxkit.settings import Settings, load

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from outboxkit import BrokerRefused
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
-from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
+from outboxkit.brokers.rabbitmq.incoming import RabbitDelivery
 from outboxkit.brokers.rabbitmq.topology import UNROUTABLE
 from tests.delays import DELAYS, DELAYS_TEXT, WAITING
 from tests.plain_client import PlainClient

@@ -1,19 +1,32 @@
-"""A channel that receives deliveries: the subscriber's use of the client library."""
+"""Deliveries of RabbitMQ: the channel on which they arrive, each of them with its message, and their acks."""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from struct import Struct
+from typing import Protocol
 
 from aiormq.abc import AbstractChannel
 from pamqp import commands, frame
 
-from outboxkit.brokers.rabbitmq import connection
-from outboxkit.brokers.rabbitmq.acks import Acks
+from outboxkit.brokers import Malformed, reserved
+from outboxkit.brokers.rabbitmq import connection, decode
+from outboxkit.brokers.rabbitmq.decode import NOT_THE_USERS, Properties
+from outboxkit.brokers.rabbitmq.encode import BASIC, END, METHOD
 from outboxkit.brokers.rabbitmq.taps import DeliveryParser, RawDelivery
+from outboxkit.brokers.reserved import DeliveryHeaders
+from outboxkit.envelopes import Envelope
 from outboxkit.errors import BrokerUnavailable
+from outboxkit.message import Message
+from outboxkit.retry import delay_for
 
 _Answer = asyncio.Future[RawDelivery | None]
+ACK, NACK, REQUEUE = 80, 120, 2
+_ANSWER = Struct(">BHIHHQBB")
+_SIZE = 13
 
 MAX_UNACKED_BYTES = 32 * 1024 * 1024
 """Limit of a process's unacked deliveries above which reading is paused: the prefetch limits their number, not size.
@@ -284,3 +297,171 @@ class DeliveryChannel:
 
 async def _ignore(_: object) -> None:
     """The client library's callback. It is never called: the parser takes deliveries before the library sees them."""
+
+
+class Source(Protocol):
+    """The subscriber of a delivery, as far as the delivery needs it."""
+
+    async def copy(
+        self, delivery: "RabbitDelivery", delivery_headers: DeliveryHeaders, delay: timedelta | None
+    ) -> None:
+        """Put a copy into the queue of a retry delay or, without a delay, at the end of the delivery's own queue.
+
+        Raises:
+            BrokerUnavailable: the copy may be missing. The broker delivers the message again.
+        """
+
+    @property
+    def delays(self) -> Sequence[timedelta]:
+        """The retry delays, ascending."""
+
+
+class RabbitDelivery:
+    """A delivery, which must be acked on the channel on which it arrived."""
+
+    __slots__ = ("_source", "channel", "delivery_headers", "dropped", "message", "raw", "redeliveries", "topic")
+
+    def __init__(self, raw: RawDelivery, channel: DeliveryChannel, source: Source, *, dropped: bool) -> None:
+        properties = raw.properties
+        self.raw = raw
+        self.dropped = dropped
+        self.topic = decode.topic_of(properties, raw.routing_key, dropped=dropped)
+        self.delivery_headers = (
+            reserved.read_delivery_headers(properties.headers) if properties.headers else reserved.FRESH
+        )
+        if self.delivery_headers.absent:
+            if self.topic == properties.message_type:  # a message without a topic is published with its type
+                self.topic = ""
+            properties = _without(properties, self.delivery_headers.absent)
+        self.message: Message | Malformed = decode.to_message(properties, raw.body, self.topic)
+        self.redeliveries = decode.redeliveries(properties, redelivered=raw.redelivered)
+        self.redeliveries += self.delivery_headers.redeliveries
+        self.channel = channel
+        self._source = source
+
+    @property
+    def envelope(self) -> Envelope:
+        """The delivery as its publisher sent it."""
+        properties = _without(self.raw.properties, self.delivery_headers.absent)
+        return _envelope(properties, self.raw.body, self.topic)
+
+    async def ack(self) -> None:
+        """Basic.Ack, sent together with other acks of the same turn of the event loop."""
+        self.channel.ack(self.raw.tag)
+
+    async def requeue(self) -> None:
+        """Basic.Nack with requeue."""
+        self.channel.nack(self.raw.tag)
+
+    async def retry(self, after: timedelta | None = None, *, handlers: tuple[str, ...] = ()) -> timedelta:
+        """Publish a copy to a retry queue, await its confirm, then ack. A crash in between leaves two, never none."""
+        delay = delay_for(self._source.delays, self.delivery_headers.attempt, after)
+        delivery_headers = self.delivery_headers.next_attempt(now=datetime.now(UTC), handlers=handlers)
+        await self._source.copy(self, delivery_headers, delay)
+        await self.ack()
+        return delay
+
+    async def requeue_fresh(self, after: timedelta | None = None) -> None:
+        """Publish a copy to the same queue, or to a retry queue, await its confirm, then ack."""
+        delay = None if after is None else delay_for(self._source.delays, 1, after)
+        redeliveries = 0 if after is None else self.redeliveries
+        await self._source.copy(self, replace(self.delivery_headers, redeliveries=redeliveries), delay)
+        await self.ack()
+
+
+def _envelope(properties: Properties, body: bytes, topic: str) -> Envelope:
+    """The delivery as its publisher sent it, without the headers of the broker and of outboxkit."""
+    headers = properties.headers or {}
+    return Envelope(
+        body=body,
+        headers={name: value for name, value in headers.items() if not name.startswith(NOT_THE_USERS)},
+        routing_key=topic,
+        message_id=properties.message_id or None,
+        type=properties.message_type or None,
+        content_type=properties.content_type or None,
+        content_encoding=properties.content_encoding or None,
+        correlation_id=properties.correlation_id or None,
+        app_id=properties.app_id or None,
+        timestamp=properties.timestamp,
+    )
+
+
+def _without(properties: Properties, absent: Sequence[str]) -> Properties:
+    """The properties without the stand-ins for those that the publisher did not send."""
+    return replace(
+        properties,
+        message_id=None if "message_id" in absent else properties.message_id,
+        message_type=None if "type" in absent else properties.message_type,
+    )
+
+
+class Acks:
+    """The delivery tags of a channel, which count up from 1, and which of them are acked or nacked. Pure.
+
+    Their acks leave in as few frames as possible (AMQP 0-9-1, section 1.8.3.13).
+
+    Attributes:
+        unacked_bytes: the total size of the deliveries that are neither acked nor nacked.
+    """
+
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
+        self._lowest, self._highest = 1, 0
+        self._answered: set[int] = set()
+        self._unsent: list[int] = []
+        self._sizes: dict[int, int] = {}
+        self.unacked_bytes = 0
+
+    @property
+    def unacked(self) -> int:
+        """The number of deliveries that are neither acked nor nacked."""
+        return self._highest - (self._lowest - 1) - len(self._answered)
+
+    def is_unacked(self, tag: int) -> bool:
+        """Whether the delivery with this tag has come, and is neither acked nor nacked."""
+        return tag in self._sizes
+
+    def record_delivery(self, tag: int, size: int) -> None:
+        """Add the delivery with this tag, of so many bytes."""
+        self._highest = tag
+        self._sizes[tag] = size
+        self.unacked_bytes += size
+
+    def ack(self, tag: int) -> None:
+        """Have the next `take_frames` ack this delivery. Does nothing if it was acked or nacked before."""
+        if self._answer(tag):
+            self._unsent.append(tag)
+
+    def nack(self, tag: int) -> bytes:
+        """The frame that requeues this delivery; empty if it was acked or nacked before.
+
+        It must be sent before the next frames of `take_frames`: one of them may ack everything up to a later tag.
+        """
+        return self._frame(NACK, tag, REQUEUE) if self._answer(tag) else b""
+
+    def take_frames(self) -> bytes:
+        """The frames that ack the deliveries acked since the last call.
+
+        One frame with `multiple` covers all tags below the first unacked delivery. The others have a frame each.
+        """
+        tags, self._unsent = self._unsent, []
+        lowest = self._lowest
+        while lowest in self._answered:
+            self._answered.discard(lowest)
+            lowest += 1
+        self._lowest = lowest
+        below = [tag for tag in tags if tag < lowest]
+        frames = [self._frame(ACK, max(below), len(below) > 1)] if below else []
+        if len(below) < len(tags):
+            frames += [self._frame(ACK, tag, 0) for tag in sorted(tags) if tag > lowest]
+        return b"".join(frames)
+
+    def _answer(self, tag: int) -> bool:
+        if tag < self._lowest or tag in self._answered:
+            return False
+        self._answered.add(tag)
+        self.unacked_bytes -= self._sizes.pop(tag, 0)
+        return True
+
+    def _frame(self, method: int, tag: int, bits: int) -> bytes:
+        return _ANSWER.pack(METHOD, self._channel, _SIZE, BASIC, method, tag, bits, END)

@@ -14,8 +14,7 @@ from pamqp import commands
 from outboxkit import urls
 from outboxkit.brokers import Subscriber
 from outboxkit.brokers.rabbitmq import connection, incoming, rights
-from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
-from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
+from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
 from outboxkit.brokers.rabbitmq.shards import KEY, MOVED, move_of
 from outboxkit.brokers.rabbitmq.taps import RawDelivery

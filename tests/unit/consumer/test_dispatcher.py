@@ -93,7 +93,7 @@ async def test_a_start_is_recorded_before_the_handler_of_a_redelivered_message_i
 async def test_after_so_many_starts_without_an_end_it_is_not_called_again(bench: Bench, database_url: str):
     trace = Trace()
     consumer = bench.consumer(trace.handler)
-    records = consumer._containment.handling.records
+    records = consumer._runner.records
     for _ in range(3):
         await records.start("m-1", bench.stop)
     put_redelivered(bench, 1)

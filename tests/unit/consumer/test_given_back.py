@@ -255,17 +255,17 @@ async def test_of_a_batch_that_fails_unexpectedly_the_settled_and_the_waiting_ar
     def together(session: Session, event: OrderConfirmed) -> None:
         session.execute(insert(effects).values(what=f"order {event.order_id}"))
 
-    handle, sizes = BatchRunner.handle, list[int]()
+    handle, sizes = BatchRunner._handle, list[int]()
 
     async def broken(self: BatchRunner, arrivals: Any, stop: asyncio.Event) -> Any:
         sizes.append(len(arrivals))
         if len(sizes) > 1:
             return await handle(self, arrivals, stop)
-        await arrivals[0].delivery.ack()
+        await arrivals[0].ack()
         arrivals[1].waits = timedelta(microseconds=1)
         raise KeyError("a bug")
 
-    monkeypatch.setattr(BatchRunner, "handle", broken)
+    monkeypatch.setattr(BatchRunner, "_handle", broken)
     bench.put(*(order(number, key=key) for number, key in enumerate("abbc")))
     consumer = await bench.run_until_settled(together, concurrency=ORDERED)
     assert (sizes[0], consumer.outcomes) == (4, {Outcome.PROCESSED: 3})

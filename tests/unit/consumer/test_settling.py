@@ -36,7 +36,7 @@ async def test_it_may_be_started_three_times_without_an_end(bench: Bench, starts
     @inbox_handler("Works")
     async def works(session: AsyncSession, event: OrderConfirmed) -> None: ...
 
-    records = bench.consumer(works)._containment.handling.records
+    records = bench.consumer(works)._runner.records
     for _ in range(starts):
         await records.start("m-1", bench.stop)
     put_redelivered(bench)

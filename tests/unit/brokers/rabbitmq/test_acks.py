@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
-from outboxkit.brokers.rabbitmq.acks import Acks
+from outboxkit.brokers.rabbitmq.incoming import Acks
 
 CHANNEL = 3
 STEPS = st.lists(

@@ -8,8 +8,7 @@ from pamqp import commands
 
 from outboxkit import BrokerUnavailable, Message
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.rabbitmq.delivery import RabbitDelivery
-from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel
+from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.envelopes import Envelope
 from tests.unit.brokers.rabbitmq.test_delivery_parser import CHANNEL, content

@@ -1,26 +1,19 @@
-"""The handlers that run now in a consumer, and a report of one that does not end, with its name and its message."""
+"""The report of a handler that does not end, with its name and its message."""
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from sqlalchemy.orm import Session
 
 from outboxkit import partitions
+from outboxkit.consumer.measurements import HandlerRun, HandlerRuns
 from outboxkit.failures import first_line, printable
-from outboxkit.inbox import Handler
 from outboxkit.message import storable
 from outboxkit.outage import Sleep
 from outboxkit.statements import activity as statements
 from outboxkit.statements.dialects import has_one_writer
-
-T = TypeVar("T")
 
 LONG_SECONDS = 60.0
 """A handler that has run for so long is reported; again after twice the time, and so on."""
@@ -30,67 +23,6 @@ CURE = (
     "if it waits for a lock, `outboxkit status` names the session that holds it. If it hangs otherwise, restart this "
     "consumer: the message comes again. Give the handler a timeout, such as @inbox_handler(..., timeout=60)"
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class HandlerRun:
-    """One run of handlers in one transaction.
-
-    Attributes:
-        handlers: their names; several in a batch.
-        message_id: of the message, or of the first one of a batch.
-        messages: the number of messages.
-        since: when it began, by the monotonic clock.
-    """
-
-    handlers: tuple[str, ...]
-    message_id: str
-    messages: int
-    since: float
-
-
-class HandlerRuns:
-    """The runs of a consumer's handlers that have not ended. It may be read from any thread.
-
-    Args:
-        handlers: the consumer's.
-        monotonic: a monotonic clock in seconds, for tests.
-    """
-
-    def __init__(self, handlers: Iterable[Handler], *, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._names = sorted(handler.name for handler in handlers)
-        self._monotonic = monotonic
-        self._running: dict[Session, HandlerRun] = {}
-
-    def tracked(
-        self, work: Callable[[Session], T], handlers: Collection[str], *, message_id: str, messages: int
-    ) -> Callable[[Session], T]:
-        """The same work, which counts as running until it ends, in whatever thread."""
-        names = tuple(sorted(set(handlers)))
-
-        def run(session: Session) -> T:
-            self._running[session] = HandlerRun(names, message_id, messages, self._monotonic())
-            try:
-                return work(session)
-            finally:
-                self._running.pop(session, None)
-
-        return run
-
-    def ages(self) -> dict[HandlerRun, float]:
-        """The runs that have not ended, with the seconds since each began."""
-        return {run: self.age(run) for run in self._running.copy().values()}
-
-    def age(self, run: HandlerRun) -> float:
-        """The seconds since this run began."""
-        return self._monotonic() - run.since
-
-    def longest(self) -> dict[str, float]:
-        """For each handler the seconds since its longest run began; 0 if it does not run."""
-        longest = dict.fromkeys(self._names, 0.0)
-        for run, age in self.ages().items():
-            longest |= {name: max(age, longest.get(name, 0.0)) for name in run.handlers}
-        return longest
 
 
 class LongRuns:

@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 from structlog.testing import capture_logs
 
 from outboxkit import inbox, inbox_handler
-from outboxkit.consumer.runs import LONG_SECONDS, HandlerRuns, LongRuns
+from outboxkit.consumer.long_runs import LONG_SECONDS, LongRuns
+from outboxkit.consumer.measurements import HandlerRuns
 from tests.unit.shop import OrderConfirmed
 
 
