@@ -4,12 +4,14 @@ import asyncio
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Any, Self, TypeVar
 
 import psycopg
+import structlog
 from psycopg import AsyncConnection, OperationalError, generators
 from psycopg.pq import ExecStatus
 from sqlalchemy import Engine, event
@@ -27,7 +29,7 @@ Waiting = Generator[Any, Any, T]
 ANSWER_SECONDS = 5
 """The time that the second connection has to connect, and then to get its answer."""
 SLOW_SECONDS = 5.0
-"""A command that connects for so long says so."""
+"""A process that connects for so long says so."""
 IDLE_SECONDS = 5.0
 """A server process that has been idle for less may just have sent its answer."""
 _WHO = "SELECT pid, extract(epoch FROM backend_start)::float8 FROM pg_stat_activity WHERE pid = pg_backend_pid()"
@@ -73,12 +75,12 @@ class Connection(AsyncConnection[Any]):
         """Connect, and learn which server process serves it."""
         with _said_if_slow(options):
             connection = await super().connect(*arguments, autocommit=True, **options)
-        try:
-            connection.backend = await (await connection.execute(_WHO, prepare=False)).fetchone()
-            await connection.set_autocommit(autocommit)
-        except BaseException:
-            await connection.close()
-            raise
+            try:
+                connection.backend = await (await connection.execute(_WHO, prepare=False)).fetchone()
+                await connection.set_autocommit(autocommit)
+            except BaseException:
+                await connection.close()
+                raise
         connection.opened_at = monotonic()
         return connection
 
@@ -125,13 +127,14 @@ class ThreadConnection(psycopg.Connection[Any]):
     @classmethod
     def connect(cls, *arguments: Any, autocommit: bool = False, **options: Any) -> Self:
         """Connect, and learn which server process serves it."""
-        connection = super().connect(*arguments, autocommit=True, **options)
-        try:
-            connection.backend = connection.execute(_WHO, prepare=False).fetchone()
-            connection.set_autocommit(autocommit)
-        except BaseException:
-            connection.close()
-            raise
+        with _said_if_slow(options):
+            connection = super().connect(*arguments, autocommit=True, **options)
+            try:
+                connection.backend = connection.execute(_WHO, prepare=False).fetchone()
+                connection.set_autocommit(autocommit)
+            except BaseException:
+                connection.close()
+                raise
         connection.opened_at = monotonic()
         return connection
 
@@ -248,9 +251,12 @@ def _limited(connection: _SecondConnection, waiting: Waiting[T]) -> Waiting[T]:
 
 @contextmanager
 def _said_if_slow(options: Mapping[str, Any]) -> Iterator[None]:
-    """Have a command say that it still connects."""
-    text = f"connecting to the database {_place(options.get('host'), options.get('port'))} takes long"
-    timer = asyncio.get_running_loop().call_later(SLOW_SECONDS, silence.tell, text)
+    """Have it said that a connection still waits: a pooler lets it in, and answers once one of its sessions is free."""
+    text = f"connecting to the database {_place(options.get('host'), options.get('port'))} takes long. {silence.CAUSES}"
+    say = silence.tell if silence.is_command() else structlog.get_logger("outboxkit").warning
+    timer = threading.Timer(SLOW_SECONDS, say, [text])
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:

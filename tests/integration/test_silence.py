@@ -9,6 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
+from structlog.testing import capture_logs
 
 from outboxkit import engines, inbox_handler, outbox, process, settings, silence
 from outboxkit.connections import Connection, ThreadConnection
@@ -19,6 +20,7 @@ from tests.integration.recording import behind_proxy
 from tests.integration.running_consumer import Billed, Ordered, publish, starter
 from tests.plain_client import PlainClient
 from tests.polling import eventually_async
+from tests.servers import provide_pooler
 from tests.tcp_proxy import TcpProxy
 
 SOON = silence.Patience(asks=0.4, limit=3)
@@ -166,9 +168,31 @@ async def test_a_command_that_connects_for_long_says_so(
     proxy.swallow()
     connecting = asyncio.create_task(connected(engine))
     (line,) = await eventually_async(lambda: matching(said, "takes long"))
-    assert line == f"connecting to the database at 127.0.0.1:{proxy.port} takes long"
+    assert line == f"connecting to the database at 127.0.0.1:{proxy.port} takes long. {silence.CAUSES}"
     proxy.release()
     await connecting
+
+
+async def test_a_worker_that_gets_no_session_of_a_pooler_logs_for_what_it_waits(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The pooler has two, and the third is for the thread of a handler."""
+    monkeypatch.setattr("outboxkit.connections.SLOW_SECONDS", 0.1)
+    pooler = provide_pooler(postgresql_url, mode="session", size=2)
+    pooler.start()
+    engine = process.engine(pooler.url, name="outboxkit test")
+    try:
+        twin = await engines.beside(engine, pool_size=1)
+        async with engine.connect(), engine.connect():
+            with capture_logs() as logs:
+                connecting = asyncio.create_task(asyncio.to_thread(twin.connect))
+                (line,) = await eventually_async(lambda: matching([each["event"] for each in logs], "takes long"))
+        assert silence.CAUSES in line
+        await engine.dispose()
+        (await connecting).close()
+        twin.dispose()
+    finally:
+        pooler.close()
 
 
 async def connected(engine: AsyncEngine) -> None:
