@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import Engine, Row, func, select, text, update
 from sqlalchemy.orm import Session
 
-from outboxkit import idempotency, tables
-from outboxkit.idempotency import Response
+from outboxkit import tables
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Response
 
 ASKED: dict[str, Any] = {"scope": "POST /orders", "principal": "alice", "key": "k-1", "fingerprint": b"a" * 32}
 OTHER = ASKED | {"fingerprint": b"b" * 32}
@@ -16,24 +17,24 @@ CREATED = Response(201, (("content-type", "application/json"), ("x-who", "Zoë")
 OK = Response(200)
 
 
-def begun(engine: Engine, asked: dict[str, Any]) -> idempotency.Outcome:
+def begun(engine: Engine, asked: dict[str, Any]) -> ledger.Outcome:
     """What `begin` says, committed: for requests in steps, and where it is not fresh."""
     with Session(engine) as session, session.begin():
-        return idempotency.begin(session, **asked)
+        return ledger.begin(session, **asked)
 
 
-def told(engine: Engine, asked: dict[str, Any] = ASKED) -> idempotency.Outcome:
+def told(engine: Engine, asked: dict[str, Any] = ASKED) -> ledger.Outcome:
     """What `begin` says, and nothing of it stays."""
     with Session(engine) as session:
-        return idempotency.begin(session, **asked)
+        return ledger.begin(session, **asked)
 
 
-def done(engine: Engine, asked: dict[str, Any] = ASKED, response: Response = CREATED) -> idempotency.Fresh:
+def done(engine: Engine, asked: dict[str, Any] = ASKED, response: Response = CREATED) -> ledger.Fresh:
     """A request that has its answer."""
     with Session(engine) as session, session.begin():
-        fresh = idempotency.begin(session, **asked)
-        assert isinstance(fresh, idempotency.Fresh)
-        idempotency.complete(session, fresh, response)
+        fresh = ledger.begin(session, **asked)
+        assert isinstance(fresh, ledger.Fresh)
+        ledger.complete(session, fresh, response)
     return fresh
 
 

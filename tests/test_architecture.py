@@ -158,8 +158,8 @@ def test_a_public_name_exists_once():
 
 DRIVERS: dict[str, str | tuple[str, ...]] = {
     **dict.fromkeys(("aio_pika", "aiormq", "pamqp", "yarl"), "brokers/rabbitmq"),
-    **dict.fromkeys(("fastapi", "starlette"), "integrations/fastapi"),
-    **dict.fromkeys(("flask", "werkzeug"), "integrations/flask"),
+    **dict.fromkeys(("fastapi", "starlette"), "http/fastapi"),
+    **dict.fromkeys(("flask", "werkzeug"), "http/flask"),
     **dict.fromkeys(("pydantic", "pydantic_settings"), ("cli", "settings")),
     **dict.fromkeys(("rich", "typer"), "cli"),
     "alembic": ("autogenerate", "migrations"),

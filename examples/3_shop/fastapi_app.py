@@ -20,8 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from outboxkit import outbox, process
-from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute, add_problem_handlers
-from outboxkit.preconditions import check_if_match, etag
+from outboxkit.http.fastapi import Idempotent, IdempotentRoute, add_problem_handlers
+from outboxkit.http.preconditions import check_if_match, etag
 
 PROBLEM = "application/problem+json"
 

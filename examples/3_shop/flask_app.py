@@ -18,8 +18,8 @@ from werkzeug.exceptions import Conflict, HTTPException
 from werkzeug.serving import make_server
 
 from outboxkit import outbox
-from outboxkit.integrations.flask import Idempotent, add_problem_handlers
-from outboxkit.preconditions import check_if_match, etag
+from outboxkit.http.flask import Idempotent, add_problem_handlers
+from outboxkit.http.preconditions import check_if_match, etag
 
 Money = Annotated[str, msgspec.Meta(pattern=rf"^{MONEY}\Z")]
 Name = Annotated[str, msgspec.Meta(pattern=rf"^{NAME}\Z")]

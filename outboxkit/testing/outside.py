@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from sqlalchemy import URL
 
-from outboxkit.integrations.protocol import SAFE
+from outboxkit.http.request import SAFE
 from outboxkit.testing import files
 from outboxkit.testing.differences import State, Values
 from outboxkit.testing.memory import Memory

@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from outboxkit import event, outbox, process
-from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute
+from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from tests.statements_sent import StatementsSent
 
 

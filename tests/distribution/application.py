@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from sqlalchemy import create_engine, func, select
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit import effects, event, idempotency, inbox, inbox_handler, metadata, outbox, preconditions
-from outboxkit.integrations.asgi import IdempotencyMiddleware
+from outboxkit import effects, event, inbox, inbox_handler, metadata, outbox
+from outboxkit.http import ledger, preconditions
+from outboxkit.http.asgi import IdempotencyMiddleware
 
-assert all((idempotency, preconditions, IdempotencyMiddleware))
+assert all((ledger, preconditions, IdempotencyMiddleware))
 
 
 @event("OrderConfirmed")

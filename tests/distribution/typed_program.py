@@ -33,9 +33,9 @@ from outboxkit import (
     outbox,
 )
 from outboxkit.effects import Effect
+from outboxkit.http.asgi import IdempotencyMiddleware
+from outboxkit.http.fastapi import Idempotent
 from outboxkit.inbox import Handler
-from outboxkit.integrations.asgi import IdempotencyMiddleware
-from outboxkit.integrations.fastapi import Idempotent
 from outboxkit.settings import Settings, load
 
 

@@ -20,8 +20,9 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scop
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 import outboxkit
-from outboxkit import outbox, preconditions
-from outboxkit.integrations.flask import Idempotent, add_problem_handlers
+from outboxkit import outbox
+from outboxkit.http import preconditions
+from outboxkit.http.flask import Idempotent, add_problem_handlers
 from tests.polling import DEADLINE_SECONDS
 
 

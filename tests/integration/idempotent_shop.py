@@ -15,8 +15,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from outboxkit import event as outbox_event
 from outboxkit import outbox, process
-from outboxkit.integrations import asgi
-from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute
+from outboxkit.http import asgi
+from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from tests.polling import eventually_async
 
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import async_sessionmaker
 
-from outboxkit import idempotency, process
-from outboxkit.idempotency import Fresh, Response, Steps
+from outboxkit import process
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, Response
+from outboxkit.http.steps import Steps
 from tests.requests import IN_STEPS
 
 NAMES = ("reserve", "charge", "ship")
@@ -24,7 +26,7 @@ async def main(url: str, noted: Path, hang: str) -> None:
     engine = process.engine(url, name="stepping")
     sessions = async_sessionmaker(engine)
     async with sessions() as session, session.begin():
-        fresh = await session.run_sync(idempotency.begin, **IN_STEPS)
+        fresh = await session.run_sync(ledger.begin, **IN_STEPS)
     if not isinstance(fresh, Fresh):
         print(type(fresh).__name__, flush=True)
         return
@@ -36,7 +38,7 @@ async def main(url: str, noted: Path, hang: str) -> None:
         await hang_at(f"after {name}", hang)
     async with sessions() as session, session.begin():
         answer = Response(201, (), ",".join(results).encode())
-        await session.run_sync(idempotency.complete, fresh, answer)
+        await session.run_sync(ledger.complete, fresh, answer)
     await engine.dispose()
     print("done", flush=True)
 

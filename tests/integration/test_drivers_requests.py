@@ -14,13 +14,15 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, scoped_session
 
 import outboxkit
-from outboxkit import effects, idempotency, inbox, inbox_handler, outbox, tables
+from outboxkit import effects, inbox, inbox_handler, outbox, tables
 from outboxkit.brokers import Verdict
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.errors import LeaseLost
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Steps
-from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute
-from outboxkit.integrations.flask import Idempotent as FlaskIdempotent
+from outboxkit.http import ledger
+from outboxkit.http.fastapi import Idempotent, IdempotentRoute
+from outboxkit.http.flask import Idempotent as FlaskIdempotent
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay
+from outboxkit.http.steps import Steps
 from outboxkit.message import Message
 from tests.integration.drivers import KINDS, ONE_OF_EACH, Driver, done, names, using
 from tests.requests import ASKED, CREATED, IN_STEPS, OTHER
@@ -48,9 +50,9 @@ async def plain(request: pytest.FixtureRequest, postgresql_url: str) -> AsyncIte
 
 
 def answered(session: Session, asked: dict[str, Any]) -> Any:
-    fresh = idempotency.begin(session, **asked)
+    fresh = ledger.begin(session, **asked)
     assert isinstance(fresh, Fresh)
-    idempotency.complete(session, fresh, CREATED)
+    ledger.complete(session, fresh, CREATED)
     return fresh
 
 
@@ -61,52 +63,52 @@ def payloads(engine: Engine) -> list[bytes]:
 
 async def test_a_duplicate_gets_the_answer_byte_for_byte(driver: Driver):
     assert isinstance(await driver.within(answered, ASKED), Fresh)
-    again = await driver.within(idempotency.begin, **ASKED)
+    again = await driver.within(ledger.begin, **ASKED)
     assert isinstance(again, Replay)
     assert again.response == CREATED
-    assert await driver.within(idempotency.begin, **OTHER) == Mismatch()
+    assert await driver.within(ledger.begin, **OTHER) == Mismatch()
 
 
 async def test_while_the_first_is_open_others_are_told_so_or_wait(plain: Driver):
     first, second = plain.session(), plain.session()
-    fresh = await plain.on(first, idempotency.begin, **ASKED)
-    assert await plain.on(second, idempotency.begin, **OTHER) == Mismatch()
+    fresh = await plain.on(first, ledger.begin, **ASKED)
+    assert await plain.on(second, ledger.begin, **OTHER) == Mismatch()
     await done(second.execute(text("SET LOCAL lock_timeout = '7s'")))
     short = {"wait": timedelta(milliseconds=20)}
-    assert await plain.on(second, idempotency.begin, **ASKED, **short) == InProgress()
+    assert await plain.on(second, ledger.begin, **ASKED, **short) == InProgress()
     assert await done(second.scalar(text("SHOW lock_timeout"))) == "7s"
-    await plain.on(first, idempotency.complete, fresh, CREATED)
+    await plain.on(first, ledger.complete, fresh, CREATED)
     await done(first.commit())
-    assert isinstance(await plain.on(second, idempotency.begin, **ASKED, **short), Replay)
+    assert isinstance(await plain.on(second, ledger.begin, **ASKED, **short), Replay)
     await done(first.close())
     await done(second.close())
 
 
 async def test_a_run_with_a_lease_is_taken_over_and_fenced(plain: Driver):
-    first = await plain.within(idempotency.begin, **IN_STEPS)
-    told = await plain.within(idempotency.begin, **IN_STEPS)
+    first = await plain.within(ledger.begin, **IN_STEPS)
+    told = await plain.within(ledger.begin, **IN_STEPS)
     assert isinstance(told, InProgress)
     assert timedelta(0) < told.after <= IN_STEPS["lease"]
-    await plain.within(idempotency.release, first)
-    second = await plain.within(idempotency.begin, **IN_STEPS)
+    await plain.within(ledger.release, first)
+    second = await plain.within(ledger.begin, **IN_STEPS)
     assert isinstance(second, Fresh)
     with pytest.raises(LeaseLost):
-        await plain.within(idempotency.complete, first, CREATED)
-    await plain.within(idempotency.complete, second, CREATED)
-    assert isinstance(await plain.within(idempotency.begin, **IN_STEPS), Replay)
+        await plain.within(ledger.complete, first, CREATED)
+    await plain.within(ledger.complete, second, CREATED)
+    assert isinstance(await plain.within(ledger.begin, **IN_STEPS), Replay)
 
 
 @pytest.mark.parametrize("pair", [pair for pair in ONE_OF_EACH if pair[1] is AsyncSession], ids=names)
 async def test_finished_steps_are_found_by_the_next_run(pair: Any, postgresql_url: str):
     async with using(postgresql_url, pair) as driver:
-        first = await driver.within(idempotency.begin, **IN_STEPS)
+        first = await driver.within(ledger.begin, **IN_STEPS)
 
         async def charge() -> dict[str, int]:
             return {"charged": 5}
 
         assert await Steps(driver.sessions, first).step("charge", charge) == {"charged": 5}
-        await driver.within(idempotency.release, first)
-        second = await driver.within(idempotency.begin, **IN_STEPS)
+        await driver.within(ledger.release, first)
+        second = await driver.within(ledger.begin, **IN_STEPS)
         assert Steps(driver.sessions, second).finished == {"charge"}
 
 

@@ -96,10 +96,9 @@ def test_a_replay_is_the_answer_byte_for_byte(shop: Shop, client: httpx.Client):
     assert effects(shop) == (1, 1, 1)
 
 
-def test_the_forms_of_a_key_and_of_a_body_do_not_matter(shop: Shop, client: httpx.Client):
-    assert client.post("/orders", json={"customer": "Ada", "x": 1}, headers=KEY).status_code == 201
-    other = {"Idempotency-Key": KEY["Idempotency-Key"].strip('"'), "Content-Type": "application/json"}
-    again = client.post("/orders", content=b'{ "x" : 1,\n"customer":"\\u0041da"}', headers=other)
+def test_the_form_of_a_key_does_not_matter(shop: Shop, client: httpx.Client):
+    assert client.post("/orders", json=BODY, headers=KEY).status_code == 201
+    again = client.post("/orders", json=BODY, headers={"Idempotency-Key": KEY["Idempotency-Key"].strip('"')})
     assert (again.status_code, again.headers["Idempotency-Replayed"]) == (201, "true")
     assert effects(shop) == (1, 1, 1)
 
@@ -172,7 +171,7 @@ def test_an_answer_that_nobody_read_is_there_for_the_retry(shop: Shop, client: h
         lost.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close is a reset
         eventually(lambda: shop.calls)
     eventually(lambda: effects(shop), lambda found: found == (1, 1, 1))
-    again = client.post("/orders", json=BODY, headers=KEY)
+    again = client.post("/orders", content=body, headers=KEY | {"Content-Type": "application/json"})
     assert (again.status_code, again.headers["Idempotency-Replayed"]) == (201, "true")
     assert effects(shop) == (1, 1, 1)
 

@@ -9,8 +9,9 @@ from sqlalchemy import Engine, create_engine, text, update
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit import effects, idempotency, process, tables
+from outboxkit import effects, process, tables
 from outboxkit.cli import status
+from outboxkit.http import ledger
 from outboxkit.outage import utc_now
 from outboxkit.relay import Relay
 from outboxkit.retention import Periods, Retention
@@ -33,12 +34,12 @@ def writer(postgresql_url: str, roles: dict[str, str]) -> Iterator[Engine]:
     made.dispose()
 
 
-def ask(writer: Engine, key: str) -> idempotency.Outcome:
+def ask(writer: Engine, key: str) -> ledger.Outcome:
     """A whole request in atomic mode."""
     with Session(writer) as session, session.begin():
-        found = idempotency.begin(session, scope="POST /orders", principal="ann", key=key, fingerprint=b"f" * 32)
-        if isinstance(found, idempotency.Fresh):
-            idempotency.complete(session, found, idempotency.Response(201, (), b"{}"))
+        found = ledger.begin(session, scope="POST /orders", principal="ann", key=key, fingerprint=b"f" * 32)
+        if isinstance(found, ledger.Fresh):
+            ledger.complete(session, found, ledger.Response(201, (), b"{}"))
         return found
 
 
@@ -56,14 +57,14 @@ async def test_requests_are_answered_by_the_writer_and_pruned_by_the_operator(
     writer: Engine, pg_engine: Engine, postgresql_url: str, roles: dict[str, str]
 ):
     for key in ("old", "new"):
-        assert isinstance(ask(writer, key), idempotency.Fresh)
-        assert isinstance(ask(writer, key), idempotency.Replay)
+        assert isinstance(ask(writer, key), ledger.Fresh)
+        assert isinstance(ask(writer, key), ledger.Replay)
     with Session(writer) as session, session.begin():
-        leased = idempotency.begin(
+        leased = ledger.begin(
             session, scope="POST /pay", principal=None, key="k", fingerprint=b"f" * 32, lease=timedelta(minutes=1)
         )
     with Session(writer) as session, session.begin():
-        idempotency.release(session, leased, forget=True)
+        ledger.release(session, leased, forget=True)
     effects.once(sessionmaker(writer), "mail-7", lambda: None, on_unknown="skip")
     with pg_engine.begin() as connection:
         long_ago = utc_now() - 40 * DAY

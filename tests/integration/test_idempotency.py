@@ -13,9 +13,10 @@ from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, create_
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import idempotency, outbox, process, tables
+from outboxkit import outbox, process, tables
 from outboxkit.errors import LeaseLost, TransactionRequired
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay
 from outboxkit.message import Message
 from tests.requests import (
     ASKED,
@@ -58,11 +59,11 @@ def effects(engine: Engine) -> int:
 def serve(engine: Engine, asked: dict[str, Any]) -> Outcome:
     """A request as an integration runs it."""
     with Session(engine) as session:
-        outcome = idempotency.begin(session, **asked)
+        outcome = ledger.begin(session, **asked)
         if isinstance(outcome, Fresh):
             session.execute(insert(EFFECTS).values(what=asked["key"]))
             outbox.add(session, Message(id=outcome.token, type="Ordered", payload=b"{}"))
-            idempotency.complete(session, outcome, CREATED)
+            ledger.complete(session, outcome, CREATED)
             session.commit()
         return outcome
 
@@ -90,7 +91,7 @@ def test_the_answer_comes_back_byte_for_byte(engine: Engine):
 
 
 def test_a_large_answer_comes_back(engine: Engine):
-    large = idempotency.Response(200, (("x-long", "é" * 10_000),), bytes(range(256)) * 4096)
+    large = ledger.Response(200, (("x-long", "é" * 10_000),), bytes(range(256)) * 4096)
     fresh = done(engine, ASKED, large)
     assert told(engine) == Replay(large, fresh.expires_at)
 
@@ -105,12 +106,12 @@ def test_what_has_expired_is_new_again(engine: Engine):
 
 def test_the_guard_and_the_rollback(engine: Engine):
     with Session(engine) as session:
-        fresh = idempotency.begin(session, **ASKED)
-        with pytest.raises(TransactionRequired, match=r"idempotency\.complete first"):
+        fresh = ledger.begin(session, **ASKED)
+        with pytest.raises(TransactionRequired, match=r"ledger\.complete first"):
             session.commit()
         session.rollback()
         with pytest.raises(TransactionRequired, match="begin again"):
-            idempotency.complete(session, fresh, OK)
+            ledger.complete(session, fresh, OK)
         session.commit()
     assert count(engine) == 0
     assert isinstance(told(engine), Fresh)
@@ -119,8 +120,8 @@ def test_the_guard_and_the_rollback(engine: Engine):
 def test_several_keys_in_one_transaction(engine: Engine):
     with Session(engine) as session, session.begin():
         for key in ("k-1", "k-2", "k-3"):
-            fresh = idempotency.begin(session, **ASKED | {"key": key})
-            idempotency.complete(session, fresh, CREATED)
+            fresh = ledger.begin(session, **ASKED | {"key": key})
+            ledger.complete(session, fresh, CREATED)
     assert [type(told(engine, ASKED | {"key": key})) for key in ("k-1", "k-2", "k-3")] == [Replay] * 3
 
 
@@ -133,22 +134,22 @@ def test_a_lease_is_fenced_by_its_token(engine: Engine):
     change(engine, steps=b'{"charge":{"id":7}}')
     end_leases(engine)
     second = begun(engine, IN_STEPS)
-    assert second.steps == {"charge": b'{"id":7}'}
+    assert second.steps == b'{"charge":{"id":7}}'
     with Session(engine) as session, pytest.raises(LeaseLost, match="another run has taken over"):
-        idempotency.complete(session, first, OK)
+        ledger.complete(session, first, OK)
     with Session(engine) as session, session.begin():
-        idempotency.complete(session, second, CREATED)
+        ledger.complete(session, second, CREATED)
     assert told(engine, IN_STEPS) == Replay(CREATED, second.expires_at)
 
 
 def test_a_released_lease_and_a_forgotten_key(engine: Engine):
     first = begun(engine, IN_STEPS)
     with Session(engine) as session, session.begin():
-        idempotency.release(session, first)
+        ledger.release(session, first)
     second = begun(engine, IN_STEPS)
     assert isinstance(second, Fresh)
     with Session(engine) as session, session.begin():
-        idempotency.release(session, second, forget=True)
+        ledger.release(session, second, forget=True)
     assert count(engine) == 0
 
 
@@ -201,11 +202,11 @@ async def test_tasks_of_one_event_loop(database_url: str, many: Engine):
 
     async def request() -> Outcome:
         async with AsyncSession(engine) as session:
-            outcome = await session.run_sync(idempotency.begin, **ASKED)
+            outcome = await session.run_sync(ledger.begin, **ASKED)
             if isinstance(outcome, Fresh):
                 await session.execute(insert(EFFECTS).values(what="order"))
                 await asyncio.sleep(0)
-                await session.run_sync(idempotency.complete, outcome, CREATED)
+                await session.run_sync(ledger.complete, outcome, CREATED)
                 await session.commit()
             return outcome
 
@@ -218,7 +219,7 @@ async def test_tasks_of_one_event_loop(database_url: str, many: Engine):
 
 async def test_an_async_session_refuses_the_commit_too(async_engine: AsyncEngine):
     async with AsyncSession(async_engine) as session:
-        await session.run_sync(idempotency.begin, **ASKED)
+        await session.run_sync(ledger.begin, **ASKED)
         with pytest.raises(TransactionRequired, match="complete first"):
             await session.commit()
 

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from outboxkit import idempotency
 from outboxkit.errors import LeaseLost
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay
 from tests.integration.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
 from tests.polling import eventually
 from tests.requests import CREATED, IN_STEPS, OK, OTHER, begun, end_leases, told, waiting
@@ -17,20 +17,20 @@ from tests.requests import CREATED, IN_STEPS, OK, OTHER, begun, end_leases, told
 
 def complete(engine: Engine, fresh: Fresh) -> None:
     with Session(engine) as session, session.begin():
-        idempotency.complete(session, fresh, OK)
+        ledger.complete(session, fresh, OK)
 
 
 def test_a_mismatch_of_a_run_that_lost_its_lease_locks_nothing(pg_engine: Engine):
     begun(pg_engine, IN_STEPS)
     end_leases(pg_engine)
     with Session(pg_engine) as session:
-        assert idempotency.begin(session, **OTHER) == Mismatch()
+        assert ledger.begin(session, **OTHER) == Mismatch()
         assert session.execute(text("SELECT pg_current_xact_id_if_assigned()")).scalar_one() is None
 
 
 def test_a_run_in_steps_that_is_not_committed_is_waited_for(pg_engine: Engine):
     with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
-        assert isinstance(idempotency.begin(session, **IN_STEPS), Fresh)
+        assert isinstance(ledger.begin(session, **IN_STEPS), Fresh)
         second = pool.submit(told, pg_engine, IN_STEPS)
         eventually(lambda: waiting(pg_engine))
         session.commit()
@@ -42,7 +42,7 @@ def test_another_payload_that_waited_takes_nothing_over(pg_engine: Engine):
     short = IN_STEPS | {"lease": timedelta(milliseconds=1)}
     other = short | {"fingerprint": OTHER["fingerprint"]}
     with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
-        assert isinstance(idempotency.begin(session, **short), Fresh)
+        assert isinstance(ledger.begin(session, **short), Fresh)
         own = "SELECT locked_until <= clock_timestamp() FROM outboxkit_idempotency"
         eventually(lambda: session.execute(text(own)).scalar_one())
         second = pool.submit(told, pg_engine, other)
@@ -57,7 +57,7 @@ def test_completing_and_taking_over_at_once(pg_engine: Engine):
     fresh = begun(pg_engine, IN_STEPS)
     end_leases(pg_engine)
     with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
-        idempotency.complete(session, fresh, CREATED)
+        ledger.complete(session, fresh, CREATED)
         second = pool.submit(told, pg_engine, IN_STEPS)
         eventually(lambda: waiting(pg_engine))
         session.commit()
@@ -69,7 +69,7 @@ def test_taking_over_and_completing_at_once(pg_engine: Engine):
     fresh = begun(pg_engine, IN_STEPS)
     end_leases(pg_engine)
     with ThreadPoolExecutor(1) as pool, Session(pg_engine) as session:
-        assert isinstance(idempotency.begin(session, **IN_STEPS), Fresh)
+        assert isinstance(ledger.begin(session, **IN_STEPS), Fresh)
         slow = pool.submit(complete, pg_engine, fresh)
         eventually(lambda: waiting(pg_engine))
         session.commit()

@@ -11,16 +11,16 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from outboxkit import idempotency, migrations
+from outboxkit import migrations
 from outboxkit.errors import TransactionRequired
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay
-from outboxkit.idempotency.request import Locks, row_of
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay, _locks_of, _row_of
 from tests.integration.test_prepared_transactions import preparing_url  # noqa: F401 - a fixture
 from tests.polling import eventually
 from tests.requests import ASKED, CREATED, IN_STEPS, OK, OTHER, begun, count, done, expire, told
 from tests.servers import Server, create_database, drop_database
 
-LOCKS = Locks.of(row_of("POST /orders", "alice", "k-1"), ASKED["fingerprint"])
+LOCKS = _locks_of(_row_of("POST /orders", "alice", "k-1"), ASKED["fingerprint"])
 TABLE = "'outboxkit_idempotency'::regclass::oid::bigint"
 
 
@@ -28,7 +28,7 @@ TABLE = "'outboxkit_idempotency'::regclass::oid::bigint"
 def holder(pg_engine: Engine) -> Iterator[Session]:
     """A session whose transaction has the key, and stays open."""
     with Session(pg_engine) as session:
-        assert isinstance(idempotency.begin(session, **ASKED), Fresh)
+        assert isinstance(ledger.begin(session, **ASKED), Fresh)
         yield session
 
 
@@ -62,8 +62,8 @@ def test_every_payload_but_the_open_one_is_a_mismatch_at_once(holder: Session, p
 def test_who_lost_does_not_stand_for_the_holder(holder: Session, pg_engine: Engine):
     """Losers keep what they told of until their transactions end."""
     with Session(pg_engine) as loser, Session(pg_engine) as another:
-        assert idempotency.begin(loser, **OTHER) == Mismatch()
-        assert idempotency.begin(another, **ASKED) == InProgress()
+        assert ledger.begin(loser, **OTHER) == Mismatch()
+        assert ledger.begin(another, **ASKED) == InProgress()
         assert told(pg_engine) == InProgress()
         assert told(pg_engine, OTHER) == Mismatch()
         holder.rollback()
@@ -79,7 +79,7 @@ def test_after_a_rollback_the_next_one_is_fresh(holder: Session, pg_engine: Engi
 def test_after_a_savepoint_is_rolled_back_the_next_one_is_fresh(pg_engine: Engine):
     with Session(pg_engine) as session:
         with session.begin_nested() as savepoint:
-            idempotency.begin(session, **ASKED)
+            ledger.begin(session, **ASKED)
             assert told(pg_engine) == InProgress()
             savepoint.rollback()
         assert isinstance(told(pg_engine), Fresh)
@@ -106,7 +106,7 @@ def test_an_expired_row_that_is_being_taken_over_is_in_progress(pg_engine: Engin
     done(pg_engine, OTHER)
     expire(pg_engine)
     with Session(pg_engine) as session:
-        assert isinstance(idempotency.begin(session, **ASKED), Fresh)
+        assert isinstance(ledger.begin(session, **ASKED), Fresh)
         assert told(pg_engine) == InProgress()
         assert told(pg_engine, OTHER) == Mismatch()
 
@@ -115,8 +115,8 @@ def test_a_replay_locks_nothing(pg_engine: Engine):
     done(pg_engine)
     with Session(pg_engine) as one, Session(pg_engine) as other:
         for session in (one, other):
-            assert isinstance(idempotency.begin(session, **ASKED), Replay)
-            assert idempotency.begin(session, **OTHER) == Mismatch()
+            assert isinstance(ledger.begin(session, **ASKED), Replay)
+            assert ledger.begin(session, **OTHER) == Mismatch()
         assert one.execute(text("SELECT pg_current_xact_id_if_assigned()")).scalar_one() is None
         held = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()")
         assert one.execute(held).scalar_one() == 0
@@ -132,7 +132,7 @@ def test_another_database_has_locks_of_its_own(holder: Session, others_database:
 
 def test_a_mismatch_is_told_from_this_databases_locks(holder: Session, pg_engine: Engine, others_database: Engine):
     with Session(others_database) as session:
-        assert isinstance(idempotency.begin(session, **OTHER), Fresh)
+        assert isinstance(ledger.begin(session, **OTHER), Fresh)
         assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
         assert (told(others_database), told(others_database, OTHER)) == (Mismatch(), InProgress())
 
@@ -144,7 +144,7 @@ def test_another_schema_has_locks_of_its_own(holder: Session, pg_engine: Engine,
     with tenant.begin() as connection:
         migrations.migrate(connection)
     with Session(tenant) as session:
-        assert isinstance(idempotency.begin(session, **OTHER), Fresh)
+        assert isinstance(ledger.begin(session, **OTHER), Fresh)
         assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
         assert (told(tenant), told(tenant, OTHER)) == (Mismatch(), InProgress())
     tenant.dispose()
@@ -160,7 +160,7 @@ def test_another_schema_has_locks_of_its_own(holder: Session, pg_engine: Engine,
 )
 def test_somebody_elses_lock_of_the_same_number_is_nothing_worse_than_busy(pg_engine: Engine, lock: str):
     with pg_engine.connect() as stranger:
-        given = {"whole": LOCKS.request, "part": LOCKS.request_part, "asked": LOCKS.asked_part}
+        given = {"whole": LOCKS["request_lock"], "part": LOCKS["request_part"], "asked": LOCKS["asked_part"]}
         stranger.execute(text(f"SELECT {lock}"), given)
         assert told(pg_engine) == InProgress()
         assert told(pg_engine, ASKED | {"wait": timedelta(milliseconds=20)}) == InProgress()
@@ -171,7 +171,7 @@ def test_somebody_elses_lock_of_the_same_number_is_nothing_worse_than_busy(pg_en
 @pytest.mark.parametrize("lock", ["pg_advisory_xact_lock_shared(:part, 7)", "pg_advisory_xact_lock(:part, 7)", "1"])
 def test_somebody_elses_halves_say_nothing(holder: Session, pg_engine: Engine, lock: str):
     with pg_engine.connect() as stranger:
-        stranger.execute(text(f"SELECT {lock}, CAST(:part AS integer)"), {"part": LOCKS.request_part})
+        stranger.execute(text(f"SELECT {lock}, CAST(:part AS integer)"), {"part": LOCKS["request_part"]})
         assert (told(pg_engine), told(pg_engine, OTHER)) == (InProgress(), Mismatch())
 
 
@@ -181,10 +181,10 @@ def test_halves_with_every_sign(pg_engine: Engine):
     for number in range(64):
         fingerprint = bytes([number * 4]) * 32
         asked = ASKED | {"key": f"k-{number}", "fingerprint": fingerprint}
-        locks = Locks.of(row_of("POST /orders", "alice", asked["key"]), fingerprint)
-        signs.add((locks.request < 0, locks.request_part < 0, locks.asked_part < 0))
+        locks = _locks_of(_row_of("POST /orders", "alice", asked["key"]), fingerprint)
+        signs.add(tuple(number < 0 for number in locks.values()))
         with Session(pg_engine) as session:
-            idempotency.begin(session, **asked)
+            ledger.begin(session, **asked)
             assert told(pg_engine, asked) == InProgress()
             assert told(pg_engine, asked | {"fingerprint": b"?" * 32}) == Mismatch()
     assert len(signs) == 8
@@ -194,7 +194,7 @@ def test_several_keys_of_one_transaction_are_each_their_own(pg_engine: Engine):
     with Session(pg_engine) as session:
         for number in range(10):
             asked = ASKED | {"key": f"k-{number}", "fingerprint": bytes([number]) * 32}
-            idempotency.begin(session, **asked)
+            ledger.begin(session, **asked)
         for number in range(10):
             asked = ASKED | {"key": f"k-{number}", "fingerprint": bytes([number]) * 32}
             assert told(pg_engine, asked) == InProgress()
@@ -204,7 +204,7 @@ def test_several_keys_of_one_transaction_are_each_their_own(pg_engine: Engine):
 def test_a_stored_answer_is_seen_although_somebody_holds_the_lock(pg_engine: Engine):
     done(pg_engine)
     with pg_engine.connect() as stranger:
-        stranger.execute(text(f"SELECT pg_advisory_xact_lock(:whole # {TABLE})"), {"whole": LOCKS.request})
+        stranger.execute(text(f"SELECT pg_advisory_xact_lock(:whole # {TABLE})"), {"whole": LOCKS["request_lock"]})
         assert isinstance(told(pg_engine), Replay)
 
 
@@ -212,10 +212,10 @@ def test_autocommit_is_refused(postgresql_url: str, pg_engine: Engine):
     engine = create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
     for asked in (ASKED, IN_STEPS):
         with Session(engine) as session, pytest.raises(TransactionRequired, match="AUTOCOMMIT"):
-            idempotency.begin(session, **asked)
+            ledger.begin(session, **asked)
     fresh = begun(pg_engine, IN_STEPS)
     with Session(engine) as session:
-        for call in (lambda: idempotency.complete(session, fresh, OK), lambda: idempotency.release(session, fresh)):
+        for call in (lambda: ledger.complete(session, fresh, OK), lambda: ledger.release(session, fresh)):
             with pytest.raises(TransactionRequired, match="AUTOCOMMIT"):
                 call()
     engine.dispose()
@@ -227,8 +227,8 @@ def test_a_prepared_transaction_holds_its_key(preparing_url: str):  # noqa: F811
     with engine.connect() as connection:
         connection.execute(text("SELECT 1"))
         with Session(connection, join_transaction_mode="control_fully") as session:
-            fresh = idempotency.begin(session, **ASKED)
-            idempotency.complete(session, fresh, CREATED)
+            fresh = ledger.begin(session, **ASKED)
+            ledger.complete(session, fresh, CREATED)
             session.connection().connection.driver_connection.execute("PREPARE TRANSACTION 'of-a-request'")
         assert told(engine) == InProgress()
         assert told(engine, OTHER) == Mismatch()

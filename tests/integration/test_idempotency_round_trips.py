@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import Engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
-from outboxkit import idempotency, process
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome
+from outboxkit import process
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome
 from tests.requests import ASKED, CREATED, IN_STEPS, OTHER, done
 from tests.statements_sent import StatementsSent
 from tests.tcp_proxy import TcpProxy
@@ -38,9 +39,9 @@ async def engine(pg_engine: Engine, proxy: TcpProxy) -> AsyncIterator[AsyncEngin
 
 async def serve(engine: AsyncEngine, asked: dict[str, Any]) -> Outcome:
     async with AsyncSession(engine) as session:
-        outcome = await session.run_sync(idempotency.begin, **asked)
+        outcome = await session.run_sync(ledger.begin, **asked)
         if isinstance(outcome, Fresh) and outcome.lease is None:
-            await session.run_sync(idempotency.complete, outcome, CREATED)
+            await session.run_sync(ledger.complete, outcome, CREATED)
         await session.commit()
         return outcome
 
@@ -77,7 +78,7 @@ async def test_what_the_open_holder_does_costs_three(
     engine: AsyncEngine, proxy: TcpProxy, async_pg_engine: AsyncEngine, asked: dict[str, Any], outcome: Outcome
 ):
     async with AsyncSession(async_pg_engine) as holder:
-        await holder.run_sync(idempotency.begin, **ASKED)
+        await holder.run_sync(ledger.begin, **ASKED)
         assert await serve(engine, asked) == outcome
         assert await turns(engine, proxy, [asked] * (WARM_UP + REQUESTS)) == 3
 

@@ -8,9 +8,10 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
-from outboxkit import idempotency
 from outboxkit.errors import LeaseLost
-from outboxkit.idempotency import Fresh, InProgress, Replay, Response, Steps
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, InProgress, Replay, Response
+from outboxkit.http.steps import Steps
 from tests.integration.stepping import NAMES
 from tests.processes import ROOT, programs
 from tests.requests import IN_STEPS, begun, end_leases, row, told
@@ -69,7 +70,7 @@ async def test_two_runs_of_one_request_answer_once(async_engine: AsyncEngine, en
     async def complete(fresh: Fresh, text: str) -> Response:
         response = Response(200, (), text.encode())
         async with AsyncSession(async_engine) as session, session.begin():
-            await session.run_sync(idempotency.complete, fresh, response)
+            await session.run_sync(ledger.complete, fresh, response)
         return response
 
     async def overtaken() -> str:

@@ -12,8 +12,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from outboxkit import idempotency, tables
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Outcome, Replay
+from outboxkit import tables
+from outboxkit.http import ledger
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Outcome, Replay
 from tests.polling import eventually, eventually_async
 from tests.requests import ASKED, CREATED, OTHER, begun, count, done, expire, told, waiting
 
@@ -30,10 +31,10 @@ def wide(postgresql_url: str) -> Any:
 
 def serve(engine: Engine, asked: dict[str, Any]) -> Outcome:
     with Session(engine) as session:
-        outcome = idempotency.begin(session, **asked)
+        outcome = ledger.begin(session, **asked)
         if isinstance(outcome, Fresh):
             session.execute(insert(tables.attempt).values(queue="q", message_id=outcome.token))
-            idempotency.complete(session, outcome, CREATED)
+            ledger.complete(session, outcome, CREATED)
             session.commit()
         return outcome
 
@@ -46,16 +47,16 @@ def in_the_back(pool: ThreadPoolExecutor, engine: Engine, asked: dict[str, Any])
 
 def test_who_waits_gets_the_answer(wide: Engine):
     with ThreadPoolExecutor(1) as pool, Session(wide) as session:
-        fresh = idempotency.begin(session, **ASKED)
+        fresh = ledger.begin(session, **ASKED)
         second = in_the_back(pool, wide, PATIENT)
-        idempotency.complete(session, fresh, CREATED)
+        ledger.complete(session, fresh, CREATED)
         session.commit()
         assert second.result(60) == Replay(CREATED, fresh.expires_at)
 
 
 def test_who_waits_is_fresh_after_a_rollback(wide: Engine):
     with ThreadPoolExecutor(1) as pool, Session(wide) as session:
-        idempotency.begin(session, **ASKED)
+        ledger.begin(session, **ASKED)
         second = in_the_back(pool, wide, PATIENT)
         session.rollback()
         assert isinstance(second.result(60), Fresh)
@@ -65,7 +66,7 @@ def test_who_waits_is_fresh_after_a_rollback(wide: Engine):
 def test_all_who_wait_get_the_one_answer(wide: Engine):
     """The holder gives up, one of those who wait does it, and the others get what this one answers."""
     with ThreadPoolExecutor(20) as pool, Session(wide) as session:
-        idempotency.begin(session, **ASKED)
+        ledger.begin(session, **ASKED)
         outcomes = [pool.submit(serve, wide, PATIENT) for _ in range(20)]
         eventually(lambda: waiting(wide), lambda found: found == 20)
         session.rollback()
@@ -77,10 +78,10 @@ def test_all_who_wait_get_the_one_answer(wide: Engine):
 
 def test_who_got_the_answer_holds_up_nobody(wide: Engine):
     with ThreadPoolExecutor(1) as pool, Session(wide) as session, Session(wide) as slow:
-        fresh = idempotency.begin(session, **ASKED)
-        second = pool.submit(idempotency.begin, slow, **PATIENT)
+        fresh = ledger.begin(session, **ASKED)
+        second = pool.submit(ledger.begin, slow, **PATIENT)
         eventually(lambda: waiting(wide))
-        idempotency.complete(session, fresh, CREATED)
+        ledger.complete(session, fresh, CREATED)
         session.commit()
         assert isinstance(second.result(60), Replay)
         expire(wide)
@@ -89,16 +90,16 @@ def test_who_got_the_answer_holds_up_nobody(wide: Engine):
 
 def test_a_mismatch_does_not_wait(wide: Engine):
     with Session(wide) as session:
-        idempotency.begin(session, **ASKED)
+        ledger.begin(session, **ASKED)
         assert told(wide, OTHER | {"wait": LONG}) == Mismatch()
 
 
 def test_who_waited_in_vain_goes_on_with_its_transaction_as_it_was(wide: Engine):
     with Session(wide) as holder, Session(wide) as session:
-        idempotency.begin(holder, **ASKED)
+        ledger.begin(holder, **ASKED)
         session.execute(text("SET LOCAL lock_timeout = '1234ms'"))
         session.execute(insert(tables.attempt).values(queue="q", message_id="m"))
-        assert idempotency.begin(session, **ASKED | {"wait": timedelta(milliseconds=50)}) == InProgress()
+        assert ledger.begin(session, **ASKED | {"wait": timedelta(milliseconds=50)}) == InProgress()
         assert session.execute(text("SHOW lock_timeout")).scalar_one() == "1234ms"
         session.commit()
         assert session.execute(select(func.count()).select_from(tables.attempt)).scalar_one() == 1
@@ -109,10 +110,10 @@ def test_who_waited_in_vain_goes_on_with_its_transaction_as_it_was(wide: Engine)
 def test_the_lock_timeout_is_the_sessions_own_after_waiting(wide: Engine, ends: str):
     with ThreadPoolExecutor(1) as pool, Session(wide) as holder, Session(wide) as session:
         session.execute(text("SET lock_timeout = '7777ms'"))
-        fresh = idempotency.begin(holder, **ASKED)
-        second = pool.submit(idempotency.begin, session, **PATIENT)
+        fresh = ledger.begin(holder, **ASKED)
+        second = pool.submit(ledger.begin, session, **PATIENT)
         eventually(lambda: waiting(wide))
-        idempotency.complete(holder, fresh, CREATED)
+        ledger.complete(holder, fresh, CREATED)
         getattr(holder, ends)()
         assert isinstance(second.result(60), Replay if ends == "commit" else Fresh)
         assert session.execute(text("SHOW lock_timeout")).scalar_one() == "7777ms"
@@ -124,11 +125,11 @@ def test_the_lock_timeout_is_the_sessions_own_after_waiting(wide: Engine, ends: 
 def test_two_that_wait_for_each_other_do_not_hang(wide: Engine):
     """Two keys in two orders: the server ends one wait, which is told that the other is busy."""
     with ThreadPoolExecutor(2) as pool, Session(wide) as one, Session(wide) as other:
-        idempotency.begin(one, **ASKED)
-        idempotency.begin(other, **ASKED | {"key": "k-2"})
+        ledger.begin(one, **ASKED)
+        ledger.begin(other, **ASKED | {"key": "k-2"})
         crossing = [
-            pool.submit(idempotency.begin, one, **PATIENT | {"key": "k-2"}),
-            pool.submit(idempotency.begin, other, **PATIENT),
+            pool.submit(ledger.begin, one, **PATIENT | {"key": "k-2"}),
+            pool.submit(ledger.begin, other, **PATIENT),
         ]
         eventually(lambda: any(each.done() for each in crossing))
         (told_off,) = [number for number, each in enumerate(crossing) if each.done()]
@@ -142,19 +143,19 @@ def test_two_that_wait_for_each_other_do_not_hang(wide: Engine):
 
 async def test_the_event_loop_goes_on_while_one_waits(async_pg_engine: AsyncEngine, pg_engine: Engine):
     async with AsyncSession(async_pg_engine) as holder, AsyncSession(async_pg_engine) as session:
-        fresh = await holder.run_sync(idempotency.begin, **ASKED)
-        second = asyncio.create_task(session.run_sync(idempotency.begin, **PATIENT))
+        fresh = await holder.run_sync(ledger.begin, **ASKED)
+        second = asyncio.create_task(session.run_sync(ledger.begin, **PATIENT))
         await eventually_async(lambda: asyncio.to_thread(waiting, pg_engine))
-        await holder.run_sync(idempotency.complete, fresh, CREATED)
+        await holder.run_sync(ledger.complete, fresh, CREATED)
         await holder.commit()
         assert await second == Replay(CREATED, fresh.expires_at)
 
 
 async def test_who_is_cancelled_while_waiting_leaves_nothing(async_pg_engine: AsyncEngine, pg_engine: Engine):
     async with AsyncSession(async_pg_engine) as holder:
-        await holder.run_sync(idempotency.begin, **ASKED)
+        await holder.run_sync(ledger.begin, **ASKED)
         async with AsyncSession(async_pg_engine) as session:
-            second = asyncio.create_task(session.run_sync(idempotency.begin, **PATIENT))
+            second = asyncio.create_task(session.run_sync(ledger.begin, **PATIENT))
             await eventually_async(lambda: asyncio.to_thread(waiting, pg_engine))
             second.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -173,9 +174,9 @@ def test_a_session_that_sees_the_past_is_told_so(wide: Engine, level: str, wait:
         session.execute(text("SELECT 1"))
         fresh = done(wide)
         with pytest.raises(OperationalError, match="could not serialize"):
-            idempotency.begin(session, **ASKED | {"wait": wait})
+            ledger.begin(session, **ASKED | {"wait": wait})
         session.rollback()
-        assert idempotency.begin(session, **ASKED) == Replay(CREATED, fresh.expires_at)
+        assert ledger.begin(session, **ASKED) == Replay(CREATED, fresh.expires_at)
     assert count(wide) == 1
 
 
@@ -183,11 +184,11 @@ def test_a_session_that_sees_the_past_is_told_so(wide: Engine, level: str, wait:
 def test_a_session_that_sees_the_past_waits_and_is_told_so(wide: Engine, level: str):
     past = wide.execution_options(isolation_level=level)
     with ThreadPoolExecutor(1) as pool, Session(wide) as holder:
-        fresh = idempotency.begin(holder, **ASKED)
+        fresh = ledger.begin(holder, **ASKED)
         assert told(past) == InProgress()
         assert told(past, OTHER) == Mismatch()
         second = in_the_back(pool, past, PATIENT)
-        idempotency.complete(holder, fresh, CREATED)
+        ledger.complete(holder, fresh, CREATED)
         holder.commit()
         with pytest.raises(OperationalError, match="could not serialize"):
             second.result(60)
@@ -198,9 +199,9 @@ def test_a_session_that_sees_the_past_waits_and_is_told_so(wide: Engine, level: 
 def test_on_sqlite_a_duplicate_waits_for_the_writer(sqlite_url: str):
     engine = create_engine(sqlite_url, connect_args={"timeout": 60})
     with ThreadPoolExecutor(1) as pool, Session(engine) as session:
-        fresh = idempotency.begin(session, **ASKED)
+        fresh = ledger.begin(session, **ASKED)
         second = pool.submit(told, engine, ASKED)
-        idempotency.complete(session, fresh, CREATED)
+        ledger.complete(session, fresh, CREATED)
         assert not second.done()
         session.commit()
         assert second.result(60) == Replay(CREATED, fresh.expires_at)
@@ -210,7 +211,7 @@ def test_on_sqlite_a_duplicate_waits_for_the_writer(sqlite_url: str):
 def test_on_sqlite_wait_is_the_drivers(sqlite_url: str):
     engine = create_engine(sqlite_url, connect_args={"timeout": 0.05})
     with Session(engine) as session:
-        idempotency.begin(session, **ASKED)
+        ledger.begin(session, **ASKED)
         with pytest.raises(OperationalError, match="database is locked"):
             begun(engine, PATIENT)
     engine.dispose()

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import effects, event, inbox_handler, outbox
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.idempotency import Mismatch
-from outboxkit.integrations import protocol
+from outboxkit.http import answer
+from outboxkit.http.ledger import Mismatch
 from outboxkit.relay import Relay, RelayPolicy
 from outboxkit.retention import Periods, Retention
 from outboxkit.telemetry import catalogue, metrics, tables
@@ -99,7 +99,7 @@ async def working(engine: AsyncEngine, sync_engine: Engine, broker: PlainClient)
             outbox.add_all(session, [Ordered(number) for number in range(20)])
             outbox.add(session, Unwanted())
         effects.once(sessions, "e", lambda: None, on_unknown="skip")
-        protocol.count(Mismatch())
+        answer.count(Mismatch())
         yield
         stop.set()
         await asyncio.gather(*running)

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit.integrations.fastapi import Idempotent, IdempotentRoute
+from outboxkit.http.fastapi import Idempotent, IdempotentRoute
 from tests.integration.flask_shop import serving
 from tests.polling import eventually, eventually_async
 

@@ -19,13 +19,10 @@ from outboxkit import (
     consumer,
     effects,
     errors,
-    idempotency,
     ids,
     inbox,
     migrations,
     outbox,
-    preconditions,
-    problems,
     process,
     relay,
     retention,
@@ -35,8 +32,8 @@ from outboxkit import (
 )
 from outboxkit.brokers.direct import DirectPublisher
 from outboxkit.cli import app
+from outboxkit.http import asgi, fastapi, flask, ledger, preconditions, problems, request, steps
 from outboxkit.inbox import failure
-from outboxkit.integrations import asgi, fastapi, flask, protocol
 from outboxkit.settings import SECRETS, Settings, variable
 
 ROOT = Path(__file__).parents[2]
@@ -48,13 +45,14 @@ WITH_SUBCOMMANDS = dict(COMMANDS) | {
     for name, command in getattr(found, "commands", {}).items()
 }
 _OF_FUNCTIONS = (
-    *(asgi, effects, fastapi, flask, idempotency, ids, inbox),
+    *(asgi, effects, fastapi, flask, ids, inbox, ledger),
     *(migrations, outbox, preconditions, problems, testing, upcasts),
 )
 MODULES = {module.__name__.rpartition(".")[2]: module for module in _OF_FUNCTIONS}
 PARTS = {
     part.__name__.removeprefix("outboxkit."): part for part in (admin, compose, consumer, process, relay, retention)
 }
+PARTS |= {"request": request, "steps": steps}
 """Modules of which the reference has what a program of one's own needs, and no more."""
 
 
@@ -133,10 +131,10 @@ def test_nothing_is_documented_that_does_not_exist(name: str) -> None:
         (inbox.Entry, "`inbox.Entry`"),
         (inbox.Wiring, "`inbox.Wiring`"),
         (inbox.Context, "`inbox.Context`"),
-        (idempotency.Response, "`idempotency.Response`"),
-        (idempotency.Fresh, "`idempotency.Fresh`"),
-        (idempotency.Replay, "`idempotency.Replay`"),
-        (idempotency.InProgress, "`idempotency.InProgress`"),
+        (ledger.Response, "`ledger.Response`"),
+        (ledger.Fresh, "`ledger.Fresh`"),
+        (ledger.Replay, "`ledger.Replay`"),
+        (ledger.InProgress, "`ledger.InProgress`"),
         (effects.Effect, "`effects.Effect`"),
         (relay.Relay, "`relay.Relay`"),
         (relay.RelayPolicy, "`relay.RelayPolicy`"),
@@ -176,7 +174,7 @@ def test_every_option_of_a_message_is_in_its_table(title: str) -> None:
     ],
 )
 def test_every_option_of_the_http_door_is_in_its_table(title: str, own: list[str]) -> None:
-    assert first_cells(section(read("api"), title)) == [*own, *protocol.IdempotencyOptions.__annotations__]
+    assert first_cells(section(read("api"), title)) == [*own, *request.IdempotencyOptions.__annotations__]
 
 
 def test_every_outcome_is_in_its_table() -> None:

@@ -9,10 +9,10 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
-from outboxkit import BrokerUnavailable, effects, idempotency, inbox_handler, problems
+from outboxkit import BrokerUnavailable, effects, inbox_handler
 from outboxkit.brokers import Receipt, Verdict
-from outboxkit.idempotency import Fresh, InProgress, Mismatch, Replay, Response
-from outboxkit.integrations import protocol
+from outboxkit.http import answer, ledger, problems, request
+from outboxkit.http.ledger import Fresh, InProgress, Mismatch, Replay, Response
 from outboxkit.retention import Periods, Retention
 from outboxkit.telemetry import catalogue
 from tests.measured import Measured
@@ -134,7 +134,7 @@ async def test_an_idle_consumer_has_all_its_counters(consuming: Consuming, measu
 
 
 def test_known_outcomes_of_the_application_begin_with_its_first_request(measured: Measured):
-    protocol.count(Mismatch())
+    answer.count(Mismatch())
     outcomes = measured.of(catalogue.HTTP_REQUESTS, "outcome", begun=True)
     assert outcomes == {"fresh": 0, "replayed": 0, "in progress": 0, "mismatch": 1, "refused": 0}
 
@@ -230,9 +230,9 @@ async def test_retention_records_rows_and_its_last_round(async_engine: AsyncEngi
 def test_requests_are_recorded_by_outcome(measured: Measured):
     fresh = Fresh("s", None, "k", "t", NOW, None, {}, b"")
     for outcome in (fresh, Replay(Response(200, (), b""), NOW), InProgress(), Mismatch(), Mismatch()):
-        protocol.count(outcome)
+        answer.count(outcome)
     with pytest.raises(problems.Problem):
-        protocol.keyed_request(protocol.IncomingRequest("POST", "/", {}, (), (), None, b""), protocol.Rules())
+        request.request_key_of({"method": "POST", "path": "/", "headers": []}, b"")
     expected = {"fresh": 1, "replayed": 1, "in progress": 1, "mismatch": 2, "refused": 1}
     assert measured.of(catalogue.HTTP_REQUESTS, "outcome") == expected
 
@@ -241,7 +241,7 @@ def test_a_lease_that_is_taken_over_is_recorded(engine: Engine, measured: Measur
     question = {"scope": "s", "principal": None, "key": "k", "fingerprint": b"f" * 32}
 
     def begin(session: Session) -> Any:
-        return idempotency.begin(session, lease=timedelta(milliseconds=1), **question)
+        return ledger.begin(session, lease=timedelta(milliseconds=1), **question)
 
     with Session(engine) as session:
         assert isinstance(begin(session), Fresh)

@@ -16,7 +16,7 @@ from outboxkit.brokers.http.request import (
     users_headers,
     why_unsendable,
 )
-from outboxkit.idempotency.request import parse_key
+from outboxkit.http.request import parse_key
 from outboxkit.message import Message
 
 IDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=60)

@@ -1,0 +1,1 @@
+"""HTTP endpoints: idempotent requests and their ledger, preconditions, and problem details."""

@@ -1,0 +1,365 @@
+"""Requests in steps, in any ASGI framework: a lease on the key, and results of finished steps that a retry reuses."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import TypeVar, Unpack
+
+from sqlalchemy.orm import Session
+
+from outboxkit import ids
+from outboxkit.errors import ConfigurationError, LeaseLost
+from outboxkit.http import answer, ledger
+from outboxkit.http.answer import Fresh, Outcome, Response
+from outboxkit.http.problems import Problem, in_progress
+from outboxkit.http.request import (
+    IdempotencyOptions,
+    Message,
+    Receive,
+    RequestKey,
+    Rules,
+    Scope,
+    Send,
+    checked_principal,
+    header_lines,
+    read_body,
+    replayed,
+    request_key_of,
+)
+from outboxkit.http.steps import Steps
+from outboxkit.sqlalchemy_asyncio import AsyncSession, async_sessionmaker
+
+__all__ = ["IdempotencyMiddleware", "step", "steps"]
+
+T = TypeVar("T")
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Principal = Callable[[Scope], str | Awaitable[str | None] | None]
+
+
+class UnrecordedSteps:
+    """The steps of a request without a key: each call is made, and no result is remembered."""
+
+    async def step(self, name: str, call: Callable[[], Awaitable[T]]) -> T:  # noqa: ARG002
+        """Make the call."""
+        return await call()
+
+    def key(self, name: str) -> str:
+        """A key that no other request has."""
+        return f"{name}-{ids.new()}"
+
+
+_current: ContextVar[Steps | UnrecordedSteps | None] = ContextVar("outboxkit.steps", default=None)
+
+
+@contextmanager
+def bind(current: Steps | UnrecordedSteps) -> Iterator[None]:
+    """Have `steps()` return these inside the block, and in tasks that it starts."""
+    token = _current.set(current)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def steps() -> Steps | UnrecordedSteps:
+    """The steps of the request at hand; `scope["outboxkit.steps"]` has them as well.
+
+    Raises:
+        ConfigurationError: there is no such request.
+    """
+    current = _current.get()
+    if current is None:
+        raise ConfigurationError(
+            "there are no steps here: the request did not pass IdempotencyMiddleware. Wrap the application in it, and "
+            "have its `when` return True for the path"
+        )
+    return current
+
+
+async def step(name: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call whose result is remembered: a retry of the request does not repeat it.
+
+    A crash between the call and the commit of its result repeats the call: give the other system a key that stays the
+    same, `steps().key(name)`.
+
+    Args:
+        name: of the step, unique in the operation.
+        call: a function without arguments that returns an awaitable; its result must have a form in JSON.
+
+    Returns:
+        The result as it is stored.
+
+    Raises:
+        LeaseLost: the lease ended, and another run has taken over; leave the request to it.
+        EncodeError: the result has no form in JSON.
+        ConfigurationError: as of `steps`.
+    """
+    return await steps().step(name, call)
+
+
+def changes_something(scope: Scope) -> bool:
+    """Whether a request is a POST or a PATCH, the methods that are not idempotent in HTTP."""
+    return scope["method"] in ("POST", "PATCH")
+
+
+class IdempotencyMiddleware:
+    """Idempotency keys for endpoints of any ASGI framework that call other systems while the client waits.
+
+    The key is committed with a lease before the application runs, in a transaction of its own. The result of each
+    `step(…)` is remembered as it finishes. A retry after a crash runs the application again, and finished steps are not
+    repeated. Everything outside of a step may run more than once.
+
+    Args:
+        app: the application inside.
+        session_factory: for the ledger's own short transactions.
+        principal: a function from the ASGI scope to the caller's id, as text or an awaitable of it. For a caller that
+            is not known it raises a `Problem` with status 401. None: all callers share the keys.
+        when: whether a request needs a key, from its ASGI scope; others pass untouched.
+        rules: as of `outboxkit.http.request.Rules`. A run has the request to itself for the `lease`, a minute
+            by default, from its last finished step. It must be longer than any step takes.
+
+    Raises:
+        ConfigurationError: one of these cannot be used as it is.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        session_factory: async_sessionmaker[AsyncSession],
+        *,
+        principal: Principal | None,
+        when: Callable[[Scope], bool] = changes_something,
+        **rules: Unpack[IdempotencyOptions],
+    ) -> None:
+        self._app = app
+        self._session_factory = session_factory
+        self._principal = principal
+        self._when = when
+        rules.setdefault("lease", timedelta(minutes=1))
+        self._rules = Rules(**rules)
+        if self._rules.wait or self._rules.lease is None:
+            raise ConfigurationError(
+                "requests in steps have a lease, and a repetition gets 409 while it lasts: give lease=, and no wait="
+            )
+        if not self._rules.store_errors:
+            raise ConfigurationError(
+                "an error reaches the middleware as the answer that the framework made of it: leave out store_errors=, "
+                "and choose the answers to remember with stored="
+            )
+        self._running: set[asyncio.Task[BaseException | None]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection of the server."""
+        if scope["type"] != "http" or not self._when(scope):
+            return await self._app(scope, receive, send)
+        has_key = self._rules.required or bool(header_lines(scope, "idempotency-key"))
+        try:
+            caller = await self._caller(scope) if has_key else None  # first, so that the body of a stranger is not read
+            body = await read_body(scope, receive, self._rules.max_body)
+            if body is None:  # the client has left
+                return None
+            request_key = request_key_of(scope, body) if has_key else None
+        except Problem as problem:
+            return await answer.send_response(send, answer.problem_response(problem))
+        if request_key is None:
+            unrecorded = UnrecordedSteps()
+            with bind(unrecorded):
+                return await self._app({**scope, "outboxkit.steps": unrecorded}, replayed(body, receive), send)
+        run = _Run(self._session_factory, self._rules, request_key, caller)
+        return await self._to_its_end(run.serve(self._app, scope, body, send))
+
+    async def _caller(self, scope: Scope) -> str | None:
+        if self._principal is None:
+            return None
+        caller = self._principal(scope)
+        return checked_principal(await caller if inspect.isawaitable(caller) else caller)
+
+    async def _to_its_end(self, run: Awaitable[None]) -> None:
+        """Wait for the run, which goes on even if the server cancels the request because its client has left."""
+        task = asyncio.create_task(_error_of(run))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        error = await asyncio.shield(task)
+        if error is not None:
+            raise error
+
+
+async def _error_of(run: Awaitable[None]) -> BaseException | None:
+    """The error of a run, as a result: a task that raises SystemExit ends its event loop, and so the server."""
+    try:
+        await run
+    except BaseException as error:  # noqa: BLE001  # raised again in the request's own task
+        return error
+    return None
+
+
+class _Run:
+    """The run of one request with a key; `serve` it once."""
+
+    def __init__(
+        self,
+        session_factory: async_sessionmaker[AsyncSession],
+        rules: Rules,
+        request_key: RequestKey,
+        principal: str | None,
+    ) -> None:
+        self._session_factory = session_factory
+        self._rules = rules
+        self._question = request_key._asdict() | {
+            "principal": principal,
+            "retention": rules.retention,
+            "lease": rules.lease,
+        }
+
+    async def serve(self, app: App, scope: Scope, body: bytes, send: Send) -> None:
+        """Answer from the ledger, or have the application answer.
+
+        Raises:
+            ConfigurationError: the application's answer cannot be remembered.
+            Exception: the application's own.
+        """
+        outcome = await self._begin()
+        answer.count(outcome)
+        if isinstance(outcome, Fresh):
+            await self._run(app, scope, body, send, outcome)
+        else:
+            await answer.send_response(send, answer.answered(outcome))
+
+    async def _run(self, app: App, scope: Scope, body: bytes, send: Send, fresh: Fresh) -> None:
+        recorded = Steps(self._session_factory, fresh)
+
+        async def whole(response: Response) -> None:
+            await answer.send_response(send, await self._ended(recorded, fresh, response))
+
+        buffer = ResponseBuffer(body, self._rules.max_response, whole)
+        failure: BaseException | None = None
+        try:
+            with bind(recorded):
+                await app({**scope, "outboxkit.steps": recorded, "extensions": {}}, buffer.receive, buffer.send)
+        except BaseException as error:  # noqa: BLE001  # raised again below, unless another answer takes its place
+            failure = error
+        if buffer.is_over:
+            if failure is not None and not isinstance(failure, LeaseLost):
+                raise failure
+            return
+        try:
+            await self._write(ledger.release, fresh)  # a retry may begin at once
+        except LeaseLost:
+            await answer.send_response(send, await self._others())
+        except Exception as error:
+            raise error from buffer.refusal or failure  # the application's own is shown, too
+        else:
+            raise buffer.refusal or failure or RuntimeError("the application returned without an answer")
+
+    async def _ended(self, recorded: Steps, fresh: Fresh, response: Response) -> Response:
+        """The answer to send: the application's, once it is remembered, or that of the run that has taken over."""
+        try:
+            if self._rules.stored(response.status):
+                limit = self._rules.max_response
+                stored = answer.remembered_part(response.status, response.headers, response.body, limit)
+                await self._write(ledger.complete, fresh, stored)
+                return Response(response.status, (*response.headers, answer.expires_header(fresh)), response.body)
+            is_clean = response.status < 500 and not recorded.finished
+            await self._write(ledger.release, fresh, forget=is_clean)
+        except LeaseLost:
+            return await self._others()
+        return response
+
+    async def _others(self) -> Response:
+        outcome = await self._begin()
+        if isinstance(outcome, Fresh):
+            await self._write(ledger.release, outcome)
+            return answer.problem_response(in_progress(None))
+        return answer.answered(outcome)
+
+    async def _begin(self) -> Outcome:
+        async with self._session_factory() as session:
+            outcome = await session.run_sync(ledger.begin, **self._question)
+            await session.commit()
+            return outcome
+
+    async def _write(self, change: Callable[..., None], *arguments: object, **options: object) -> None:
+        def write(session: Session) -> None:
+            change(session, *arguments, **options)
+            session.commit()
+
+        async with self._session_factory() as session:
+            await session.run_sync(write)
+
+
+class ResponseBuffer:
+    """The application's side of one request: it gives the body that was read, and buffers the answer until it is whole.
+
+    Args:
+        body: of the request.
+        limit: bytes of an answer's body.
+        whole: called once, with the whole answer; it remembers and sends it.
+
+    Attributes:
+        refusal: the reason for which the answer cannot be remembered, if there is one.
+        is_over: whether the application has answered.
+    """
+
+    def __init__(self, body: bytes, limit: int, whole: Callable[[Response], Awaitable[None]]) -> None:
+        self.is_over = False
+        self.refusal: ConfigurationError | None = None
+        self._limit = limit
+        self._whole = whole
+        self._start: Message | None = None
+        self._held = bytearray()
+        self._sent = asyncio.Event()
+        self.receive = replayed(body, self._wait_for_end)
+
+    async def _wait_for_end(self) -> Message:
+        """Behind the body, wait until the answer is sent: a client that leaves does not end a run.
+
+        Frameworks cancel what sends an answer in pieces when they hear that the client has left.
+        """
+        await self._sent.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Take a piece of the answer.
+
+        Raises:
+            ConfigurationError: the answer is a stream, or too large to be remembered.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        if self.is_over:
+            return
+        if message["type"] == "http.response.start":
+            self._start = message
+            self._held.clear()
+            if any(name == "content-type" and value.startswith("text/event-stream") for name, value in _lines(message)):
+                self._refuse("the answer is a stream of events, which cannot be remembered. Answer with the content as "
+                             "a whole, or keep the path away from IdempotencyMiddleware by its `when`")  # fmt: skip
+        elif message["type"] == "http.response.body":
+            self._held += message.get("body", b"")
+            if len(self._held) > self._limit:
+                self._refuse(f"the answer has more than the {self._limit} bytes that max_response allows: raise it, "
+                             "or answer with a link to the content")  # fmt: skip
+            if not message.get("more_body", False):
+                await self._end()
+
+    async def _end(self) -> None:
+        if self._start is None:
+            raise RuntimeError("the application sent a body before http.response.start")
+        self.is_over = True
+        try:
+            await self._whole(Response(self._start["status"], tuple(_lines(self._start)), bytes(self._held)))
+        finally:
+            self._sent.set()
+
+    def _refuse(self, why: str) -> None:
+        self.refusal = ConfigurationError(why)
+        raise self.refusal
+
+
+def _lines(start: Message) -> list[tuple[str, str]]:
+    """The headers of an answer; their names are lower case in ASGI."""
+    headers = ((bytes(name).lower(), bytes(value)) for name, value in start.get("headers", ()))
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]

@@ -1,0 +1,485 @@
+"""Idempotent endpoints of FastAPI: key, business rows and answer commit in the endpoint's own transaction.
+
+`IdempotentRoute` reads the body, `Idempotent` takes the key on the endpoint's session, and the route ends the request.
+"""
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar, Unpack
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import Session, scoped_session
+from sqlalchemy.orm.exc import StaleDataError
+from sqlalchemy.util import ThreadLocalRegistry
+
+from outboxkit import tables
+from outboxkit.errors import ConfigurationError
+from outboxkit.extras import needs_extra
+from outboxkit.http import answer, ledger, preconditions, problems
+from outboxkit.http.answer import Fresh, InProgress, Outcome, Replay, Response
+from outboxkit.http.problems import Problem
+from outboxkit.http.request import (
+    COMMITTED,
+    KEY,
+    SAFE,
+    IdempotencyOptions,
+    Message,
+    Receive,
+    RequestKey,
+    Rules,
+    Scope,
+    Send,
+    WaitSlots,
+    checked_principal,
+    header_lines,
+    read_body,
+    replayed,
+    request_key_of,
+)
+from outboxkit.transaction import allow_commit, forbid_commit, refuse_second_begin
+
+with needs_extra(__name__):
+    from anyio import CapacityLimiter
+    from anyio.lowlevel import RunVar
+    from anyio.to_thread import run_sync
+    from fastapi import Depends, Request
+    from fastapi import Response as Answer
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.params import Depends as Dependency
+    from fastapi.routing import APIRoute
+    from starlette.applications import Starlette
+
+T = TypeVar("T")
+
+_PLACE = "outboxkit.exchange"
+_ABOUT_KEY = (
+    "Chosen by the client, the same with every retry of a request: 1 to 255 visible ASCII characters, bare or as a "
+    "string in quotes."
+)
+_REFUSALS = {
+    "400": "The key is missing, or it is not valid",
+    "409": "A request with the key has not been answered yet, or the state of the resource forbids the request",
+    "413": "The body is too large",
+    "422": "The request is not valid, or the key was used for another one",
+}
+
+
+class Idempotent:
+    """A dependency of endpoints whose requests may come twice; their routes are of class `IdempotentRoute`.
+
+    The endpoint works on the session that `session` gives, and leaves the commit to the route. Key, business rows and
+    answer are committed together before the answer leaves. A request of a safe method needs no key.
+
+    Args:
+        session: the endpoint's own dependency for its Session or AsyncSession, or `Depends(…)` of it if the
+            endpoint's has a `scope`.
+        principal: a dependency that gives the caller's id as text, and raises 401 for a caller that is not known. A
+            key never gives one caller's answer to another. None: all callers share the keys.
+        rules: as of `outboxkit.http.request.Rules`, without `lease`, which is for the ASGI middleware.
+
+    Raises:
+        ConfigurationError: one of these cannot be used as it is.
+    """
+
+    def __init__(
+        self,
+        *,
+        session: Callable[..., Any] | Dependency,
+        principal: Callable[..., Any] | Dependency | None,
+        **rules: Unpack[IdempotencyOptions],
+    ) -> None:
+        self.session = _dependency("session", session)
+        self.principal = None if principal is None else _dependency("principal", principal)
+        self.rules = Rules(**rules).atomic()
+        self.slots = WaitSlots(self.rules.max_waiting)
+        named = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("request", named, annotation=Request),
+            inspect.Parameter("session", named, annotation=Any, default=self.session),
+        ]
+        if self.principal is not None:
+            parameters.append(inspect.Parameter("principal", named, annotation=Any, default=self.principal))
+        self.__signature__ = inspect.Signature(parameters)
+
+    async def __call__(self, *, request: Request, session: Any, principal: object = None) -> None:
+        """Take the key. Ends the request if it is not new.
+
+        Raises:
+            ConfigurationError: the route, the session or the principal is of the wrong kind.
+        """
+        if request.method in SAFE:
+            return
+        exchange = request.scope.get(_PLACE)
+        if not isinstance(exchange, _Exchange):
+            raise ConfigurationError(
+                f"{request.method} {request.url.path} depends on Idempotent, but its route cannot store the answer. "
+                "Make its router with APIRouter(route_class=IdempotentRoute), or set app.router.route_class = "
+                "IdempotentRoute before the first endpoint"
+            )
+        if exchange.session is not None:
+            raise ConfigurationError(f"{request.url.path} depends on two Idempotent at once; one is needed")
+        if self.principal is not None:
+            principal = checked_principal(principal)
+        if exchange.refusal is not None:
+            raise exchange.refusal
+        exchange.session = _usable(session)
+        await exchange.begin(principal, self.slots)
+
+
+class IdempotentRoute(APIRoute):
+    """The class of routes whose endpoints depend on `Idempotent`. It serves other endpoints as usual.
+
+    Give it to a router, `APIRouter(route_class=IdempotentRoute)`, or to an application before its first endpoint,
+    `app.router.route_class = IdempotentRoute`.
+
+    Raises:
+        ConfigurationError: an endpoint that depends on `Idempotent` does not use the session of `Idempotent`.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self._idempotents: dict[int, Idempotent | None] = {}
+        idempotent = self._idempotent_of(self)
+        if idempotent is not None:
+            self.openapi_extra = _documented(self, idempotent.rules)
+
+    def _idempotent_of(self, route: Any) -> Idempotent | None:
+        """The `Idempotent` that this route depends on, by itself or as a router includes it."""
+        if id(route) not in self._idempotents:
+            calls = (one.call for one in _dependencies(route.dependant))
+            idempotent = next((call for call in calls if isinstance(call, Idempotent)), None)
+            if idempotent is not None:
+                _check_session(route, idempotent.session)
+            self._idempotents[id(route)] = idempotent
+        return self._idempotents[id(route)]
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body of a request with a key, and see its answer pass."""
+        included = scope.get("fastapi", {}).get("effective_route_context")  # with the dependencies of including routers
+        idempotent = self._idempotent_of(included or self)
+        if idempotent is None or scope["method"] in SAFE:
+            return await super().handle(scope, receive, send)
+        exchange = scope[_PLACE] = _Exchange(idempotent.rules, send)
+        if idempotent.rules.required or header_lines(scope, "idempotency-key"):
+            try:
+                body = await read_body(scope, receive, idempotent.rules.max_body)
+                if body is None:  # the client has left
+                    return None
+            except Problem as problem:
+                return await answer.send_response(send, answer.problem_response(problem))
+            receive = replayed(body, receive)
+            try:
+                exchange.request_key = request_key_of(scope, body, _operation(scope))
+            except Problem as problem:  # a caller that is not known is told so first
+                exchange.refusal = problem
+        return await super().handle(scope, receive, exchange.send)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Answer]]:
+        """FastAPI's own handler, between the begin and the end of an idempotent request."""
+        handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Answer:
+            exchange: _Exchange | None = request.scope.get(_PLACE)
+            if exchange is None:
+                return await handler(request)
+            try:
+                answered = await handler(request)
+            except _AlreadyAnswered as already:
+                return _sent(already.response)
+            except Exception as error:
+                await exchange.failed(error)
+                if (problem := _problem_of(error)) is None:
+                    raise
+                return _sent(answer.problem_response(problem))
+            return await exchange.succeeded(answered)
+
+        return handle
+
+
+def add_problem_handlers(app: Starlette) -> None:
+    """Have an application of FastAPI or Starlette answer every `Problem` and `StaleDataError` with a problem document.
+
+    Routes of class `IdempotentRoute` do not need it; it is for others, above all those with preconditions.
+    """
+
+    async def refuse(_: Request, error: Exception) -> Answer:
+        return _sent(answer.problem_response(_problem_of(error) or preconditions.stale()))
+
+    app.add_exception_handler(Problem, refuse)
+    app.add_exception_handler(StaleDataError, refuse)
+
+
+class _AlreadyAnswered(Exception):
+    """Raised by the dependency: the request was answered before, and `response` is the answer."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request of an idempotent endpoint, from its body to its answer.
+
+    Attributes:
+        rules: of its `Idempotent`.
+        pass_on: the server's `send`.
+        request_key: the ledger's key for it; None: it has no idempotency key, and needs none.
+        refusal: the reason for which its key is not accepted.
+        session: the endpoint's; None: the dependency has not run.
+        question: the arguments of `ledger.begin`.
+        fresh: the run that the dependency began; None: there is none.
+        keeps_error: whether the answer that the application makes of an error may be remembered.
+        start: the head of that answer, until its body is there.
+    """
+
+    rules: Rules
+    pass_on: Send
+    request_key: RequestKey | None = None
+    refusal: Problem | None = None
+    session: Any = None
+    question: dict[str, Any] = field(default_factory=dict)
+    fresh: Fresh | None = None
+    keeps_error: bool = False
+    start: Message | None = None
+
+    async def begin(self, principal: object, slots: WaitSlots) -> None:
+        """Take the key, on the endpoint's session."""
+        if self.request_key is None:
+            forbid_commit(getattr(self.session, "sync_session", self.session), COMMITTED, for_good=True)
+            return
+        self.question = self.request_key._asdict() | {"principal": principal, "retention": self.rules.retention}
+        outcome = await _on(self.session, partial(ledger.begin, **self.question), _threads())
+        if isinstance(outcome, InProgress) and self.rules.wait:
+            with slots.taken(principal or self.request_key) as may_wait:
+                if may_wait:
+                    waiting = partial(ledger.begin, **self.question, wait=self.rules.wait)
+                    outcome = await _on(self.session, waiting)
+        answer.count(outcome)
+        if not isinstance(outcome, Fresh):
+            await _on(self.session, _roll_back)
+            raise _AlreadyAnswered(answer.answered(outcome))
+        self.fresh = outcome
+
+    async def succeeded(self, answered: Answer) -> Answer:
+        """Commit the endpoint's work together with its answer, or roll it back if the answer is not to be remembered.
+
+        Raises:
+            ConfigurationError: the answer is a stream, or too large.
+        """
+        if self.session is None:
+            return answered
+        try:
+            if not self.rules.stored(answered.status_code):
+                await _on(self.session, _roll_back)
+                return answered
+            if self.fresh is None:
+                await _on(self.session, _commit)
+                return answered
+            await _on(self.session, partial(_finish, fresh=self.fresh, response=self._remembered_part(answered)))
+        except StaleDataError:
+            await _on(self.session, _roll_back)
+            return _sent(answer.problem_response(preconditions.stale()))
+        except Exception:
+            await _on(self.session, _roll_back)
+            raise
+        answered.headers.append(*answer.expires_header(self.fresh))
+        return answered
+
+    async def failed(self, error: Exception) -> None:
+        """Roll back the endpoint's work."""
+        if self.session is not None:
+            await _on(self.session, _roll_back)
+            refuse_second_begin(error, "the endpoint")
+            is_own = isinstance(error, StaleDataError | RequestValidationError)
+            self.keeps_error = self.fresh is not None and self.rules.store_errors and not is_own
+
+    async def send(self, message: Message) -> None:
+        """Pass the answer on. That to an error is remembered before, without any work, if its status says so."""
+        if self.keeps_error and message["type"] == "http.response.start":
+            self.start = message
+            return
+        if self.start is not None:
+            start, self.start = self.start, None
+            if self.rules.stored(start["status"]) and not message.get("more_body", False):
+                headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in start["headers"]]
+                whole = Response(start["status"], tuple(headers), message.get("body", b""))
+                await answer.send_response(self.pass_on, await self._remember(whole))
+                return
+            await self.pass_on(start)
+        await self.pass_on(message)
+
+    async def _remember(self, whole: Response) -> Response:
+        stored = answer.remembered_part(whole.status, whole.headers, whole.body, self.rules.max_response)
+        outcome = await _on(self.session, partial(_remember, question=self.question, response=stored), _threads())
+        if isinstance(outcome, Replay):
+            return answer.answered(outcome)
+        added = (answer.expires_header(outcome),) if isinstance(outcome, Fresh) else ()
+        return Response(whole.status, (*whole.headers, *added), whole.body)
+
+    def _remembered_part(self, answered: Answer) -> Response:
+        body = getattr(answered, "body", None)
+        if not isinstance(body, bytes | memoryview):
+            raise ConfigurationError(
+                f"the endpoint returned a {type(answered).__name__}, whose body comes piece by piece and cannot be "
+                "remembered. Return the content as a whole, or a link to it"
+            )
+        return answer.remembered_part(
+            answered.status_code, answered.headers.items(), bytes(body), self.rules.max_response
+        )
+
+
+_limiter: RunVar[CapacityLimiter] = RunVar("outboxkit.http.threads")
+"""The limiter of the running event loop."""
+
+
+def _threads() -> CapacityLimiter:
+    """Threads for calls that may wait for a connection: as many as AnyIO has for endpoints, but others.
+
+    Those of endpoints may all be waiting for such a call.
+    """
+    try:
+        return _limiter.get()
+    except LookupError:
+        limiter = CapacityLimiter(40)
+        _limiter.set(limiter)
+        return limiter
+
+
+async def _on(session: Any, call: Callable[[Session], T], threads: CapacityLimiter | None = None) -> T:
+    """Call a plain function on the session: on the one inside an `AsyncSession`, or in a thread.
+
+    Unless `threads` limits them, a thread is there at once, for a call that others wait for or that has its slot.
+    """
+    if isinstance(session, AsyncSession):
+        return await session.run_sync(call)
+    return await run_sync(call, session, limiter=threads or CapacityLimiter(1))
+
+
+def _commit(session: Session) -> None:
+    allow_commit(session)
+    session.commit()
+
+
+def _roll_back(session: Session) -> None:
+    """Roll everything back, the key as well."""
+    session.rollback()
+    allow_commit(session)
+
+
+def _finish(session: Session, *, fresh: Fresh, response: Response) -> None:
+    """Commit the endpoint's work and its answer."""
+    ledger.complete(session, fresh, response)
+    session.commit()
+
+
+def _remember(session: Session, *, question: dict[str, Any], response: Response) -> Outcome:
+    """Store the answer alone, after a rollback. Returns the ledger's outcome, in case another run was quicker.
+
+    It uses a session of its own, for `sessionmaker.begin()` allows no second transaction in the one that it gives. The
+    session is of the same class and has the same `info`, so that listeners of the `sessionmaker` set up this one, too.
+    """
+    bind = session.get_bind(clause=tables.idempotency)
+    info = {name: value for name, value in session.info.items() if not str(name).startswith("outboxkit")}
+    try:
+        anew = type(session)(bind=bind, info=info)
+    except TypeError:  # a class with other parameters
+        anew = Session(bind, info=info)
+    with anew:
+        outcome = ledger.begin(anew, **question)
+        if isinstance(outcome, Fresh):
+            _finish(anew, fresh=outcome, response=response)
+        return outcome
+
+
+def _usable(session: object) -> object:
+    """The session, if it is one that stays the same in every thread of a request.
+
+    Raises:
+        ConfigurationError: it is not a session, or there is one for each thread.
+    """
+    if isinstance(session, scoped_session | async_scoped_session):
+        if isinstance(session.registry, ThreadLocalRegistry):
+            raise ConfigurationError(
+                "session= gives a scoped_session with a session for each thread, but one request of FastAPI runs in "
+                "several threads. Give a session for each request: a dependency that yields sessionmaker()()"
+            )
+        return session()
+    if not isinstance(session, Session | AsyncSession):
+        raise ConfigurationError(
+            f"session= gives {type(session).__name__}; a dependency that gives a Session or an AsyncSession is accepted"
+        )
+    return session
+
+
+def _operation(scope: Scope) -> str:
+    """The path with the names of its parameters in place of their values: a key is for one request of all these."""
+    path: str = scope["path"]
+    for name, value in scope.get("path_params", {}).items():
+        path = path.replace(f"/{value}", f"/{{{name}}}", 1)
+    return path
+
+
+def _sent(response: Response) -> Answer:
+    """An answer as Starlette sends it, byte for byte."""
+    sent = Answer(response.body, response.status)
+    for name, value in response.headers:
+        sent.headers.append(name, value)
+    return sent
+
+
+def _problem_of(error: Exception) -> Problem | None:
+    if isinstance(error, StaleDataError):
+        return preconditions.stale()
+    return error if isinstance(error, Problem) else None
+
+
+def _dependency(name: str, source: object) -> Dependency:
+    depends = source if isinstance(source, Dependency) else Depends(source)  # type: ignore[arg-type]
+    if not callable(depends.dependency) or not depends.use_cache:
+        raise ConfigurationError(
+            f"{name}= is {source!r}; a function that FastAPI can depend on is accepted, shared within a request"
+        )
+    return depends
+
+
+def _dependencies(dependant: Any) -> Iterator[Any]:
+    """Every dependency of a route, except those of an `Idempotent`: the one part of FastAPI that is not public."""
+    for one in dependant.dependencies:
+        yield one
+        if not isinstance(one.call, Idempotent):
+            yield from _dependencies(one)
+
+
+def _check_session(route: Any, session: Dependency) -> None:
+    called = getattr(session.dependency, "__name__", repr(session.dependency))
+    uses = [one for one in _dependencies(route.dependant) if one.call is session.dependency]
+    if not uses or any(one.scope != session.scope or not one.use_cache for one in uses):
+        raise ConfigurationError(
+            f"{route.path_format} depends on Idempotent(session={called}), but its endpoint does not get that session: "
+            "its work would be in another transaction than its key. Let the endpoint take its session from "
+            f"Depends({called}). If that has a scope, write the same in both: Idempotent(session=Depends(…), …)"
+        )
+
+
+def _documented(route: APIRoute, rules: Rules) -> dict[str, Any]:
+    """The operation in the OpenAPI document, with the header and the answers that refuse a request."""
+    extra: dict[str, Any] = dict(route.openapi_extra or {})
+    names = {"type": "string", "title": "string", "status": "integer", "detail": "string"}
+    schema: dict[str, Any] = {"type": "object", "title": "Problem", "description": "Problem details (RFC 9457)"}
+    schema |= {"properties": {name: {"type": kind} for name, kind in names.items()}, "required": [*names]}
+    refusals = {
+        status: {"description": meaning, "content": {problems.MEDIA_TYPE: {"schema": schema}}}
+        for status, meaning in _REFUSALS.items()
+    }
+    extra["responses"] = refusals | {str(status): answers for status, answers in extra.get("responses", {}).items()}
+    declared = [
+        field.alias for one in (route.dependant, *_dependencies(route.dependant)) for field in one.header_params
+    ]
+    if KEY.lower() not in map(str.lower, declared):
+        schema = {"type": "string", "minLength": 1, "title": KEY}
+        header = {"name": KEY, "in": "header", "required": rules.required, "description": _ABOUT_KEY, "schema": schema}
+        extra["parameters"] = [*extra.get("parameters", []), header]
+    return extra

@@ -1,0 +1,391 @@
+"""The ledger of requests with an idempotency key. An answer is stored together with the request's work.
+
+Without a lease, the session's transaction has the key. `_Runs` is the one place that says whether it may commit.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+
+from outboxkit import ids, tables, transaction
+from outboxkit.errors import ConfigurationError, LeaseLost, TransactionRequired
+from outboxkit.http.answer import Fresh, InProgress, Mismatch, Outcome, Replay, Response, columns_of, response_of
+from outboxkit.sqlstates import LOCKED, sqlstate_of
+from outboxkit.statements import idempotency as statements
+from outboxkit.statements.dialects import is_server
+from outboxkit.telemetry import catalogue, metrics
+
+__all__ = [
+    "DEFAULT_RETENTION",
+    "Fresh",
+    "InProgress",
+    "Mismatch",
+    "Outcome",
+    "Replay",
+    "Response",
+    "begin",
+    "complete",
+    "release",
+]
+
+DEFAULT_RETENTION = timedelta(hours=24)
+"""The retention of an answer, unless the caller gives another."""
+LENGTH = 255
+"""Characters of a scope, a principal and a key."""
+
+_FINGERPRINT_BYTES = 32
+_LONGEST = timedelta(days=36_525)
+_LONGEST_MS = 2**31 - 1
+_ROUNDS = 5
+"""Attempts to take a key or to see its holder. Between the two a holder may end, and another begin."""
+_NO_WAIT = timedelta(0)
+_UNSIGNED = 0xFFFF_FFFF
+_DIGEST = "sha256:"
+_UNKEPT = re.compile("[\0\ud800-\udfff]")
+_RUNS = "outboxkit.http.runs"
+_WHY = "the key would stay when the request fails, and a repetition would be refused"
+
+
+def begin(
+    session: Session | scoped_session[Any],
+    *,
+    scope: str,
+    principal: str | None,
+    key: str,
+    fingerprint: bytes,
+    retention: timedelta = DEFAULT_RETENTION,
+    wait: timedelta = _NO_WAIT,
+    lease: timedelta | None = None,
+) -> Outcome:
+    """Take the key for this request, or return the outcome of the request that has it.
+
+    Without a lease the key belongs to the session's transaction, as the work and the answer do. Until `complete` a
+    commit is refused, and a rollback forgets all of it. With a lease the caller commits at once, and works outside of
+    any transaction. `Steps` keep finished results, and `complete` fails if another run has taken over.
+
+    Another request under the same key is always a `Mismatch`. On SQLite every call waits until no other transaction
+    writes; call it first in the transaction.
+
+    With an `AsyncSession`: `await session.run_sync(ledger.begin, scope=…, principal=…, key=…, fingerprint=…)`.
+
+    Args:
+        session: the one of the request's work.
+        scope: the operation, such as `POST /orders`; 1 to 255 characters.
+        principal: the caller, whose keys are nobody else's; None: the key is shared by all callers.
+        key: the idempotency key, 1 to 255 characters.
+        fingerprint: 32 bytes that differ for different requests: `request.fingerprint`.
+        retention: how long the key is kept, by the database's clock, from now on.
+        wait: how long to wait for another transaction with the same request. Only for PostgreSQL, without a lease.
+        lease: how long this run has the request to itself, from now or from its last finished step.
+
+    Returns:
+        `Fresh`: do the request. `Replay`: it was answered. `InProgress`: another run is busy with it. `Mismatch`: the
+        key was used for another request.
+
+    Raises:
+        TransactionRequired: the connection is in autocommit mode.
+        ConfigurationError: retention, wait or lease has a value that the text does not accept.
+        ValueError: scope, principal, key or fingerprint is empty or too long.
+        TypeError: one of them, or the session, is of another kind.
+    """
+    session = transaction.session_of(session, "ledger.begin", "scope=…, principal=…, key=…, fingerprint=…")
+    _check_request(scope, principal, key, fingerprint)
+    check_span("retention", retention)
+    check_span("wait", wait, zero=True)
+    if lease is not None:
+        check_span("lease", lease)
+        if lease > retention:
+            raise ConfigurationError(f"lease {lease} is longer than retention {retention}")
+        if wait:
+            raise ConfigurationError("wait is for requests without a lease: leave out one of the two")
+    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
+    dialect, this, token = connection.dialect.name, _row_of(scope, principal, key), ids.new()
+    locks = _locks_of(this, fingerprint) if lease is None and is_server(dialect) else {}
+    taking = statements.take_alone(dialect) if locks else statements.take_key(dialect)
+    run = {"asked": fingerprint, "token_now": token, "retention": retention, "lease": lease}
+
+    def attempt() -> Outcome | None:
+        """Take the key, or read the row that has it; None: that row is not visible, or not any more."""
+        taken = connection.execute(taking, this | run | locks).first()
+        if taken is None:
+            row = connection.execute(statements.look_up(dialect), this).first()
+            return None if row is None else _judge_row(row, fingerprint)
+        if taken.taken_over:
+            metrics.measure(catalogue.LEASES_TAKEN_OVER, 1)
+        return Fresh(scope, principal, key, token, taken.expires_at, lease, taken.steps, fingerprint)
+
+    outcome: Outcome | None = None
+    for _ in range(_ROUNDS):
+        outcome = attempt()
+        if outcome is None and locks:
+            outcome = _find_holder(connection, locks)
+            if isinstance(outcome, InProgress) and wait:
+                outcome, wait = _wait(connection, locks, wait, attempt), _NO_WAIT
+        if outcome is not None:
+            break
+    if isinstance(outcome, Fresh) and lease is None:
+        _Runs.of(session, connection).answered[outcome] = False
+    return outcome or InProgress()
+
+
+def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Response) -> None:
+    """Store the answer in the session's transaction. After the commit every duplicate gets it as a `Replay`.
+
+    Args:
+        session: the one of `begin`, in the same transaction. With a lease any one, usually that of the last work.
+        fresh: the result of `begin`.
+        response: the answer, byte for byte.
+
+    Raises:
+        TransactionRequired: the run has no lease, and did not begin in this transaction, was rolled back, or has its
+            answer. Nothing was stored.
+        LeaseLost: the run has a lease, and another run has taken over, or it has its answer. Roll back.
+        TypeError: a part of the response, or the session, is of another kind.
+        ValueError: HTTP has no such status, or a header cannot be sent.
+    """
+    session = transaction.session_of(session, "ledger.complete", "fresh, response")
+    columns = columns_of(response)
+    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
+    if fresh.lease is not None:
+        write_fenced(connection, fresh, statements.record_answer(), columns)
+        return
+    runs = _Runs.of(session, connection)
+    if fresh not in runs.answered or not _write(connection, fresh, statements.record_answer(), columns):
+        raise TransactionRequired(
+            f"the request with idempotency key {fresh.key!r} is not open in this transaction: it began in another one, "
+            "was rolled back, or has its answer. Nothing was stored; begin again"
+        )
+    runs.answered[fresh] = True
+
+
+def release(session: Session | scoped_session[Any], fresh: Fresh, *, forget: bool = False) -> None:
+    """End the lease of a run that failed, so that the next one need not wait for it. The caller commits.
+
+    Args:
+        session: any one.
+        fresh: the result of `begin`, with a lease.
+        forget: remove the key and its finished steps, too.
+
+    Raises:
+        LeaseLost: another run has taken over, or the run has its answer.
+        ConfigurationError: the run has no lease: roll back instead.
+        TypeError: the session is of another kind.
+    """
+    session = transaction.session_of(session, "ledger.release", "fresh")
+    if fresh.lease is None:
+        raise ConfigurationError("release is for runs with a lease; this one ends with its transaction: roll back")
+    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
+    dialect = connection.dialect.name
+    write_fenced(connection, fresh, statements.forget_key() if forget else statements.end_key_lease(dialect), {})
+
+
+def write_fenced(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> None:
+    """Execute a statement of a run with a lease, which is fenced by the run's token.
+
+    Raises:
+        LeaseLost: the row is not the run's any more; the text says why.
+    """
+    if _write(connection, fresh, statement, values):
+        return
+    row = connection.execute(statements.look_up(connection.dialect.name), _row_of_run(fresh)).first()
+    why = "this run has its answer" if row and row.token == fresh.token else "another run has taken over"
+    if row is None:
+        why = "the key is not there: it has expired or was forgotten, or its begin was not committed"
+    raise LeaseLost(f"idempotency key {fresh.key!r}: {why}. Nothing was stored; roll back")
+
+
+@dataclass(slots=True)
+class _Runs:
+    """The runs without a lease in a session's transaction, each with whether it has its answer.
+
+    The transaction commits once all of them have. A savepoint that is rolled back may take back a run or its answer:
+    then the table is asked at the commit. Only sessions that have runs are listened to.
+    """
+
+    transaction: SessionTransaction | None
+    connection: Connection
+    answered: dict[Fresh, bool] = field(default_factory=dict)
+    in_doubt: bool = False
+
+    @classmethod
+    def of(cls, session: Session, connection: Connection) -> "_Runs":
+        """The runs of the session's present transaction."""
+        runs: _Runs | None = session.info.get(_RUNS)
+        root = session.get_transaction()
+        if runs is None or runs.transaction is not root:
+            if not event.contains(session, "before_commit", _refuse_commit):
+                event.listen(session, "before_commit", _refuse_commit)
+                event.listen(session, "after_soft_rollback", _doubt)
+            runs = session.info[_RUNS] = cls(root, connection)
+        return runs
+
+    def unanswered(self) -> Fresh | None:
+        """A run that is not complete; None: the transaction may commit."""
+        if self.in_doubt:
+            reading = statements.look_up(self.connection.dialect.name)
+            for fresh in list(self.answered):
+                row = self.connection.execute(reading, _row_of_run(fresh)).first()
+                self.answered[fresh] = row is None or row.token != fresh.token or row.state == "done"
+            self.in_doubt = False
+        return next((fresh for fresh, is_answered in self.answered.items() if not is_answered), None)
+
+
+def _refuse_commit(session: Session) -> None:
+    runs: _Runs | None = session.info.get(_RUNS)
+    if runs is None or session.in_nested_transaction() or runs.transaction is not session.get_transaction():
+        return
+    if (fresh := runs.unanswered()) is not None:
+        raise TransactionRequired(
+            f"the request with idempotency key {fresh.key!r} has no answer that could be committed with its work. In "
+            "an endpoint leave out the commit: its integration commits work and answer together. In your own code call "
+            "ledger.complete first, or roll back"
+        )
+
+
+def _doubt(session: Session, ended: SessionTransaction) -> None:
+    """Note that a savepoint was rolled back; the end of the whole transaction ends its runs."""
+    runs: _Runs | None = session.info.get(_RUNS)
+    if runs is not None:
+        runs.in_doubt = True
+        if ended.parent is None:
+            runs.answered.clear()
+
+
+def _write(connection: Connection, fresh: Fresh, statement: Any, values: dict[str, Any]) -> bool:
+    """Execute a statement of this run; whether the run still has the key, and no answer."""
+    written = connection.execute(statement, _row_of_run(fresh) | {"at_token": fresh.token} | values)
+    return written.rowcount == 1
+
+
+def _judge_row(row: Any, fingerprint: bytes) -> Outcome | None:
+    """The outcome for a request whose key has a row; None: the row's lease has just ended."""
+    if row.fingerprint != fingerprint:
+        return Mismatch()
+    if row.state == "done":
+        return Replay(response_of(row), row.expires_at)
+    if row.locked_until is None:
+        return InProgress()
+    after = row.locked_until - row.now
+    return InProgress(after) if after > _NO_WAIT else None
+
+
+def _find_holder(connection: Connection, locks: Mapping[str, int]) -> InProgress | Mismatch | None:
+    """The outcome for a key that another transaction holds, for the same request or another one; None: it has ended.
+
+    `pg_locks` shows the halves of a lock unsigned.
+    """
+    finding = {"request_lock": locks["request_lock"], "request_part": locks["request_part"] & _UNSIGNED}
+    rows = connection.execute(statements.held_locks(), finding).all()
+    return judge_locks(rows, locks["asked_part"] & _UNSIGNED)
+
+
+def judge_locks(rows: Any, part: int) -> InProgress | Mismatch | None:
+    """The verdict on rows of `held_locks`, for the half that stands for this fingerprint.
+
+    A lock without a fingerprint is not ours (a hash collision); the key counts as busy.
+    """
+    holders = {row.holder for row in rows if row.subid == 1}
+    if not holders:
+        return None
+    parts = {row.part for row in rows if row.subid != 1 and row.holder in holders}
+    return InProgress() if not parts or part in parts else Mismatch()
+
+
+def _wait(
+    connection: Connection, locks: Mapping[str, int], longest: timedelta, attempt: Callable[[], Outcome | None]
+) -> Outcome | None:
+    """Wait for the holder's end, then `attempt`; None: it did not end in time.
+
+    All of it is in a savepoint, whose rollback restores the transaction's lock_timeout and gives the lock back, even
+    after an error of the database. Only a run that begins here keeps the lock.
+    """
+    savepoint = connection.begin_nested()
+    try:
+        limit = min(max(round(longest / timedelta(milliseconds=1)), 1), _LONGEST_MS)
+        before = connection.execute(statements.limit_wait(), {"limit": f"{limit}ms"}).one()[0]
+        connection.execute(statements.wait_for_end(), {"request_lock": locks["request_lock"]})
+        connection.execute(statements.limit_wait(), {"limit": before})
+        outcome = attempt()
+    except DBAPIError as error:
+        savepoint.rollback()
+        if sqlstate_of(error) in LOCKED:
+            return None
+        raise
+    if isinstance(outcome, Fresh):
+        savepoint.commit()
+    else:
+        savepoint.rollback()
+    return outcome
+
+
+def _row_of(scope: str, principal: str | None, key: str) -> dict[str, str]:
+    """The key of the row, as parameters.
+
+    A principal that is too long is replaced by its digest, and so is one that looks like a digest.
+    """
+    stored = principal or ""
+    if len(stored) > LENGTH or stored.startswith(_DIGEST):
+        stored = _DIGEST + sha256(stored.encode()).hexdigest()
+    return {"at_scope": scope, "at_principal": stored, "at_key": key}
+
+
+def _row_of_run(fresh: Fresh) -> dict[str, str]:
+    return _row_of(fresh.scope, fresh.principal, fresh.key)
+
+
+def _locks_of(row: Mapping[str, str], fingerprint: bytes) -> dict[str, int]:
+    """The numbers of the advisory locks: the key's, and a pair for the key and the fingerprint.
+
+    They are hashes. A request that shares one by chance waits, or is told to come again.
+    """
+    texts = [row[name].encode() for name in ("at_scope", "at_principal", "at_key")]
+    framed = b"".join(struct.pack(">I", len(text)) + text for text in texts)
+    request, part = struct.unpack(">qi", sha256(b"outboxkit idempotency" + framed).digest()[:12])
+    return {"request_lock": request, "request_part": part, "asked_part": struct.unpack(">i", fingerprint[:4])[0]}
+
+
+def _check_request(scope: str, principal: str | None, key: str, fingerprint: bytes) -> None:
+    check_text("scope", scope, LENGTH)
+    check_text("key", key, LENGTH)
+    if principal is not None:
+        check_text("principal", principal, None)
+    if not isinstance(fingerprint, bytes):
+        raise TypeError(f"fingerprint is {type(fingerprint).__name__}; bytes are accepted: request.fingerprint")
+    if len(fingerprint) != _FINGERPRINT_BYTES:
+        raise ValueError(f"fingerprint has {len(fingerprint)} bytes; {_FINGERPRINT_BYTES} are accepted")
+
+
+def check_text(name: str, value: object, limit: int | None) -> None:
+    """Raise unless it is text that both databases can hold.
+
+    Raises:
+        TypeError: it is not a str.
+        ValueError: it is empty, longer than `limit` characters, or with a NUL or a lone surrogate.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}; a str is accepted")
+    if not value or (limit is not None and len(value) > limit):
+        accepted = f"1 to {limit}" if limit is not None else "at least 1"
+        raise ValueError(f"{name} has {len(value)} characters; {accepted} are accepted")
+    if _UNKEPT.search(value):
+        raise ValueError(f"{name} {value!r} holds a NUL or a lone surrogate, which no database keeps")
+
+
+def check_span(name: str, value: object, *, zero: bool = False) -> None:
+    """Raise unless it is a duration that can be added to a time.
+
+    Raises:
+        ConfigurationError: it is not a timedelta, is negative, or is over a hundred years. Zero needs `zero`.
+    """
+    least = timedelta(0) if zero else timedelta(milliseconds=1)
+    if not isinstance(value, timedelta) or not least <= value <= _LONGEST:
+        accepted = "zero to a hundred years" if zero else "a millisecond to a hundred years"
+        raise ConfigurationError(f"{name} is {value!r}; a timedelta of {accepted} is accepted")

@@ -1,0 +1,317 @@
+"""A request with an idempotency key: its body, its key and fingerprint, and the rules of its operation."""
+
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from threading import Lock
+from typing import Any, NamedTuple, TypedDict
+from urllib.parse import quote
+
+from outboxkit.errors import ConfigurationError
+from outboxkit.http import problems
+from outboxkit.http.answer import is_stored
+from outboxkit.telemetry import catalogue, metrics
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+KEY = "Idempotency-Key"
+SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
+"""Methods that only read (RFC 9110, section 9.2.1). Their requests need no key."""
+KEY_LIMIT = 255
+LINE_LIMIT = 4096
+"""Characters of the header's line, with parameters and escapes. A longer one is refused unread."""
+SCOPE_LIMIT = 255
+MEBIBYTE = 1024 * 1024
+COMMITTED = (
+    "the endpoint committed by itself. Its session is committed for it, together with the remembered answer: leave out "
+    "the commit, or flush instead"
+)
+"""The error of a commit in an endpoint whose request has no key. Of one with a key the ledger refuses it."""
+
+_QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"(?:;[^,]*)?')
+_ESCAPED = re.compile(r"\\(.)")
+_VISIBLE = re.compile(r"[\x21-\x7e]*")
+
+
+class IdempotencyOptions(TypedDict, total=False):
+    """The attributes of `Rules`, for functions that pass them on."""
+
+    required: bool
+    retention: timedelta
+    wait: timedelta
+    max_waiting: int
+    lease: timedelta | None
+    max_body: int
+    max_response: int
+    stored: Callable[[int], bool]
+    store_errors: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of an operation for idempotency keys.
+
+    Attributes:
+        required: whether a request without a key is refused; otherwise it runs, and nothing is remembered.
+        retention: for how long an answer is remembered.
+        wait: for how long a duplicate waits for the end of the first; zero: it is refused at once.
+        max_waiting: how many duplicates may wait at once, half of them of one caller; others are refused at once.
+        lease: for how long a run has the request to itself, in two-step mode; None: atomic mode.
+        max_body: bytes of a request's body.
+        max_response: bytes of an answer's body.
+        stored: whether an answer with this status is remembered.
+        store_errors: whether an error that the endpoint raised is remembered, if `stored` allows its status.
+
+    Raises:
+        ConfigurationError: a time is not a timedelta or is below zero, or a limit is below one.
+    """
+
+    required: bool = True
+    retention: timedelta = timedelta(hours=24)
+    wait: timedelta = timedelta(0)
+    max_waiting: int = 20
+    lease: timedelta | None = None
+    max_body: int = MEBIBYTE
+    max_response: int = MEBIBYTE
+    stored: Callable[[int], bool] = is_stored
+    store_errors: bool = True
+
+    def __post_init__(self) -> None:
+        second = timedelta(seconds=1)
+        for name, least in (("retention", second), ("wait", timedelta(0)), ("lease", second)):
+            value = getattr(self, name)
+            if value is None and name == "lease":
+                continue
+            if not isinstance(value, timedelta):
+                raise ConfigurationError(f"{name} is {value!r}; a timedelta is accepted, such as timedelta(seconds=5)")
+            if value < least:
+                raise ConfigurationError(f"{name} is {value}; {least} or more is accepted")
+        for name, unit in (("max_body", " of bytes"), ("max_response", " of bytes"), ("max_waiting", "")):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} is {getattr(self, name)}; a number{unit} from 1 is accepted")
+
+    def atomic(self) -> "Rules":
+        """The same rules, for a request that is one transaction.
+
+        Raises:
+            ConfigurationError: there is a lease.
+        """
+        if self.lease is not None:
+            raise ConfigurationError(
+                "a lease is for requests in steps, which outboxkit.http.asgi.IdempotencyMiddleware is for; "
+                "here the transaction is the lease"
+            )
+        return self
+
+
+class WaitSlots:
+    """Slots for duplicates that wait for the first request. One caller has half of them, at most.
+
+    Args:
+        most: slots in all.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting: Counter[Hashable] = Counter()
+        self._lock = Lock()
+
+    @contextmanager
+    def taken(self, caller: Hashable) -> Iterator[bool]:
+        """Have a slot inside the block, if the value is True. It does not wait for one."""
+        with self._lock:
+            is_free = self._waiting.total() < self._most and self._waiting[caller] < (self._most + 1) // 2
+            self._waiting[caller] += is_free
+        try:
+            yield is_free
+        finally:
+            with self._lock:
+                self._waiting[caller] -= is_free
+                if not self._waiting[caller]:
+                    del self._waiting[caller]
+
+
+class RequestKey(NamedTuple):
+    """The request as the ledger knows it."""
+
+    scope: str
+    key: str
+    fingerprint: bytes
+
+
+def request_key(
+    operation: str, *, keys: Sequence[str], method: str, path: str, query: str, content_type: str | None, body: bytes
+) -> RequestKey:
+    """The ledger's key for a request.
+
+    Args:
+        operation: the path of the operation, in which a key stands for one request.
+        keys: the lines of the header Idempotency-Key.
+        method: as of `fingerprint`.
+        path: as of `fingerprint`.
+        query: as of `fingerprint`.
+        content_type: as of `fingerprint`.
+        body: as of `fingerprint`.
+
+    Raises:
+        Problem: 400, the key is missing or not valid.
+    """
+    try:
+        key = parse_key(keys)
+    except problems.Problem as problem:
+        raise refused(problem) from None
+    digest = fingerprint(method=method, path=path, query=query, content_type=content_type, body=body)
+    return RequestKey(_short(f"{method} {operation}"), key, digest)
+
+
+def request_key_of(scope: Scope, body: bytes, operation: str | None = None) -> RequestKey:
+    """`request_key` for an ASGI request. Its operation is the path that was sent, unless another one is known."""
+    path = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
+    return request_key(
+        path if operation is None else operation,
+        keys=header_lines(scope, "idempotency-key"),
+        method=scope["method"],
+        path=path,
+        query=scope.get("query_string", b"").decode("latin-1"),
+        content_type=next(iter(header_lines(scope, "content-type")), None),
+        body=body,
+    )
+
+
+def parse_key(fields: Sequence[str]) -> str:
+    """The key in the lines of the header Idempotency-Key.
+
+    It is a string of structured fields, `"8e03978e"` (RFC 9651, section 3.3.3; parameters are not read), or the same
+    key bare, `8e03978e`. A bare key has no quote, and no comma, which would be a sign of two joined lines.
+
+    Raises:
+        Problem: 400; there is no line or more than one, or it holds no key of 1 to 255 visible ASCII characters.
+    """
+    if not fields:
+        raise problems.key_missing()
+    if len(fields) > 1:
+        raise problems.key_invalid("Idempotency-Key came more than once")
+    text = fields[0].strip(" \t")
+    if len(text) > LINE_LIMIT:
+        raise problems.key_invalid(f"Idempotency-Key has {len(text)} characters")
+    if text.startswith('"'):
+        match = _QUOTED.fullmatch(text)
+        if match is None:
+            raise problems.key_invalid("Idempotency-Key begins with a quote, but is not one string in quotes")
+        key = _ESCAPED.sub(r"\1", match[1])
+    else:
+        key = text
+        if "," in text or '"' in text:
+            raise problems.key_invalid("Idempotency-Key has a comma or a quote without being a string in quotes")
+    if not key:
+        raise problems.key_invalid("Idempotency-Key is empty")
+    if len(key) > KEY_LIMIT:
+        raise problems.key_invalid(f"Idempotency-Key has {len(key)} characters")
+    if not _VISIBLE.fullmatch(key):
+        raise problems.key_invalid("Idempotency-Key has a blank, or another character that is not visible ASCII")
+    return key
+
+
+def fingerprint(*, method: str, path: str, query: str, content_type: str | None, body: bytes) -> bytes:
+    """The SHA-256 digest of a request as it was sent, 32 bytes: a retry is the same request byte for byte.
+
+    Args:
+        method: the HTTP method.
+        path: the path.
+        query: the text behind the question mark.
+        content_type: the header's value; its parameters do not count.
+        body: the bytes.
+    """
+    media_type = (content_type or "").partition(";")[0].strip().lower()
+    digest = sha256()
+    for part in (method, path, query, media_type, body):
+        content = part if isinstance(part, bytes) else part.encode(errors="surrogatepass")
+        digest.update(len(content).to_bytes(8))  # so that nothing moves unnoticed from one part to the next
+        digest.update(content)
+    return digest.digest()
+
+
+def header_lines(scope: Scope, name: str) -> list[str]:
+    """Every line of a header of an ASGI request, by its name in lower case."""
+    lower = name.encode()
+    return [value.decode("latin-1") for field, value in scope["headers"] if field.lower() == lower]
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """The body of an ASGI request; None: the client left before its end.
+
+    Raises:
+        Problem: 413, it has more than `limit` bytes.
+    """
+    refuse_longer(next(iter(header_lines(scope, "content-length")), None), limit)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise refused(problems.body_too_large(limit))
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives the body that was read before, and then the server's messages."""
+    is_read = False
+
+    async def again() -> Message:
+        nonlocal is_read
+        if is_read:
+            return await receive()
+        is_read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def refuse_longer(announced: str | None, limit: int) -> None:
+    """Refuse a body of which Content-Length announces more than so many bytes. What is not a number does not count.
+
+    Raises:
+        Problem: 413.
+    """
+    digits = (announced or "").strip().lstrip("0")
+    if digits.isascii() and digits.isdecimal() and (len(digits) > len(str(limit)) or int(digits) > limit):
+        raise refused(problems.body_too_large(limit))
+
+
+def refused(problem: problems.Problem) -> problems.Problem:
+    """The same problem, the answer to a request that is refused for its key or its body; it is recorded."""
+    metrics.measure(catalogue.HTTP_REQUESTS, 1, {"outcome": "refused"})
+    return problem
+
+
+def checked_principal(value: object) -> str:
+    """The caller's id.
+
+    Raises:
+        ConfigurationError: it is not text, or is empty.
+    """
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(
+            f"principal= gives {value!r}; the caller's id as text is accepted. For a caller that is not known, answer "
+            "401: raise HTTPException(401) in FastAPI, abort(401) in Flask, outboxkit.http.problems.Problem in ASGI"
+        )
+    return value
+
+
+def _short(scope: str) -> str:
+    """The scope, or, if the ledger cannot keep it as it is, a readable part of it and its digest."""
+    readable = scope.encode(errors="replace").decode().replace("\0", "?")
+    if readable == scope and len(scope) <= SCOPE_LIMIT:
+        return scope
+    digest = sha256(scope.encode(errors="surrogatepass")).hexdigest()
+    return f"{readable[: SCOPE_LIMIT - len(digest) - 1]}~{digest}"

@@ -1,1 +1,0 @@
-"""Integrations with web frameworks. Each module is imported only in services that use its framework."""

@@ -1,0 +1,233 @@
+"""Which requests the middleware takes, and what it refuses."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from outboxkit.errors import ConfigurationError
+from outboxkit.http import problems
+from outboxkit.http.asgi import IdempotencyMiddleware
+from outboxkit.telemetry import catalogue
+from tests.measured import measuring
+from tests.unit.http.asgi.conftest import Served, respond
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"lease": None},
+        {"wait": timedelta(seconds=1)},
+        {"lease": timedelta(0)},
+        {"store_errors": False},
+        {"max_body": 0},
+    ],
+)
+def test_rules_that_cannot_be_are_refused(served: Served, given: dict[str, Any]):
+    with pytest.raises(ConfigurationError):
+        IdempotencyMiddleware(served, served.sessions, principal=None, **given)
+
+
+def test_a_principal_is_never_left_out(served: Served):
+    with pytest.raises(TypeError, match="principal"):
+        IdempotencyMiddleware(served, served.sessions)
+
+
+async def test_a_repetition_gets_the_same_answer(served: Served):
+    first, second = await served.post(), await served.post()
+    assert (first.status_code, first.content) == (second.status_code, second.content) == (201, b'"charged"')
+    assert first.headers["idempotency-expires"] == second.headers["idempotency-expires"]
+    assert second.headers["idempotency-replayed"] == "true"
+    assert served.runs == 1
+
+
+async def test_the_application_gets_the_body_and_its_steps_in_the_scope(served: Served):
+    found: list[Any] = []
+
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        found.append(scope["outboxkit.steps"].key("charge"))
+        await respond(send, 200)
+
+    served.act = act
+    await served.post(b"x" * 100_000)
+    assert served.body == b"x" * 100_000
+    assert found == served.calls
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "slug"),
+    [
+        ({"key": None}, 400, "key-missing"),
+        ({"key": "no key"}, 400, "key-invalid"),
+        ({"content": b"x" * 1001}, 413, "body-too-large"),
+    ],
+)
+async def test_what_does_not_pass_the_door(served: Served, request_: dict[str, Any], status: int, slug: str):
+    served.rules["max_body"] = 1000
+    answer = await served.post(**request_)
+    assert (answer.status_code, answer.json()["type"]) == (status, problems.TYPES + slug)
+    assert answer.headers["content-type"] == problems.MEDIA_TYPE
+    assert served.runs == 0
+
+
+async def test_another_request_under_the_same_key(served: Served):
+    await served.post(b'{"a": 1}')
+    assert (await served.post(b'{"a": 2}')).status_code == 422
+    assert (await served.post(b'{"a": 1}')).headers["idempotency-replayed"] == "true"
+
+
+async def test_two_callers_with_one_key(served: Served):
+    for user in ("ada", "bob"):
+        assert "idempotency-replayed" not in (await served.post(**{"x-user": user})).headers
+    assert len(set(served.calls)) == 2
+
+
+@pytest.mark.parametrize("known", [None, "", 5])
+async def test_a_caller_without_a_name_is_a_defect(served: Served, known: Any):
+    served.rules["principal"] = lambda _: known
+    assert (await served.post()).status_code == 500
+    assert served.runs == 0
+
+
+async def test_a_principal_may_be_awaited_and_may_refuse(served: Served):
+    async def nobody(_: Any) -> str:
+        raise problems.Problem(401, "caller-unknown", "Who are you?", "Log in.")
+
+    served.rules["principal"] = nobody
+    assert (await served.post()).status_code == 401
+
+
+async def test_a_caller_that_is_not_known_makes_no_work(served: Served, monkeypatch: pytest.MonkeyPatch):
+    """Neither is its body read, nor its fingerprint taken."""
+
+    def nobody(_: Any) -> str:
+        raise problems.Problem(401, "caller-unknown", "Who are you?", "Log in.")
+
+    async def receive() -> Any:
+        raise AssertionError("the body is not read")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    served.rules["principal"] = nobody
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-length", b"9" * 5000)]}
+    await served.middleware()(scope, receive, send)
+    assert sent[0]["status"] == 401
+    served.rules["required"] = False
+    served.rules["principal"] = lambda _: "ada"
+    with pytest.raises(AssertionError, match="not read"):
+        await served.middleware()(scope | {"headers": []}, receive, send)
+
+
+async def test_other_requests_pass_untouched(served: Served):
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        assert "outboxkit.steps" not in scope
+        await respond(send, 200, b"a", b"b", headers=[(b"content-type", b"text/event-stream")])
+
+    served.before = act
+    assert (await served.post(key=None, method="PUT")).content == b"ab"
+    served.rules["when"] = lambda scope: scope["path"] != "/orders"
+    assert (await served.post(key=None)).content == b"ab"
+
+
+async def test_a_key_that_is_not_required(served: Served):
+    served.rules["required"] = False
+    answers = [await served.post(key=None) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert len(set(served.calls)) == 2
+
+
+@pytest.mark.parametrize("kind", ["lifespan", "websocket"])
+async def test_what_is_no_request_passes(served: Served, kind: str):
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    await IdempotencyMiddleware(app, served.sessions, principal=None)({"type": kind}, None, None)
+    assert seen == [kind]
+
+
+async def test_a_client_that_leaves_does_not_end_the_run(served: Served):
+    """Its server cancels the request; the step that runs is finished, and the retry gets the answer."""
+    at_work, go_on = asyncio.Event(), asyncio.Event()
+
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        at_work.set()
+        await go_on.wait()
+        await respond(send, 201, b"done")
+
+    served.act = act
+    middleware = served.middleware()
+    request = asyncio.create_task(_call(middleware))
+    await at_work.wait()
+    request.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await request
+    [running] = middleware._running
+    go_on.set()
+    await running
+    assert (await served.post()).headers["idempotency-replayed"] == "true"
+    assert served.runs == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
+async def test_an_error_that_would_end_an_event_loop_is_the_requests_own(served: Served, error: BaseException):
+    """The server, which catches every error of a request, goes on; without the middleware it does, too."""
+
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        if served.runs == 1:
+            raise error
+        await respond(send, 201)
+
+    served.act = act
+    with pytest.raises(type(error)):
+        await served.post()
+    assert (await served.post()).status_code == 201
+    assert len(served.calls) == 1
+
+
+async def test_the_applications_error_is_shown_if_the_database_is_away_then(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    async def act(*_: Any) -> None:
+        raise RuntimeError("the application's")
+
+    def away(*_: Any, **__: Any) -> None:
+        raise OSError("away")
+
+    monkeypatch.setattr("outboxkit.http.ledger.release", away)
+    served.act = act
+    with pytest.raises(OSError, match="away") as raised:
+        await _call(served.middleware())
+    assert str(raised.value.__cause__) == "the application's"
+
+
+async def test_a_client_that_leaves_before_it_has_asked(served: Served):
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    await _call(served.middleware(), gone)
+    assert served.runs == 0
+
+
+async def _call(app: Any, receive: Any = None) -> None:
+    async def body() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(_: Any) -> None: ...
+
+    headers = [(b"idempotency-key", b"k")]
+    scope = {"type": "http", "method": "POST", "path": "/orders", "query_string": b"a=1", "headers": headers}
+    await app(scope, receive or body, send)
+
+
+async def test_requests_are_measured_by_outcome(served: Served):
+    with measuring() as measured:
+        for key, content in (("k", b"{}"), ("k", b"{}"), ("k", b"[]"), (None, b"{}")):
+            await served.post(content, key=key)
+        found = measured.of(catalogue.HTTP_REQUESTS, "outcome")
+    assert found == {"fresh": 1, "replayed": 1, "mismatch": 1, "refused": 1}

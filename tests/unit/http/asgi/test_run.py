@@ -1,0 +1,243 @@
+"""How a run ends."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from outboxkit.errors import ConfigurationError, LeaseLost
+from outboxkit.http import problems
+from outboxkit.http.asgi import step
+from tests.unit.http.asgi.conftest import Served, respond
+
+
+async def lose_lease(served: Served) -> None:
+    async with served.sessions() as session:
+        await session.execute(text("UPDATE outboxkit_idempotency SET locked_until = '2020-01-01 00:00:00.000000'"))
+        await session.commit()
+
+
+async def state_of(served: Served) -> Any:
+    async with served.sessions() as session:
+        return (await session.execute(text("SELECT state, steps FROM outboxkit_idempotency"))).first()
+
+
+async def test_a_run_that_failed_is_resumed_at_once_behind_its_finished_steps(served: Served):
+    async def fail(*_: Any) -> None:
+        raise RuntimeError("a defect")
+
+    served.act = fail
+    assert (await served.post()).status_code == 500
+    served.act = None
+    assert (await served.post()).content == b'"charged"'
+    assert len(served.calls) == 1
+
+
+async def test_a_run_that_answers_5xx_is_resumed_too(served: Served):
+    async def fail(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 503)
+
+    served.act = fail
+    assert (await served.post()).status_code == 503
+    served.act = None
+    assert (await served.post()).status_code == 201
+    assert (served.runs, len(served.calls)) == (2, 1)
+
+
+async def test_a_refused_request_without_steps_leaves_nothing(served: Served):
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 422)
+
+    served.before = refuse
+    assert (await served.post()).status_code == 422
+    assert await state_of(served) is None
+    served.before = None
+    assert (await served.post(b'{"better": 1}')).status_code == 201
+
+
+async def test_a_refused_request_keeps_its_finished_steps(served: Served):
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 400)
+
+    served.act = refuse
+    assert (await served.post()).status_code == 400
+    assert (await served.post(b'{"better": 1}')).status_code == 422, "the charge belongs to the first request"
+    served.act = None
+    assert (await served.post()).status_code == 201
+    assert len(served.calls) == 1
+
+
+async def test_a_conflict_is_remembered(served: Served):
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 409, b"sold out")
+
+    served.act = refuse
+    answers = [await served.post() for _ in range(2)]
+    assert [(answer.status_code, answer.content) for answer in answers] == [(409, b"sold out")] * 2
+    assert served.runs == 1
+
+
+async def test_an_answer_in_pieces_is_sent_as_one(served: Served):
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 200, b"ab", b"", b"cd", headers=[(b"content-type", b"text/plain"), (b"set-cookie", b"s=1")])
+
+    served.act = act
+    first, second = await served.post(), await served.post()
+    assert first.content == second.content == b"abcd"
+    assert first.headers["content-length"] == second.headers["content-length"] == "4"
+    assert "set-cookie" in first.headers
+    assert "set-cookie" not in second.headers
+
+
+async def test_an_answer_that_ends_when_the_client_leaves_is_remembered_first(served: Served):
+    """Starlette sends an answer in pieces beside a task that waits for `http.disconnect`, and then cancels it."""
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        async def left() -> None:
+            assert (await receive())["type"] == "http.disconnect"
+
+        tasks = [asyncio.create_task(work) for work in (respond(send, 200, b"ab", b"cd"), left())]
+        _, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in others:
+            task.cancel()
+
+    served.act = stream
+    first, second = await served.post(), await served.post()
+    assert (first.status_code, first.content) == (second.status_code, second.content) == (200, b"abcd")
+    assert second.headers["idempotency-replayed"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("headers", "chunks"),
+    [([(b"Content-Type", b"text/event-stream; charset=utf-8")], [b"data: 1"]), ([], [b"x" * 6, b"x" * 6])],
+)
+@pytest.mark.parametrize("polite", [True, False])
+async def test_a_stream_is_refused_and_never_cut(served: Served, headers: Any, chunks: Any, polite: bool):
+    served.rules["max_response"] = 10
+
+    async def stream(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await respond(send, 200, *chunks, headers=headers)
+        except ConfigurationError:
+            if polite:
+                raise
+
+    served.act = stream
+    answer = await served.post()
+    assert (answer.status_code, answer.content) == (500, b"")
+    assert (await state_of(served)).state == "processing"
+
+
+async def test_while_it_runs_a_repetition_is_told_to_wait(served: Served):
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        served.act = None
+        answers.append(await served.post())
+        answers.append(await served.post(b'{"other": 1}'))
+        await respond(send, 201)
+
+    answers: list[Any] = []
+    served.act = act
+    assert (await served.post()).status_code == 201
+    assert [answer.status_code for answer in answers] == [409, 422], "a mismatch is told before all else"
+    assert 1 <= int(answers[0].headers["retry-after"]) <= 60
+    assert answers[0].json()["type"] == problems.TYPES + "in-progress"
+
+
+async def test_a_slow_run_answers_what_the_run_that_took_over_has_answered(served: Served):
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await lose_lease(served)
+        served.act = None
+        seconds.append(await served.post())
+        await respond(send, 200, b"mine")
+
+    seconds: list[Any] = []
+    served.act = slow
+    first = await served.post()
+    assert (first.status_code, first.content) == (201, b'"charged"')
+    assert first.headers["idempotency-replayed"] == "true"
+    assert "idempotency-replayed" not in seconds[0].headers
+    assert (await served.post()).content == b'"charged"'
+
+
+async def test_a_slow_run_is_told_to_come_back_where_the_other_has_not_ended(served: Served):
+    second_at_work, go_on = asyncio.Event(), asyncio.Event()
+
+    async def second(scope: Any, receive: Any, send: Any) -> None:
+        second_at_work.set()
+        await go_on.wait()
+        await respond(send, 201, b"second")
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await lose_lease(served)
+        served.act = second
+        tasks.append(asyncio.create_task(served.post()))
+        await second_at_work.wait()
+        await respond(send, 200, b"mine")
+
+    tasks: list[asyncio.Task[Any]] = []
+    served.act = slow
+    assert (await served.post()).status_code == 409
+    go_on.set()
+    assert (await tasks[0]).content == b"second"
+
+
+async def test_a_step_of_a_run_that_lost_its_lease_ends_it(served: Served):
+    lost: list[bool] = []
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await lose_lease(served)
+        served.act = None
+        await served.post()
+
+        async def call() -> int:
+            return 1
+
+        with pytest.raises(LeaseLost):
+            await step("late", call)
+        lost.append(True)
+        raise LeaseLost("as the application would let it pass")
+
+    served.act = slow
+    assert (await served.post()).content == b'"charged"'
+    assert lost == [True]
+
+
+async def test_a_lease_that_nobody_took_is_good_after_its_end(served: Served):
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await lose_lease(served)
+        await respond(send, 201, b"late")
+
+    served.act = slow
+    assert (await served.post()).status_code == 201
+    assert (await served.post()).content == b"late"
+
+
+async def test_what_runs_behind_the_answer_does_not_change_it(served: Served):
+    async def act(scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 201, b"done")
+        assert (await receive())["type"] == "http.disconnect"
+        raise RuntimeError("a background task failed")
+
+    served.act = act
+    assert (await served.post()).status_code == 201
+    assert (await served.post()).headers["idempotency-replayed"] == "true"
+
+
+async def test_no_answer_at_all_is_an_error(served: Served):
+    async def act(*_: Any) -> None: ...
+
+    served.act = act
+    assert (await served.post()).status_code == 500
+    served.act = None
+    assert (await served.post()).status_code == 201
+
+
+async def test_an_expired_answer_is_forgotten(served: Served):
+    served.rules["retention"] = timedelta(hours=1)
+    await served.post()
+    async with served.sessions() as session:
+        await session.execute(text("UPDATE outboxkit_idempotency SET expires_at = '2020-01-01 00:00:00.000000'"))
+        await session.commit()
+    assert "idempotency-replayed" not in (await served.post()).headers

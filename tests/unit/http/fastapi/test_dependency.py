@@ -1,0 +1,178 @@
+"""What `Idempotent` takes, and whom it asks."""
+
+from datetime import timedelta
+from typing import Annotated, Any
+
+import pytest
+from fastapi import Depends, HTTPException, Request
+from sqlalchemy import event, select
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outboxkit.errors import ConfigurationError
+from outboxkit.http import problems
+from outboxkit.http.fastapi import Idempotent
+from outboxkit.tables import idempotency
+from outboxkit.telemetry import catalogue
+from tests.measured import measuring
+from tests.unit.http.fastapi.conftest import Shop
+
+
+def get_session() -> Session:
+    return Session()
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"session": "orders"}, "session= is 'orders'"),
+        ({"session": Depends(get_session, use_cache=False)}, "shared within a request"),
+        ({"principal": 1}, "principal= is 1"),
+        ({"lease": timedelta(seconds=5)}, "a lease is for requests in steps"),
+        ({"wait": 5}, "wait is 5"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(given: dict[str, Any], named: str):
+    with pytest.raises(ConfigurationError, match=named):
+        Idempotent(**{"session": get_session, "principal": None, **given})
+
+
+def test_a_principal_is_never_left_out():
+    with pytest.raises(TypeError, match="principal"):
+        Idempotent(session=get_session)
+
+
+@pytest.mark.parametrize("known", [None, "", 7])
+async def test_a_caller_without_a_name_is_a_defect(shop: Shop, known: object):
+    shop.serve(principal=lambda: known)
+    assert (await shop.post()).status_code == 500
+    assert shop.runs == []
+
+
+async def test_a_caller_that_is_not_known_is_told_so_first(shop: Shop):
+    def nobody() -> str:
+        raise HTTPException(401)
+
+    shop.serve(principal=nobody)
+    assert (await shop.post(key=None)).status_code == 401
+
+
+async def test_an_announced_length_of_any_kind_is_none_or_too_large(shop: Shop):
+    shop.serve()
+    for length in ("9" * 5000, "0" * 5000 + "2000000"):
+        assert (await shop.post(headers={"Content-Length": length})).status_code == 413
+    for length in ("\u00b2", "-5", "1e9", ""):
+        assert (await shop.post(key=f"k{length!a}", headers={"Content-Length": length.encode()})).status_code == 201
+
+
+async def test_tenants_by_host_are_told_apart_by_the_principal(shop: Shop):
+    """A scope has no host: one service may have many names. Where each is a tenant, the caller's name says which."""
+
+    def tenant(request: Request) -> str:
+        return f"{request.url.hostname} {request.headers['x-user']}"
+
+    shop.serve(principal=tenant)
+    for host in ("a.example", "b.example"):
+        assert "idempotency-replayed" not in (await shop.post(headers={"Host": host})).headers
+    assert (await shop.post(headers={"Host": "a.example"})).headers["idempotency-replayed"] == "true"
+
+
+@pytest.mark.parametrize("place", ["before", "principal", "behind"])
+async def test_who_may_ask_is_checked_in_front_of_idempotent_or_a_replay_does_not_check_it(shop: Shop, place: str):
+    allowed = True
+
+    def check() -> str:
+        if not allowed:
+            raise HTTPException(403)
+        return "ada"
+
+    rule = Depends(Idempotent(session=shop.get_session, principal=check if place == "principal" else None))
+    guards = {"before": [Depends(check), rule], "principal": [rule], "behind": [rule, Depends(check)]}
+
+    @shop.app.post("/orders", dependencies=guards[place])
+    def order(session: Annotated[Any, Depends(shop.get_session)]) -> None:
+        session.connection()
+
+    assert (await shop.post()).status_code == 200
+    allowed = False
+    replay = await shop.post()
+    assert replay.status_code == (200 if place == "behind" else 403), "the order of the list is the order of the checks"
+
+
+async def test_without_a_principal_the_key_is_nobodys_own(shop: Shop):
+    shop.serve(principal=None)
+    await shop.post(headers={"X-User": "ada"})
+    assert (await shop.post(headers={"X-User": "bob"})).headers["idempotency-replayed"] == "true"
+
+
+async def test_a_key_may_be_bare_or_quoted_but_not_twice_there(shop: Shop):
+    shop.serve()
+    await shop.post(key="k-1")
+    assert (await shop.post(key='"k-1"')).headers["idempotency-replayed"] == "true"
+    assert (await shop.post(key="no key")).json()["type"] == problems.TYPES + "key-invalid"
+
+
+async def test_the_query_is_a_part_of_the_request(shop: Shop):
+    shop.serve()
+    await shop.post(path="/orders?a=1")
+    assert (await shop.post(path="/orders?a=2")).status_code == 422
+
+
+async def test_a_session_for_each_thread_is_refused(shop: Shop):
+    factory = scoped_session(sessionmaker(shop.engine))
+    shop.get_session = lambda: factory
+    shop.serve()
+    assert (await shop.post()).status_code == 500
+    assert shop.count() == 0
+
+
+async def test_a_replay_holds_no_connection_while_it_is_sent(shop: Shop):
+    """The session is closed later, when a slow client has it all; on SQLite that would keep everybody from writing."""
+    shop.serve()
+    await shop.post()
+    open_transactions: list[int] = []
+
+    @event.listens_for(shop.engine, "begin")
+    def _more(_: Any) -> None:
+        open_transactions.append(1)
+
+    for ended in ("commit", "rollback"):
+        event.listen(shop.engine, ended, lambda _: open_transactions.pop())
+    sent: list[int] = []
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        async def note(message: Any) -> None:
+            sent.append(len(open_transactions))
+            await send(message)
+
+        await app(scope, receive, note)
+
+    app, shop.app = shop.app, watched
+    assert (await shop.post()).headers["idempotency-replayed"] == "true"
+    assert (await shop.post("ink")).status_code == 422
+    assert set(sent) == {0}
+
+
+async def test_the_ledger_is_asked_in_the_words_of_the_route(shop: Shop):
+    idempotent = Idempotent(session=shop.get_session, principal=lambda: "ada", retention=timedelta(hours=1))
+
+    @shop.app.patch("/orders/{number}", dependencies=[Depends(idempotent)])
+    def change(number: int, session: Annotated[Session, Depends(shop.get_session)]) -> int:
+        return number
+
+    import httpx
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.app), base_url="http://shop") as client:
+        assert (await client.patch("/orders/5", headers={"Idempotency-Key": "k"})).status_code == 200
+    with shop.engine.connect() as connection:
+        row = connection.execute(select(idempotency)).one()
+    assert (row.scope, row.principal, row.key, row.state) == ("PATCH /orders/{number}", "ada", "k", "done")
+    assert row.expires_at - row.created_at == timedelta(hours=1)
+
+
+async def test_requests_are_measured_by_outcome(shop: Shop):
+    shop.serve()
+    with measuring() as measured:
+        for key, item in (("k", "pen"), ("k", "pen"), ("k", "ink"), (None, "pen")):
+            await shop.post(item, key=key)
+        found = measured.of(catalogue.HTTP_REQUESTS, "outcome")
+    assert found == {"fresh": 1, "replayed": 1, "mismatch": 1, "refused": 1}

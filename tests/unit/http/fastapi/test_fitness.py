@@ -1,0 +1,108 @@
+"""What an endpoint cannot be, said when it is declared or first used."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI
+from sqlalchemy.orm import Session
+
+from outboxkit.errors import ConfigurationError
+from outboxkit.http.fastapi import Idempotent, IdempotentRoute
+from tests.unit.http.fastapi.conftest import Shop
+
+
+def get_session() -> Iterator[Session]:
+    yield Session()
+
+
+Opened = Annotated[Session, Depends(get_session)]
+idempotent = Idempotent(session=get_session, principal=None)
+BOTH = [Depends(idempotent)]
+
+
+def router() -> APIRouter:
+    return APIRouter(route_class=IdempotentRoute)
+
+
+async def test_a_request_that_changes_nothing_needs_no_key(shop: Shop):
+    rule = Idempotent(session=shop.get_session, principal=None)
+
+    @shop.app.api_route("/orders", methods=["GET", "POST"], dependencies=[Depends(rule)])
+    def place(session: Annotated[Session, Depends(shop.get_session)]) -> bool:
+        return session.in_transaction()
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.app), base_url="http://shop") as client:
+        assert (await client.get("/orders")).json() is False
+    assert (await shop.post(key=None)).status_code == 400
+
+
+def test_an_endpoint_with_another_session():
+    def other() -> Session:
+        return Session()
+
+    with pytest.raises(ConfigurationError, match=r"does not get that session.*Depends\(get_session\)"):
+
+        @router().post("/orders", dependencies=BOTH)
+        def place(session: Annotated[Session, Depends(other)]): ...
+
+
+def test_the_session_may_be_deeper_in_the_tree():
+    def orders(session: Opened) -> Session:
+        return session
+
+    @router().post("/orders", dependencies=BOTH)
+    def place(found: Annotated[Session, Depends(orders)]): ...
+
+
+@pytest.mark.parametrize("depends", [Depends(get_session, use_cache=False), Depends(get_session, scope="function")])
+def test_a_session_that_would_be_a_second_one(depends: Any):
+    with pytest.raises(ConfigurationError, match="would be in another transaction than its key"):
+
+        @router().post("/orders", dependencies=BOTH)
+        def place(session: Annotated[Session, depends]): ...
+
+
+async def test_two_rules_at_once(shop: Shop):
+    rules = [Depends(Idempotent(session=shop.get_session, principal=None)) for _ in range(2)]
+
+    @shop.app.post("/orders", dependencies=rules)
+    def place(session: Annotated[Session, Depends(shop.get_session)]) -> None: ...
+
+    assert (await shop.post()).status_code == 500
+
+
+async def test_a_session_of_function_scope_works_where_both_say_so(shop: Shop):
+    scoped = Depends(shop.get_session, scope="function")
+    rule = Idempotent(session=scoped, principal=None)
+    opened: list[Session] = []
+
+    @shop.app.post("/orders", dependencies=[Depends(rule)])
+    def place(session: Annotated[Session, scoped]) -> int:
+        opened.append(session)
+        return len(opened)
+
+    assert [(await shop.post()).json() for _ in range(2)] == [1, 1]
+
+
+async def test_rules_that_come_with_an_included_router_are_kept_and_checked_at_first_use(shop: Shop):
+    inner = router()
+    rule = Idempotent(session=shop.get_session, principal=None)
+    runs: list[int] = []
+
+    @inner.post("/orders")
+    def place(session: Annotated[Session, Depends(shop.get_session)]) -> int:
+        runs.append(1)
+        return 1
+
+    @inner.post("/without")
+    def without() -> int:
+        return 1
+
+    app = FastAPI()
+    app.include_router(inner, dependencies=[Depends(rule)])
+    shop.app = app
+    assert [(await shop.post()).json() for _ in range(2)] == [1, 1]
+    assert runs == [1]
+    assert (await shop.post(path="/without")).status_code == 500

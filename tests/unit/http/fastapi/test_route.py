@@ -1,0 +1,310 @@
+"""What becomes of a request to an idempotent endpoint."""
+
+import json
+from contextlib import suppress
+from typing import Annotated, Any
+
+import pytest
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
+from outboxkit import TransactionRequired
+from outboxkit.http import problems
+from outboxkit.http.fastapi import Idempotent, IdempotentRoute
+from outboxkit.telemetry import catalogue
+from tests.measured import measuring
+from tests.unit.http.fastapi.conftest import Order, Shop, caller
+from tests.unit.shop import effects
+
+
+async def test_a_repetition_gets_the_same_answer_and_does_nothing(shop: Shop):
+    shop.serve()
+    first, second = await shop.post(), await shop.post()
+    assert (first.status_code, first.content) == (second.status_code, second.content) == (201, b'{"done":"pen"}')
+    assert second.headers["content-type"] == first.headers["content-type"]
+    assert second.headers["idempotency-replayed"] == "true"
+    assert "idempotency-replayed" not in first.headers
+    assert first.headers["idempotency-expires"] == second.headers["idempotency-expires"]
+    assert shop.runs == ["pen"]
+    assert shop.count() == 1
+
+
+async def test_an_async_endpoint_on_an_async_session(shop: Shop, get_async_session: Any):
+    shop.get_session = get_async_session
+    idempotent = Idempotent(session=get_async_session, principal=caller)
+
+    @shop.app.post("/orders", status_code=201)
+    async def place(
+        order: Order,
+        session: Annotated[AsyncSession, Depends(get_async_session)],
+        _: Annotated[None, Depends(idempotent)],
+    ) -> dict[str, str]:
+        await session.execute(effects.insert().values(what=order.item))
+        return {"done": order.item}
+
+    answers = [await shop.post() for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [201] * 3
+    assert shop.count() == 1
+
+
+async def test_the_answer_leaves_after_the_commit(shop: Shop):
+    """Seen by the background task, which runs when the answer has left and before the session is closed."""
+    seen: list[int] = []
+    idempotent = Idempotent(session=shop.get_session, principal=None)
+
+    @shop.app.post("/orders")
+    def place(order: Order, session: Annotated[Session, Depends(shop.get_session)], tasks: BackgroundTasks,
+              _: Annotated[None, Depends(idempotent)]) -> None:  # fmt: skip
+        session.execute(effects.insert().values(what=order.item))
+        tasks.add_task(lambda: seen.append(shop.count()))
+
+    await shop.post()
+    await shop.post()
+    assert seen == [1], "once, after the commit, and not at a replay"
+
+
+async def test_another_body_is_refused(shop: Shop):
+    shop.serve()
+    await shop.post("pen")
+    answer = await shop.post("ink")
+    assert (answer.status_code, answer.headers["content-type"]) == (422, problems.MEDIA_TYPE)
+    assert answer.json()["type"].endswith(":key-reused")
+    assert shop.runs == ["pen"]
+
+
+async def test_two_callers_with_one_key_are_two_requests(shop: Shop):
+    shop.serve()
+    for user in ("ada", "bob"):
+        answer = await shop.post(headers={"X-User": user})
+        assert "idempotency-replayed" not in answer.headers
+    assert shop.count() == 2
+
+
+async def test_a_missing_key_is_refused_before_anything_else(shop: Shop):
+    shop.serve()
+    answer = await shop.post(key=None)
+    assert (answer.status_code, answer.json()["type"]) == (400, problems.TYPES + "key-missing")
+    assert shop.runs == []
+
+
+async def test_without_a_key_that_is_not_required_the_work_is_committed_every_time(shop: Shop):
+    shop.serve(required=False)
+    for _ in range(2):
+        answer = await shop.post(key=None)
+        assert answer.status_code == 201
+        assert "idempotency-expires" not in answer.headers
+    assert shop.count() == 2
+    shop.act = lambda *_: JSONResponse({}, 503)
+    await shop.post(key=None)
+    assert shop.count() == 2, "what would not be remembered is rolled back"
+
+
+async def test_a_stream_is_refused_and_taken_back(shop: Shop):
+    shop.serve()
+    shop.act = lambda *_: StreamingResponse(iter([b"a"]))
+    assert (await shop.post()).status_code == 500
+    assert shop.count() == 0
+
+
+async def test_too_large_an_answer_is_refused_and_taken_back(shop: Shop):
+    shop.serve(max_response=10)
+    shop.act = lambda *_: Response(b"x" * 11)
+    assert (await shop.post()).status_code == 500
+    assert shop.count() == 0
+
+
+async def test_the_body_is_limited_and_still_readable_by_the_applications_error_handlers(shop: Shop):
+    shop.serve(max_body=50)
+    read: list[bytes] = []
+
+    @shop.app.exception_handler(HTTPException)
+    async def note(request: Request, _: HTTPException) -> Response:
+        read.append(await request.body())
+        return Response(status_code=404)
+
+    def refuse(*_: Any) -> None:
+        raise HTTPException(404)
+
+    shop.act = refuse
+    await shop.post()
+    assert json.loads(read[0]) == {"item": "pen"}
+
+    taken: list[bytes] = []
+
+    async def endless():
+        while len(taken) < 1000:
+            taken.append(b" ")
+            yield b" "
+
+    for content in (b" " * 51, endless()):
+        answer = await shop.post(json=None, content=content)
+        assert (answer.status_code, answer.json()["type"]) == (413, problems.TYPES + "body-too-large")
+    assert len(taken) < 100, "what is too much is not read to its end"
+
+
+async def test_a_body_that_is_too_large_is_counted(shop: Shop):
+    shop.serve(max_body=5)
+    with measuring() as measured:
+        assert (await shop.post()).status_code == 413
+        assert measured.of(catalogue.HTTP_REQUESTS, "outcome") == {"refused": 1}
+
+
+async def test_a_body_that_is_cut_off_is_no_error_of_the_application(shop: Shop):
+    """Clients may leave in the middle of a body as often as they like, and fill no log with tracebacks."""
+    shop.serve()
+    messages = [{"type": "http.request", "body": b'{"it', "more_body": True}, {"type": "http.disconnect"}]
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status", 0))
+
+    headers = [(b"idempotency-key", b"k"), (b"x-user", b"ada")]
+    scope = {"type": "http", "method": "POST", "path": "/orders", "query_string": b"", "headers": headers}
+    await shop.app(scope, receive, send)
+    assert statuses == []
+    assert shop.count() == 0
+
+
+async def test_an_answer_that_no_server_sends_is_refused_and_taken_back(shop: Shop):
+    """Otherwise the work would be done, and no client could ever get its answer."""
+    shop.serve()
+    shop.act = lambda *_: Response(headers={"X-File": "a\r\nb"})
+    assert (await shop.post()).status_code == 500
+    assert shop.count() == 0
+
+
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_commit_in_the_endpoint_is_refused(shop: Shop, key: str | None):
+    shop.serve(required=False)
+    said: list[str] = []
+
+    def act(session: Any, _: object) -> None:
+        with session.begin_nested() as savepoint:
+            savepoint.rollback()
+        try:
+            session.commit()
+        except TransactionRequired as error:
+            said.append(str(error))
+            raise
+
+    shop.act = act
+    assert (await shop.post(key=key)).status_code == 500
+    assert shop.count() == 0
+    assert said
+    assert "leave out the commit" in said[0]
+
+
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_begin_in_the_endpoint_is_refused_with_its_cure(shop: Shop, key: str | None):
+    shop.serve(required=False)
+    shop.act = lambda session, _: session.begin()
+    said: list[str] = []
+
+    @shop.app.exception_handler(TransactionRequired)
+    def answer(_: Any, error: Exception) -> Response:
+        said.append(str(error))
+        return Response(status_code=500)
+
+    await shop.post(key=key)
+    assert shop.count() == 0
+    assert "the endpoint called begin() of a session that is in a transaction" in said[0]
+
+
+async def test_headers_of_the_answer_come_again_but_cookies(shop: Shop):
+    shop.serve()
+    headers = {"Location": "/orders/1", "ETag": '"1"'}
+
+    def act(*_: Any) -> Response:
+        made = Response(b"\x00\xff", 201, headers, "application/octet-stream")
+        made.set_cookie("session", "secret")
+        return made
+
+    shop.act = act
+    first, second = await shop.post(), await shop.post()
+    assert "set-cookie" in first.headers
+    assert "set-cookie" not in second.headers
+    assert second.content == b"\x00\xff"
+    for name in ("location", "etag", "content-type", "content-length"):
+        assert second.headers[name] == first.headers[name]
+
+
+async def test_an_answer_without_a_body(shop: Shop):
+    shop.serve()
+    shop.act = lambda *_: Response(status_code=204)
+    answers = [await shop.post() for _ in range(2)]
+    assert [(answer.status_code, answer.content) for answer in answers] == [(204, b"")] * 2
+    assert "content-length" not in answers[1].headers
+
+
+async def test_other_endpoints_of_the_router_are_as_ever(shop: Shop):
+    shop.serve()
+
+    @shop.app.post("/ping")
+    def ping() -> str:
+        return "pong"
+
+    assert (await shop.post(path="/ping", key=None)).json() == "pong"
+
+
+async def test_a_route_of_another_class_is_refused(shop: Shop):
+    shop.app.router.route_class = FastAPI().router.route_class
+    shop.serve()
+    with pytest.raises(Exception, match="route_class=IdempotentRoute"):
+        await _raising(shop)
+
+
+async def test_an_included_router_keeps_its_routes_apart(shop: Shop):
+    """Two operations with one path of their own and two prefixes; and a mounted application."""
+    apps = [FastAPI(), shop.app]
+    for app in apps:
+        for prefix in ("/pens", "/inks"):
+            router = APIRouter(route_class=IdempotentRoute)
+            idempotent = Idempotent(session=shop.get_session, principal=caller)
+
+            @router.post("/{size}", dependencies=[Depends(idempotent)])
+            def place(size: int, order: Order, session: Annotated[Session, Depends(shop.get_session)]) -> int:
+                session.execute(effects.insert().values(what=order.item))
+                return size
+
+            app.include_router(router, prefix=prefix)
+    shop.app.mount("/inner", apps[0])
+    for path in ("/pens/1", "/inks/1", "/inner/pens/1", "/inner/inks/1"):
+        answers = [await shop.post(path=path) for _ in range(2)]
+        assert [answer.headers.get("idempotency-replayed") for answer in answers] == [None, "true"], path
+        assert (await shop.post(path=path[:-1] + "2")).status_code == 422, "another order under the same key"
+    assert shop.count() == 4
+    with shop.engine.connect() as connection:
+        from outboxkit.tables import idempotency
+
+        scopes = set(connection.scalars(select(idempotency.c.scope)))
+    assert scopes == {f"POST {mount}{prefix}/{{size}}" for mount in ("", "/inner") for prefix in ("/pens", "/inks")}
+
+
+async def test_a_session_of_the_test_takes_the_place_of_the_applications(shop: Shop):
+    shop.serve()
+    real = shop.get_session
+
+    def broken() -> None:
+        raise AssertionError("not this one")
+
+    shop.get_session = broken
+    other = Shop(FastAPI(), shop.engine, broken)
+    other.app.router.route_class = IdempotentRoute
+    other.serve()
+    other.app.dependency_overrides[broken] = real
+    assert [(await other.post()).status_code for _ in range(2)] == [201, 201]
+    assert other.count() == 1
+
+
+async def _raising(shop: Shop) -> None:
+    import httpx
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(shop.app), base_url="http://shop") as client:
+        with suppress(httpx.HTTPError):
+            await client.post("/orders", json={"item": "pen"}, headers={"Idempotency-Key": "k", "X-User": "ada"})

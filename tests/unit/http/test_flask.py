@@ -1,0 +1,212 @@
+"""The Flask integration refuses what cannot work, at once or at its first use."""
+
+import asyncio
+from datetime import timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask, Response, send_file, stream_with_context
+from flask.views import MethodView
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm.exc import StaleDataError
+
+from outboxkit.errors import ConfigurationError, TransactionRequired
+from outboxkit.http import problems
+from outboxkit.http.flask import Idempotent, add_problem_handlers
+from outboxkit.telemetry import catalogue
+from tests.measured import measuring
+from tests.unit.http.flask_door import KEY, Door, View, twice
+
+
+@pytest.mark.parametrize("on", ["app", "blueprint"])
+def test_other_views_answer_with_problems_where_they_are_told_to(on: str):
+    app, blueprint = Flask(__name__), Blueprint("b", __name__)
+    add_problem_handlers(app if on == "app" else blueprint)
+
+    @blueprint.get("/<error>")
+    def fail(error: str) -> Any:
+        raise problems.key_reused() if error == "problem" else StaleDataError
+
+    app.register_blueprint(blueprint)
+    answers = [app.test_client().get(path) for path in ("/problem", "/stale")]
+    assert [answer.status_code for answer in answers] == [422, 412]
+    assert {answer.content_type for answer in answers} == {problems.MEDIA_TYPE}
+
+
+def test_a_commit_in_the_view_is_refused(entrance: Door):
+    def view() -> Any:
+        entrance.work()
+        entrance.sessions.commit()
+
+    client = entrance.view(view, required=False)
+    for headers in (KEY, {}):
+        with pytest.raises(TransactionRequired, match="leave out the commit"):
+            client.post("/do", headers=headers)
+    assert (entrance.effects, entrance.keys) == (0, 0)
+    entrance.work()
+    entrance.sessions.commit()
+    assert entrance.effects == 1
+
+
+def test_a_begin_in_the_view_is_refused_with_its_cure(entrance: Door):
+    def view() -> Any:
+        with entrance.sessions.begin():
+            entrance.work()
+
+    client = entrance.view(view)
+    with pytest.raises(TransactionRequired, match=r"the endpoint called begin\(\) of a session .* leave out begin\(\)"):
+        client.post("/do", headers=KEY)
+    assert (entrance.effects, entrance.keys) == (0, 0)
+
+
+def test_a_rollback_in_the_view_is_refused(entrance: Door):
+    def view() -> Any:
+        entrance.sessions.rollback()
+        entrance.work()
+        return "done"
+
+    with pytest.raises(TransactionRequired, match="is not open in this transaction"):
+        entrance.view(view).post("/do", headers=KEY)
+    assert (entrance.effects, entrance.keys) == (0, 0)
+
+
+def test_a_savepoint_in_the_view_is_not(entrance: Door):
+    def view() -> Any:
+        with entrance.sessions.begin_nested() as savepoint:
+            entrance.work("undone")
+            savepoint.rollback()
+        with entrance.sessions.begin_nested():
+            entrance.work()
+        return "done"
+
+    twice(entrance.view(view))
+    assert (entrance.effects, entrance.keys) == (1, 1)
+
+
+def streamed() -> Any:
+    return Response(iter(["a", "b"]))
+
+
+def with_context() -> Any:
+    return stream_with_context(iter(["a", "b"]))
+
+
+def a_file() -> Any:
+    return send_file(Path(__file__))
+
+
+def a_file_in_memory() -> Any:
+    return send_file(BytesIO(b"x"), mimetype="text/plain")
+
+
+@pytest.mark.parametrize("returned", [streamed, with_context, a_file, a_file_in_memory])
+def test_a_stream_is_refused_at_its_first_use(entrance: Door, returned: View):
+    def view() -> Any:
+        entrance.work()
+        return returned()
+
+    client = entrance.view(view, required=False)
+    with pytest.raises(ConfigurationError, match="the view streams its response, which cannot be remembered"):
+        client.post("/do", headers=KEY)
+    assert (entrance.effects, entrance.keys) == (0, 0)
+    response = client.post("/do")
+    assert (response.status_code, bool(response.get_data())) == (200, True), "without a key nothing is remembered"
+    response.close()
+
+
+def test_an_answer_that_is_too_large_is_refused(entrance: Door):
+    def view() -> Any:
+        entrance.work()
+        return "123456"
+
+    with pytest.raises(ConfigurationError, match="max_response allows 5"):
+        entrance.view(view, max_response=5).post("/do", headers=KEY)
+    assert (entrance.effects, entrance.keys) == (0, 0)
+
+
+async def asynchronous() -> str:
+    await asyncio.sleep(0)
+    return ""
+
+
+def generating() -> Any:
+    yield "a"
+
+
+@pytest.mark.parametrize(
+    ("view", "text"), [(asynchronous, "asynchronous is async"), (generating, "generating streams its response")]
+)
+def test_a_view_that_cannot_work_is_refused_at_once(entrance: Door, view: View, text: str):
+    with pytest.raises(ConfigurationError, match=text):
+        entrance.idempotent()(view)
+
+
+def test_an_async_method_of_a_view_class_is_refused(entrance: Door):
+    class Orders(MethodView):
+        decorators = [entrance.idempotent()]  # noqa: RUF012
+
+        def patch(self) -> str:
+            entrance.work()
+            return "done"
+
+        async def post(self) -> str:
+            return "never"
+
+    entrance.app.add_url_rule("/do", view_func=Orders.as_view("orders"))
+    client = entrance.app.test_client()
+    with pytest.raises(ConfigurationError, match=r"Orders\.post is async"):
+        client.post("/do", headers=KEY)
+    assert client.patch("/do", headers=KEY).get_data() == client.patch("/do", headers=KEY).get_data() == b"done"
+    assert entrance.effects == 1
+
+
+@pytest.mark.parametrize("found", [None, "", 7])
+def test_a_principal_must_be_text(entrance: Door, found: Any):
+    client = entrance.view(lambda: "never", principal=lambda: found)
+    with pytest.raises(ConfigurationError, match=r"principal= gives .* abort\(401\) in Flask"):
+        client.post("/do", headers=KEY)
+
+
+def test_a_principal_must_be_given(entrance: Door):
+    with pytest.raises(TypeError, match="principal"):
+        Idempotent(session=entrance.sessions)  # type: ignore[call-arg]
+
+
+def test_a_lease_is_of_the_other_mode(entrance: Door):
+    with pytest.raises(ConfigurationError, match="a lease is for requests in steps"):
+        entrance.idempotent(lease=timedelta(minutes=1))
+
+
+def test_rules_are_checked_at_once(entrance: Door):
+    with pytest.raises(ConfigurationError, match="wait is 5"):
+        entrance.idempotent(wait=5)
+
+
+def test_a_session_must_be_the_one_of_the_view(entrance: Door, engine: Engine):
+    client = entrance.view(lambda: "never", session=sessionmaker(engine))
+    with pytest.raises(ConfigurationError, match="session= makes a session with each call"):
+        client.post("/do", headers=KEY)
+
+
+def test_a_session_may_come_from_a_function(entrance: Door, engine: Engine):
+    def session() -> Session:
+        return entrance.sessions()
+
+    twice(entrance.view(lambda: "done", session=session))
+    assert entrance.keys == 1
+
+
+def test_the_view_keeps_its_name(entrance: Door):
+    assert entrance.idempotent()(a_file).__name__ == "a_file"
+
+
+def test_requests_are_measured_by_outcome(entrance: Door):
+    client = entrance.view(lambda: "done")
+    with measuring() as measured:
+        for headers, body in ((KEY, b"{}"), (KEY, b"{}"), (KEY, b"[]"), ({}, b"{}")):
+            client.post("/do", headers=headers, data=body, content_type="application/json")
+        found = measured.of(catalogue.HTTP_REQUESTS, "outcome")
+    assert found == {"fresh": 1, "replayed": 1, "mismatch": 1, "refused": 1}

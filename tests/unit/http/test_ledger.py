@@ -1,0 +1,262 @@
+"""`begin`, `complete` and `release` on SQLite, one after the other; what two do at once is in tests/integration."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from outboxkit import tables
+from outboxkit.errors import ConfigurationError, TransactionRequired
+from outboxkit.http import ledger
+from outboxkit.http.ledger import DEFAULT_RETENTION, Fresh, InProgress, Mismatch, Replay, Response
+from tests.requests import (
+    ASKED,
+    CREATED,
+    OK,
+    OTHER,
+    change,
+    count,
+    database_time,
+    done,
+    end_leases,
+    expire,
+    row,
+    told,
+)
+from tests.unit.shop import effects
+
+
+def test_the_first_time_is_fresh_and_the_second_gets_the_answer(engine: Engine):
+    fresh = done(engine)
+    assert (fresh.scope, fresh.principal, fresh.key, fresh.lease, fresh.steps) == (
+        "POST /orders",
+        "alice",
+        "k-1",
+        None,
+        None,
+    )
+    assert told(engine) == Replay(CREATED, fresh.expires_at)
+    assert row(engine).state == "done"
+
+
+def test_another_request_under_the_same_key_is_a_mismatch_whatever_became_of_the_first(engine: Engine):
+    done(engine)
+    assert told(engine, OTHER) == Mismatch()
+    change(engine, state="processing", locked_until=database_time(engine) + timedelta(hours=1))
+    assert told(engine, OTHER) == Mismatch()
+    end_leases(engine)
+    assert told(engine, OTHER) == Mismatch()
+
+
+def test_a_key_is_the_callers_and_the_operations_own(engine: Engine):
+    done(engine)
+    for changed in ({"scope": "POST /payments"}, {"principal": "bob"}, {"principal": None}, {"key": "K-1"}):
+        assert isinstance(told(engine, ASKED | changed), Fresh)
+
+
+def test_without_a_principal_the_key_is_everybodys(engine: Engine):
+    assert done(engine, ASKED | {"principal": None}).principal is None
+    assert row(engine).principal == ""
+    assert isinstance(told(engine, ASKED | {"principal": None}), Replay)
+    assert isinstance(told(engine), Fresh)
+
+
+def test_a_long_principal_is_known_by_its_digest(engine: Engine):
+    long = "x" * 256
+    assert done(engine, ASKED | {"principal": long}).principal == long
+    stored = row(engine).principal
+    assert stored.startswith("sha256:")
+    assert isinstance(told(engine, ASKED | {"principal": long}), Replay)
+    for other in ("x" * 257, stored):
+        assert isinstance(told(engine, ASKED | {"principal": other}), Fresh)
+
+
+def test_it_is_remembered_by_the_databases_clock(engine: Engine):
+    before = database_time(engine)
+    fresh = done(engine, ASKED | {"retention": timedelta(seconds=90)})
+    assert before + timedelta(seconds=90) <= fresh.expires_at <= database_time(engine) + timedelta(seconds=90)
+    assert timedelta(hours=24) == DEFAULT_RETENTION
+
+
+def test_what_has_expired_is_new_again(engine: Engine):
+    first = done(engine)
+    change(engine, steps=b'{"charge":1}')
+    expire(engine)
+    with Session(engine) as session, session.begin():
+        second = ledger.begin(session, **OTHER)
+        assert isinstance(second, Fresh)
+        assert (second.steps, second.token != first.token) == (None, True)
+        ledger.complete(session, second, OK)
+    found = row(engine)
+    assert (found.fingerprint, found.response_status, found.response_body) == (OTHER["fingerprint"], 200, b"")
+    assert found.created_at > first.expires_at - DEFAULT_RETENTION
+    assert told(engine, OTHER) == Replay(OK, second.expires_at)
+
+
+def test_a_rollback_forgets_all(engine: Engine):
+    with Session(engine) as session:
+        ledger.begin(session, **ASKED)
+        session.execute(insert(effects).values(what="order"))
+    assert (count(engine), isinstance(told(engine), Fresh)) == (0, True)
+
+
+def test_the_work_commits_with_the_answer_or_not_at_all(engine: Engine):
+    with Session(engine) as session:
+        fresh = ledger.begin(session, **ASKED)
+        session.execute(insert(effects).values(what="order"))
+        with pytest.raises(TransactionRequired, match=r"'k-1'.* call ledger\.complete first"):
+            session.commit()
+        ledger.complete(session, fresh, CREATED)
+        session.commit()
+        session.execute(insert(effects).values(what="another"))
+        session.commit()
+    assert isinstance(told(engine), Replay)
+
+
+def test_a_rollback_ends_what_forbade_the_commit(engine: Engine):
+    with Session(engine) as session:
+        ledger.begin(session, **ASKED)
+        session.rollback()
+        session.execute(insert(effects).values(what="order"))
+        session.commit()
+    assert count(engine) == 0
+
+
+def test_every_request_of_a_transaction_needs_its_answer(engine: Engine):
+    with Session(engine) as session:
+        first, second = (ledger.begin(session, **ASKED | {"key": key}) for key in ("k-1", "k-2"))
+        ledger.complete(session, first, OK)
+        with pytest.raises(TransactionRequired, match="'k-2'"):
+            session.commit()
+        ledger.complete(session, second, OK)
+        session.commit()
+    assert count(engine) == 2
+
+
+def test_the_same_request_twice_in_a_transaction_is_in_progress(engine: Engine):
+    with Session(engine) as session:
+        assert isinstance(ledger.begin(session, **ASKED), Fresh)
+        assert ledger.begin(session, **ASKED) == InProgress()
+        assert ledger.begin(session, **OTHER) == Mismatch()
+
+
+def test_an_answer_that_comes_after_the_rollback_is_refused(engine: Engine):
+    with Session(engine) as session:
+        fresh = ledger.begin(session, **ASKED)
+        session.rollback()
+        for _ in ("outside", "in the next transaction"):
+            with pytest.raises(TransactionRequired, match="is not open in this transaction"):
+                ledger.complete(session, fresh, OK)
+            session.execute(select(effects))
+    assert count(engine) == 0
+
+
+def test_an_answer_that_comes_twice_is_refused(engine: Engine):
+    with Session(engine) as session:
+        fresh = ledger.begin(session, **ASKED)
+        ledger.complete(session, fresh, CREATED)
+        with pytest.raises(TransactionRequired, match="has its answer"):
+            ledger.complete(session, fresh, OK)
+        session.commit()
+        with pytest.raises(TransactionRequired, match="began in another one"):
+            ledger.complete(session, fresh, OK)
+    assert told(engine) == Replay(CREATED, fresh.expires_at)
+
+
+def test_an_answer_whose_row_is_gone_is_refused(engine: Engine):
+    with Session(engine) as session:
+        fresh = ledger.begin(session, **ASKED)
+        session.execute(delete(tables.idempotency))
+        with pytest.raises(TransactionRequired, match="begin again"):
+            ledger.complete(session, fresh, OK)
+        with pytest.raises(TransactionRequired, match="complete first, or roll back"):
+            session.commit()
+
+
+def test_one_session_cannot_answer_for_another(engine: Engine):
+    with Session(engine) as one, Session(engine) as other:
+        fresh = ledger.begin(one, **ASKED)
+        with pytest.raises(TransactionRequired):
+            ledger.complete(other, fresh, OK)
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        (Response("200"), TypeError),
+        (Response(True), TypeError),
+        (Response(99), ValueError),
+        (Response(600), ValueError),
+        (Response(200, body="text"), TypeError),
+        (Response(200, (("a", 1),)), TypeError),
+        (Response(200, ("ab",)), TypeError),
+        (Response(200, (("a", "b", "c"),)), TypeError),
+        (Response(200, (("a", "\ud800"),)), ValueError),
+    ],
+)
+def test_an_answer_that_cannot_be_kept_is_refused_and_the_run_stays_open(engine: Engine, response: Any, error: Any):
+    with Session(engine) as session:
+        fresh = ledger.begin(session, **ASKED)
+        with pytest.raises(error, match="response"):
+            ledger.complete(session, fresh, response)
+        ledger.complete(session, fresh, OK)
+        session.commit()
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"scope": ""}, ValueError),
+        ({"scope": "x" * 256}, ValueError),
+        ({"scope": None}, TypeError),
+        ({"key": ""}, ValueError),
+        ({"key": "x" * 256}, ValueError),
+        ({"key": "a\0b"}, ValueError),
+        ({"key": "\ud800"}, ValueError),
+        ({"principal": ""}, ValueError),
+        ({"principal": 7}, TypeError),
+        ({"fingerprint": b"short"}, ValueError),
+        ({"fingerprint": "a" * 32}, TypeError),
+        ({"retention": timedelta(0)}, ConfigurationError),
+        ({"retention": timedelta(days=-1)}, ConfigurationError),
+        ({"retention": timedelta.max}, ConfigurationError),
+        ({"retention": 3600}, ConfigurationError),
+        ({"wait": timedelta(seconds=-1)}, ConfigurationError),
+        ({"wait": 1}, ConfigurationError),
+        ({"lease": timedelta(0)}, ConfigurationError),
+        ({"lease": timedelta(hours=25)}, ConfigurationError),
+        ({"lease": timedelta(minutes=1), "wait": timedelta(seconds=1)}, ConfigurationError),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_the_database_is(engine: Engine, changed: dict[str, Any], error: Any):
+    with Session(engine) as session:
+        with pytest.raises(error):
+            ledger.begin(session, **ASKED | changed)
+        assert not session.in_transaction()
+
+
+def test_a_scoped_session_is_a_session(engine: Engine):
+    scoped = scoped_session(sessionmaker(engine))
+    fresh = ledger.begin(scoped, **ASKED)
+    ledger.complete(scoped, fresh, OK)
+    scoped.commit()
+    scoped.remove()
+    assert isinstance(told(engine), Replay)
+
+
+async def test_an_async_session_is_told_how(sqlite_url: str):
+    async_engine = create_async_engine(sqlite_url.replace("sqlite:", "sqlite+aiosqlite:"))
+    async with AsyncSession(async_engine) as session:
+        with pytest.raises(TypeError, match=r"await session\.run_sync\(ledger\.begin, scope="):
+            ledger.begin(session, **ASKED)
+        fresh = await session.run_sync(ledger.begin, **ASKED)
+        for function, given in ((ledger.complete, (fresh, OK)), (ledger.release, (fresh,))):
+            with pytest.raises(TypeError, match="run_sync"):
+                function(session, *given)
+        await session.run_sync(ledger.complete, fresh, OK)
+        await session.commit()
+        assert isinstance(await session.run_sync(ledger.begin, **ASKED), Replay)
+    await async_engine.dispose()

@@ -1,0 +1,89 @@
+"""Problem details: what a refused caller reads."""
+
+import json
+import pickle
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from outboxkit.http import problems
+from outboxkit.http.problems import Problem
+
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "problems.md"
+EACH: dict[str, Callable[[], Problem]] = {
+    "key-missing": problems.key_missing,
+    "key-invalid": lambda: problems.key_invalid("It is empty"),
+    "key-reused": problems.key_reused,
+    "in-progress": problems.in_progress,
+    "body-too-large": lambda: problems.body_too_large(10),
+    "precondition-required": problems.precondition_required,
+    "precondition-invalid": lambda: problems.precondition_invalid("It is empty"),
+    "precondition-failed": lambda: problems.precondition_failed("It has changed"),
+}
+STATUSES = {
+    "key-missing": 400,
+    "key-invalid": 400,
+    "key-reused": 422,
+    "in-progress": 409,
+    "body-too-large": 413,
+    "precondition-required": 428,
+    "precondition-invalid": 400,
+    "precondition-failed": 412,
+}
+
+
+@pytest.mark.parametrize("slug", EACH)
+def test_a_document_has_the_members_of_rfc_9457(slug: str):
+    problem = EACH[slug]()
+    assert problem.slug == slug
+    assert json.loads(problem.body()) == problem.document()
+    assert list(problem.document()) == ["type", "title", "status", "detail"]
+    assert problem.document()["status"] == problem.status == STATUSES[slug]
+    assert problem.type == f"urn:outboxkit:problem:{slug}"
+    assert problem.title
+    assert problem.detail.endswith((".", "changed"))
+
+
+@pytest.mark.parametrize("slug", EACH)
+def test_its_type_is_explained_on_the_reference_page(slug: str):
+    heading = re.search(rf"^## {re.escape(slug)}\n(.*?)(?=^## |\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert heading is not None
+    assert f"**{STATUSES[slug]}**" in heading[1]
+    assert EACH[slug]().title in heading[1]
+
+
+def test_the_page_explains_nothing_else():
+    assert re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE) == list(EACH)
+
+
+@pytest.mark.parametrize(
+    ("after", "seconds"),
+    [
+        (None, "1"),
+        (timedelta(0), "1"),
+        (timedelta(seconds=-3), "1"),
+        (timedelta(milliseconds=1), "1"),
+        (timedelta(seconds=1), "1"),
+        (timedelta(seconds=1, microseconds=1), "2"),
+        (timedelta(minutes=5), "300"),
+    ],
+)
+def test_retry_after_is_in_whole_seconds_and_never_at_once(after: timedelta | None, seconds: str):
+    assert problems.in_progress(after).headers == (("Retry-After", seconds),)
+
+
+def test_it_reads_as_an_exception():
+    assert str(problems.key_reused()).startswith("422 key-reused: This Idempotency-Key was used before")
+
+
+def test_it_survives_a_copy():
+    copied = pickle.loads(pickle.dumps(problems.in_progress(timedelta(seconds=7))))
+    assert copied.document() == problems.in_progress(timedelta(seconds=7)).document()
+    assert copied.headers == (("Retry-After", "7"),)
+
+
+def test_text_of_any_kind_is_sent_as_json():
+    assert json.loads(problems.key_invalid('"\N{SNOWMAN}\ud800\n').body())["detail"].startswith('"\N{SNOWMAN}\ud800\n')
