@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from outboxkit import audit, compose, partitions, schema
 from outboxkit.cli.listing import Plain, PlainGroup
 from outboxkit.cli.options import DATABASE, AsJson, point_in_time, with_settings
-from outboxkit.cli.wording import fold_width, in_utc, number, printable_name
+from outboxkit.cli.wording import UNFOLDED, in_utc, number, printable_name
 from outboxkit.outage import utc_now
 from outboxkit.settings import Settings
 
@@ -54,7 +54,7 @@ def list_actions(settings: Settings, *, since: Since = None, limit: Limit = 50, 
     elif not actions:
         typer.echo("no action" if since is None else f"no action since {since}")
     else:
-        Console(highlight=False, width=fold_width()).print(_table(actions))
+        Console(highlight=False, width=None if sys.stdout.isatty() else UNFOLDED).print(_table(actions))
 
 
 @app.callback()

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from outboxkit import compose, known_handlers, schema
 from outboxkit.cli.listing import Plain, PlainGroup
 from outboxkit.cli.options import DATABASE, AsJson, By, with_settings
-from outboxkit.cli.wording import fold_width, in_utc, many, printable_name
+from outboxkit.cli.wording import UNFOLDED, in_utc, many, printable_name
 from outboxkit.consumer.membership import GONE
 from outboxkit.known_handlers import KnownHandler
 from outboxkit.settings import Settings
@@ -51,7 +51,7 @@ def list_handlers(settings: Settings, *, as_json: AsJson = False) -> None:
     elif not known:
         typer.echo("no handler")
     else:
-        Console(highlight=False, width=fold_width()).print(_table(known))
+        Console(highlight=False, width=None if sys.stdout.isatty() else UNFOLDED).print(_table(known))
 
 
 @with_settings(*DATABASE)
