@@ -20,6 +20,7 @@ from tests.benchmarks import (
     reconciling,
     requesting,
     rounds,
+    sharding,
     tracing,
     waking,
 )
@@ -31,7 +32,18 @@ from tests.servers import POSTGRESQL, RABBITMQ, create_database, provide_own
 
 CASES: dict[str, Case] = {
     case.name: case
-    for module in (publishing, waking, draining, adding, consuming, requesting, reconciling, measuring, tracing)
+    for module in (
+        publishing,
+        waking,
+        draining,
+        adding,
+        consuming,
+        sharding,
+        requesting,
+        reconciling,
+        measuring,
+        tracing,
+    )
     for case in module.CASES
 }
 
