@@ -133,8 +133,8 @@ async def recorded(
         running = RunningAction(await connection.run_sync(begin))
     try:
         yield running
-    except BaseException as error:
-        is_stop = isinstance(error, asyncio.CancelledError | GeneratorExit)
+    except (Exception, asyncio.CancelledError) as error:
+        is_stop = isinstance(error, asyncio.CancelledError)
         running.result = STOPPED if is_stop else f"failed: {first_line(error)}"
         with suppress(SQLAlchemyError, OSError):  # the database may be what failed; the row says that it has not ended
             await _end(engine, running)

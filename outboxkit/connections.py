@@ -78,7 +78,7 @@ class Connection(AsyncConnection[Any]):
             try:
                 connection.backend = await (await connection.execute(_WHO, prepare=False)).fetchone()
                 await connection.set_autocommit(autocommit)
-            except BaseException:
+            except (Exception, asyncio.CancelledError):
                 await connection.close()
                 raise
         connection.opened_at = monotonic()
@@ -132,7 +132,7 @@ class ThreadConnection(psycopg.Connection[Any]):
             try:
                 connection.backend = connection.execute(_WHO, prepare=False).fetchone()
                 connection.set_autocommit(autocommit)
-            except BaseException:
+            except Exception:
                 connection.close()
                 raise
         connection.opened_at = monotonic()

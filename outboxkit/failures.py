@@ -45,7 +45,7 @@ def text_of(value: object) -> str:
     """The value's text, if it has one, without the statement and the values that a database error repeats."""
     try:
         text = str(value)[:TEXT_LIMIT]  # cut first: it may be as long as a message
-    except BaseException as error:  # noqa: BLE001 - nothing is awaited here, so it is the text's own
+    except Exception as error:  # noqa: BLE001 - the `__str__` of an application's error may raise anything
         return f"(its text cannot be read: {type(error).__name__})"
     state = next((state for name in ATTRIBUTES if isinstance(state := _attribute(value, name), str)), None)
     if state is not None:
@@ -96,7 +96,7 @@ def _escaped(character: str) -> str:
 def _attribute(value: object, name: str) -> object:
     try:
         return getattr(value, name, None)
-    except BaseException:  # noqa: BLE001 - a property may raise anything
+    except Exception:  # noqa: BLE001 - a property may raise anything
         return None
 
 

@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from typing import NoReturn
 
 from outboxkit import logs
+from outboxkit.failures import first_line
 
 GIVE_BACK_SECONDS, CANCEL_AGAIN_SECONDS = 3.0, 1.5
 """The time that a cancelled service has to give back its work, and after which it is cancelled once more."""
@@ -62,9 +64,7 @@ def leave(code: int) -> int:
                 logs.logger().warning(
                     "threads of handlers still run, the process ends without them", thread=thread.name
                 )
-                for stream in (sys.stdout, sys.stderr):
-                    stream.flush()
-                os._exit(code)
+                _end_now(code)
     return code
 
 
@@ -79,21 +79,27 @@ class _Signals:
 
 
 def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int:
-    """Run the loop until this task has ended, even if a handler stops the loop.
+    """The result of the task, once it has ended.
 
-    A task that a handler started may stop the loop, or raise SystemExit, which asyncio raises out of it. The other
-    deliveries must not suffer for that. A signal raises nothing here.
+    Code of the application may stop the loop, exit, or cancel tasks that it did not start. Then the process ends at
+    once, with one line and exit code 1. A supervisor restarts it, and the crash record finds the message.
     """
-    main.add_done_callback(lambda _: loop.stop())
-    while not main.done():
-        ending: BaseException | None = None
-        try:
-            loop.run_forever()
-        except (SystemExit, KeyboardInterrupt) as error:
-            ending = error
-        if not main.done():
-            logs.logger().error("a task of a handler tried to end the process", exc_info=ending)
-    return main.result()
+    ending: BaseException | None = None
+    try:
+        return loop.run_until_complete(main)
+    except BaseException as error:
+        if main.done() and isinstance(error, Exception):  # the service's own
+            raise
+        ending = None if isinstance(error, Exception) else error
+    text = "the event loop was stopped" if ending is None else first_line(ending)
+    logs.logger().error("code of the application ended the process", error=text, exc_info=ending)
+    return _end_now(1)
+
+
+def _end_now(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> None:
@@ -103,7 +109,7 @@ def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> Non
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
-    with suppress(Exception, SystemExit, KeyboardInterrupt):
+    with suppress(Exception):
         if tasks:
             loop.run_until_complete(asyncio.wait(tasks, timeout=LEFT_SECONDS))
         left = _left_until - time.monotonic()
@@ -115,13 +121,8 @@ def _close(loop: asyncio.AbstractEventLoop, executor: ThreadPoolExecutor) -> Non
 
 async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals: _Signals, grace: float) -> int:
     main = asyncio.ensure_future(service(signals.stop))
-    while not (main.done() or signals.stop.is_set()):
-        await _first_of(main, signals.stop, None)
-    deadline = time.monotonic() + grace
-    while not (main.done() or signals.at_once.is_set()) and (left := deadline - time.monotonic()) > 0:
-        await _first_of(main, signals.at_once, left)
-    if main.cancelled():
-        raise RuntimeError("the service was cancelled: does a handler cancel tasks that it did not start?")
+    await _first_of(main, signals.stop, None)
+    await _first_of(main, signals.at_once, grace)
     if main.done():
         return main.result()
     deadline = time.monotonic() + GIVE_BACK_SECONDS
@@ -139,12 +140,7 @@ async def _supervise(service: Callable[[asyncio.Event], Awaitable[int]], signals
 
 
 async def _first_of(main: asyncio.Future[int], event: asyncio.Event, seconds: float | None) -> None:
-    """Wait for the service's end or the event, even if a handler cancels every task there is."""
+    """Wait for the service's end or the event."""
     signalled = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait((main, signalled), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    except asyncio.CancelledError:
-        if (task := asyncio.current_task()) is not None:
-            task.uncancel()
-    finally:
-        signalled.cancel()
+    await asyncio.wait((main, signalled), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()

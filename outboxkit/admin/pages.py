@@ -43,7 +43,7 @@ class Worker(Protocol):
 
 
 class Heartbeat:
-    """The time at which an event loop last turned. A timer sets it, and not a task, which a handler could cancel.
+    """The time at which an event loop last turned: a timer of the loop sets it.
 
     Args:
         loop: the event loop; `start` and `stop` are called there.

@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
-from sqlalchemy.orm import Session
 
 from outboxkit import inbox
 from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, reserved
@@ -33,10 +33,6 @@ LONGEST_WAIT = timedelta(hours=1)
 PLACE = tracing.Place("none")
 """For traces: no messaging system is in between."""
 _NO_TIME = Receipt(Verdict.NOT_SENT, "there was no time left for it")
-
-
-class _Escaped(Exception):
-    """A handler raised its `__cause__`, such as a SystemExit, which would otherwise end the relay's process."""
 
 
 class DirectPublisher(Publisher):
@@ -184,8 +180,6 @@ class DirectPublisher(Publisher):
                 if task is not None and task.cancelling():
                     raise
                 cause: BaseException = error
-            except _Escaped as error:
-                cause = error.__cause__ or error
             except Exception as error:  # noqa: BLE001 - any error of a handler is a failure of its message
                 cause = error
             else:
@@ -196,18 +190,11 @@ class DirectPublisher(Publisher):
         return self._logged_failure(handler, message, cause)
 
     async def _run(self, handler: Handler, message: Message, accepted_at: datetime | None) -> Outcome:
-        def contained(session: Session) -> Outcome:
-            try:
-                return inbox.run_once(session, message, handler, accepted_at=accepted_at)
-            except (Exception, asyncio.CancelledError):
-                raise
-            except BaseException as error:  # tasks, greenlets and threads do not pass all of them on unchanged
-                raise _Escaped from error
-
+        work = partial(inbox.run_once, message=message, handler=handler, accepted_at=accepted_at)
         if handler.in_thread:
-            return await self._threads.run(contained)
+            return await self._threads.run(work)
         async with self._sessions() as session, session.begin():
-            return await session.run_sync(contained)
+            return await session.run_sync(work)
 
     def _logged_failure(self, handler: Handler, message: Message, error: BaseException) -> Receipt:
         """Log the error that a handler raised, and return its receipt."""

@@ -54,7 +54,7 @@ class BatchRunner:
         """
         try:
             return await self._handle(arrivals, stop)
-        except BaseException as error:  # noqa: BLE001 - looked at there
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - looked at there
             self.runner.raise_if_expected(error)
             self.runner.reports.unexpected("a batch failed unexpectedly, its messages are handled singly", error)
         left: list[Arrival] = []
@@ -112,9 +112,7 @@ class BatchRunner:
                     event = await event_for(handler, taken)
                     entry = Entry(taken, handler, event, delivery_headers.attempt, delivery_headers.accepted_at)
                     entries.append((index, entry))
-            except asyncio.CancelledError:
-                raise
-            except BaseException:  # noqa: BLE001 - raised again when it is handled alone
+            except Exception:  # noqa: BLE001 - raised again when it is handled alone
                 return entries, index
         return entries, None
 
@@ -130,7 +128,10 @@ class BatchRunner:
         try:
             in_thread = self.runner.routing.in_thread(arrivals[0])
             outcomes = await self._traced(timed, arrivals, stop, in_thread=in_thread)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises; the failed entry fails again alone
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and self.runner.cancellations.requested():
+                raise
+            # Whatever a handler raises: the failed entry fails again alone.
             self._log.debug("a batch failed, run again in pieces", size=len(arrivals), error=first_line(error))
             if isinstance(error, BatchEntryFailed) and not piece.searched:
                 return _around(arrivals, entries[error.index][0], searched=True)

@@ -139,7 +139,7 @@ class Consumer:
         cancellations = Cancellations()
         self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")
         self._uses_threads = any(handler.in_thread for handler in handlers)
-        transactions = Transactions(engine, outage, cancellations, self._threads)
+        transactions = Transactions(engine, outage, self._threads)
         self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=name)
         self._long_runs = LongRuns(engine, measurements.runs, queue=queue)
         self.tables: TableGauges | None = TableGauges(engine)

@@ -154,7 +154,6 @@ class Dispatcher:
         except (Exception, asyncio.CancelledError) as error:
             if self._cancellations.requested() or not (self._wait or isinstance(error, asyncio.CancelledError)):
                 raise
-            self._cancellations.undo_foreign()
             raise BrokerUnavailable(f"deliveries cannot be received: {first_line(error)}") from error
 
     def _add(self, arrival: Arrival) -> None:

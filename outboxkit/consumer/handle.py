@@ -23,7 +23,7 @@ from outboxkit.consumer.measurements import ConsumerMeasurements
 from outboxkit.consumer.records import CrashRecord, Records
 from outboxkit.consumer.reports import Failed, Reports
 from outboxkit.consumer.routing import Routing
-from outboxkit.consumer.transactions import UNUSABLE, Cancellations, Escaped, Transactions
+from outboxkit.consumer.transactions import UNUSABLE, Cancellations, Transactions
 from outboxkit.errors import BrokerUnavailable
 from outboxkit.failures import first_line
 from outboxkit.inbox import Handler, Outcome
@@ -83,16 +83,15 @@ class HandlerRunner:
         """
         try:
             await self._handle(arrival, stop)
-        except BaseException as error:  # noqa: BLE001 - looked at there
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - looked at there
             self.raise_if_expected(error)
             await self._give_up(arrival, error, stop)
 
     def raise_if_expected(self, error: BaseException) -> None:
         """Pass on an error that ends the flow for a reason; go on after a cancellation that nobody asked for."""
-        ends = isinstance(error, (BrokerUnavailable, *UNUSABLE, KeyboardInterrupt, GeneratorExit))
+        ends = isinstance(error, (BrokerUnavailable, *UNUSABLE))
         if ends or self.cancellations.requested() or what_is_away(error, passing=TRANSIENT):
             raise error
-        self.cancellations.undo_foreign()
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
@@ -138,7 +137,7 @@ class HandlerRunner:
         record = CrashRecord(starts=int(arrival.mode is Mode.ISOLATED), failures=arrival.failures)
         try:
             await self._finish(arrival, {None: decisions.given_up(error)}, record, stop)
-        except BaseException as other:
+        except (Exception, asyncio.CancelledError) as other:
             self.raise_if_expected(other)
             if arrival.settled:
                 raise BrokerUnavailable(f"a delivery could not be settled: {first_line(other)}") from other
@@ -159,10 +158,11 @@ class HandlerRunner:
                     outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
                 except UNUSABLE:
                     raise
-                except Exception as error:  # noqa: BLE001 - whatever a handler raises is its message's failure
-                    cause = error.__cause__ if isinstance(error, Escaped) and error.__cause__ is not None else error
-                    failed[handler.name] = decision = decide(cause, handler, attempt=attempt, max_attempts=limit)
-                    span.fails(cause, decision.outcome)
+                except (Exception, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and self.cancellations.requested():
+                        raise
+                    failed[handler.name] = decision = decide(error, handler, attempt=attempt, max_attempts=limit)
+                    span.fails(error, decision.outcome)
                     continue
                 if outcome is not None:
                     span.ends_as(outcome)

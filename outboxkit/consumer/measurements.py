@@ -1,5 +1,6 @@
 """A consumer's measurements: what is recorded of its deliveries, once for a batch, if anybody collects."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -78,7 +79,7 @@ class HandlerRuns:
             error = None
             try:
                 return work(session)
-            except BaseException as raised:
+            except (Exception, asyncio.CancelledError) as raised:
                 error = _class_of(raised)
                 raise
             finally:

@@ -28,7 +28,7 @@ class _Room:
         stopping = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait((turn, stopping), return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:
+        except asyncio.CancelledError:
             self._leave(size, turn)
             raise
         finally:

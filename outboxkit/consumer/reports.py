@@ -147,7 +147,7 @@ class Reports:
             if inspect.iscoroutine(result):
                 result.close()
                 self._say(logging.ERROR, "the on_error hook returned a coroutine, which is never awaited", {})
-        except BaseException as error:  # noqa: BLE001 - nothing is awaited here, so it is the hook's own
+        except Exception as error:  # noqa: BLE001 - the hook is the application's
             fields = {"error": first_line(error), "exception": traceback_of(error), "handler": _name(failure.handler)}
             self._say(logging.ERROR, "the on_error hook failed", fields)
 

@@ -144,7 +144,7 @@ class ShardedConsumer:
                     if agreement is not None and not stop.is_set():
                         await self._apply(agreement, stop)
             await self._end()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             with suppress(Exception):
                 await self._end()
             raise

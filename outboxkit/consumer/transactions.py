@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from outboxkit import schema, statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
-from outboxkit.failures import first_line
 from outboxkit.inbox import BatchEntryFailed, guard
 from outboxkit.outage import Outage, jittered, pause, what_is_away
 from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
@@ -26,10 +25,6 @@ CONFLICTS = 5
 PROBE_SECONDS, SOON_SECONDS = 15.0, 2.0
 """A database that does not answer for so long is away. The shorter limit follows a handler's own timeout."""
 SILENT = TimeoutError("the database does not answer")
-
-
-class Escaped(Exception):
-    """The work raised something that is not an Exception, its `__cause__`: a SystemExit, or its own CancelledError."""
 
 
 class UnusableTables(SchemaError):
@@ -73,29 +68,16 @@ class Cancellations:
         """Whether the consumer has cancelled the current task."""
         return asyncio.current_task() in self._tasks
 
-    def undo_foreign(self) -> None:
-        """Undo a cancellation of the current task by anything but the consumer, such as a handler or its libraries."""
-        task = asyncio.current_task()
-        while task is not None and task.cancelling() and not self.requested():
-            task.uncancel()
-
 
 class Transactions:
     """Runs work in sessions of its own, and waits while the database is away."""
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        outage: Outage,
-        cancellations: Cancellations | None = None,
-        threads: Threads | None = None,
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, outage: Outage, threads: Threads | None = None) -> None:
         # A task that a handler left behind must not use its session any more: it would keep a connection for ever.
         self._engine = engine
         info = {guard.AT_COMMIT: True}
         self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
         self._outage = outage
-        self._cancellations = cancellations or Cancellations()
         self._threads = threads or Threads(engine, size=1, process="consumer")
         self._probing = asyncio.Lock()
 
@@ -107,7 +89,7 @@ class Transactions:
         Raises:
             Exception: the work's own error, if another try would not help.
             UnusableTables, UnusableSessions: the same, if outboxkit's tables or a pooler are to blame.
-            Escaped: the same, for an error that is not an Exception.
+            asyncio.CancelledError: the work's own, or that of the consumer, which `Cancellations` tells.
         """
         lost = collided = 0
         while True:
@@ -132,30 +114,10 @@ class Transactions:
                 return None
 
     async def _once(self, work: Callable[[Session], T], *, in_thread: bool) -> T:
-        def contained(session: Session) -> T:
-            try:
-                return work(session)
-            except Exception:
-                raise
-            except BaseException as error:  # greenlets, tasks and threads give some of these a meaning of their own
-                if not in_thread and self._cancellations.requested():
-                    raise asyncio.CancelledError from error
-                raise Escaped from error
-
-        try:
-            if in_thread:
-                return await self._threads.run(contained)
-            async with self._sessions() as session, session.begin():
-                return await session.run_sync(contained)
-        except Exception as error:
-            _check_class(error)
-            raise
-        except BaseException as error:  # a hook of the session may raise it at the commit
-            if isinstance(error, asyncio.CancelledError) and self._cancellations.requested():
-                raise
-            raise Escaped from error
-        finally:
-            self._cancellations.undo_foreign()
+        if in_thread:
+            return await self._threads.run(work)
+        async with self._sessions() as session, session.begin():
+            return await session.run_sync(work)
 
     async def _away(self, cause: BaseException | None) -> BaseException | None:
         """The error that shows that the database is away. After a handler's timeout a probe tells whether it is."""
@@ -177,19 +139,6 @@ class Transactions:
                 await session.execute(statements.inbox.probe_writable())
         except TimeoutError as error:
             raise OperationalError(None, None, SILENT, connection_invalidated=True) from error
-
-
-def _check_class(error: Exception) -> None:
-    """Raise a plain error in place of one that does not tell its class: every `isinstance` with it would fail.
-
-    Raises:
-        RuntimeError: the error's text; the work or one of its libraries raised it.
-    """
-    original = error.__cause__ if type(error) in (BatchEntryFailed, Escaped) else error
-    try:
-        _ = original.__class__
-    except BaseException:  # noqa: BLE001 - nothing is awaited here, so it is the error's own
-        raise RuntimeError(first_line(original)) from None
 
 
 def is_conflict(error: BaseException | None) -> bool:

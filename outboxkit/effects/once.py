@@ -125,9 +125,7 @@ def _plan(run: EffectRun) -> Plan:
         return begun.effect
     try:
         result = yield CALL
-    except GeneratorExit:  # nothing can be done any more
-        raise
-    except BaseException as error:
+    except (Exception, asyncio.CancelledError) as error:
         _count("failed")
         with suppress(SQLAlchemyError, TimeoutError):
             yield Write(partial(give_up, run=run, begun=begun, error=error), seconds=TIDY_SECONDS)
@@ -153,7 +151,7 @@ def _run(factory: sessionmaker[Any], plan: Plan, call: Callable[[], object]) -> 
             return cast("Effect", end.value)
         try:
             proceed = partial(plan.send, do(task))
-        except BaseException as error:  # noqa: BLE001 - the plan raises it again, or another one
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the plan raises it again, or another one
             proceed = partial(plan.throw, error)
 
 
@@ -173,7 +171,7 @@ async def _run_async(factory: async_sessionmaker[AsyncSession], plan: Plan, call
             return cast("Effect", end.value)
         try:
             proceed = partial(plan.send, await do(task))
-        except BaseException as error:  # noqa: BLE001 - the plan raises it again, or another one
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the plan raises it again, or another one
             proceed = partial(plan.throw, error)
 
 

@@ -80,7 +80,7 @@ def read_with(readers: tuple[Reader, ...], envelope: Envelope) -> Message | None
             message: object = reader(envelope)
         except (DecodeError, EncodeError) as error:
             raise DecodeError(printable(f"{_name(reader)}: {text_of(error)}", LONGEST_ERROR)) from error
-        except BaseException as error:
+        except Exception as error:
             raise DecodeError(printable(f"{_name(reader)} failed: {first_line(error)}", LONGEST_ERROR)) from error
         if isinstance(message, Message):
             return message

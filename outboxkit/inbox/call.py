@@ -159,7 +159,7 @@ def _limited(handler: Handler, connection: Connection) -> Iterator[None]:
     await_(deadline.__aenter__())
     try:
         yield
-    except BaseException as error:
+    except (Exception, asyncio.CancelledError) as error:
         with suppress(TimeoutError):
             await_(deadline.__aexit__(type(error), error, error.__traceback__))
         # A cancellation from elsewhere, such as a stop, is not the handler's fault and is raised unchanged.

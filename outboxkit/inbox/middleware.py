@@ -167,7 +167,7 @@ class _Call:
         self.begin()
         try:
             self._rest()
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:
             self.error = error
             raise
         finally:
@@ -234,7 +234,7 @@ class _AsyncCall(_Call):
         self.begin()
         try:
             await self._rest()
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:
             self.error = error
             raise
         finally:

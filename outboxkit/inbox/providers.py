@@ -1,5 +1,6 @@
 """Providers: functions that make the value of a handler's parameter for one call of the handler."""
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
@@ -106,7 +107,7 @@ def provided(providers: Mapping[str, Provider], context: Context[Any]) -> Iterat
             values[name] = stack.enter_context(value) if provider.is_closed else value
         try:
             yield values
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:
             raised = error
             raise
     _raise_again(raised)
@@ -129,7 +130,7 @@ async def provided_async(providers: Mapping[str, Provider], context: Context[Any
             values[name] = value
         try:
             yield values
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:
             raised = error
             raise
     _raise_again(raised)

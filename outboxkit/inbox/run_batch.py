@@ -1,6 +1,5 @@
 """`run_batch`: the inbox's rule for many messages in one transaction, for handlers that may be run again."""
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -133,9 +132,7 @@ def _run(session: Session, connection: Connection, entries: Sequence[Entry]) -> 
                     installation=installation,
                     flush=False,
                 )
-            except asyncio.CancelledError:  # the caller knows whether it is its own
-                raise
-            except BaseException as error:
+            except Exception as error:
                 raise BatchEntryFailed(index) from error
             if milliseconds is not None:
                 durations.append(

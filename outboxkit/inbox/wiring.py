@@ -3,6 +3,7 @@
 There is no container: a value is found by the annotation of a handler's parameter, when the consumer starts.
 """
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -169,7 +170,7 @@ async def _entered(lifespan: Lifespan) -> AsyncIterator[dict[Any, Any]]:
         raise LifespanError(f"the lifespan {path_of(lifespan)} failed at its start: {first_line(error)}") from error
     try:
         yield _by_type(value)
-    except BaseException as error:
+    except (Exception, asyncio.CancelledError) as error:
         await _leave(lifespan, manager, error)
         raise
     await _leave(lifespan, manager, None)

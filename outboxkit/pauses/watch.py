@@ -20,8 +20,6 @@ from outboxkit.statements.dialects import is_server
 
 LOOK_SECONDS = 0.5
 """The time between two looks, about."""
-LEAVING_SECONDS = 1.0
-"""The time that the last look gets to end."""
 
 
 class Halt(asyncio.Event):
@@ -70,9 +68,7 @@ class PauseWatch:
         self._statement = statements.operations.current_pause(engine.dialect.name)
         self._begun, self._ended = asyncio.Event(), asyncio.Event()
         self._ended.set()
-        self._looking: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_over = self._is_blind = False
+        self._is_blind = False
         self._outage, self._missed = outage, 0
         self._log = structlog.get_logger("outboxkit").bind(process=process, **where(process, name))
 
@@ -101,7 +97,7 @@ class PauseWatch:
                 await self._kept.execution_options(isolation_level="AUTOCOMMIT")
             await self._acknowledgement.lock(self._kept)
             row: Row[Any] | None = (await self._kept.execute(self._statement, self._ours)).one_or_none()
-        except BaseException:  # also if the task was cancelled: nobody knows what the connection is in the midst of
+        except (Exception, asyncio.CancelledError):  # nobody knows what the connection is in the midst of
             await self._let_go()
             raise
         return row
@@ -117,18 +113,14 @@ class PauseWatch:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Look again and again until the block is left."""
-        self._is_over, self._acknowledgement.is_busy = False, True
-        self._look_later()
+        self._acknowledgement.is_busy = True
+        looking = asyncio.create_task(self._look_repeatedly())
         try:
             yield
         finally:
-            self._is_over, self._acknowledgement.is_busy = True, False
-            if self._timer is not None:
-                self._timer.cancel()
-            if (last := self._looking) is not None and not last.done():
-                await asyncio.wait((last,), timeout=LEAVING_SECONDS)
-                last.cancel()
-                await asyncio.gather(last, return_exceptions=True)
+            self._acknowledgement.is_busy = False
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
             await self._let_go()
 
     @asynccontextmanager
@@ -178,14 +170,10 @@ class PauseWatch:
             self._begun.clear()
             self._ended.set()
 
-    def _look_later(self, _: object = None) -> None:
-        """Look after a while. Each look is a task of its own: a handler may cancel every task that there is."""
-        if not self._is_over:
-            self._timer = asyncio.get_running_loop().call_later(jittered(LOOK_SECONDS), self._look_now)
-
-    def _look_now(self) -> None:
-        self._looking = asyncio.create_task(self._look_quietly())
-        self._looking.add_done_callback(self._look_later)
+    async def _look_repeatedly(self) -> None:
+        while True:
+            await asyncio.sleep(jittered(LOOK_SECONDS))
+            await self._look_quietly()
 
     async def _look_quietly(self) -> None:
         """Look. The second look in a row that an outage prevents is told; another error once, until a look succeeds."""

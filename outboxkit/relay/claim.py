@@ -4,6 +4,7 @@ A claim starts at the floor, a position below which no ready row can be. Postgre
 deleted rows while any transaction may still see them. Without a floor every claim would scan all of them.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -181,7 +182,7 @@ class Claimer:
             predecessors = await self._find_predecessors(connection, rows, own_rows, floor)
             if not self._hold:
                 await connection.rollback()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await connection.close()
             raise
         plan = plan_batch(rows, predecessors, now=now)

@@ -175,7 +175,7 @@ class Listener:
             raise RuntimeError("not connected: connect() comes first")
         try:
             yield self._connection
-        except BaseException:  # also if the task was cancelled: nobody knows what the connection is in the midst of
+        except (Exception, asyncio.CancelledError):  # nobody knows what the connection is in the midst of
             await self._disconnect()
             raise
 

@@ -126,7 +126,7 @@ class Pipeline:
             if not batch.plan.send:
                 return await self._skip(batch)
             await self._advance(batch, as_of, stop)
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             self._claimer.reset()
             await self._give_back()
             raise
@@ -136,7 +136,7 @@ class Pipeline:
         """Settle the previous batch, and end this one, which has nothing to publish."""
         try:
             await self._settle_answered()
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await batch.give_back()
             raise
         moved = await self._end(batch)
@@ -149,7 +149,7 @@ class Pipeline:
             settlement, error = await asyncio.gather(
                 self._publish(batch), self._settle_and_claim(batch, as_of, stop), return_exceptions=True
             )
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await batch.give_back()
             raise
         if isinstance(settlement, BaseException):

@@ -159,7 +159,7 @@ class Trials:
                 self._end(session, delivery)
         except Crashed:
             session.invalidate()
-        except BaseException as error:  # noqa: BLE001 - a consumer survives it, too
+        except Exception as error:  # noqa: BLE001 - a consumer survives it, too
             delivery.error = error
             with suppress(Exception):
                 session.rollback()

@@ -64,12 +64,11 @@ class FencedRun(Generic[T]):
                     result = self._work(session)
                     self._step(None, commits=True)
                     session.commit()
-                except BaseException:
+                finally:
                     with self._lock:  # from here on `_hang_up` does nothing
                         self._driver = None
                     if self._cut:
                         session.invalidate()
-                    raise
         except BaseException as error:  # noqa: BLE001 - raised again in the event loop
             return None, error
         return result, None
@@ -97,17 +96,13 @@ class FencedRun(Generic[T]):
         text = f"handler {handler.name!r} took longer than {seconds:g} s"
         self._limited = token = object()
         self.loop.call_soon_threadsafe(self._arm, token, seconds, text)
-        cause: BaseException | None = None
         try:
             yield
-        except BaseException as error:
-            cause = error
-            raise
         finally:
             with self._lock:
                 self._limited = None
             if self._refusal is not None:
-                raise TimeoutError(f"{text} and was cancelled") from cause
+                raise TimeoutError(f"{text} and was cancelled")
 
     def _arm(self, token: object, seconds: float, text: str) -> None:
         self._disarm()

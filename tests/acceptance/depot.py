@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ FATES: dict[str, Callable[[Session, ParcelArrived], None]] = {
     "waits": _wait,
     "sleeps": _explode(lambda: None),
     "aborts": _explode(os.abort),
+    "exits": _explode(lambda: sys.exit(0)),
     "faults": _explode(lambda: ctypes.string_at(0)),
     "killed": _explode(lambda: os.kill(os.getpid(), signal.SIGKILL)),
 }

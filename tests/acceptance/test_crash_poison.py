@@ -51,7 +51,9 @@ class Minefield:
         return Counter(map(int, self._explosions.read_text().split()))
 
 
-@pytest.mark.parametrize(("way", "fate"), [("singly", "aborts"), ("together", "aborts"), ("singly", "faults"), IN_LOOP])
+@pytest.mark.parametrize(
+    ("way", "fate"), [("singly", "aborts"), ("together", "aborts"), ("singly", "faults"), ("singly", "exits"), IN_LOOP]
+)
 def test_one_of_many_that_are_prefetched_kills_the_process(deployment: Deployment, tmp_path: Path, way: str, fate: str):
     minefield = Minefield(deployment, tmp_path, way)
     deaths = minefield.cross({PREFETCHED // 2: fate})

@@ -262,10 +262,7 @@ def reason_of(error: BaseException) -> str:
         if isinstance(below, OSError):
             deepest = below
         below = _below(below)
-    try:
-        text = " ".join(str(deepest).split())
-    except Exception:  # noqa: BLE001 - the `__str__` of an exception may fail
-        text = ""
+    text = " ".join(str(deepest).split())
     return text or type(deepest).__name__
 
 

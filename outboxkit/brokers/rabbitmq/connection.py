@@ -110,7 +110,7 @@ async def connect(
                 connection = aio_pika.Connection(target, client_properties={"connection_name": name})
                 connection.kwargs["transport_factory"] = transports
                 await connection.connect(timeout=seconds)
-        except BaseException as error:
+        except (Exception, asyncio.CancelledError) as error:
             await close(connection)  # else the client library does when it is freed, maybe in a thread without a loop
             if not isinstance(error, BrokerUnavailable):
                 raise

@@ -141,7 +141,7 @@ class RetryPublisher:
             self._channel = channel
             try:
                 _, wire = await connection.open_channel(channel.connection, on_lost=channel.lose)
-            except BaseException:
+            except (Exception, asyncio.CancelledError):
                 channel.lose("the channel was not opened")  # those that wait here open another one
                 raise
             channel.number = wire.number

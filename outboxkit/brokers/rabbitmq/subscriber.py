@@ -140,7 +140,7 @@ class RabbitSubscriber(Subscriber):
             channel.listen(channel=self._wire.number)
             self._channel = channel
             self.connects += 1
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
             await self._disconnect()
             raise
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from greenlet import GreenletExit
 from sqlalchemy import insert, select
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
@@ -103,9 +102,6 @@ async def test_what_a_handler_did_before_it_failed_is_undone(async_engine: Async
         (KeyError("a"), {"retry": Retries(never=(LookupError,))}, Receipt(Verdict.REJECTED, "", final=True)),
         (ValueError("a"), {"retry": Retries(never=(LookupError,))}, Receipt(Verdict.REJECTED, "")),
         (ValueError("a"), {"retry": Retries(max_attempts=1)}, Receipt(Verdict.REJECTED, "", final=True)),
-        (SystemExit(3), {}, Receipt(Verdict.REJECTED, "Raises: SystemExit: 3")),
-        (KeyboardInterrupt, {}, Receipt(Verdict.REJECTED, "Raises: KeyboardInterrupt")),
-        (GreenletExit, {}, Receipt(Verdict.REJECTED, "Raises: GreenletExit")),
         (asyncio.CancelledError, {}, Receipt(Verdict.REJECTED, "Raises: CancelledError")),
     ],
     ids=str,

@@ -1,12 +1,10 @@
 """Whatever is raised around a delivery, at any step: it is settled with its reason, others flow, the consumer lives."""
 
 import asyncio
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import greenlet
 import pytest
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -73,24 +71,15 @@ async def bad_delay() -> None:
     raise Retry("later", after="5m")  # type: ignore[arg-type]
 
 
-async def exits() -> None:
-    sys.exit(3)
-
-
 LEAVING: dict[str, Any] = {
     "cancelled by an inner future": inner_is_cancelled,
     "cancels itself": cancels_itself,
     "CancelledError": raising(asyncio.CancelledError),
     "no text": raising(Exception),
     "mute": raising(Mute),
-    "group": raising(BaseExceptionGroup("two", [SystemExit(1), Mute()])),
     "recursion": recursion,
     "MemoryError": raising(MemoryError),
-    "GeneratorExit": raising(GeneratorExit),
-    "GreenletExit": raising(greenlet.GreenletExit),
     "StopIteration": raising(StopIteration),
-    "SystemExit": exits,
-    "KeyboardInterrupt": raising(KeyboardInterrupt),
     "Retry of a text": bad_delay,
     "half made Retry": raising(HalfMade),
     "NUL and surrogate": raising(ValueError("a\0b\ud800" * 100_000)),
@@ -136,8 +125,6 @@ async def test_however_a_handler_is_left_it_is_its_failure_and_others_flow(
     assert letters.keys() == {f"m-{number}" for number in range(len(names))}
     assert {(row["reason"], row["handler"], row["attempts"]) for row in letters.values()} == {("failed", "Leaves", 2)}
     assert all(0 < len(row["error"]) <= 1000 for row in letters.values())
-    assert letters[f"m-{names.index('SystemExit')}"]["error"] == "SystemExit: 3"
-    assert "sys.exit(3)" in letters[f"m-{names.index('SystemExit')}"]["traceback"]
     for number in range(len(names)):
         told = [line["log_level"] for line in said if line.get("message_id") == f"m-{number}" and "reason" in line]
         assert told == ["warning", "error"], names[number]
@@ -150,7 +137,7 @@ class Checked:
     number: int
 
     def __post_init__(self) -> None:
-        raise (KeyError("Mars/Olympus"), AssertionError(), Mute(), SystemExit(3), RecursionError())[self.number]
+        raise (KeyError("Mars/Olympus"), AssertionError(), Mute(), RecursionError())[self.number]
 
 
 @in_both_places
@@ -164,15 +151,37 @@ async def test_whatever_a_validator_raises_is_the_end_of_its_message_alone(
     @inbox_handler("Work", batch=batch)
     def work(session: Session, event: OrderConfirmed) -> None: ...
 
-    for number in range(5):
+    for number in range(4):
         bench.put(
             message(id=f"c-{number}", type="Checked", payload=b'{"number":%d}' % number), message(id=f"w-{number}")
         )
     consumer = await bench.run_until_settled(check, work, max_attempts=1)
-    assert consumer.outcomes == {Outcome.PROCESSED: 5, Outcome.DEAD: 5}
+    assert consumer.outcomes == {Outcome.PROCESSED: 4, Outcome.DEAD: 4}
     told = {row["message_id"]: (row["reason"], row["error"]) for row in rows(database_url, tables.dead_letter)}
     assert told["c-0"] == ("undecodable", "the payload is not a valid Checked: KeyError: 'Mars/Olympus'")
-    assert told["c-3"] == ("failed", "SystemExit: 3")
+
+
+class Panic(BaseException):
+    """What is not an Exception, as a panic of a library in Rust."""
+
+
+@in_both_places
+@pytest.mark.parametrize("batch", [False, True])
+async def test_what_is_not_an_exception_ends_the_consumer_and_its_message_comes_again(
+    bench: Bench, database_url: str, batch: bool
+):
+    @inbox_handler("Panics", batch=batch)
+    def panics(session: Session, event: OrderConfirmed) -> None:
+        session.execute(insert(effects).values(what=f"order {event.order_id}"))
+        if event.order_id == 1:
+            raise Panic
+
+    bench.put(message(id="m-0"), message(id="m-1", payload=b'{"order_id":1,"total":"1"}'))
+    async with asyncio.timeout(30):
+        with pytest.raises(Panic):
+            await bench.consumer(panics).run(bench.stop)
+    assert "m-1" not in {row["message_id"] for row in rows(database_url, tables.inbox)}
+    assert rows(database_url, tables.dead_letter) == []
 
 
 @pytest.mark.parametrize("concurrency", [SINGLE, ORDERED])

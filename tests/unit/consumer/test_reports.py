@@ -35,7 +35,7 @@ async def test_a_failure_reaches_the_log_the_standard_logging_and_the_hook(
 
     def hook(failure: Failure) -> None:
         failures.append(failure)
-        raise SystemExit(9)
+        raise ZeroDivisionError
 
     consumer = bench.consumer(computes, max_attempts=2)
     with pytest.raises(ConfigurationError, match="plain function"):

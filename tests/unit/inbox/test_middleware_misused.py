@@ -81,7 +81,7 @@ async def swallows_async(call: AsyncCall, context: Context[AsyncSession]) -> Non
 
 
 @pytest.mark.parametrize(
-    "error", [Retry("later", after=5), Reject("no"), ZeroDivisionError("by 0"), SystemExit(3)], ids=repr
+    "error", [Retry("later", after=5), Reject("no"), ZeroDivisionError("by 0"), asyncio.CancelledError()], ids=repr
 )
 @pytest.mark.parametrize("kinds", KINDS)
 async def test_what_a_handler_raises_cannot_be_swallowed(
