@@ -21,7 +21,6 @@ from outboxkit.http import answer, ledger, preconditions, problems
 from outboxkit.http.answer import Fresh, InProgress, Outcome, Replay, Response
 from outboxkit.http.problems import Problem
 from outboxkit.http.request import (
-    COMMITTED,
     KEY,
     SAFE,
     IdempotencyOptions,
@@ -38,7 +37,7 @@ from outboxkit.http.request import (
     replayed,
     request_key_of,
 )
-from outboxkit.transaction import allow_commit, forbid_commit, refuse_second_begin
+from outboxkit.transaction import refuse_second_begin
 
 with needs_extra(__name__):
     from anyio import CapacityLimiter
@@ -248,7 +247,6 @@ class _Exchange:
     async def begin(self, principal: object, slots: WaitSlots) -> None:
         """Take the key, on the endpoint's session."""
         if self.request_key is None:
-            forbid_commit(getattr(self.session, "sync_session", self.session), COMMITTED, for_good=True)
             return
         self.question = self.request_key._asdict() | {"principal": principal, "retention": self.rules.retention}
         outcome = await _on(self.session, partial(ledger.begin, **self.question), _threads())
@@ -259,7 +257,7 @@ class _Exchange:
                     outcome = await _on(self.session, waiting)
         answer.count(outcome)
         if not isinstance(outcome, Fresh):
-            await _on(self.session, _roll_back)
+            await _on(self.session, Session.rollback)
             raise _AlreadyAnswered(answer.answered(outcome))
         self.fresh = outcome
 
@@ -273,17 +271,17 @@ class _Exchange:
             return answered
         try:
             if not self.rules.stored(answered.status_code):
-                await _on(self.session, _roll_back)
+                await _on(self.session, Session.rollback)
                 return answered
             if self.fresh is None:
-                await _on(self.session, _commit)
+                await _on(self.session, Session.commit)
                 return answered
             await _on(self.session, partial(_finish, fresh=self.fresh, response=self._remembered_part(answered)))
         except StaleDataError:
-            await _on(self.session, _roll_back)
+            await _on(self.session, Session.rollback)
             return _sent(answer.problem_response(preconditions.stale()))
         except Exception:
-            await _on(self.session, _roll_back)
+            await _on(self.session, Session.rollback)
             raise
         answered.headers.append(*answer.expires_header(self.fresh))
         return answered
@@ -291,7 +289,7 @@ class _Exchange:
     async def failed(self, error: Exception) -> None:
         """Roll back the endpoint's work."""
         if self.session is not None:
-            await _on(self.session, _roll_back)
+            await _on(self.session, Session.rollback)
             refuse_second_begin(error, "the endpoint")
             is_own = isinstance(error, StaleDataError | RequestValidationError)
             self.keeps_error = self.fresh is not None and self.rules.store_errors and not is_own
@@ -356,17 +354,6 @@ async def _on(session: Any, call: Callable[[Session], T], threads: CapacityLimit
     if isinstance(session, AsyncSession):
         return await session.run_sync(call)
     return await run_sync(call, session, limiter=threads or CapacityLimiter(1))
-
-
-def _commit(session: Session) -> None:
-    allow_commit(session)
-    session.commit()
-
-
-def _roll_back(session: Session) -> None:
-    """Roll everything back, the key as well."""
-    session.rollback()
-    allow_commit(session)
 
 
 def _finish(session: Session, *, fresh: Fresh, response: Response) -> None:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
-from typing import Any, ParamSpec, Unpack
+from typing import ParamSpec, Unpack
 
 from sqlalchemy.orm import Session, scoped_session
 from sqlalchemy.orm.exc import StaleDataError
@@ -15,7 +15,6 @@ from outboxkit.http import answer, ledger, preconditions, problems
 from outboxkit.http.answer import Fresh, InProgress, Replay
 from outboxkit.http.problems import Problem
 from outboxkit.http.request import (
-    COMMITTED,
     KEY,
     SAFE,
     IdempotencyOptions,
@@ -25,9 +24,9 @@ from outboxkit.http.request import (
     checked_principal,
     refuse_longer,
     refused,
-    request_key,
+    request_key_of,
 )
-from outboxkit.transaction import allow_commit, forbid_commit, refuse_second_begin, session_of
+from outboxkit.transaction import refuse_second_begin, session_of
 
 with needs_extra(__name__):
     from flask import Blueprint, Flask, Response, current_app, request
@@ -51,7 +50,7 @@ class Idempotent:
         options: see `outboxkit.http.request.Rules`.
 
     Raises:
-        ConfigurationError: an option is not accepted, or a view is async or a generator.
+        ConfigurationError: an option is not accepted, or a view is async.
     """
 
     def __init__(
@@ -64,11 +63,13 @@ class Idempotent:
 
     def __call__(self, view: Callable[P, ResponseReturnValue]) -> Callable[P, ResponseReturnValue]:
         """The view, at most once for each key."""
-        _refuse_what_cannot_work(view)
+        if inspect.iscoroutinefunction(view):
+            raise ConfigurationError(
+                f"{view.__qualname__} is async: Flask runs it in another thread, away from the session. Write a def"
+            )
 
         @wraps(view)
         def once(*args: P.args, **kwargs: P.kwargs) -> ResponseReturnValue:
-            _refuse_async_method()
             session = self._current_session()
             try:
                 return self._answer(session, lambda: view(*args, **kwargs))
@@ -98,7 +99,7 @@ class Idempotent:
                 return _response(answer.answered(outcome))
             fresh = outcome
         try:
-            response = _called(session, call, keyed=fresh is not None)
+            response = _called(call)
             if self._rules.stored(response.status_code):
                 return self._keep(session, fresh, response)
         except Exception as error:  # noqa: BLE001 - whatever the view raises is the app's to answer, or raised again
@@ -169,18 +170,15 @@ def _request_key(rules: Rules) -> RequestKey | None:
     """
     if request.method in SAFE or not (rules.required or KEY in request.headers):
         return None
-    rule = request.url_rule
-    host = request.host if rule and (rule.host or rule.subdomain) else ""
-    operation = f"{rule.host or rule.subdomain or ''}{request.root_path}{rule.rule}" if rule else request.path
-    return request_key(
-        operation,
-        keys=request.headers.getlist(KEY),
-        method=request.method,
-        path=host + request.root_path + request.path,
-        query=request.query_string.decode("latin-1"),
-        content_type=request.content_type,
-        body=_body(rules.max_body),
-    )
+    rule, path = request.url_rule, request.root_path + request.path
+    operation = f"{rule.host or rule.subdomain or ''}{request.root_path}{rule.rule}" if rule else path
+    scope = {
+        "method": request.method,
+        "path": (request.host if rule and (rule.host or rule.subdomain) else "") + path,
+        "query_string": request.query_string,
+        "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in request.headers],
+    }
+    return request_key_of(scope, _body(rules.max_body), operation)
 
 
 def _body(limit: int) -> bytes:
@@ -203,9 +201,7 @@ def _body(limit: int) -> bytes:
     return body
 
 
-def _called(session: Session, call: Callable[[], ResponseReturnValue], *, keyed: bool) -> Response:
-    if not keyed:
-        forbid_commit(session, COMMITTED, for_good=True)  # there may not be a transaction yet
+def _called(call: Callable[[], ResponseReturnValue]) -> Response:
     try:
         return _response_of(call())
     except HTTPException as raised:  # abort(redirect(…)) is an answer, abort(409) an error
@@ -213,9 +209,6 @@ def _called(session: Session, call: Callable[[], ResponseReturnValue], *, keyed:
         if isinstance(response, Response) and response.status_code < 400:
             return response
         raise
-    finally:
-        if not keyed:
-            allow_commit(session)
 
 
 def _through_the_app(error: Exception) -> Response:
@@ -243,22 +236,3 @@ def _response(stored: answer.Response) -> Response:
     response.headers.clear()  # Flask's default content type
     response.headers.extend(stored.headers)
     return response
-
-
-def _refuse_what_cannot_work(view: Callable[..., Any]) -> None:
-    if inspect.iscoroutinefunction(view):
-        raise ConfigurationError(
-            f"{view.__qualname__} is async: Flask runs it in another thread, away from the session. Write a plain def"
-        )
-    if inspect.isgeneratorfunction(view):
-        raise ConfigurationError(
-            f"{view.__qualname__} streams its response, which cannot be remembered: return the whole body"
-        )
-
-
-def _refuse_async_method() -> None:
-    """Of a view class, which is not known yet when its view is decorated."""
-    view_class = getattr(current_app.view_functions.get(request.endpoint or ""), "view_class", None)
-    method = getattr(view_class, request.method.lower(), None) or getattr(view_class, "dispatch_request", None)
-    if method is not None:
-        _refuse_what_cannot_work(method)

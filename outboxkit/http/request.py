@@ -25,16 +25,8 @@ KEY = "Idempotency-Key"
 SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 """Methods that only read (RFC 9110, section 9.2.1). Their requests need no key."""
 KEY_LIMIT = 255
-LINE_LIMIT = 4096
-"""Characters of the header's line, with parameters and escapes. A longer one is refused unread."""
 SCOPE_LIMIT = 255
 MEBIBYTE = 1024 * 1024
-COMMITTED = (
-    "the endpoint committed by itself. Its session is committed for it, together with the remembered answer: leave out "
-    "the commit, or flush instead"
-)
-"""The error of a commit in an endpoint whose request has no key. Of one with a key the ledger refuses it."""
-
 _QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"(?:;[^,]*)?')
 _ESCAPED = re.compile(r"\\(.)")
 _VISIBLE = re.compile(r"[\x21-\x7e]*")
@@ -146,43 +138,33 @@ class RequestKey(NamedTuple):
     fingerprint: bytes
 
 
-def request_key(
-    operation: str, *, keys: Sequence[str], method: str, path: str, query: str, content_type: str | None, body: bytes
-) -> RequestKey:
-    """The ledger's key for a request.
+def request_key_of(scope: Scope, body: bytes, operation: str | None = None) -> RequestKey:
+    """The ledger's key for an ASGI request.
 
     Args:
-        operation: the path of the operation, in which a key stands for one request.
-        keys: the lines of the header Idempotency-Key.
-        method: as of `fingerprint`.
-        path: as of `fingerprint`.
-        query: as of `fingerprint`.
-        content_type: as of `fingerprint`.
-        body: as of `fingerprint`.
+        scope: with the path as it was sent, if the server tells it.
+        body: the bytes.
+        operation: the path of the operation, in which a key stands for one request; None: the path that was sent.
 
     Raises:
         Problem: 400, the key is missing or not valid.
     """
     try:
-        key = parse_key(keys)
+        key = parse_key(header_lines(scope, "idempotency-key"))
     except problems.Problem as problem:
         raise refused(problem) from None
-    digest = fingerprint(method=method, path=path, query=query, content_type=content_type, body=body)
-    return RequestKey(_short(f"{method} {operation}"), key, digest)
-
-
-def request_key_of(scope: Scope, body: bytes, operation: str | None = None) -> RequestKey:
-    """`request_key` for an ASGI request. Its operation is the path that was sent, unless another one is known."""
-    path = (scope.get("raw_path") or quote(scope["path"]).encode()).decode("latin-1")
-    return request_key(
-        path if operation is None else operation,
-        keys=header_lines(scope, "idempotency-key"),
-        method=scope["method"],
+    method, path = (
+        scope["method"],
+        (scope.get("raw_path") or quote(scope["path"], errors="surrogatepass").encode()).decode("latin-1"),
+    )
+    digest = fingerprint(
+        method=method,
         path=path,
         query=scope.get("query_string", b"").decode("latin-1"),
         content_type=next(iter(header_lines(scope, "content-type")), None),
         body=body,
     )
+    return RequestKey(_short(f"{method} {path if operation is None else operation}"), key, digest)
 
 
 def parse_key(fields: Sequence[str]) -> str:
@@ -199,8 +181,6 @@ def parse_key(fields: Sequence[str]) -> str:
     if len(fields) > 1:
         raise problems.key_invalid("Idempotency-Key came more than once")
     text = fields[0].strip(" \t")
-    if len(text) > LINE_LIMIT:
-        raise problems.key_invalid(f"Idempotency-Key has {len(text)} characters")
     if text.startswith('"'):
         match = _QUOTED.fullmatch(text)
         if match is None:

@@ -1,12 +1,5 @@
-"""A small shop in Flask, and its server: in a thread of the test, or in a process that kills itself.
+"""A small shop in Flask, and its server in a thread of the test."""
 
-As a program: `python -m tests.integration.flask_shop DATABASE_URL KILL_AT` prints its port, and kills itself at the
-KILL_AT-th moment of its first request: before and after each statement, before and after each commit.
-"""
-
-import os
-import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from flask import Blueprint, Flask, Response, abort, has_request_context, jsonify, redirect, request
+from flask import Blueprint, Flask, Response, abort, jsonify, redirect, request
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, scoped_session, sessionmaker
 from werkzeug.serving import WSGIRequestHandler, make_server
@@ -218,30 +211,3 @@ def serving(url: str) -> Iterator[tuple[Shop, str]]:
         thread.join()
         server.server_close()
         engine.dispose()
-
-
-def kill_itself_at(moment: int, engine: Engine) -> None:
-    """SIGKILL at the so manieth moment of a request at which something can be half done."""
-    passed = 0
-
-    def pass_one(*_: object, **__: object) -> None:
-        nonlocal passed
-        passed += has_request_context()
-        if passed == moment:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
-        event.listen(engine, name, pass_one)
-    event.listen(Session, "after_commit", pass_one)
-
-
-def main(url: str, kill_at: str) -> None:
-    engine = engine_for(url)
-    kill_itself_at(int(kill_at), engine)
-    server = make_server("127.0.0.1", 0, Shop(engine).app, threaded=True, request_handler=Quiet)
-    print(server.server_port, flush=True)
-    server.serve_forever()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

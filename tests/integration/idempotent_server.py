@@ -20,8 +20,9 @@ from typing import Any
 import httpx
 import uvicorn
 from sqlalchemy import Engine, create_engine, event
+from werkzeug.serving import make_server
 
-from tests.integration import idempotent_shop
+from tests.integration import flask_shop, idempotent_shop
 from tests.polling import eventually
 from tests.processes import ForkedProcess, start
 
@@ -83,19 +84,20 @@ class Servers:
 
 
 @contextlib.contextmanager
-def serve(url: str, calls: Path, **rules: float) -> Iterator[Servers]:
+def serve(url: str, calls: Path, *, shop: str = "fastapi", **rules: float) -> Iterator[Servers]:
     """Servers of a shop, none of which runs yet.
 
     Args:
         url: of a database with the tables of the package.
         calls: the file that stands for an outside system.
-        rules: of the shop, times in seconds.
+        shop: `fastapi`, which has the endpoints in steps as well, or `flask`.
+        rules: of the shop in FastAPI, times in seconds.
     """
     engine = create_engine(url)
-    idempotent_shop.Tables.metadata.create_all(engine)
+    (flask_shop.Model if shop == "flask" else idempotent_shop.Tables).metadata.create_all(engine)
     engine.dispose()
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        servers = Servers(listening, {"url": url, "calls": str(calls), "rules": rules})
+        servers = Servers(listening, {"url": url, "calls": str(calls), "rules": rules, "shop": shop})
         try:
             yield servers
         finally:
@@ -120,6 +122,14 @@ class Fate:
 
 def run(listening: socket.socket, wanted: dict[str, Any]) -> None:
     fate = Fate(wanted["dies_at"])
+    if wanted["shop"] == "flask":
+        engine = flask_shop.engine_for(wanted["url"])
+        fate.watch(engine)
+        app = flask_shop.Shop(engine).app
+        make_server(
+            "127.0.0.1", 0, app, threaded=True, request_handler=flask_shop.Quiet, fd=listening.fileno()
+        ).serve_forever()
+        return
     rules = {name: timedelta(seconds=value) for name, value in wanted["rules"].items()}
     app = idempotent_shop.make(wanted["url"], calls=Path(wanted["calls"]), at=fate.at, **rules)
     fate.watch(app.state.engine)
