@@ -121,7 +121,7 @@ def plain_size(payload: bytes, encoding: str | None, *, limit: int, count: Calla
 
     Nothing is kept of it. One that cannot be inflated counts as far as that goes. `count` says what a part counts as.
     """
-    compression = compression_named(encoding)
+    compression = compression_named(encoding) if encoding else None
     return count(payload) if compression is None else inflated_size(payload, compression, limit=limit, count=count)
 
 

@@ -141,11 +141,10 @@ async def consumer(
         raise ConfigurationError(f"OUTBOXKIT_SHARDS is {shards.count}: a subscriber of your own serves one queue")
     url = "" if subscriber is not None else broker_url(settings)
     subscribers = {} if shards else queues.subscribers(settings, url, assigned, delays=policy.delays, own=subscriber)
-    if settings.readers or readers:
-        subscribers = {
-            name: _reading(each, settings, readers, limit=policy.max_message_bytes)
-            for name, each in subscribers.items()
-        }
+    if readers is None:
+        from outboxkit.inbox import loading  # noqa: PLC0415
+
+        readers = loading.load_readers(settings.readers or ())
     if engine is None:
         size = sum(queues.connections(handlers, limits[name]) for name, handlers in assigned.items())
         size *= len(shards.consumed) if shards else 1
@@ -161,7 +160,12 @@ async def consumer(
                 return
             consumers = [
                 Consumer(
-                    engine, each, assigned[name], queue=name, concurrency=limits[name], policy=policy, patience=patience
+                    *(engine, each, assigned[name]),
+                    queue=name,
+                    concurrency=limits[name],
+                    policy=policy,
+                    patience=patience,
+                    readers=readers,
                 )
                 for name, each in subscribers.items()
             ]
@@ -180,7 +184,7 @@ def _sharded(
     handlers: "Sequence[Handler]",
     policy: "ConsumerPolicy",
     patience: "timedelta | None",
-    readers: "Sequence[Reader] | None",
+    readers: "Sequence[Reader]",
 ) -> "ShardedConsumer":
     from outboxkit import queues  # noqa: PLC0415 - as above
     from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove  # noqa: PLC0415
@@ -203,16 +207,14 @@ def _sharded(
             shards=shards,
         )
         subscriber.max_unacked_bytes //= len(shards.consumed)
-        source: Subscriber = subscriber
-        if settings.readers or readers:
-            source = _reading(subscriber, settings, readers, limit=policy.max_message_bytes)
         consumer = Consumer(
-            *(engine, source, handlers),
+            *(engine, subscriber, handlers),
             queue=shards.queue,
             shard=queue,
             concurrency=limit,
             policy=policy,
             patience=patience,
+            readers=readers,
         )
         consumer.memory = memory
         return ShardConsumer(consumer, subscriber)
@@ -221,17 +223,6 @@ def _sharded(
     return ShardedConsumer(
         *(engine, shards, consumer_of, move), handlers=handlers, settle=settings.publish_timeout, patience=patience
     )
-
-
-def _reading(
-    subscriber: "Subscriber", settings: "Settings", readers: "Sequence[Reader] | None", *, limit: int
-) -> "Subscriber":
-    """The subscriber with readers of foreign envelopes: these, or else those of the settings."""
-    from outboxkit.brokers.reading import ReadingSubscriber  # noqa: PLC0415 - as above
-    from outboxkit.inbox import loading  # noqa: PLC0415
-
-    readers = loading.load_readers(settings.readers or ()) if readers is None else readers
-    return ReadingSubscriber(subscriber, readers, limit=limit)
 
 
 @asynccontextmanager

@@ -102,7 +102,7 @@ class BatchRunner:
         entries: list[tuple[int, Entry]] = []
         now = self.runner.now()
         for index, arrival in enumerate(arrivals):
-            message, delivery_headers = arrival.delivery.message, arrival.delivery.delivery_headers
+            message, delivery_headers = arrival.message, arrival.delivery.delivery_headers
             try:
                 handlers = self.runner.routing.handlers(arrival, now, delivery_headers.attempt)
                 if isinstance(handlers, Decision) or self.runner.routing.elsewhere(arrival):
@@ -158,7 +158,7 @@ class BatchRunner:
         *,
         in_thread: bool,
     ) -> list[Outcome] | None:
-        messages = [cast("Message", arrival.delivery.message) for arrival in arrivals]
+        messages = [cast("Message", arrival.message) for arrival in arrivals]
         with tracing.processing_batch(messages, at=self.runner.place) as span:
             try:
                 outcomes = await self.runner.transactions.run(work, stop, in_thread=in_thread)

@@ -28,6 +28,7 @@ from outboxkit.consumer.reports import Consumed, OnError, Reports, Watchdog
 from outboxkit.consumer.routing import Routing
 from outboxkit.consumer.transactions import Cancellations, Transactions
 from outboxkit.database_clock import DatabaseClock
+from outboxkit.envelopes import Reader
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.health import Health
 from outboxkit.inbox import Handler, Outcome, Wiring
@@ -78,13 +79,14 @@ class Consumer:
 
     Args:
         engine: for the handlers' sessions; its pool should hold one connection more than `concurrency.transactions`.
-        subscriber: the queue; a `ReadingSubscriber` if it has messages in foreign envelopes.
+        subscriber: the queue.
         handlers: the handlers to run; several may handle one type.
         queue: the queue's name, for dead letters, pauses and the log.
         shard: the queue that it reads in truth, for the log and metrics, if `queue` is split into shards.
         concurrency: the limits on work at the same time.
         policy: when a message is given up.
         patience: how long an outage is waited out; None means for ever.
+        readers: of foreign envelopes, asked in this order. What none of them knows is read as outboxkit's.
         clock: for tests; None means the database's own clock.
 
     Attributes:
@@ -110,6 +112,7 @@ class Consumer:
         concurrency: Concurrency | None = None,
         policy: ConsumerPolicy | None = None,
         patience: timedelta | None = None,
+        readers: Sequence[Reader] = (),
         clock: Clock | None = None,
     ) -> None:
         check_engine_driver(engine, "a consumer")
@@ -134,7 +137,9 @@ class Consumer:
         policy.check(handlers)
         self._registration = Registration(engine, handlers, queue=queue, retention=policy.retention)
         ordered = self._concurrency.ordered
-        self._routing = routing = Routing(handlers, policy=policy, ordered=ordered, on_message=self._days.saw)
+        self._routing = routing = Routing(
+            handlers, policy=policy, ordered=ordered, on_message=self._days.saw, readers=readers
+        )
         self._reports = reports = Reports(queue=name)
         cancellations = Cancellations()
         self._threads = Threads(engine, size=self._concurrency.transactions, process="consumer")

@@ -12,7 +12,7 @@ from outboxkit.consumer.batch import BatchRunner
 from outboxkit.consumer.handle import HandlerRunner
 from outboxkit.consumer.key_queues import Arrival, KeyQueues, Mode
 from outboxkit.consumer.measurements import ConsumerMeasurements
-from outboxkit.consumer.memory import ROOM, PayloadMemory
+from outboxkit.consumer.memory import ROOM, SMALL, PayloadMemory
 from outboxkit.consumer.transactions import Cancellations
 from outboxkit.errors import BrokerUnavailable, OutboxkitError
 from outboxkit.failures import first_line
@@ -219,8 +219,11 @@ class Dispatcher:
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         try:
-            async with self._memory.room(arrival.room, stop) as is_there:
-                await (self._runner.handle(arrival, stop) if is_there else arrival.requeue())
+            if arrival.room <= SMALL:
+                await self._runner.handle(arrival, stop)
+            else:
+                async with self._memory.room(arrival.room, stop) as is_there:
+                    await (self._runner.handle(arrival, stop) if is_there else arrival.requeue())
         finally:
             self._isolated = self._isolated and arrival.mode is not Mode.ISOLATED
         self._settled([arrival], [arrival] if arrival.waits is not None else [])
@@ -302,7 +305,7 @@ class Dispatcher:
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:
         for arrivals in await self._running.cancel(*tasks):
-            first = arrivals[0].delivery.message
+            first = arrivals[0].message
             fields = {"messages": len(arrivals), "handlers": self._names(arrivals)}
             id_ = first.id if isinstance(first, Message) else first.message_id
             self._log.warning("gave up waiting, rolled back; it comes again", message_id=id_, **fields)

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from structlog.typing import FilteringBoundLogger
 
 from outboxkit import inbox
-from outboxkit.brokers import Delivery
 from outboxkit.consumer import decisions
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
@@ -95,16 +94,16 @@ class HandlerRunner:
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
-        if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None and _may_run(delivery):
+        if delivery.redeliveries >= REQUEUE_FRESH_AFTER and arrival.key is None and _may_run(arrival):
             # The copy counts as new, so the record of its earlier starts has to go first.
-            is_cleared = await self.records.forget(_id(delivery), stop)
+            is_cleared = await self.records.forget(_id(arrival), stop)
             await (arrival.requeue_fresh() if is_cleared else arrival.requeue())
             return
         buried = frozenset[str | None]()
         if arrival.mode is Mode.ISOLATED:
             self.measurements.isolated()
-            started = await self.records.start(_id(delivery), stop)
-            known = None if started is None else await self.records.buried(_id(delivery), stop)
+            started = await self.records.start(_id(arrival), stop)
+            known = None if started is None else await self.records.buried(_id(arrival), stop)
             if started is None or known is None:
                 await arrival.requeue()
                 return
@@ -126,7 +125,7 @@ class HandlerRunner:
         except asyncio.CancelledError:
             # A stop did not wait for it: it comes again, and has not ended the process. Without a stop it may have.
             if record.starts and stop.is_set() and self.cancellations.requested():
-                await self.records.call_off(_id(delivery), record, stop)
+                await self.records.call_off(_id(arrival), record, stop)
             raise
 
     async def _give_up(self, arrival: Arrival, error: BaseException, stop: asyncio.Event) -> None:
@@ -148,13 +147,12 @@ class HandlerRunner:
         self, arrival: Arrival, handlers: Sequence[Handler], record: CrashRecord, attempt: int, stop: asyncio.Event
     ) -> None:
         """Run each handler in a transaction of its own, and collect the decisions on those that failed."""
-        delivery, limit = arrival.delivery, self.policy.max_attempts
-        failed: dict[str | None, Decision] = {}
+        limit, failed = self.policy.max_attempts, dict[str | None, Decision]()
         for handler in handlers:
-            with self._span(delivery, handler, attempt) as span:
+            with self._span(arrival, handler, attempt) as span:
                 try:
-                    work = self._work(delivery, handler, attempt)
-                    work = self.measurements.timed(work, (handler.name,), message_id=_id(delivery))
+                    work = self._work(arrival, handler, attempt)
+                    work = self.measurements.timed(work, (handler.name,), message_id=_id(arrival))
                     outcome = await self.transactions.run(work, stop, in_thread=handler.in_thread)
                 except UNUSABLE:
                     raise
@@ -170,30 +168,29 @@ class HandlerRunner:
                 await arrival.requeue()
                 return
             self.outcomes[outcome] += 1
-            self.measurements.handled([(delivery.message, handler.name, outcome)], now=self.now)
-            self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(delivery))
+            self.measurements.handled([(arrival.message, handler.name, outcome)], now=self.now)
+            self._log.debug("delivery", outcome=str(outcome), handler=handler.name, message_id=_id(arrival))
         if elsewhere := self.routing.elsewhere(arrival):
             failed[None] = self.routing.no_handler(arrival, elsewhere, attempt)
         await self._conclude(arrival, failed, record, attempt, stop)
 
-    def _span(self, delivery: Delivery, handler: Handler, attempt: int) -> WorkSpan:
-        message, replayed = cast("Message", delivery.message), delivery.delivery_headers.replayed
+    def _span(self, arrival: Arrival, handler: Handler, attempt: int) -> WorkSpan:
+        message, replayed = cast("Message", arrival.message), arrival.delivery.delivery_headers.replayed
         return tracing.processing(message, handler.name, attempt=attempt, replayed=replayed, at=self.place)
 
-    def _work(self, delivery: Delivery, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
+    def _work(self, arrival: Arrival, handler: Handler, attempt: int) -> Callable[[Session], Outcome]:
         return partial(
             inbox.run_once,
-            message=cast("Message", delivery.message),
+            message=cast("Message", arrival.message),
             handler=handler,
             attempt=attempt,
-            accepted_at=delivery.delivery_headers.accepted_at,
+            accepted_at=arrival.delivery.delivery_headers.accepted_at,
         )
 
     async def _conclude(
         self, arrival: Arrival, failed: Failed, record: CrashRecord, attempt: int, stop: asyncio.Event
     ) -> None:
         """Settle the delivery once its handlers have run: ack it, retry it, or write dead letters."""
-        delivery = arrival.delivery
         retried = {name: each for name, each in failed.items() if each.outcome is Outcome.RETRIED}
         dead = {name: each for name, each in failed.items() if each.outcome is not Outcome.RETRIED}
         if not retried:
@@ -208,12 +205,12 @@ class HandlerRunner:
         shortest = min((each.after for each in retried.values() if each.after is not None), default=None)
         if arrival.key is None:
             # Clear the record first: if the process ends while the copy waits, the message did not cause that.
-            if record.starts and not await self.records.forget(_id(delivery), stop):
+            if record.starts and not await self.records.forget(_id(arrival), stop):
                 await arrival.requeue()
                 return
             delay = await arrival.retry(shortest, handlers=names)
         else:  # its key waits for it, so it cannot go to a retry queue: the database counts its failures
-            updated = await self.records.fail(_id(delivery), stop)
+            updated = await self.records.fail(_id(arrival), stop)
             if updated is None:
                 await arrival.requeue()
                 return
@@ -221,10 +218,10 @@ class HandlerRunner:
             arrival.failures, arrival.first_failed_at = updated.failures, updated.first_failed_at
             arrival.handlers = names or arrival.handlers
         self.outcomes[Outcome.RETRIED] += len(retried)
-        self.measurements.failed(delivery.message, retried)
+        self.measurements.failed(arrival.message, retried)
         self.measurements.retried(delay)
         after = f"{delay.total_seconds():g}s"
-        self.reports.failed(_retried_event(retried), delivery.message, retried, attempt=attempt, after=after)
+        self.reports.failed(_retried_event(retried), arrival.message, retried, attempt=attempt, after=after)
 
     async def _finish(
         self, arrival: Arrival, failed: Failed, record: CrashRecord, stop: asyncio.Event, *, attempts: int | None = None
@@ -235,13 +232,13 @@ class HandlerRunner:
         has_record = bool(record.starts or record.failures) or count > delivery.delivery_headers.attempt
         done = not failed or await self.records.bury(arrival, failed, stop, attempts=count)
         if done and has_record:
-            done = await self.records.forget(_id(delivery), stop)
+            done = await self.records.forget(_id(arrival), stop)
         await (arrival.ack() if done else arrival.requeue())
 
 
-def _may_run(delivery: Delivery) -> bool:
+def _may_run(arrival: Arrival) -> bool:
     """Whether handlers may run for it. Any other delivery is a dead letter at once, however often it came back."""
-    return isinstance(delivery.message, Message) and not delivery.dropped
+    return isinstance(arrival.message, Message) and not arrival.delivery.dropped
 
 
 def _retried_event(retried: Failed) -> str:
@@ -253,5 +250,5 @@ def _retried_event(retried: Failed) -> str:
     return "handler failed, will be retried"
 
 
-def _id(delivery: Delivery) -> str:
-    return delivery.message.id if isinstance(delivery.message, Message) else ""
+def _id(arrival: Arrival) -> str:
+    return arrival.message.id if isinstance(arrival.message, Message) else ""

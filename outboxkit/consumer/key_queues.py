@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from outboxkit.brokers import Delivery
+from outboxkit.brokers import Delivery, Malformed
 from outboxkit.limits import Limit
+from outboxkit.message import Message
 
 LONGEST_TURN_SECONDS = 86_400.0
 
@@ -41,6 +42,7 @@ class Arrival:
         limits: the limits of its handlers.
         is_stuck: whether it could neither be handled nor become a dead letter.
         settled: whether it was acked, requeued or copied, or the attempt to do so may have succeeded.
+        read: what a reader of foreign envelopes has found in it; None: it has not been read by one.
     """
 
     delivery: Delivery
@@ -56,6 +58,12 @@ class Arrival:
     limits: tuple[Limit, ...] = ()
     is_stuck: bool = False
     settled: bool = False
+    read: Message | Malformed | None = None
+
+    @property
+    def message(self) -> Message | Malformed:
+        """The message."""
+        return self.delivery.message if self.read is None else self.read
 
     async def ack(self) -> None:
         """It is done."""

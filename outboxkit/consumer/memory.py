@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 ROOM = 4 * 1024 * 1024
 """Bytes of payloads that may be decoded at the same time in one process. They take `growth.GROWTH` times as much."""
-SMALL, SMALL_ROOM = 16 * 1024, 512 * 1024
-"""A payload up to `SMALL` bytes takes no turn with larger ones: it has room of its own."""
+SMALL = 16 * 1024
+"""A payload up to so many bytes needs no room: there are no more of them at a time than transactions."""
 
 
 class _Room:
@@ -64,18 +64,17 @@ class PayloadMemory:
     """
 
     def __init__(self, size: int = ROOM) -> None:
-        self._large, self._small = _Room(size), _Room(SMALL_ROOM)
+        self._room = _Room(size)
 
     @asynccontextmanager
     async def room(self, size: int, stop: asyncio.Event) -> AsyncIterator[bool]:
         """Hold the room for a payload of so many bytes, once there is some. False if `stop` came before that.
 
-        A payload that is larger than all of it waits until no other large one is in work.
+        A payload that is larger than all of it waits until no other one is in work.
         """
-        room = self._small if size <= SMALL else self._large
-        is_there = await room.take(size, stop)
+        is_there = await self._room.take(size, stop)
         try:
             yield is_there
         finally:
             if is_there:
-                room.give_back(size)
+                self._room.give_back(size)

@@ -112,7 +112,7 @@ class Records:
         delivery = arrival.delivery
         rows = [
             decisions.dead_letter(
-                delivery.message,
+                arrival.message,
                 decision,
                 queue=self.queue,
                 handler=handler,
@@ -133,8 +133,8 @@ class Records:
         if written is None:
             return False
         self.outcomes.update(decision.outcome for decision in failed.values())
-        self.measurements.failed(delivery.message, failed)
-        self.reports.failed("message set aside as a dead letter", delivery.message, failed, attempt=attempts)
+        self.measurements.failed(arrival.message, failed)
+        self.reports.failed("message set aside as a dead letter", arrival.message, failed, attempt=attempts)
         return True
 
     def _place(self, message_id: str) -> dict[str, str]:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from outboxkit import window
-from outboxkit.brokers import Delivery, Malformed
+from outboxkit.brokers import Delivery, Malformed, reading
 from outboxkit.codec import plain_size
 from outboxkit.consumer import decisions, growth
 from outboxkit.consumer.decisions import ConsumerPolicy
 from outboxkit.consumer.key_queues import Arrival, Mode
+from outboxkit.envelopes import Reader
 from outboxkit.events import is_pydantic
 from outboxkit.inbox import Handler
 from outboxkit.inbox.failure import Decision
@@ -27,6 +28,7 @@ class Routing:
         handlers: several may handle one type.
         policy: when a message is stale.
         ordered: whether messages of one key are handled one after the other.
+        readers: of foreign envelopes.
         on_message: called with the type and the message time of each message that is about to be handled.
         monotonic: a monotonic clock in seconds, for the limits of handlers.
 
@@ -42,6 +44,7 @@ class Routing:
         policy: ConsumerPolicy,
         ordered: bool,
         on_message: Callable[[str, datetime], None] = lambda *_: None,
+        readers: Sequence[Reader] = (),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._by_type: dict[str, list[Handler]] = {}
@@ -50,6 +53,10 @@ class Routing:
                 self._by_type.setdefault(type_, []).append(handler)
         self._names = {type_: frozenset(each.name for each in group) for type_, group in self._by_type.items()}
         places = {type_: {each.in_thread for each in group} for type_, group in self._by_type.items()}
+        self._copies = {
+            type_: [PYDANTIC_COPIES if is_pydantic(each.event_type) else 1 for each in group]
+            for type_, group in self._by_type.items()
+        }
         self._counters = {
             type_: growth.counter(each.event_type for each in group) for type_, group in self._by_type.items()
         }
@@ -62,41 +69,41 @@ class Routing:
         limited = [each for each in handlers if each.concurrency or each.rate]
         self.limits = {each.name: Limit(each.concurrency, each.rate, clock=monotonic) for each in limited}
         self.shortest_delay = min(policy.delays)
-        self._policy = policy
+        self._policy, self._readers = policy, readers
         self._on_message = on_message
         self._ordered = ordered
 
     def arrival(self, delivery: Delivery) -> Arrival:
         """The arrival of this delivery: its mode, key and size."""
-        message = delivery.message
+        limit, readers = self._policy.max_message_bytes, self._readers
+        by_reader = reading.message_in(delivery, readers, limit=limit) if readers else None
+        message = by_reader or delivery.message
         if not isinstance(message, Message) or delivery.dropped:
-            return Arrival(delivery, Mode.SINGLE)
+            return Arrival(delivery, Mode.SINGLE, read=by_reader)
         mode = Mode.BATCHED if message.type in self._batched else Mode.SINGLE
         key = message.key if self._ordered else None
-        limit, count = self._policy.max_message_bytes, self._counters.get(message.type, len)
+        count = self._counters.get(message.type, len)
         size = plain_size(message.payload, message.content_encoding, limit=limit, count=count)
-        arrival = Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size)
-        copies = [
-            PYDANTIC_COPIES if is_pydantic(each.event_type) else 1 for each in self._by_type.get(message.type, ())
-        ]
-        arrival.events = sum(copies) if arrival.mode is Mode.BATCHED else max(copies, default=1)
+        arrival = Arrival(delivery, Mode.ISOLATED if delivery.redeliveries else mode, key, size=size, read=by_reader)
+        copies = self._copies.get(message.type, [1])
+        arrival.events = sum(copies) if arrival.mode is Mode.BATCHED else max(copies)
         if self.limits:
             arrival.limits = tuple(self.limits[name] for name in self.names(arrival) if name in self.limits)
         return arrival
 
     def in_thread(self, arrival: Arrival) -> bool:
         """Whether its handlers run in threads, and so in no batch."""
-        return arrival.delivery.message.type in self._threaded
+        return arrival.message.type in self._threaded
 
     def names(self, arrival: Arrival) -> list[str]:
         """The names of the handlers that may be running for it."""
-        message, names = arrival.delivery.message, _required_names(arrival)
+        message, names = arrival.message, _required_names(arrival)
         handlers = self._by_type.get(message.type, []) if isinstance(message, Message) else []
         return [handler.name for handler in handlers if not names or handler.name in names]
 
     def handlers(self, arrival: Arrival, now: datetime, attempt: int = 1) -> Sequence[Handler] | Decision:
         """The handlers to run for it now, or the decision if none may run."""
-        delivery, message = arrival.delivery, arrival.delivery.message
+        delivery, message = arrival.delivery, arrival.message
         if isinstance(message, Malformed):
             return decisions.malformed(message)
         if delivery.dropped:
@@ -119,7 +126,7 @@ class Routing:
 
     def no_handler(self, arrival: Arrival, names: Sequence[str], attempt: int) -> Decision:
         """The decision on a message that has no handler here, or none of the required names."""
-        message = arrival.delivery.message
+        message = arrival.message
         assert isinstance(message, Message)  # noqa: S101 - `handlers` has returned for malformed ones
         limit = self._policy.max_attempts
         return decisions.no_handler(message, sorted(self._by_type), names, attempt=attempt, max_attempts=limit)
@@ -134,7 +141,7 @@ class Routing:
         return () if self.elsewhere(arrival) else _required_names(arrival)
 
     def _names_of(self, arrival: Arrival) -> frozenset[str]:
-        type_ = arrival.delivery.message.type
+        type_ = arrival.message.type
         return frozenset() if type_ is None else self._names.get(type_, frozenset())
 
 

@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from outboxkit import Message, Retry, event, inbox, inbox_handler, outbox
 from outboxkit.brokers.rabbitmq import RabbitPublisher
-from outboxkit.brokers.reading import ReadingSubscriber
 from outboxkit.compression import deflate
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
 from outboxkit.deadletters import DeadLetters, ReplayRules, Resolved, Selection
@@ -84,10 +83,8 @@ async def drain(
 ) -> dict[str, int]:
     """The outcomes of a consumer that handles what is there."""
     subscriber = subscriber_of(broker, {"#"})
-    if readers:
-        subscriber = ReadingSubscriber(subscriber, readers)  # type: ignore[assignment]
     policy = ConsumerPolicy(retention=retention, delays=DELAYS)
-    consumer = Consumer(engine, subscriber, [handled.handler], queue=broker.queue, policy=policy)
+    consumer = Consumer(engine, subscriber, [handled.handler], queue=broker.queue, policy=policy, readers=readers)
     done = await consumer.drain(asyncio.Event())
     return {str(outcome): count for outcome, count in done.outcomes.items()}
 
@@ -129,9 +126,10 @@ async def test_an_alias_is_the_foreign_name(async_pg_engine: AsyncEngine, bound:
 
     send(bound, samples.STRUCTURED)
     send(bound, samples.sent())
-    reading = ReadingSubscriber(subscriber_of(bound, {"#"}), (CloudEvents(), MassTransit()))
+    subscriber, readers = subscriber_of(bound, {"#"}), (CloudEvents(), MassTransit())
     policy = ConsumerPolicy(retention=AGES, delays=DELAYS)
-    consumer = Consumer(async_pg_engine, reading, [inbox.handler_of(accept)], queue=bound.queue, policy=policy)
+    handlers = [inbox.handler_of(accept)]
+    consumer = Consumer(async_pg_engine, subscriber, handlers, queue=bound.queue, policy=policy, readers=readers)
     await consumer.drain(asyncio.Event())
     assert handled == [7, 7]
 
@@ -240,8 +238,7 @@ async def test_hostile_envelopes_stop_nothing(
         subscriber._queues = type(subscriber._queues)(
             broker.queue, broker.exchange, ["#"], DELAYS, ordered=True, vhost=subscriber._queues.vhost
         )
-    reading = ReadingSubscriber(subscriber, READERS)
-    await reading.connect()
+    await subscriber.connect()
     count = 0
     for body in HOSTILE_DOCUMENTS:
         for content_type in CONTENT_TYPES:
@@ -255,7 +252,11 @@ async def test_hostile_envelopes_stop_nothing(
     send(broker, samples.sent(messageId="healthy"))
     policy = ConsumerPolicy(max_attempts=1, retention=AGES, delays=DELAYS)
     consumer = Consumer(
-        async_pg_engine, reading, [handled.handler], queue=broker.queue, concurrency=concurrency, policy=policy
+        *(async_pg_engine, subscriber, [handled.handler]),
+        queue=broker.queue,
+        concurrency=concurrency,
+        policy=policy,
+        readers=READERS,
     )
     stop = asyncio.Event()
     running = asyncio.create_task(consumer.run(stop))

@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from outboxkit import Message, Reject, event, inbox, inbox_handler
 from outboxkit.brokers.rabbitmq import RabbitSubscriber
 from outboxkit.brokers.rabbitmq.topology import delay_name
-from outboxkit.brokers.reading import ReadingSubscriber
 from outboxkit.consumer import Concurrency, Consumer, ConsumerPolicy
 from outboxkit.envelopes import Celery, CloudEvents, DebeziumOutbox, Envelope, MassTransit, Reader
 from tests.delays import DELAYS
@@ -119,8 +118,7 @@ async def test_each_is_tried_so_often_and_no_oftener_and_is_one_dead_letter(
     subscriber = RabbitSubscriber(
         broker.url, broker.queue, exchange=broker.exchange, topics=["#"], delays=delays, ordered=ordered
     )
-    reading = ReadingSubscriber(subscriber, readers)
-    await reading.connect()
+    await subscriber.connect()
     broker.bind(queue=ELSEWHERE[0])
     count = send_all(broker)
     copies = broker.depth(ELSEWHERE[0])
@@ -128,11 +126,12 @@ async def test_each_is_tried_so_often_and_no_oftener_and_is_one_dead_letter(
     handlers = [inbox.handler_of(function) for function in functions]
     consumer = Consumer(
         async_pg_engine,
-        reading,
+        subscriber,
         handlers,
         queue=broker.queue,
         concurrency=Concurrency(8, ordered=ordered),
         policy=policy,
+        readers=readers,
     )
     stop = asyncio.Event()
     running = asyncio.create_task(consumer.run(stop))

@@ -1,19 +1,14 @@
-"""A subscriber with readers of foreign envelopes, over the broker in memory."""
-
-from datetime import timedelta
-
-import pytest
+"""Readers of foreign envelopes, with deliveries of the broker in memory."""
 
 from outboxkit import Message
-from outboxkit.brokers import Malformed
+from outboxkit.brokers import Delivery, Malformed
 from outboxkit.brokers.memory import MemoryBroker, MemoryPublisher, MemorySubscriber
-from outboxkit.brokers.reading import ReadDelivery, ReadingSubscriber
+from outboxkit.brokers.reading import message_in
 from outboxkit.brokers.reserved import ABSENT
 from outboxkit.codec import LARGE, plain_payload
 from outboxkit.compression import deflate
-from outboxkit.envelopes import Celery, CloudEvents, Envelope
+from outboxkit.envelopes import Celery, CloudEvents, Envelope, Reader
 from outboxkit.envelopes.cloudevents import STRUCTURED
-from outboxkit.testing import conformance
 from tests.unit.envelopes import samples
 from tests.unit.shop import message
 
@@ -24,45 +19,27 @@ def legacy(envelope: Envelope) -> Message | None:
     return LEGACY if envelope.content_type == "text/legacy" else None
 
 
-class Reading:
-    """The broker in memory, with readers that know nothing of what the suite sends."""
-
-    def __init__(self) -> None:
-        self.broker = MemoryBroker()
-
-    def publisher(self) -> MemoryPublisher:
-        return MemoryPublisher(self.broker)
-
-    def subscriber(self, queue: str, topics: list[str], delays: list[timedelta]) -> ReadingSubscriber:
-        return ReadingSubscriber(
-            MemorySubscriber(self.broker, queue, topics, delays), (legacy, CloudEvents(), Celery())
-        )
-
-
-@pytest.mark.parametrize("case", conformance.CASES, ids=lambda case: case.__name__)
-async def test_it_conforms(case):
-    await case(Reading())
-
-
-async def delivered(sent: Message, *readers: object) -> ReadDelivery:
+async def arrived(sent: Message) -> Delivery:
     broker = MemoryBroker()
-    subscriber = ReadingSubscriber(MemorySubscriber(broker, "billing", ["#"]), readers)  # type: ignore[arg-type]
+    subscriber = MemorySubscriber(broker, "billing", ["#"])
     await MemoryPublisher(broker).publish([sent])
     delivery = await subscriber.receive()
-    assert isinstance(delivery, ReadDelivery)
+    assert delivery is not None
     return delivery
 
 
+async def found(sent: Message, *readers: Reader) -> Message | Malformed:
+    return message_in(await arrived(sent), readers)
+
+
 async def test_the_reader_that_knows_it_reads_it_and_ours_the_rest():
-    assert (await delivered(message(content_type="text/legacy"), legacy)).message is LEGACY
-    plain = await delivered(message(), legacy)
-    assert plain.message == message()
-    assert plain.envelope.message_id == plain.message.id
+    assert await found(message(content_type="text/legacy"), legacy) is LEGACY
+    assert await found(message(), legacy) == message()
 
 
 async def test_what_a_reader_refuses_is_kept_as_it_came():
     sent = message(payload=b"{", content_type="application/cloudevents+json", correlation_id="c", topic="t")
-    refused = (await delivered(sent, CloudEvents())).message
+    refused = await found(sent, CloudEvents())
     assert isinstance(refused, Malformed)
     assert (refused.kind, refused.payload, refused.content_type) == ("undecodable", b"{", sent.content_type)
     assert (refused.message_id, refused.type, refused.topic) == (sent.id, sent.type, "t")
@@ -72,20 +49,16 @@ async def test_what_a_reader_refuses_is_kept_as_it_came():
 async def test_a_large_payload_that_was_inflated_waits_compressed_for_its_handler():
     document = samples.STRUCTURED.body.replace(b'"data": {', b'"data": {"x":"' + b"a" * LARGE + b'",')
     sent = message(payload=deflate(document, "gzip"), content_encoding="gzip", content_type=STRUCTURED)
-    read = (await delivered(sent, CloudEvents())).message
-    assert isinstance(read, Message)
-    assert len(read.payload) < LARGE // 100
-    assert plain_payload(read.payload, read.content_encoding).startswith(b'{"x":"aaa')
+    large = await found(sent, CloudEvents())
+    assert isinstance(large, Message)
+    assert len(large.payload) < LARGE // 100
+    assert plain_payload(large.payload, large.content_encoding).startswith(b'{"x":"aaa')
 
 
 async def test_an_envelope_is_inflated_up_to_the_limit_of_the_consumer():
     sent = message(payload=deflate(b" " * 2000 + b"{}", "gzip"), content_encoding="gzip", content_type=STRUCTURED)
-    broker = MemoryBroker()
-    subscriber = ReadingSubscriber(MemorySubscriber(broker, "billing", ["#"]), (CloudEvents(),), limit=2000)
-    await MemoryPublisher(broker).publish([sent])
-    delivery = await subscriber.receive()
-    assert delivery is not None
-    assert "larger than 2000 bytes once its gzip is inflated" in delivery.message.reason  # type: ignore[union-attr]
+    refused = message_in(await arrived(sent), (CloudEvents(),), limit=2000)
+    assert "larger than 2000 bytes once its gzip is inflated" in refused.reason  # type: ignore[union-attr]
 
 
 async def test_stand_ins_are_left_out_in_memory_as_well():
@@ -93,11 +66,7 @@ async def test_stand_ins_are_left_out_in_memory_as_well():
         id="dead-letter-1", type="dead-letter-1", payload=samples.task().body, queue="billing", topic="celery",
         content_type="application/json", headers={**samples.TASK, ABSENT: ["message_id", "type"]},
     )  # fmt: skip
-    assert (await delivered(sent, Celery())).message.id == samples.TASK_ID  # type: ignore[union-attr]
-    unread = (await delivered(sent)).message
+    assert (await found(sent, Celery())).id == samples.TASK_ID  # type: ignore[union-attr]
+    unread = await found(sent)
     assert isinstance(unread, Malformed)
     assert (unread.reason, unread.message_id) == ("the message has no message_id and no type", None)
-
-
-def test_its_address_is_that_of_the_broker():
-    assert ReadingSubscriber(MemorySubscriber(MemoryBroker(), "q", []), ()).address == "memory://"

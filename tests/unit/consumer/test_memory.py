@@ -5,9 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from outboxkit.consumer.memory import SMALL, SMALL_ROOM, PayloadMemory
+from outboxkit.consumer.memory import PayloadMemory
 
-LARGE = SMALL + 1
+LARGE = 100
 
 
 class Place:
@@ -64,15 +64,6 @@ async def test_one_that_is_larger_than_all_of_it_is_alone():
     assert place.entered == ["a", "huge"]
     await place.leaves("huge")
     assert place.entered == ["a", "huge", "b"]
-
-
-async def test_small_ones_wait_for_no_large_one():
-    place = Place(LARGE)
-    await place.comes("large", LARGE)
-    await place.comes("another", LARGE)
-    for number in range(SMALL_ROOM // SMALL + 1):
-        await place.comes(f"small {number}", SMALL)
-    assert len(place.entered) == 1 + SMALL_ROOM // SMALL
 
 
 async def test_a_stop_ends_the_wait_and_nothing_is_taken():
