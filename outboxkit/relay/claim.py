@@ -17,6 +17,7 @@ from outboxkit import statements
 from outboxkit.driver_rows import fetch
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.relay.order import BatchPlan, ClaimedRow, ContendedKeys, Predecessors, plan_batch, read_claimed
+from outboxkit.relay.shares import Shares
 from outboxkit.statements.dialects import has_one_writer, is_server
 
 
@@ -62,7 +63,9 @@ FIRST_ROWS, BATCH_BYTES = 100, 16 * 1024 * 1024
 FEW_ROWS = 16
 """Fewer rows than these in a batch say that no more are ready."""
 PROBE_ROWS = 20
-"""The maximum number of rows of a claim after one that was given back. The other relay misses them for a moment."""
+"""The maximum number of rows of a claim that leaves the relay's share. The other relays miss them for a moment."""
+CLAIMS_IN_SHARE = 3
+"""The number of claims for which a relay keeps to its share of the keys after a full one. Then it may take any row."""
 SWEEP_SECONDS, SWEEP_SHARE = 2.0, 0.05
 """The minimum interval at which a relay looks below the floor, and the maximum share of its time for that."""
 
@@ -130,12 +133,13 @@ class Claimer:
         self._is_due_time, self._is_floor_time = Interval(LOOK_SECONDS, monotonic), Interval(LOOK_SECONDS, monotonic)
         self._found_due = False
         self._next_sweep = float("-inf")
-        self._contended = ContendedKeys(monotonic)
-        self._claim_ready, self._claim_ready_except = (
-            statements.claim.claim_ready(),
-            statements.claim.claim_ready_except(),
-        )
-        self._claim_due, self._claim_due_except = statements.claim.claim_due(), statements.claim.claim_due_except()
+        self._contended, self._left_out = ContendedKeys(monotonic), list[str]()
+        self.shares = Shares(monotonic)
+        self._claims_in_share = 1
+        self._claim_ready, self._claim_due = statements.claim.claim_ready(), statements.claim.claim_due()
+        self._claim_ready_of_share = statements.claim.claim_ready_of_share()
+        self._claim_due_of_share = statements.claim.claim_due_of_share()
+        self._join_shares = statements.claim.join_shares()
         self._predecessors = statements.claim.predecessors(self._dialect)
         self._writers, self._oldest_ready = statements.claim.writers(), statements.claim.oldest_ready()
 
@@ -145,14 +149,9 @@ class Claimer:
         return not has_one_writer(self._dialect)
 
     @property
-    def skips_keys(self) -> bool:
-        """Whether claims leave out contended keys at the moment."""
-        return bool(self._contended.keys())
-
-    @property
-    def yields(self) -> bool:
-        """Whether the latest claim was given back to another relay, which has most of its keys."""
-        return self._contended.yields
+    def leaves_rows(self) -> bool:
+        """Whether the latest claim left out rows that a later one may return: of other shares, of contended keys."""
+        return self.shares.count > 1 or bool(self._left_out)
 
     def sweep(self) -> None:
         """Have the next claim look below the floor."""
@@ -162,15 +161,25 @@ class Claimer:
         """Forget the floor: after an error this may be another database, such as a standby."""
         self.floor = Floor()
         self._contended = ContendedKeys(self._monotonic)
+        self.shares.leave()
+        self._claims_in_share = 1
         self.sweep()
 
-    async def claim(self, as_of: datetime, *, now: datetime, own_rows: Iterable[ClaimedRow] = ()) -> ClaimedBatch:
+    async def claim(
+        self,
+        as_of: datetime,
+        *,
+        now: datetime,
+        own_rows: Iterable[ClaimedRow] = (),
+        blocked: Iterable[str] = (),
+    ) -> ClaimedBatch:
         """Lock the next rows and plan their batch. If `hold` is off, the locks end with this call.
 
         Args:
             as_of: the time by which rows are due.
             now: the time by which rows have expired.
             own_rows: rows that this relay is publishing at the moment; they do not block later rows of their keys.
+            blocked: keys with rows that this relay holds at the moment and does not publish. They block later ones.
 
         Raises:
             sqlalchemy.exc.DBAPIError: the database is away, or refused.
@@ -178,6 +187,8 @@ class Claimer:
         connection = await self._engine.connect()
         try:
             await connection.begin()
+            await self._find_share(connection)
+            self._left_out = list({*self._contended.keys(), *blocked}) if is_server(self._dialect) else []
             rows, floor = await self._lock(connection, as_of)
             predecessors = await self._find_predecessors(connection, rows, own_rows, floor)
             if not self._hold:
@@ -187,15 +198,27 @@ class Claimer:
             raise
         plan = plan_batch(rows, predecessors, now=now)
         if rows:
-            first = min((predecessors[key].ready_at or 0 for key in plan.blocked), default=0)
-            self._contended.saw(len(rows), plan.blocked, first)
-        else:
-            self._contended.yields = False
-        if self._contended.yields:
-            plan.send.clear()
-            if not own_rows:
-                self._limit = min(self._size, PROBE_ROWS)
-        return ClaimedBatch(connection, rows, plan, is_last=len(rows) < min(FEW_ROWS, self._limit) and not plan.blocked)
+            self._contended.saw(len(rows), plan.blocked)
+        is_short = len(rows) < min(FEW_ROWS, self._limit)
+        return ClaimedBatch(connection, rows, plan, is_last=is_short and not plan.blocked and not self.leaves_rows)
+
+    async def _find_share(self, connection: AsyncConnection) -> None:
+        """Take part in the shares after a full claim, until so many claims were short; the first claim counts as full.
+
+        After that, keep to the share for as long as another relay takes part.
+        """
+        takes_part = self._claims_in_share > 0
+        if not is_server(self._dialect) or not (takes_part or self.shares.count > 1):
+            return
+        parameters = {"destination": self._destination, "number": self.shares.number if takes_part else None}
+        self.shares.saw(await fetch(connection, self._join_shares, parameters))
+        if not takes_part and not self.shares.has_others:
+            self._leave_share()
+
+    def _leave_share(self) -> None:
+        """Have the next claim take a few rows of any key: the other relays may be about to claim them, too."""
+        self.shares.leave()
+        self._limit = min(self._limit, PROBE_ROWS)
 
     async def _lock(self, connection: AsyncConnection, as_of: datetime) -> tuple[list[ClaimedRow], int]:
         """Due rows and ready rows in position order, and the floor above which ready ones were looked for.
@@ -203,16 +226,20 @@ class Claimer:
         At least half of a batch is for ready rows, if there are any. Due rows are looked for every `LOOK_SECONDS`, in a
         claim without ready rows, and as long as there are some.
         """
-        half = (self._limit + 1) // 2
+        is_sweep = self._monotonic() >= self._next_sweep
+        if is_sweep and self.shares.count > 1 and self.shares.stand_still:
+            self._leave_share()
+        limit, half = self._limit, (self._limit + 1) // 2
         asks = self._found_due or self._is_due_time()
         due = await self._due(connection, as_of, half) if asks else []
-        ready, floor = await self._ready(connection, max(self._limit - len(due), 1))
-        room = self._limit - len(ready)
+        ready, floor = await self._ready(connection, max(limit - len(due), 1), is_sweep=is_sweep)
+        room = limit - len(ready)
         if half <= len(due) < room or not (asks or ready):
             positions = {row.position for row in due}
             due += [row for row in await self._due(connection, as_of, room) if row.position not in positions]
         self._found_due = bool(due)
         rows = sorted([*due, *ready], key=lambda row: row.position)
+        self._claims_in_share = CLAIMS_IN_SHARE if len(rows) >= limit else max(self._claims_in_share - 1, 0)
         if rows:
             average = sum(len(row.message.payload) for row in rows) / len(rows)
             self._limit = max(1, min(self._size, round(BATCH_BYTES / max(average, 1))))
@@ -220,19 +247,25 @@ class Claimer:
 
     async def _due(self, connection: AsyncConnection, as_of: datetime, limit: int) -> list[ClaimedRow]:
         parameters: dict[str, object] = {"destination": self._destination, "now": as_of, "limit": limit}
-        if keys := self._contended.keys():
-            return read_claimed(await fetch(connection, self._claim_due_except, parameters | {"except_keys": keys}))
+        if share := self._share():
+            return read_claimed(await fetch(connection, self._claim_due_of_share, parameters | share))
         return read_claimed(await fetch(connection, self._claim_due, parameters))
 
-    async def _ready(self, connection: AsyncConnection, limit: int) -> tuple[list[ClaimedRow], int]:
+    def _share(self) -> dict[str, object]:
+        """The parameters of claims that leave out rows; empty if they need not."""
+        if not self.leaves_rows:
+            return {}
+        return {"except_keys": self._left_out, "relays": self.shares.count, "rank": self.shares.rank}
+
+    async def _ready(self, connection: AsyncConnection, limit: int, *, is_sweep: bool) -> tuple[list[ClaimedRow], int]:
         if is_server(self._dialect) and self._is_floor_time():
             await self._raise_floor(connection)
         started = self._monotonic()
-        is_sweep = started >= self._next_sweep
         floor = 0 if is_sweep else self.floor.value
         parameters: dict[str, object] = {"destination": self._destination, "floor": floor, "limit": limit}
-        if keys := self._contended.keys():
-            rows = read_claimed(await fetch(connection, self._claim_ready_except, parameters | {"except_keys": keys}))
+        if share := self._share():
+            share["last"] = self.shares.last_position
+            rows = read_claimed(await fetch(connection, self._claim_ready_of_share, parameters | share))
         else:
             rows = read_claimed(await fetch(connection, self._claim_ready, parameters))
         if is_sweep:
@@ -248,6 +281,7 @@ class Claimer:
         parameters = {"destination": self._destination, "floor": self.floor.value}
         oldest = await fetch(connection, self._oldest_ready, parameters)
         self.floor.look((row[0] for row in writers), oldest[0][0])
+        self.shares.saw_first(oldest[0][0])
 
     async def _find_predecessors(
         self, connection: AsyncConnection, rows: Iterable[ClaimedRow], own_rows: Iterable[ClaimedRow], floor: int

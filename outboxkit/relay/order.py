@@ -122,11 +122,7 @@ def _is_expired(row: ClaimedRow, now: datetime) -> bool:
 
 PATIENCE = 3
 """After so many claims in a row with more than half of their rows blocked, the relay leaves their keys to others."""
-AVOIDED_KEYS = 32
 AVOID_SECONDS = 0.25
-YIELD_SECONDS = 1.0
-"""The time after which another relay, whose first row is still the same, is taken to stand still. A relay that leaves
-its keys to that one looks at least as often."""
 
 
 class ContendedKeys:
@@ -138,37 +134,24 @@ class ContendedKeys:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self.yields = False
-        """Whether the latest claim is better given back: most of its rows wait for another relay, which makes progress.
-
-        That relay goes on with all of them, and this one looks again with a few rows. Otherwise both would send a few
-        rows of each batch, and hold the rows that the other one needs next.
-        """
         self._blocked_claims = 0
-        self._first, self._progress_at = 0, float("-inf")
+        self._new: list[str] = []
         self._until: dict[str, float] = {}
 
     def keys(self) -> list[str]:
-        """The keys that the next claim leaves out."""
-        if self._until:
+        """The keys that the next claim leaves out. Their time begins with it, as the relay may pause before."""
+        if self._new or self._until:
             now = self._monotonic()
+            self._until |= dict.fromkeys(self._new, now + AVOID_SECONDS)
+            self._new = []
             self._until = {key: until for key, until in self._until.items() if until > now}
         return list(self._until)
 
-    def saw(self, rows: int, blocked: Counter[str], first: int = 0) -> None:
-        """Note the rows of a claim, and how many of them, by key, have to wait for another relay.
-
-        `first` is the position of the first row that they wait for. If it rises, the other relay makes progress.
-        """
-        now = self._monotonic()
-        if first > self._first:
-            self._first, self._progress_at = first, now
-        is_blocked = blocked.total() * 2 > rows
-        self.yields = is_blocked and now - self._progress_at < YIELD_SECONDS
-        if not is_blocked:
+    def saw(self, rows: int, blocked: Counter[str]) -> None:
+        """Note the rows of a claim, and how many of them, by key, have to wait for another relay."""
+        if blocked.total() * 2 <= rows:
             self._blocked_claims = 0
             return
         self._blocked_claims += 1
         if self._blocked_claims >= PATIENCE:
-            until = now + AVOID_SECONDS
-            self._until |= {key: until for key, _ in blocked.most_common(AVOIDED_KEYS)}
+            self._new = list(blocked)

@@ -92,11 +92,6 @@ class Pipeline:
             await self._give_back()
 
     @property
-    def yields(self) -> bool:
-        """Whether the latest claim was given back to another relay, which has most of its keys."""
-        return self._claimer.yields
-
-    @property
     def publishing_since(self) -> float | None:
         """When the current call of the publisher began, by `time.monotonic`; None: there is none."""
         return self._publishing.since
@@ -140,7 +135,7 @@ class Pipeline:
             await batch.give_back()
             raise
         moved = await self._end(batch)
-        blocked = batch.rows or self._claimer.skips_keys
+        blocked = batch.rows or self._claimer.leaves_rows
         return Turn.MOVED if moved else Turn.BLOCKED if blocked else Turn.NOTHING
 
     async def _advance(self, batch: ClaimedBatch, as_of: datetime, stop: asyncio.Event) -> None:
@@ -200,7 +195,8 @@ class Pipeline:
     async def _claim(self, as_of: datetime, published: ClaimedBatch | None = None) -> ClaimedBatch:
         own_rows = [*published.plan.send, *published.plan.expired] if published else []
         started = time.perf_counter()
-        batch = await self._claimer.claim(as_of, now=self._clock(), own_rows=own_rows)
+        blocked = published.plan.blocked if published else ()
+        batch = await self._claimer.claim(as_of, now=self._clock(), own_rows=own_rows, blocked=blocked)
         if batch.rows:
             self._measurements.claimed(time.perf_counter() - started)
         return batch

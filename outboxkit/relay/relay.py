@@ -25,7 +25,6 @@ from outboxkit.relay.claim import Claimer
 from outboxkit.relay.decisions import RelayPolicy, Settlement
 from outboxkit.relay.measurements import RelayMeasurements
 from outboxkit.relay.notifier import Notifier
-from outboxkit.relay.order import YIELD_SECONDS
 from outboxkit.relay.pipeline import Pipeline, Turn
 from outboxkit.relay.report import Drained, LimitedLog, report
 from outboxkit.relay.settle import SettlementWriter
@@ -35,7 +34,7 @@ from outboxkit.statements.dialects import has_one_writer
 from outboxkit.telemetry import catalogue, metrics
 from outboxkit.telemetry.tables import TableGauges
 
-BLOCKED_SECONDS = 0.002
+BLOCKED_SECONDS, LONGEST_BLOCKED_SECONDS = 0.002, 1.0
 """The first delay of a relay that waits for another one, which holds every row it could publish. It doubles."""
 UNEXPECTED = Backoff(base=timedelta(milliseconds=500), cap=timedelta(seconds=10))
 """The delay after an unexpected error; rows and counters are as they were."""
@@ -200,9 +199,8 @@ class Relay:
             if turn is Turn.BLOCKED:
                 metrics.measure(catalogue.RELAY_BLOCKED_TURNS, 1)
                 await pause(halt, jittered(blocked_seconds))
-                longest = YIELD_SECONDS if self._pipeline.yields else self.poll_interval.total_seconds()
-                blocked_seconds = min(blocked_seconds * 2, longest)
-            elif not self._pipeline.yields:
+                blocked_seconds = min(blocked_seconds * 2, LONGEST_BLOCKED_SECONDS)
+            else:
                 blocked_seconds = BLOCKED_SECONDS
 
     async def _take_turn(self, outage: Outage, halt: Halt) -> Turn | None:
@@ -251,12 +249,13 @@ class Relay:
             while not stop.is_set() and self._watch.current is None:
                 self._limited_log.flush()
                 turn = await outage.ride_out(lambda: self._pipeline.turn(as_of, stop), stop)
-                if turn in (Turn.MOVED, Turn.CAUGHT_UP) or self._pipeline.yields:
+                if turn in (Turn.MOVED, Turn.CAUGHT_UP):
                     waiting_since = self._now()
-                    if self._pipeline.yields:
-                        await pause(stop, jittered(DRAIN_SECONDS))
                     continue
+                before = totals.blocked
                 totals.blocked, totals.later = await outage.ride_out(self._counter(as_of), stop) or (None, 0)
+                if before and totals.blocked and totals.blocked < before:  # another relay publishes
+                    waiting_since = self._now()
                 if not totals.blocked or self._now() - waiting_since > patience:
                     break
                 self._pipeline.sweep()

@@ -10,11 +10,15 @@ from sqlalchemy import (
     ARRAY,
     BigInteger,
     ColumnElement,
+    Integer,
     Select,
     String,
     all_,
+    and_,
     bindparam,
+    cast,
     column,
+    false,
     func,
     literal_column,
     null,
@@ -25,6 +29,7 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
+from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
@@ -77,20 +82,24 @@ def claim_due() -> Select[Any]:
     )
 
 
-def claim_ready_except() -> Select[Any]:
-    """`claim_ready` without the rows of some keys. Further parameter: except_keys. PostgreSQL only.
+def claim_ready_of_share() -> Select[Any]:
+    """`claim_ready` for a relay's share of the keys, and for rows without a key. PostgreSQL only.
 
-    Index: outboxkit_outbox_ready, from the floor on, also over rows that are left out. Locks: as `claim_ready`.
+    Further parameters: except_keys (keys that are left out), relays, rank (the keys whose hash modulo `relays` is
+    `rank`), last (a position). Index: outboxkit_outbox_ready, from the floor to `last`, also over rows that are left
+    out. Locks: as `claim_ready`.
     """
-    return claim_ready().where(_of_no_key_in("except_keys"))
+    last = tuple_(*_ORDER) <= tuple_(_DESTINATION, bindparam("last", type_=BigInteger))
+    return claim_ready().where(_of_share(), last)
 
 
-def claim_due_except() -> Select[Any]:
-    """`claim_due` without the rows of some keys. Further parameter: except_keys. PostgreSQL only.
+def claim_due_of_share() -> Select[Any]:
+    """`claim_due` for a relay's share of the keys, and for rows without a key. PostgreSQL only.
 
-    Index: outboxkit_outbox_due, up to `now`, also over rows that are left out. Locks: as `claim_ready`.
+    Further parameters: except_keys, relays, rank, as of `claim_ready_of_share`. Index: outboxkit_outbox_due, up to
+    `now`, also over rows that are left out. Locks: as `claim_ready`.
     """
-    return claim_due().where(_of_no_key_in("except_keys"))
+    return claim_due().where(_of_share())
 
 
 def predecessors(dialect: str) -> Select[Any]:
@@ -212,12 +221,41 @@ def writers() -> Select[Any]:
     )
 
 
+def join_shares() -> Select[Any]:
+    """Take part in the shares until this transaction ends, and list the relays that do: numbers and transactions.
+
+    Parameters: destination, number (this relay's own; null to list only). PostgreSQL only. Index: none, it reads
+    pg_locks. Locks: a shared advisory one for the pair of the outbox with the destination and the relay's number, until
+    the transaction ends.
+    """
+    names = ("virtualtransaction", "locktype", "database", "classid", "objid", "objsubid")
+    locks = table("pg_locks", *(column(name) for name in names))
+    own = table("pg_database", column("oid"), column("datname"))
+    outbox_oid = cast(cast(func.to_regclass(literal_column(f"'{outbox.name}'")), OID), String)
+    group = func.hashtext(outbox_oid.concat(_DESTINATION), type_=BigInteger).bitwise_and(literal_column(str(2**31 - 1)))
+    number = bindparam("number", type_=Integer)
+    lock = func.pg_try_advisory_xact_lock_shared(cast(group, Integer), number)
+    joined = select(group.label("relays"), lock.label("is_in")).offset(literal_column("0")).subquery("joined")
+    theirs = and_(
+        joined.c.is_in.is_not(false()),
+        locks.c.locktype == literal_column("'advisory'"),
+        locks.c.database == select(own.c.oid).where(own.c.datname == func.current_database()).scalar_subquery(),
+        cast(locks.c.classid, BigInteger) == joined.c.relays,
+        locks.c.objsubid == literal_column("2"),
+    )
+    return select(cast(locks.c.objid, BigInteger), locks.c.virtualtransaction).select_from(
+        joined.outerjoin(locks, theirs)  # an inner join may read the locks first, find none, and take none
+    )
+
+
 def _array(name: str, kind: TypeEngine[Any]) -> Any:
     return bindparam(name, type_=ARRAY(kind))
 
 
-def _of_no_key_in(name: str) -> ColumnElement[bool]:
-    return or_(outbox.c.key.is_(None), outbox.c.key != all_(_array(name, String())))
+def _of_share() -> ColumnElement[bool]:
+    hashed = func.hashtext(outbox.c.key, type_=BigInteger).bitwise_and(literal_column(str(2**31 - 1)))
+    of_rank = hashed % bindparam("relays", type_=BigInteger) == bindparam("rank", type_=BigInteger)
+    return or_(outbox.c.key.is_(None), and_(of_rank, outbox.c.key != all_(_array("except_keys", String()))))
 
 
 def _first(query: Select[Any]) -> LateralFromClause:

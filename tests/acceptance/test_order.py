@@ -145,6 +145,32 @@ def inversions(first: dict[str, list[int]]) -> list[tuple[str, int, int]]:
     ]
 
 
+def test_a_relay_that_freezes_in_its_share_holds_back_no_key_but_those_in_its_hands(deployment: Deployment):
+    """Two relays share the keys of a backlog. One freezes, and new keys of both shares go on; it all ends in order."""
+    numbers = chance("frozen")
+    deployment.broker.bind(TAKEN, UNDONE)
+    relays = [deployment.relay(OUTBOXKIT_BATCH_SIZE="50", **QUIET) for _ in range(2)]
+    for relay in relays:
+        relay.wait_for("relay started")
+    written = write(deployment, 3000, 50, numbers)
+    eventually(deployment.broker.depth, lambda found: found > 500)
+    with relays[0].frozen():
+        with Session(deployment.engine) as session:
+            fresh = [Message(f"fresh-{n}:1", TAKEN, b"1", key=f"fresh-{n}") for n in range(200)]
+            outbox.add_all(session, fresh)
+            session.commit()
+        eventually(
+            lambda: sum((row.key or "").startswith("fresh-") for row in deployment.outbox_rows()),
+            lambda left: left == 0,
+        )
+    deployment.wait_for_empty_outbox()
+    assert [relay.stop() for relay in relays] == [0, 0]
+    first = first_appearances(deployment.broker.take_all())
+    assert inversions(first) == []
+    expected = [*written, *((f"fresh-{n}", 1) for n in range(200))]
+    assert sorted((key, number) for key, numbers in first.items() for number in numbers) == sorted(expected)
+
+
 def test_a_key_that_waits_holds_back_nobody_else(deployment: Deployment):
     """Thousands of messages stand behind one that has no queue yet; other keys go on, and it all ends in order."""
     deployment.broker.bind(TAKEN)

@@ -65,11 +65,13 @@ def main() -> None:
     options.add_argument(
         "--memory-messages", type=int, help="messages of the case consume-memory (100 000; 2 000 with --quick)"
     )
+    options.add_argument("--key-rows", type=int, help="rows of a shape of the case keys (300 000; 20 000 with --quick)")
     args = options.parse_args()
     wanted = args.rounds or (1 if args.quick else 5)
     sizes = {
         "memory_rows": args.memory_rows or (40_000 if args.quick else 1_000_000),
         "memory_messages": args.memory_messages or (2_000 if args.quick else 100_000),
+        "key_rows": args.key_rows or (20_000 if args.quick else 300_000),
     }
     with place(quick=args.quick, **sizes) as here:
         outcomes = [run(CASES[name], here, wanted) for name in args.case or CASES]
@@ -77,7 +79,7 @@ def main() -> None:
 
 
 @contextmanager
-def place(*, quick: bool, memory_rows: int, memory_messages: int) -> Iterator[Place]:
+def place(*, quick: bool, **sizes: int) -> Iterator[Place]:
     """Servers that nobody else uses."""
     postgresql, rabbitmq = provide_own(POSTGRESQL), provide_own(RABBITMQ)
     postgresql.start()
@@ -85,7 +87,7 @@ def place(*, quick: bool, memory_rows: int, memory_messages: int) -> Iterator[Pl
         rabbitmq.start()
         url = create_database(postgresql.url, "benchmarks")
         migrate(url)
-        yield Place(url, rabbitmq.url, quick, memory_rows, memory_messages)
+        yield Place(url, rabbitmq.url, quick, **sizes)
     finally:
         rabbitmq.close()
         postgresql.close()

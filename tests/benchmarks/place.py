@@ -22,6 +22,7 @@ class Place:
     quick: bool
     memory_rows: int
     memory_messages: int
+    key_rows: int
 
     def orders(self, **more: Any) -> Orders:
         """What a relay is told here."""

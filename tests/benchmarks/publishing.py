@@ -12,6 +12,8 @@ from tests.benchmarks.rounds import Figures, Line, Measure
 
 RAW = ("raw", "rate")
 SLICE = 20_000
+SHAPES = ("1 key", "10 keys", "1000 keys", "own keys")
+SEVERAL, MORE_RELAYS = (10_000, 60_000), (2, 4, 10)
 BODIES = ("classic 100", "classic 65536", "quorum 100", "quorum 65536")
 
 
@@ -46,14 +48,18 @@ def quorum(place: Place) -> Iterator[Mapping[str, Measure]]:
 
 @contextmanager
 def keys(place: Place) -> Iterator[Mapping[str, Measure]]:
-    """A long backlog by the number of keys, and 1 000 keys by the number of relays."""
-    count, several = (20_000, 10_000) if place.quick else (300_000, 60_000)
-    shapes = {"no keys": 0, "10 keys": 10, "1000 keys": 1000, "own keys": count}
+    """A long backlog by the number of keys; a short and a long one of 1 000 keys by the number of relays."""
+    count = place.key_rows
+    shapes = {"no keys": 0, "1 key": 1, "10 keys": 10, "1000 keys": 1000, "own keys": count}
     with place.queue("classic", **{"x-max-length": 20_000}) as raw:
         yield {
             **{name: partial(_long, place, raw, count, keys=number) for name, number in shapes.items()},
-            **{f"{relays} relays": partial(_several, place, raw, several, relays=relays) for relays in (1, 2, 4, 10)},
-            "first backlog": partial(_several, place, raw, several, analyzed=False),
+            **{
+                f"{relays} relays, {rows} rows": partial(_several, place, raw, rows, relays=relays)
+                for rows in SEVERAL
+                for relays in (1, *MORE_RELAYS)
+            },
+            "first backlog": partial(_several, place, raw, SEVERAL[-1], analyzed=False),
         }
 
 
@@ -135,16 +141,20 @@ CASES = (
     ),
     Case(
         "keys",
-        "300 000 rows by the number of keys; 60 000 of 1 000 keys by the number of relays, and never analyzed",
+        "300 000 rows by the number of keys; 10 000 and 60 000 of 1 000 keys by the number of relays; never analyzed",
         keys,
         (
-            *(_ratio(name, "no keys", at_least=0.85) for name in ("10 keys", "1000 keys", "own keys")),
+            *(_ratio(name, "no keys", at_least=0.85) for name in SHAPES),
             *(
                 Line(f"{name}: last third / first third", (name, "flat"), at_least=0.85)
-                for name in ("no keys", "10 keys", "1000 keys", "own keys")
+                for name in ("no keys", *SHAPES)
             ),
-            *(_ratio(f"{relays} relays", "1 relays", at_least=0.9) for relays in (2, 4, 10)),
-            _ratio("first backlog", "1 relays", at_least=0.9),
+            *(
+                _ratio(f"{relays} relays, {rows} rows", f"1 relays, {rows} rows", at_least=0.9)
+                for rows in SEVERAL
+                for relays in MORE_RELAYS
+            ),
+            _ratio("first backlog", f"1 relays, {SEVERAL[-1]} rows", at_least=0.9),
         ),
     ),
     Case(

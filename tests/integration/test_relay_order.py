@@ -1,6 +1,8 @@
 """Order by key on PostgreSQL, with several relays at once and a broker that fails."""
 
 import asyncio
+import random
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,7 +13,7 @@ from outboxkit import Message, tables
 from outboxkit.brokers import Verdict
 from outboxkit.relay import RelayPolicy
 from outboxkit.relay.claim import Claimer
-from outboxkit.relay.order import YIELD_SECONDS
+from outboxkit.relay.shares import Shares
 from outboxkit.retry import Backoff
 from tests.integration.recording import Recorder, at_random, count, fill, number, relay, rows, running
 from tests.night import by_night
@@ -102,27 +104,68 @@ async def test_other_keys_flow_past_a_key_whose_first_message_somebody_else_hold
     assert {number(found) for found in recorder.arrived} == set(range(301, 321))
 
 
-async def test_a_claim_that_mostly_waits_is_given_back_until_the_other_relay_stands_still(
+async def test_relays_with_a_backlog_claim_different_keys(pg_engine: Engine, async_pg_engine: AsyncEngine):
+    """The first claims tell them of each other. From then on nothing waits for another relay."""
+    fill(pg_engine, 2000, keys=50)
+    with pg_engine.begin() as connection:
+        connection.execute(tables.outbox.update().where(tables.outbox.c.position <= 300).values(key=None))
+    now = datetime.now(UTC)
+    claimers = [Claimer(async_pg_engine, 100) for _ in range(3)]
+    first = [await claimer.claim(now, now=now) for claimer in claimers]
+    batches = [await claimer.claim(now, now=now) for claimer in claimers]
+    keys = [{row.message.key for row in batch.rows} for batch in batches]
+    for batch in (*first, *batches):
+        await batch.give_back()
+    assert [claimer.shares.count for claimer in claimers] == [3, 3, 3]
+    assert [batch.plan.blocked.total() for batch in batches] == [0, 0, 0]
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 50
+
+
+async def test_a_claim_leaves_out_keys_that_are_blocked_in_the_batch_before(
     pg_engine: Engine, async_pg_engine: AsyncEngine
 ):
-    """Then what is free goes, and nothing that waits."""
-    fill(pg_engine, 100, keys=10)
+    """That batch keeps their rows locked until it is settled, so that nothing behind them could go."""
+    fill(pg_engine, 30, keys=10)
+    now = datetime.now(UTC)
     with pg_engine.begin() as connection:
-        free = tables.outbox.c.position % 10 == 0
-        connection.execute(tables.outbox.update().where(free).values(key=None))
-    now, seconds = datetime.now(UTC), [100.0]
-    other, claimer = Claimer(async_pg_engine, 40), Claimer(async_pg_engine, 40, monotonic=lambda: seconds[0])
-    held = await other.claim(now, now=now)
-    assert len(held.plan.send) == 40
-    batch = await claimer.claim(now, now=now)
-    assert (len(batch.rows), batch.plan.send, claimer.yields) == (40, [], True)
-    await batch.give_back()
-    probe = await claimer.claim(now, now=now)
-    assert (len(probe.rows), probe.plan.send, claimer.yields) == (20, [], True)
-    await probe.give_back()
-    seconds[0] += YIELD_SECONDS
-    batch = await claimer.claim(now, now=now)
-    assert not claimer.yields
-    assert {row.message.key for row in batch.plan.send} == {None}
-    await batch.give_back()
-    await held.give_back()
+        connection.execute(select(tables.outbox).where(tables.outbox.c.position <= 2).with_for_update())
+        claimer = Claimer(async_pg_engine, 10)
+        batch = await claimer.claim(now, now=now)
+        assert (len(batch.plan.send), batch.plan.blocked) == (8, {"k1": 1, "k2": 1})
+        following = await claimer.claim(now, now=now, own_rows=batch.plan.send, blocked=batch.plan.blocked)
+        assert {row.message.key for row in following.rows} == {"k0", *(f"k{n}" for n in range(3, 10))}
+        assert following.plan.blocked.total() == 0
+        await following.give_back()
+        await batch.give_back()
+
+
+class SameShare(Shares):
+    """Each relay takes half of the keys, all of them the same half."""
+
+    def saw(self, transactions: Iterable[tuple[int | None, str | None]]) -> None:
+        super().saw(transactions)
+        self.count, self.rank = 2, 0
+
+
+class AnyShare(Shares):
+    """Each relay takes another part of the keys with each claim, and never tells the others."""
+
+    def saw(self, transactions: Iterable[tuple[int | None, str | None]]) -> None:
+        super().saw(transactions)
+        self.count = random.randint(1, 5)
+        self.rank = random.randrange(self.count)
+
+
+@pytest.mark.parametrize("shares", [SameShare, AnyShare])
+@pytest.mark.parametrize("keys", [3, 50])
+async def test_wrong_shares_cost_speed_alone(
+    pg_engine: Engine, async_pg_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, shares: type[Shares], keys: int
+):
+    monkeypatch.setattr("outboxkit.relay.claim.Shares", shares)
+    fill(pg_engine, 2000, keys=keys)
+    recorder = Recorder()
+    recorder.answer = at_random(keys, 0.02, [recorder])
+    async with running(*(relay(async_pg_engine, recorder, batch_size=50) for _ in range(3))):
+        await eventually_async(lambda: asyncio.to_thread(count, pg_engine), lambda left: left == 0)
+    recorder.assert_in_order()
+    assert len(set(recorder.arrived)) == 2000
