@@ -29,7 +29,6 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
-from sqlalchemy.dialects.postgresql import OID
 from sqlalchemy.sql.selectable import LateralFromClause
 from sqlalchemy.types import TypeEngine
 
@@ -231,7 +230,7 @@ def join_shares() -> Select[Any]:
     names = ("virtualtransaction", "locktype", "database", "classid", "objid", "objsubid")
     locks = table("pg_locks", *(column(name) for name in names))
     own = table("pg_database", column("oid"), column("datname"))
-    outbox_oid = cast(cast(func.to_regclass(literal_column(f"'{outbox.name}'")), OID), String)
+    outbox_oid = literal_column(f"'outboxkit ' || '{outbox.name}'::regclass::oid", type_=String)
     group = func.hashtext(outbox_oid.concat(_DESTINATION), type_=BigInteger).bitwise_and(literal_column(str(2**31 - 1)))
     number = bindparam("number", type_=Integer)
     lock = func.pg_try_advisory_xact_lock_shared(cast(group, Integer), number)

@@ -1,8 +1,7 @@
 SELECT CAST(pg_locks.objid AS BIGINT) AS objid, pg_locks.virtualtransaction
-FROM (SELECT hashtext(CAST(CAST(to_regclass('outboxkit_outbox') AS OID) AS VARCHAR) || :destination)
-    & 2147483647 AS relays,
-    pg_try_advisory_xact_lock_shared(CAST(hashtext(CAST(CAST(to_regclass('outboxkit_outbox') AS OID)
-    AS VARCHAR) || :destination) & 2147483647 AS INTEGER), :number) AS is_in
+FROM (SELECT hashtext('outboxkit ' || 'outboxkit_outbox'::regclass::oid || :destination) &
+    2147483647 AS relays, pg_try_advisory_xact_lock_shared(CAST(hashtext('outboxkit ' ||
+    'outboxkit_outbox'::regclass::oid || :destination) & 2147483647 AS INTEGER), :number) AS is_in
     LIMIT ALL OFFSET 0) AS joined LEFT OUTER JOIN pg_locks ON joined.is_in IS NOT false AND
         pg_locks.locktype = 'advisory' AND pg_locks.database = (SELECT pg_database.oid
     FROM pg_database
