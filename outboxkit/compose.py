@@ -189,11 +189,10 @@ def _sharded(
     from outboxkit import queues  # noqa: PLC0415 - as above
     from outboxkit.brokers.rabbitmq import RabbitSubscriber, ShardMove  # noqa: PLC0415
     from outboxkit.consumer import Consumer, ShardConsumer, ShardedConsumer  # noqa: PLC0415
-    from outboxkit.consumer.memory import PayloadMemory  # noqa: PLC0415
 
     url, limit = broker_url(settings), queues.concurrency_of(settings)[shards.queue]
     process.refuse_http(url)
-    topics, memory = queues.topics_of(settings, shards.queue, handlers), PayloadMemory()
+    topics = queues.topics_of(settings, shards.queue, handlers)
 
     def consumer_of(queue: str) -> ShardConsumer:
         subscriber = RabbitSubscriber(
@@ -216,7 +215,6 @@ def _sharded(
             patience=patience,
             readers=readers,
         )
-        consumer.memory = memory
         return ShardConsumer(consumer, subscriber)
 
     move = ShardMove(url, settings.exchange, topics, policy.delays)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import structlog
 from sqlalchemy import Engine
@@ -74,6 +74,25 @@ class Concurrency:
         return max(AHEAD, self.transactions, two_batches, ORDERED_AHEAD if self.ordered else 0) + limited * FEW
 
 
+class ProcessWide(NamedTuple):
+    """The parts of a process that all its consumers share. The other consumers have neither watchdog nor gauges.
+
+    Attributes:
+        memory: the room for payloads that are decoded at the same time.
+        watchdog: reports a handler that blocks the event loop.
+        tables: the gauges of the tables.
+    """
+
+    memory: PayloadMemory
+    watchdog: Watchdog | None = None
+    tables: TableGauges | None = None
+
+    @classmethod
+    def of(cls, engine: AsyncEngine, handlers: Sequence[Handler]) -> Self:
+        """Those of a process whose consumers have these handlers."""
+        return cls(PayloadMemory(), Watchdog(handlers), TableGauges(engine))
+
+
 class Consumer:
     """A service that runs handlers behind the inbox, and acks after their commits.
 
@@ -92,9 +111,6 @@ class Consumer:
     Attributes:
         outcomes: the outcomes of all deliveries, counted once for each handler.
         handlers: the handlers.
-        watchdog: reports a handler that blocks the event loop. One of several consumers in a process has it.
-        tables: the gauges of the tables. One of several consumers in a process has them.
-        memory: the room for payloads that are decoded at the same time. Several consumers in a process share one.
 
     Raises:
         ConfigurationError: the engine has another driver than psycopg or aiosqlite. Or a message could be tried again
@@ -130,8 +146,6 @@ class Consumer:
         self._days = InboxDays(engine, database_clock)
         self._watch = PauseWatch(engine, CONSUMER, queue, outage)
         self.handlers = handlers
-        self.watchdog: Watchdog | None = Watchdog(handlers)
-        self.memory = PayloadMemory()
         self.outcomes: Counter[Outcome] = Counter()
         policy = policy or ConsumerPolicy()
         policy.check(handlers)
@@ -147,7 +161,6 @@ class Consumer:
         transactions = Transactions(engine, outage, self._threads)
         self._measurements = measurements = ConsumerMeasurements(subscriber, handlers, queue=name)
         self._long_runs = LongRuns(engine, measurements.runs, queue=queue)
-        self.tables: TableGauges | None = TableGauges(engine)
         shared: dict[str, Any] = {"outcomes": self.outcomes, "reports": reports, "measurements": measurements}
         self._runner = HandlerRunner(
             routing=routing,
@@ -209,31 +222,39 @@ class Consumer:
         """Set the hook."""
         self._reports.hook(hook)
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, *, shared: ProcessWide | None = None) -> None:
         """Handle deliveries until `stop` is set, then finish those in flight. Outages are waited out.
+
+        Args:
+            stop: set it to stop.
+            shared: of a process with several consumers; None: this one is alone.
 
         Raises:
             SchemaError: the tables are missing or old.
             ConfigurationError: the broker has another kind of queue under that name, or a pooler in transaction mode
                 is in front of the database.
         """
-        await self._work(stop, wait=True)
+        await self._work(stop, shared, drain=False)
         await self._subscriber.close()
         self._say_stopped()
 
-    async def drain(self, stop: asyncio.Event) -> Consumed:
+    async def drain(self, stop: asyncio.Event, *, shared: ProcessWide | None = None) -> Consumed:
         """Handle deliveries until the queue is empty and nothing is in flight, then return. A pause ends it early.
+
+        Args:
+            stop: ends it early.
+            shared: as for `run`.
 
         Raises:
             SchemaError: the tables are missing or old.
             BrokerUnavailable, sqlalchemy.exc.DBAPIError: an outage outlasted the consumer's patience.
         """
-        requeued = await self._work(stop, wait=False)
+        requeued = await self._work(stop, shared, drain=True)
         postponed = await self._outage.ride_out(self._count_postponed, stop)
         await self._subscriber.close()
         return Consumed(self.outcomes, (postponed or 0) + requeued, self._watch.current)
 
-    async def _work(self, stop: asyncio.Event, *, wait: bool) -> int:
+    async def _work(self, stop: asyncio.Event, shared: ProcessWide | None, *, drain: bool) -> int:
         """Dispatch deliveries; after a lost connection again, with a growing delay while nothing gets handled.
 
         Returns the number of deliveries that a drain requeued because they waited in their key queues.
@@ -241,9 +262,9 @@ class Consumer:
         gauges = self._measurements.gauges(self._outage, self._clock_outage) | self._database_clock.gauges()
         with metrics.observed(gauges):
             self._measurements.begin()
-            return await self._prepared(stop, wait=wait)
+            return await self._prepared(stop, shared or ProcessWide.of(self._engine, self.handlers), drain=drain)
 
-    async def _prepared(self, stop: asyncio.Event, *, wait: bool) -> int:
+    async def _prepared(self, stop: asyncio.Event, shared: ProcessWide, *, drain: bool) -> int:
         """Get ready, and dispatch. An outage is waited out at each step."""
         self._reports.starts(
             self.handlers,
@@ -259,19 +280,19 @@ class Consumer:
             if threads is not None:
                 note_sessions(threads.kw["bind"], beside=self._engine.sync_engine)
         await self._outage.ride_out(self._watch.look, stop)
-        if self.tables is not None:
-            await self._outage.ride_out(self.tables.open, stop)
+        if shared.tables is not None:
+            await self._outage.ride_out(shared.tables.open, stop)
         loops = [self._days.run(), self._registration.run(), self._long_runs.run()]
         if self._membership is not None:
             loops.append(self._membership.run(self._subscriber.close))
+        if shared.watchdog is not None:
+            loops.append(shared.watchdog.run())
         background = [asyncio.create_task(run) for run in loops]
-        if self.watchdog is not None:
-            background.append(asyncio.create_task(self.watchdog.run()))
-        tables = self.tables.observed() if self.tables is not None else nullcontext()
+        tables = nullcontext() if shared.tables is None else shared.tables.observed()
         try:
             with tables:
                 async with self._watch.watching():
-                    return await self._reconnecting(stop, wait=wait)
+                    return await self._reconnecting(stop, shared.memory, drain=drain)
         except asyncio.CancelledError:
             self._say_stopped()
             raise
@@ -283,7 +304,7 @@ class Consumer:
             if self._membership is not None:
                 await self._membership.leave()
 
-    async def _reconnecting(self, stop: asyncio.Event, *, wait: bool) -> int:
+    async def _reconnecting(self, stop: asyncio.Event, memory: PayloadMemory, *, drain: bool) -> int:
         losses = 0
         while not stop.is_set():
             # The machine may have slept since. An outage of its own: a database that answers ends no broker outage.
@@ -291,7 +312,7 @@ class Consumer:
             if self._membership is not None:
                 await self._outage.ride_out(self._membership.join, stop)
             await self._outage.ride_out(self._subscriber.connect, stop)
-            if stop.is_set() or (self._watch.current is not None and not wait):
+            if stop.is_set() or (self._watch.current is not None and drain):
                 break
             if self._watch.current is not None:
                 await self._watch.wait_for_end(stop)
@@ -308,8 +329,8 @@ class Consumer:
                 runner=self._runner,
                 concurrency=self._concurrency.transactions,
                 batch=self._concurrency.batch,
-                memory=self.memory,
-                wait=wait,
+                memory=memory,
+                drain=drain,
                 on_loss=self._outage.begins,
             )
             dispatcher.hold(self._held)
@@ -317,13 +338,13 @@ class Consumer:
                 async with self._watch.halting(stop) as halt:
                     await dispatcher.run(halt)
             except Exception as error:  # noqa: BLE001 - `_check_lost` decides
-                self._check_lost(error, wait=wait)
+                self._check_lost(error, drain=drain)
                 self._measurements.lost()
                 losses = losses + 1 if self.outcomes.total() == handled else 0
                 await self._subscriber.close()  # the broker delivers again all that was not acked
                 await pause(stop, min(0.1 * 2 ** min(losses, 9), 5))
             else:
-                if not (wait and halt.is_pause):
+                if drain or not halt.is_pause:
                     return dispatcher.postponed
                 await self._subscriber.close()  # which gives back what an ordered one has kept
                 await self._watch.wait_for_end(stop)
@@ -333,7 +354,7 @@ class Consumer:
         await self._subscriber.connect()
         await self._subscriber.start_receiving()
 
-    def _check_lost(self, error: Exception, *, wait: bool) -> None:
+    def _check_lost(self, error: Exception, *, drain: bool) -> None:
         """Return if the consumer is to connect again: after a lost connection, or an unexpected error outside a drain.
 
         Raises:
@@ -341,7 +362,7 @@ class Consumer:
         """
         if isinstance(error, BrokerUnavailable):
             return
-        if not wait or isinstance(error, OutboxkitError) or what_is_away(error, passing=TRANSIENT):
+        if drain or isinstance(error, OutboxkitError) or what_is_away(error, passing=TRANSIENT):
             raise error
         self._reports.unexpected("dispatching deliveries failed, connecting again", error)
 

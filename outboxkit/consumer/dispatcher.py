@@ -36,7 +36,7 @@ class Dispatcher:
         concurrency: the number of transactions that run at once.
         batch: the maximum number of deliveries in one transaction.
         memory: the room for payloads that are decoded at the same time.
-        wait: whether to go on when the queue is empty.
+        drain: whether to end when the queue is empty and nothing is in flight.
         on_loss: called at once when the connection is lost, before started deliveries are finished.
 
     Attributes:
@@ -51,7 +51,7 @@ class Dispatcher:
         concurrency: int,
         batch: int,
         memory: PayloadMemory,
-        wait: bool,
+        drain: bool,
         on_loss: Callable[[BaseException], None],
     ) -> None:
         self._subscriber = subscriber
@@ -61,7 +61,7 @@ class Dispatcher:
         self._concurrency = concurrency
         self._batch = batch
         self._memory = memory
-        self._wait = wait
+        self._drain = drain
         self._queues = KeyQueues()
         self._news = asyncio.Event()
         self._running = _Running(runner.cancellations, self._news.set, runner.measurements)
@@ -107,7 +107,7 @@ class Dispatcher:
 
     async def _pump(self, stop: asyncio.Event) -> None:
         """Receive deliveries; in a drain until there are no more."""
-        if self._wait:
+        if not self._drain:
             await self._take(stop)
             return
         both = [asyncio.create_task(self._take(stop)), asyncio.create_task(self._find_end(stop))]
@@ -125,7 +125,7 @@ class Dispatcher:
             delivery = await self._receive(wait=True)
             if delivery is not None:
                 arrival = self._routing.arrival(delivery)
-                turn = arrival.turn(self._routing.shortest_delay) if arrival.limits and self._wait else None
+                turn = arrival.turn(self._routing.shortest_delay) if arrival.limits and not self._drain else None
                 if turn is None:
                     self._add(arrival)
                 else:
@@ -152,7 +152,7 @@ class Dispatcher:
         except OutboxkitError:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            if self._cancellations.requested() or not (self._wait or isinstance(error, asyncio.CancelledError)):
+            if self._cancellations.requested() or (self._drain and not isinstance(error, asyncio.CancelledError)):
                 raise
             raise BrokerUnavailable(f"deliveries cannot be received: {first_line(error)}") from error
 
@@ -162,7 +162,7 @@ class Dispatcher:
             loop = asyncio.get_running_loop()
             self._batch_due = loop.time() + LINGER_SECONDS
             self._running.later(LINGER_SECONDS, self._news.set)
-        if self._wait and arrival.is_surplus():
+        if not self._drain and arrival.is_surplus():
             self._running.later(2 * self._routing.shortest_delay.total_seconds(), self._thin_out, arrival)
         self._news.set()
 
@@ -301,7 +301,7 @@ class Dispatcher:
         stuck, self._stuck = list(self._stuck), set()
         for arrival in (*self._queues.clear(), *stuck):
             await arrival.requeue()
-            self.postponed += not self._wait
+            self.postponed += self._drain
 
     async def _end(self, *tasks: asyncio.Task[Any]) -> None:
         for arrivals in await self._running.cancel(*tasks):

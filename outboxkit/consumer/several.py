@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from outboxkit.consumer.consumer import Consumer
-from outboxkit.consumer.reports import Consumed, OnError, Watchdog
+from outboxkit.consumer.consumer import Consumer, ProcessWide
+from outboxkit.consumer.reports import Consumed, OnError
 from outboxkit.health import Health
 from outboxkit.inbox import Outcome
 
@@ -33,13 +33,9 @@ class Consumers:
 
     def __init__(self, consumers: Sequence[Consumer], *, shutdown_timeout: timedelta | None = None) -> None:
         self._consumers = list(consumers)
-        tables = self._consumers[0].tables
         self._seconds = shutdown_timeout.total_seconds() if shutdown_timeout is not None else None
-        for consumer in self._consumers:  # they share an event loop and a database, and one watches them
-            consumer.watchdog = consumer.tables = None
-            consumer.memory = self._consumers[0].memory
-        self._consumers[0].tables = tables
-        self._consumers[0].watchdog = Watchdog([handler for each in self._consumers for handler in each.handlers])
+        handlers = [handler for each in self._consumers for handler in each.handlers]
+        self._shared = ProcessWide.of(self.engine, handlers)
 
     @property
     def engine(self) -> AsyncEngine:
@@ -73,7 +69,7 @@ class Consumers:
         Raises:
             SchemaError, ConfigurationError: as `Consumer.run`.
         """
-        await self._together(lambda consumer, ending: consumer.run(ending), stop)
+        await self._together(lambda consumer, ending, shared: consumer.run(ending, shared=shared), stop)
 
     async def drain(self, stop: asyncio.Event) -> Consumed:
         """Handle deliveries until each queue has been empty with nothing of it in flight, then return the totals.
@@ -81,12 +77,12 @@ class Consumers:
         Raises:
             SchemaError, BrokerUnavailable, sqlalchemy.exc.DBAPIError: as `Consumer.drain`.
         """
-        drained = await self._together(lambda consumer, ending: consumer.drain(ending), stop)
+        drained = await self._together(lambda consumer, ending, shared: consumer.drain(ending, shared=shared), stop)
         paused = next((each.paused for each in drained if each.paused is not None), None)
         return Consumed(self.outcomes, sum(each.postponed for each in drained), paused)
 
     async def _together(
-        self, work: Callable[[Consumer, asyncio.Event], Awaitable[T]], stop: asyncio.Event
+        self, work: Callable[[Consumer, asyncio.Event, ProcessWide], Awaitable[T]], stop: asyncio.Event
     ) -> Sequence[T]:
         """Run this for each consumer in a task of its own. The first error stops the others, and is raised."""
         ending, failure, failed = asyncio.Event(), asyncio.Event(), list[asyncio.Task[T]]()
@@ -98,7 +94,8 @@ class Consumers:
                 failure.set()
 
         async def one(consumer: Consumer) -> T:
-            return await work(consumer, ending)
+            is_first = consumer is self._consumers[0]  # it watches the event loop and the tables for all of them
+            return await work(consumer, ending, self._shared if is_first else ProcessWide(self._shared.memory))
 
         async def forward() -> None:
             await stop.wait()

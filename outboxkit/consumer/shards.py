@@ -16,8 +16,9 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ids, schema
-from outboxkit.consumer.consumer import Consumer
+from outboxkit.consumer.consumer import Consumer, ProcessWide
 from outboxkit.consumer.membership import SEEN_SECONDS, Agreement, enter, quit_sharing, write_agreement
+from outboxkit.consumer.memory import PayloadMemory
 from outboxkit.consumer.reports import Consumed, OnError, Watchdog
 from outboxkit.consumer.several import Consumers
 from outboxkit.errors import ConfigurationError
@@ -110,7 +111,7 @@ class ShardedConsumer:
         self._ended: Counter[Outcome] = Counter()
         self._bound, self._settle = -1, settle.total_seconds()
         self._released = (-1, 0.0)
-        self._watchdog, self._tables = Watchdog(handlers), TableGauges(engine)
+        self._watchdog, self._tables, self._memory = Watchdog(handlers), TableGauges(engine), PayloadMemory()
         self._last: object = None
         seconds = patience.total_seconds() if patience else None
         self._outage = Outage("consumer", queue=shards.queue, patience=seconds, passing=TRANSIENT)
@@ -292,7 +293,6 @@ class ShardedConsumer:
 
     def _make(self, queue: str) -> ShardConsumer:
         shard = self._consumer_of(queue)
-        shard.consumer.watchdog = shard.consumer.tables = None
         shard.consumer.on_error = self.on_error
         return shard
 
@@ -301,7 +301,7 @@ class ShardedConsumer:
         queues = agreement.queues_of(self._member, self._shards.queue)
         for queue in queues:
             if queue not in self._running:
-                self._running[queue] = _Running(self._make(queue))
+                self._running[queue] = _Running(self._make(queue), self._memory)
         for queue, running in self._running.items():
             running.shard.heed(agreement, queue)
             if queue not in queues:
@@ -354,10 +354,11 @@ class ShardedConsumer:
 class _Running:
     """A consumer that runs in a task of its own, until `stop` is set."""
 
-    def __init__(self, shard: ShardConsumer) -> None:
+    def __init__(self, shard: ShardConsumer, memory: PayloadMemory) -> None:
         self.stop = asyncio.Event()
         self.shard = shard
+        self._shared = ProcessWide(memory)
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        await self.shard.consumer.run(self.stop)
+        await self.shard.consumer.run(self.stop, shared=self._shared)

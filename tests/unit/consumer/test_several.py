@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from outboxkit import ConfigurationError, Message, compose, inbox, settings
 from outboxkit.brokers.memory import MemoryBroker, MemorySubscriber
-from outboxkit.consumer import Concurrency, Consumer, Consumers, Failure
+from outboxkit.consumer import Concurrency, Consumed, Consumer, Consumers, Failure
+from outboxkit.consumer.consumer import ProcessWide
 from outboxkit.health import Health
 from outboxkit.inbox import Handler
 from outboxkit.queues import assign
@@ -207,10 +208,17 @@ async def test_one_hook_hears_of_failures_of_all_queues(pair: Pair):
     assert sorted(str(failure.handler) for failure in failures) == ["billing", "mails"]
 
 
-async def test_the_event_loop_is_watched_once_for_all_handlers(pair: Pair):
-    consumers = pair.consumers(billing=work, mails=work)
-    first, second = consumers._consumers
-    assert second.watchdog is None
+async def test_the_event_loop_is_watched_once_for_all_handlers(pair: Pair, monkeypatch: pytest.MonkeyPatch):
+    given, run = dict[str, ProcessWide](), Consumer.drain
+
+    async def note(self: Consumer, stop: asyncio.Event, *, shared: ProcessWide) -> Consumed:
+        given[self._log._context["queue"]] = shared
+        return await run(self, stop, shared=shared)
+
+    monkeypatch.setattr(Consumer, "drain", note)
+    await pair.consumers(billing=work, mails=work).drain(pair.stop)
+    first, second = given["billing"], given["mails"]
+    assert second == (first.memory, None, None)
     assert first.watchdog is not None
     assert set(first.watchdog._names.values()) == {"mails"}, "both are the same function here"
 
@@ -227,7 +235,6 @@ async def test_settings_become_a_consumer_for_each_queue(database_url: str):
         shares = {each._subscriber.max_unacked_bytes for each in found.values()}  # type: ignore[attr-defined]
         assert made._seconds == chosen.shutdown_timeout.total_seconds()
         assert shares == {16 * 1024 * 1024}
-        assert found["billing"].memory is found["mails"].memory
         assert found["mails"].handlers == [handlers[1]]
     own = MemorySubscriber(MemoryBroker(), "billing", [])
     with pytest.raises(ConfigurationError, match="a subscriber of your own serves one queue; OUTBOXKIT_QUEUE has 2"):
