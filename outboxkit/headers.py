@@ -7,6 +7,13 @@ import msgspec
 
 OWN = "outboxkit-"
 """The beginning of the name of every header of outboxkit's own; no user's header has it."""
+TYPE, KEY, TOPIC, VERSION = f"{OWN}type", f"{OWN}key", f"{OWN}topic", f"{OWN}version"
+CORRELATION, CAUSATION, CREATED = f"{OWN}correlation-id", f"{OWN}causation-id", f"{OWN}created-at"
+"""Headers for what AMQP, or HTTP, has no place of its own for."""
+ATTEMPT, FIRST_FAILED, HANDLERS = f"{OWN}attempt", f"{OWN}first-failed-at", f"{OWN}handlers"
+ACCEPTED, ABSENT, REPLAYED = f"{OWN}accepted-at", f"{OWN}absent", f"{OWN}replayed"
+REDELIVERIES = f"{OWN}redeliveries"
+"""Headers about a delivery, which `brokers/reserved.py` reads and writes."""
 EXTRA_ROUTES = ("CC", "BCC")
 """Headers by which a publisher sends to further queues (RabbitMQ's "sender-selected distribution"). It has happened by
 the time a message is copied or replayed, and would happen again."""

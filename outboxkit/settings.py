@@ -16,6 +16,7 @@ from outboxkit.limits import MOST_AT_ONCE
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_DELAYS
 from outboxkit.sources import MOST_SHARDS, Binding, ConsumedQueue, parse_bindings, parse_queues
+from outboxkit.window import INBOX_RETENTION
 
 with needs_extra(__name__):
     from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
@@ -130,7 +131,7 @@ class Settings(BaseSettings):
     )
     dead_key: Literal["park", "continue"] = Field("park", description="later messages of a dead letter's key")
     published_retention: Duration | None = Field(None, description="how long published messages are kept")
-    inbox_retention: Duration = Field(timedelta(days=14), description="how long the inbox remembers")
+    inbox_retention: Duration = Field(INBOX_RETENTION, description="how long the inbox remembers")
     dead_retention: Duration | None = Field(None, description="how long dead letters are kept")
     retry_delays: Delays = Field(DEFAULT_DELAYS, description="before each next attempt, such as 1s,10s,1m")
     admin_port: ListensOn | None = Field(None, description="[HOST:]PORT of metrics and health")

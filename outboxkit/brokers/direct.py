@@ -26,7 +26,7 @@ from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
 from outboxkit.telemetry import tracing
 from outboxkit.threads import Threads
-from outboxkit.window import CLOCK_SKEW
+from outboxkit.window import CLOCK_SKEW, INBOX_RETENTION
 
 LONGEST_WAIT = timedelta(hours=1)
 """The longest wait that a handler's `Retry` can ask for."""
@@ -74,7 +74,7 @@ class DirectPublisher(Publisher):
         handlers: Sequence[Handler],
         *,
         timeout: timedelta = timedelta(seconds=10),
-        retention: timedelta = timedelta(days=14),
+        retention: timedelta = INBOX_RETENTION,
         skew: timedelta = CLOCK_SKEW,
         clock: Clock = utc_now,
         thread_engine: Engine | None = None,

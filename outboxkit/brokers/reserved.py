@@ -5,13 +5,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from outboxkit.headers import OWN
+from outboxkit.headers import ABSENT, ACCEPTED, ATTEMPT, FIRST_FAILED, HANDLERS, OWN, REDELIVERIES, REPLAYED
 from outboxkit.message import is_storable_name
-
-ATTEMPT, FIRST_FAILED = f"{OWN}attempt", f"{OWN}first-failed-at"
-HANDLERS, ACCEPTED = f"{OWN}handlers", f"{OWN}accepted-at"
-ABSENT, REPLAYED = f"{OWN}absent", f"{OWN}replayed"
-REDELIVERIES = f"{OWN}redeliveries"
 
 MOST_ATTEMPTS = 1_000_000
 """The most that is read from a header: the number must fit into a column, with those that are still to come."""

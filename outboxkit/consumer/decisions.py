@@ -10,13 +10,13 @@ from typing import Any
 
 from outboxkit import window
 from outboxkit.brokers import Malformed
-from outboxkit.brokers.reserved import HANDLERS, LATEST, MOST_ATTEMPTS
+from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
 from outboxkit.consumer.growth import GROWTH
 from outboxkit.envelope import TEXTS
 from outboxkit.envelopes import Envelope, reader_for
 from outboxkit.errors import ConfigurationError
 from outboxkit.failures import first_line, printable
-from outboxkit.headers import encode_foreign_headers
+from outboxkit.headers import HANDLERS, encode_foreign_headers
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision, readable_traceback
 from outboxkit.message import NAME_LIMIT, Message, storable
@@ -44,7 +44,7 @@ class ConsumerPolicy:
     """
 
     max_attempts: int = 10
-    retention: timedelta = timedelta(days=14)
+    retention: timedelta = window.INBOX_RETENTION
     skew: timedelta = window.CLOCK_SKEW
     max_crashes: int = 3
     delays: Sequence[timedelta] = DEFAULT_DELAYS

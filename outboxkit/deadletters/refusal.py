@@ -75,7 +75,7 @@ class ReplayRules:
             then, as they came.
     """
 
-    retention: timedelta = timedelta(days=14)
+    retention: timedelta = window.INBOX_RETENTION
     skew: timedelta = window.CLOCK_SKEW
     accept_stale: bool = False
     has_readers: bool = False

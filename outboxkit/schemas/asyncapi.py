@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from outboxkit.events import Declaration, declaration_of
+from outboxkit.headers import CAUSATION, KEY, VERSION
 from outboxkit.inbox import Handler
 from outboxkit.message import DEFAULT_DESTINATION
 from outboxkit.schemas.json_schema import EVENT, changed_schemas
 from outboxkit.schemas.keywords import DEFINITIONS, Schema
 
-VERSION, BINDING = "3.0.0", {"bindingVersion": "0.3.0"}
+OF_ASYNCAPI, BINDING = "3.0.0", {"bindingVersion": "0.3.0"}
 
 
 class About(NamedTuple):
@@ -52,7 +53,7 @@ def asyncapi(
     }
     routes = {type_: each for each in declarations for type_ in each.names if type_ == each.name or type_ in received}
     return {
-        "asyncapi": VERSION,
+        "asyncapi": OF_ASYNCAPI,
         "info": {"title": about.title, "version": about.version},
         "defaultContentType": "application/json",
         "channels": {_key(type_): _channel(type_, each, about, schemas) for type_, each in routes.items()},
@@ -94,13 +95,13 @@ def _receive(type_: str, handler: Handler) -> dict[str, Any]:
 
 def _message(type_: str, version: int) -> dict[str, Any]:
     headers: dict[str, Any] = {
-        "outboxkit-key": {"type": "string", "description": "the ordering key"},
-        "outboxkit-causation-id": {"type": "string", "description": "the id of the message that caused this one"},
+        KEY: {"type": "string", "description": "the ordering key"},
+        CAUSATION: {"type": "string", "description": "the id of the message that caused this one"},
     }
     required = {}
     if version != 1:
-        headers["outboxkit-version"] = {"type": "integer", "const": version}
-        required = {"required": ["outboxkit-version"]}
+        headers[VERSION] = {"type": "integer", "const": version}
+        required = {"required": [VERSION]}
     return {
         "name": type_,
         "title": f"{type_}, version {version}",

@@ -7,8 +7,8 @@ from decimal import Decimal
 
 from sqlalchemy import func, select, text
 
+from outboxkit import headers as own
 from outboxkit import ids, tables
-from outboxkit.brokers import reserved
 from tests.acceptance.deployment import HANDLERS, Deployment
 from tests.acceptance.shop import OrderConfirmed, OrderRefused, send
 from tests.acceptance.worker_process import WorkerProcess
@@ -57,7 +57,7 @@ def test_one_of_the_inbox_goes_to_its_queue_alone(deployment: Deployment):
         letter["message_id"],
         letter["type"],
     )
-    assert properties.headers[reserved.HANDLERS] == ["SendReceipt"]
+    assert properties.headers[own.HANDLERS] == ["SendReceipt"]
     assert properties.headers["outboxkit-key"] == "order-7"
     assert properties.headers["nested"] == {"third": repr(1 / 3), "big": str(2**70)}
     assert (properties.headers["tenant"], properties.headers["l"]) == ("a", [1, None])

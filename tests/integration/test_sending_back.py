@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import Engine, event, insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from outboxkit import headers as own
 from outboxkit import ids, tables
 from outboxkit.brokers import reserved
 from outboxkit.deadletters import DeadLetters, Refusal, ReplayRules, Resolved, Selection
 from tests.integration.dead_rows import buried, dead, fill, letters, outbox_rows, still_parked, waiting
 from tests.polling import eventually_async
 
-REPLAYED = {reserved.REPLAYED: True}
+REPLAYED = {own.REPLAYED: True}
 OLD = ids.new(at=datetime.now(UTC) - timedelta(days=15))
 
 
@@ -47,7 +48,7 @@ async def test_a_message_goes_back_as_it_came_to_its_queue_and_handler_alone(eng
         None,
     )
     assert (row.expires_at, row.dedup, row.discard_unroutable, row.last_error) == (None, False, False, None)
-    assert (row.queue, headers_of(row)) == ("billing", {"tenant": "a", reserved.HANDLERS: ["SendReceipt"], **REPLAYED})
+    assert (row.queue, headers_of(row)) == ("billing", {"tenant": "a", own.HANDLERS: ["SendReceipt"], **REPLAYED})
     assert letter.resolution == "replayed"
     assert letter.resolved_by == await DeadLetters(async_engine).who()
 
@@ -64,7 +65,7 @@ async def test_one_that_found_none_of_its_handlers_is_for_these_alone(engine: En
     fill(engine, [buried(handler=None, reason="no handler", headers=names)])
     await replay(async_engine)
     (row,) = outbox_rows(engine).values()
-    assert headers_of(row) == {"tenant": "a", reserved.HANDLERS: ["Mailer", "Biller"], **REPLAYED}
+    assert headers_of(row) == {"tenant": "a", own.HANDLERS: ["Mailer", "Biller"], **REPLAYED}
 
 
 async def test_both_sides_go_at_once_each_in_its_way(engine: Engine, async_engine: AsyncEngine):

@@ -21,7 +21,7 @@ from outboxkit.brokers.http import call
 from outboxkit.brokers.http.call import Redaction
 from outboxkit.envelopes.cloudevents import attributes_of, utc_text
 from outboxkit.errors import ConfigurationError
-from outboxkit.headers import OWN
+from outboxkit.headers import CAUSATION, CORRELATION, CREATED, KEY, OWN, TOPIC, TYPE, VERSION
 from outboxkit.message import Message
 
 ACCEPTED = "http://host/path or https://user:password@host/path is accepted"
@@ -191,18 +191,18 @@ def headers_of(message: Message, *, source: str | None) -> dict[str, str]:
     headers = {
         "content-type": _field("content type", message.content_type),
         "idempotency-key": f'"{_escaped(key_of(message))}"',
-        "outboxkit-type": percent_encoded(message.type),
+        TYPE: percent_encoded(message.type),
     }
     if message.version != 1:
-        headers["outboxkit-version"] = str(message.version)
+        headers[VERSION] = str(message.version)
     if message.content_encoding:
         headers["content-encoding"] = _field("content encoding", message.content_encoding)
     optional = {
-        "outboxkit-key": message.key,
-        "outboxkit-topic": message.topic,
-        "outboxkit-correlation-id": message.correlation_id,
-        "outboxkit-causation-id": message.causation_id,
-        "outboxkit-created-at": utc_text(message.created_at),
+        KEY: message.key,
+        TOPIC: message.topic,
+        CORRELATION: message.correlation_id,
+        CAUSATION: message.causation_id,
+        CREATED: utc_text(message.created_at),
     }
     headers |= {name: percent_encoded(value) for name, value in optional.items() if value is not None}
     if source is not None:

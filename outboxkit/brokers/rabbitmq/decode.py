@@ -12,7 +12,7 @@ from outboxkit.brokers import Malformed
 from outboxkit.codec import CONTENT_TYPE
 from outboxkit.errors import EncodeError
 from outboxkit.failures import printable
-from outboxkit.headers import MAX_DEPTH, OWN
+from outboxkit.headers import CAUSATION, KEY, MAX_DEPTH, OWN, TOPIC, VERSION
 from outboxkit.message import Message, is_version, unchecked
 
 _LONG, _TIME, _DOUBLE = Struct(">I"), Struct(">Q"), Struct(">d")
@@ -198,7 +198,6 @@ def _end_of(read_one: _Read, data: bytes, offset: int) -> int:
 
 PERSISTENT = 2
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-KEY, CAUSATION, TOPIC, VERSION = f"{OWN}key", f"{OWN}causation-id", f"{OWN}topic", f"{OWN}version"
 DELIVERY_COUNT = "x-delivery-count"
 BROKERS_OWN = ("x-death", "x-first-death-", "x-last-death-", DELIVERY_COUNT, "x-acquired-count")
 """Prefixes of the headers that RabbitMQ adds: they are about the delivery, not about the message."""

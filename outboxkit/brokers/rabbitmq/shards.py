@@ -11,12 +11,11 @@ import aiormq
 from outboxkit.brokers.rabbitmq import connection, rights
 from outboxkit.brokers.rabbitmq.topology import Queues
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
-from outboxkit.headers import OWN
+from outboxkit.headers import KEY
 from outboxkit.sources import Shards
 
 KIND = "x-consistent-hash"
 PLUGIN = "rabbitmq_consistent_hash_exchange"
-KEY = f"{OWN}key"
 MOVED = "outboxkit.moved"
 """The type of the message that stands behind the last one of an old shard."""
 

@@ -16,11 +16,12 @@ from outboxkit.brokers import Subscriber
 from outboxkit.brokers.rabbitmq import connection, incoming, rights
 from outboxkit.brokers.rabbitmq.incoming import DeliveryChannel, RabbitDelivery
 from outboxkit.brokers.rabbitmq.retries import RetryPublisher
-from outboxkit.brokers.rabbitmq.shards import KEY, MOVED, move_of
+from outboxkit.brokers.rabbitmq.shards import MOVED, move_of
 from outboxkit.brokers.rabbitmq.taps import RawDelivery
 from outboxkit.brokers.rabbitmq.topology import FIRST_WAIT, CopyRoute, Queues, dead_queue
 from outboxkit.brokers.reserved import DeliveryHeaders
 from outboxkit.errors import BrokerUnavailable, ConfigurationError
+from outboxkit.headers import KEY
 from outboxkit.retry import DEFAULT_DELAYS
 from outboxkit.sources import Shards
 

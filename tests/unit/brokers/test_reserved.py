@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outboxkit import headers as own
 from outboxkit.brokers import reserved
 from outboxkit.brokers.reserved import FRESH, DeliveryHeaders
 
@@ -32,13 +33,13 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 RESERVED = [
-    reserved.ATTEMPT,
-    reserved.FIRST_FAILED,
-    reserved.HANDLERS,
-    reserved.ACCEPTED,
-    reserved.ABSENT,
-    reserved.REPLAYED,
-    reserved.REDELIVERIES,
+    own.ATTEMPT,
+    own.FIRST_FAILED,
+    own.HANDLERS,
+    own.ACCEPTED,
+    own.ABSENT,
+    own.REPLAYED,
+    own.REDELIVERIES,
 ]
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
@@ -63,7 +64,7 @@ def test_whatever_stands_in_a_reserved_header_is_no_error(headers: dict[str, Any
 
 @pytest.mark.parametrize(("found", "attempt"), [(None, 1), (1, 1), (7, 7), (0, 1), (-3, 1), ("9", 1), (2.5, 1)])
 def test_an_attempt_is_at_least_the_first(found: object, attempt: int):
-    assert reserved.read_delivery_headers({reserved.ATTEMPT: found}).attempt == attempt
+    assert reserved.read_delivery_headers({own.ATTEMPT: found}).attempt == attempt
 
 
 def test_the_first_failure_and_who_is_still_to_run_stay():

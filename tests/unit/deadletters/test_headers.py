@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp.header import ContentHeader
 
+from outboxkit import headers as own
 from outboxkit.brokers import reserved
 from outboxkit.brokers.rabbitmq.encode import FRAME_OVERHEAD, HEADER_OVERHEAD, Encoder
 from outboxkit.deadletters import refusal
@@ -34,7 +35,7 @@ def written(kept: dict[str, object]) -> dict[str, Any]:
         **dict.fromkeys(("id", "type", "key", "topic", "correlation_id", "causation_id", "content_type"), LONGEST),
         payload=b"",
         queue="q" * 255,
-        headers=kept | {reserved.HANDLERS: ["h" * 255], reserved.ACCEPTED: 2**53, reserved.REPLAYED: True},
+        headers=kept | {own.HANDLERS: ["h" * 255], own.ACCEPTED: 2**53, own.REPLAYED: True},
         created_at=NOW,
         content_encoding=LONGEST,
     )
@@ -102,7 +103,7 @@ def test_the_handler_that_gave_it_up_is_named_beside_them():
 
 
 def test_no_handler_named_is_all_of_them():
-    assert decode_headers(refusal.of_replay(letter(b"{}"), accepted_at=None)) == {reserved.REPLAYED: True}
+    assert decode_headers(refusal.of_replay(letter(b"{}"), accepted_at=None)) == {own.REPLAYED: True}
 
 
 @pytest.mark.parametrize("stored", [b"{", b"[]", b"\xff", b'{"a":1e999}', b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"])
