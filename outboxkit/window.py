@@ -17,7 +17,7 @@ CLOCK_SKEW = timedelta(minutes=5)
 """The allowance for clocks that differ, if nobody says otherwise. Consumers and retention must have the same."""
 
 INBOX_RETENTION = timedelta(days=14)
-"""How long the inbox remembers, if nobody says otherwise."""
+"""The default retention of the inbox."""
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 

@@ -13,6 +13,7 @@ import httpx
 
 from outboxkit.brokers.http.order import Lost, Unreached
 from outboxkit.brokers.http.verdict import HttpResponse
+from outboxkit.failures import text_of
 
 HIDDEN = "***"
 RUN = 8
@@ -262,7 +263,7 @@ def reason_of(error: BaseException) -> str:
         if isinstance(below, OSError):
             deepest = below
         below = _below(below)
-    text = " ".join(str(deepest).split())
+    text = " ".join(text_of(deepest).split())
     return text or type(deepest).__name__
 
 
