@@ -12,11 +12,11 @@ import msgspec
 
 from outboxkit.errors import EncodeError
 from outboxkit.headers import INT64, LIMIT, NAME_LIMIT, OWN
-from outboxkit.message import FIELDS, Message, unchecked
+from outboxkit.message import FIELDS, TEXT_FIELDS, Message, unchecked
 
 COLUMNS = ("message_id", *FIELDS[1:])
 """The columns of a message, in every table that holds messages: `message_id`, and the names of its other fields."""
-TEXTS = tuple(name for name in COLUMNS if name not in ("payload", "headers", "created_at", "version"))
+TEXTS = ("message_id", *TEXT_FIELDS[1:])
 """Those of them that are texts of at most 255 bytes."""
 _PAYLOAD, _HEADERS, _VERSION = COLUMNS.index("payload"), COLUMNS.index("headers"), COLUMNS.index("version")
 _NO_HEADERS: dict[str, object] = {}
@@ -69,7 +69,7 @@ def from_claimed(values: list[Any]) -> tuple[Message, str | None]:
     else:
         try:
             values[_HEADERS] = decode_headers(values[_HEADERS])
-        except Exception as error:  # noqa: BLE001 - whatever is there, it stops no other row
+        except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
             values[_HEADERS], unreadable = _NO_HEADERS, f"its headers cannot be read: {type(error).__name__}"
     if type(values[_PAYLOAD]) is not bytes:  # SQLite stores whatever it is given
         values[_PAYLOAD], unreadable = b"", "its payload is not bytes"

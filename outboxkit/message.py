@@ -72,17 +72,7 @@ class Message:
                 raise EncodeError(
                     f"a message needs {'an id' if name == 'id' else 'a type'}; found {getattr(self, name)!r}"
                 )
-        for name in (
-            "id",
-            "type",
-            "key",
-            "topic",
-            "correlation_id",
-            "causation_id",
-            "content_type",
-            "content_encoding",
-            "queue",
-        ):
+        for name in TEXT_FIELDS:
             _check_text(name, getattr(self, name))
         if not isinstance(self.payload, bytes):
             raise EncodeError(f"message payload is a {type(self.payload).__name__}; it must be bytes")
@@ -102,6 +92,8 @@ class Message:
 
 FIELDS = tuple(field.name for field in fields(Message))
 """The names of a message's fields, in their order."""
+TEXT_FIELDS = tuple(field.name for field in fields(Message) if field.type in (str, str | None))
+"""Those that are texts of at most 255 bytes."""
 
 _SETTERS = tuple(vars(Message)[name].__set__ for name in FIELDS)
 _HEADERS = FIELDS.index("headers")

@@ -54,8 +54,9 @@ class BatchRunner:
         """
         try:
             return await self._handle(arrivals, stop)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - looked at there
-            self.runner.raise_if_expected(error)
+        except (Exception, asyncio.CancelledError) as error:
+            if self.runner.is_expected(error):
+                raise
             self.runner.reports.unexpected("a batch failed unexpectedly, its messages are handled singly", error)
         left: list[Arrival] = []
         for arrival in arrivals:

@@ -82,15 +82,15 @@ class HandlerRunner:
         """
         try:
             await self._handle(arrival, stop)
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - looked at there
-            self.raise_if_expected(error)
+        except (Exception, asyncio.CancelledError) as error:
+            if self.is_expected(error):
+                raise
             await self._give_up(arrival, error, stop)
 
-    def raise_if_expected(self, error: BaseException) -> None:
-        """Pass on an error that ends the flow for a reason; go on after a cancellation that nobody asked for."""
+    def is_expected(self, error: BaseException) -> bool:
+        """Whether the error ends the flow for a reason. A cancellation that the consumer did not ask for does not."""
         ends = isinstance(error, (BrokerUnavailable, *UNUSABLE))
-        if ends or self.cancellations.requested() or what_is_away(error, passing=TRANSIENT):
-            raise error
+        return ends or self.cancellations.requested() or what_is_away(error, passing=TRANSIENT) is not None
 
     async def _handle(self, arrival: Arrival, stop: asyncio.Event) -> None:
         delivery, record, arrival.waits = arrival.delivery, CrashRecord(), None
@@ -137,7 +137,8 @@ class HandlerRunner:
         try:
             await self._finish(arrival, {None: decisions.given_up(error)}, record, stop)
         except (Exception, asyncio.CancelledError) as other:
-            self.raise_if_expected(other)
+            if self.is_expected(other):
+                raise
             if arrival.settled:
                 raise BrokerUnavailable(f"a delivery could not be settled: {first_line(other)}") from other
             self.reports.unexpected("a message can be neither handled nor set aside, and is given back", other)

@@ -129,10 +129,8 @@ def _observations(metric: Metric, _: object) -> list[Any]:
     observation = sys.modules[API].Observation
     readings: list[Any] = []
     for read in tuple(_readers.get(metric, ())):
-        try:
+        with suppress(Exception):  # such as an outage of the database
             readings += [observation(value, attributes) for value, attributes in read()]
-        except Exception:  # noqa: BLE001, S112 - such as an outage of the database
-            continue
     return readings
 
 

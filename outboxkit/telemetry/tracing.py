@@ -7,6 +7,7 @@ https://opentelemetry.io/docs/specs/semconv/messaging/messaging-spans/
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from outboxkit.message import TRACE_HEADERS, Message
@@ -49,7 +50,7 @@ def created(fields: Mapping[str, Any], destination: str) -> Mapping[str, object]
     headers: Mapping[str, object] = fields.get("headers") or {}
     if not HAS_API or (current := trace.get_current_span()) is trace.INVALID_SPAN:
         return headers
-    try:
+    with suppress(Exception):  # of a tracing library
         context = current.get_span_context()
         if current.is_recording():
             if (tracer := application_tracer()) is not None:
@@ -63,8 +64,7 @@ def created(fields: Mapping[str, Any], destination: str) -> Mapping[str, object]
         elif "traceparent" in headers:
             return headers
         return _with_context(headers, context) if context.is_valid else headers
-    except Exception:  # noqa: BLE001 - of a tracing library
-        return headers
+    return headers
 
 
 def sending(messages: Sequence[Message], to: Place, attempts: Iterable[tuple[str, int]] = ()) -> WorkSpan:
@@ -80,15 +80,14 @@ def sending(messages: Sequence[Message], to: Place, attempts: Iterable[tuple[str
     tracer = application_tracer()
     if tracer is None or not messages:
         return NO_SPAN
-    try:
+    with suppress(Exception):  # of a tracing library
         links, is_sampled = _links(messages)
         if not is_sampled:
             return NO_SPAN
         attributes = _attributes("publish", to, {"messaging.batch.message_count": len(messages)})
         span = tracer.start_span(_named("publish", to), kind=SpanKind.CLIENT, attributes=attributes, links=links)
         return WorkSpan(span, contexts.set_value(_ATTEMPTS, dict(attempts), trace.set_span_in_context(span)))
-    except Exception:  # noqa: BLE001 - of a tracing library
-        return NO_SPAN
+    return NO_SPAN
 
 
 def carrying(message: Message) -> WorkSpan:
@@ -110,7 +109,7 @@ def processing(
     tracer = application_tracer()
     if tracer is None:
         return NO_SPAN
-    try:
+    with suppress(Exception):  # of a tracing library
         around = contexts.get_current()
         work = (handler, message.id)
         if contexts.get_value(_OPEN, around) == work:
@@ -124,8 +123,7 @@ def processing(
         kind = SpanKind.CONSUMER
         span = tracer.start_span(_named("process", at), parent, kind=kind, attributes=attributes, links=links)
         return WorkSpan(span, contexts.set_value(_OPEN, work, trace.set_span_in_context(span, around)))
-    except Exception:  # noqa: BLE001 - of a tracing library
-        return NO_SPAN
+    return NO_SPAN
 
 
 def processing_batch(messages: Sequence[Message], *, at: Place = HERE) -> WorkSpan:
@@ -136,7 +134,7 @@ def processing_batch(messages: Sequence[Message], *, at: Place = HERE) -> WorkSp
     tracer = application_tracer()
     if tracer is None or not messages:
         return NO_SPAN
-    try:
+    with suppress(Exception):  # of a tracing library
         around = contexts.get_current()
         if contexts.get_value(_OPEN, around) == _BATCH:
             return NO_SPAN
@@ -148,8 +146,7 @@ def processing_batch(messages: Sequence[Message], *, at: Place = HERE) -> WorkSp
         else:
             span = NonRecordingSpan(_context_of(messages[0].headers) or trace.INVALID_SPAN_CONTEXT)
         return WorkSpan(span, contexts.set_value(_OPEN, _BATCH, trace.set_span_in_context(span, around)))
-    except Exception:  # noqa: BLE001 - of a tracing library
-        return NO_SPAN
+    return NO_SPAN
 
 
 def _relation(

@@ -91,18 +91,12 @@ def test_all_headers_fit_into_one_amqp_frame():
         encode_headers({f"h{number}": "x" * 1000 for number in range(131)})
 
 
-class Silent:
-    def __repr__(self) -> str:
-        raise OSError("no text")
-
-
 def test_headers_that_nothing_can_show_are_kept_by_name():
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    stored = encode_foreign_headers({"silent": Silent(), "deep": deep, "sane": 1, "\ud800": "\ud801"})
+    stored = encode_foreign_headers({"deep": deep, "sane": 1, "\ud800": "\ud801"})
     assert msgspec.json.decode(stored) == {
-        "silent": "cannot be shown: OSError",
         "deep": "nested too deeply to be shown",
         "sane": "1",
         "\\ud800": "\\ud801",
