@@ -157,15 +157,16 @@ class IdempotentRoute(APIRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body of a request with a key, and see its answer pass."""
         included = scope.get("fastapi", {}).get("effective_route_context")  # with the dependencies of including routers
-        idempotent = self._idempotent_of(included or self)
+        is_this = included is not None and included.original_route is self
+        idempotent = self._idempotent_of(included if is_this else self)
         if idempotent is None or scope["method"] in SAFE:
             return await super().handle(scope, receive, send)
         exchange = scope[_PLACE] = _Exchange(idempotent.rules, send)
         if idempotent.rules.required or header_lines(scope, "idempotency-key"):
             try:
                 body = await read_body(scope, receive, idempotent.rules.max_body)
-                if body is None:  # the client has left
-                    return None
+                if body is None:  # the client has left; middleware of the application wants an answer
+                    return await answer.send_response(send, Response(400))
             except Problem as problem:
                 return await answer.send_response(send, answer.problem_response(problem))
             receive = replayed(body, receive)

@@ -106,3 +106,15 @@ async def test_rules_that_come_with_an_included_router_are_kept_and_checked_at_f
     assert [(await shop.post()).json() for _ in range(2)] == [1, 1]
     assert runs == [1]
     assert (await shop.post(path="/without")).status_code == 500
+
+
+async def test_an_application_mounted_in_an_included_router_has_its_own_routes(shop: Shop):
+    shop.serve()
+    outer, inner = APIRouter(), shop.app
+    outer.mount("/inner", inner)
+    app = FastAPI()
+    app.include_router(outer, prefix="/outer")
+    shop.app = app
+    answers = [await shop.post(path="/outer/inner/orders") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[1].headers["idempotency-replayed"] == "true"
