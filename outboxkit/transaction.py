@@ -1,10 +1,12 @@
 """The caller's transaction: required, and guarded against an end that would split work that belongs together."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import InvalidRequestError
-from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from outboxkit.errors import TransactionRequired
 from outboxkit.sqlalchemy_asyncio import AsyncSession, async_scoped_session
@@ -15,17 +17,6 @@ AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session
 
 _KEY = "outboxkit.guard"
 _AUTOCOMMIT = "the connection has isolation level AUTOCOMMIT: {}. Use an engine without it"
-
-
-class Guard:
-    """The reason for which a session may not be committed now: the text of the error that a commit raises.
-
-    If it has a transaction, it ends with that one.
-    """
-
-    def __init__(self, transaction: SessionTransaction | None, text: str) -> None:
-        self.transaction = transaction
-        self.text = text
 
 
 def session_of(session: AnySession, caller: str, arguments: str | None = None) -> Session:
@@ -115,30 +106,17 @@ def _commits_each_statement(driver_connection: Any) -> bool:
     return commits and not driver_connection.in_transaction
 
 
-def forbid_commit(session: Session, text: str, *, for_good: bool = False) -> Guard | None:
-    """Make a commit of the session raise `TransactionRequired` with this text, until `allow_commit`.
-
-    Args:
-        session: in a transaction.
-        text: the mistake, and the cure.
-        for_good: also in a later transaction, if this one is rolled back.
-
-    Returns:
-        The guard that was set before, for `allow_commit`.
-    """
+@contextmanager
+def forbidden_commit(session: Session, text: str) -> Iterator[None]:
+    """Make a commit of the session raise `TransactionRequired` inside the block: the mistake, and the cure."""
     if not event.contains(session, "before_commit", _refuse_commit):
         event.listen(session, "before_commit", _refuse_commit)
-    before: Guard | None = session.info.get(_KEY)
-    session.info[_KEY] = Guard(None if for_good else session.get_transaction(), text)
-    return before
-
-
-def allow_commit(session: Session, *, but: Guard | None = None) -> None:
-    """Undo `forbid_commit`, but keep the guard that was set before it."""
-    if but is None:
-        session.info.pop(_KEY, None)
-    else:
-        session.info[_KEY] = but
+    outer: str | None = session.info.get(_KEY)
+    session.info[_KEY] = text
+    try:
+        yield
+    finally:
+        session.info[_KEY] = outer
 
 
 def refuse_second_begin(error: Exception, caller: str) -> None:
@@ -155,10 +133,6 @@ def refuse_second_begin(error: Exception, caller: str) -> None:
 
 
 def _refuse_commit(session: Session) -> None:
-    guard: Guard | None = session.info.get(_KEY)
-    if guard is None or session.in_nested_transaction():
-        return
-    if guard.transaction is not None and session.get_transaction() is not guard.transaction:
-        allow_commit(session)  # that transaction was rolled back
-        return
-    raise TransactionRequired(guard.text)
+    text: str | None = session.info.get(_KEY)
+    if text is not None and not session.in_nested_transaction():
+        raise TransactionRequired(text)

@@ -50,16 +50,14 @@ def guarded(session: Session, connection: Connection, handler: str) -> Iterator[
             after an error that the handler caught.
     """
     begun, root = session.get_transaction(), connection.get_transaction()
-    outer = transaction.forbid_commit(session, ended(handler), for_good=True)
     try:
-        yield
+        with transaction.forbidden_commit(session, ended(handler)):
+            yield
     except Exception as error:
         if sqlstate_of(error) == NO_END:  # the guard's
             raise TransactionRequired(ended(handler)) from error
         transaction.refuse_second_begin(error, f"handler {handler!r}")
         raise
-    finally:
-        transaction.allow_commit(session, but=outer)
     if session.get_transaction() is not begun or connection.get_transaction() is not root:
         raise TransactionRequired(ended(handler))
     status = _status(connection) if is_server(connection.dialect.name) else None

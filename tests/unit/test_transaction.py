@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outboxkit import tables
 from outboxkit.errors import TransactionRequired
-from outboxkit.transaction import allow_commit, connection_of, forbid_commit, session_of
+from outboxkit.transaction import connection_of, forbidden_commit, session_of
 
 WHY = "complete it first"
 
@@ -42,50 +42,16 @@ def test_a_connection_in_autocommit_mode_is_refused(postgresql_url: str):
     engine.dispose()
 
 
-def test_a_commit_is_refused_until_it_is_allowed(memory: Engine):
+def test_a_commit_is_refused_inside_the_block_and_a_savepoint_is_not(memory: Engine):
     with Session(memory) as session:
-        session.execute(text("SELECT 1"))
-        forbid_commit(session, WHY)
-        with pytest.raises(TransactionRequired, match=WHY):
-            session.commit()
-        allow_commit(session)
-        session.commit()
-
-
-def test_a_savepoint_may_be_released_meanwhile(memory: Engine):
-    with Session(memory) as session:
-        session.execute(text("SELECT 1"))
-        forbid_commit(session, WHY)
-        with session.begin_nested():
+        with forbidden_commit(session, "outer"):
+            with forbidden_commit(session, "inner"):
+                with session.begin_nested():
+                    session.execute(text("SELECT 1"))
+                with pytest.raises(TransactionRequired, match="inner"):
+                    session.commit()
+            session.rollback()
             session.execute(text("SELECT 1"))
-
-
-def test_a_rollback_ends_it(memory: Engine):
-    with Session(memory) as session:
-        session.execute(text("SELECT 1"))
-        forbid_commit(session, WHY)
-        session.rollback()
-        session.execute(text("SELECT 1"))
+            with pytest.raises(TransactionRequired, match="outer"):
+                session.commit()
         session.commit()
-
-
-def test_for_good_means_also_after_a_rollback(memory: Engine):
-    with Session(memory) as session:
-        session.execute(text("SELECT 1"))
-        forbid_commit(session, WHY, for_good=True)
-        session.rollback()
-        session.execute(text("SELECT 1"))
-        with pytest.raises(TransactionRequired, match=WHY):
-            session.commit()
-
-
-def test_what_forbade_it_before_can_be_put_back(memory: Engine):
-    with Session(memory) as session:
-        session.execute(text("SELECT 1"))
-        forbid_commit(session, "outer")
-        before = forbid_commit(session, "inner")
-        with pytest.raises(TransactionRequired, match="inner"):
-            session.commit()
-        allow_commit(session, but=before)
-        with pytest.raises(TransactionRequired, match="outer"):
-            session.commit()

@@ -69,13 +69,11 @@ def test_a_closed_session_begins_anew(engine: Engine):
     assert count(engine) == 0
 
 
-def test_a_run_of_another_guard_is_refused_by_either(engine: Engine):
-    with Session(engine) as session:
-        session.begin()
-        transaction.forbid_commit(session, "the first reason")
+def test_a_handlers_guard_is_another_one(engine: Engine):
+    with Session(engine) as session, transaction.forbidden_commit(session, "the handler's reason"):
         fresh = ledger.begin(session, **ASKED)
         ledger.complete(session, fresh, OK)
-        with pytest.raises(TransactionRequired, match="the first reason"):
+        with pytest.raises(TransactionRequired, match="the handler's reason"):
             session.commit()
 
 
