@@ -14,6 +14,7 @@ from urllib.parse import quote
 from outboxkit.errors import ConfigurationError
 from outboxkit.http import problems
 from outboxkit.http.answer import is_stored
+from outboxkit.http.ledger import DEFAULT_RETENTION, LENGTH, check_span
 from outboxkit.telemetry import catalogue, metrics
 
 Scope = MutableMapping[str, Any]
@@ -24,8 +25,6 @@ Send = Callable[[Message], Awaitable[None]]
 KEY = "Idempotency-Key"
 SAFE = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 """Methods that only read (RFC 9110, section 9.2.1). Their requests need no key."""
-KEY_LIMIT = 255
-SCOPE_LIMIT = 255
 MEBIBYTE = 1024 * 1024
 _QUOTED = re.compile(r'"((?:[\x20\x21\x23-\x5b\x5d-\x7e]|\\["\\])*)"(?:;[^,]*)?')
 _ESCAPED = re.compile(r"\\(.)")
@@ -62,11 +61,11 @@ class Rules:
         store_errors: whether an error that the endpoint raised is remembered, if `stored` allows its status.
 
     Raises:
-        ConfigurationError: a time is not a timedelta or is below zero, or a limit is below one.
+        ConfigurationError: a time is not a timedelta, is below zero or over a hundred years, or a limit is below one.
     """
 
     required: bool = True
-    retention: timedelta = timedelta(hours=24)
+    retention: timedelta = DEFAULT_RETENTION
     wait: timedelta = timedelta(0)
     max_waiting: int = 20
     lease: timedelta | None = None
@@ -76,15 +75,10 @@ class Rules:
     store_errors: bool = True
 
     def __post_init__(self) -> None:
-        second = timedelta(seconds=1)
-        for name, least in (("retention", second), ("wait", timedelta(0)), ("lease", second)):
-            value = getattr(self, name)
-            if value is None and name == "lease":
-                continue
-            if not isinstance(value, timedelta):
-                raise ConfigurationError(f"{name} is {value!r}; a timedelta is accepted, such as timedelta(seconds=5)")
-            if value < least:
-                raise ConfigurationError(f"{name} is {value}; {least} or more is accepted")
+        check_span("retention", self.retention)
+        check_span("wait", self.wait, zero=True)
+        if self.lease is not None:
+            check_span("lease", self.lease)
         for name, unit in (("max_body", " of bytes"), ("max_response", " of bytes"), ("max_waiting", "")):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} is {getattr(self, name)}; a number{unit} from 1 is accepted")
@@ -192,7 +186,7 @@ def parse_key(fields: Sequence[str]) -> str:
             raise problems.key_invalid("Idempotency-Key has a comma or a quote without being a string in quotes")
     if not key:
         raise problems.key_invalid("Idempotency-Key is empty")
-    if len(key) > KEY_LIMIT:
+    if len(key) > LENGTH:
         raise problems.key_invalid(f"Idempotency-Key has {len(key)} characters")
     if not _VISIBLE.fullmatch(key):
         raise problems.key_invalid("Idempotency-Key has a blank, or another character that is not visible ASCII")
@@ -291,7 +285,7 @@ def checked_principal(value: object) -> str:
 def _short(scope: str) -> str:
     """The scope, or, if the ledger cannot keep it as it is, a readable part of it and its digest."""
     readable = scope.encode(errors="replace").decode().replace("\0", "?")
-    if readable == scope and len(scope) <= SCOPE_LIMIT:
+    if readable == scope and len(scope) <= LENGTH:
         return scope
     digest = sha256(scope.encode(errors="surrogatepass")).hexdigest()
-    return f"{readable[: SCOPE_LIMIT - len(digest) - 1]}~{digest}"
+    return f"{readable[: LENGTH - len(digest) - 1]}~{digest}"
