@@ -15,6 +15,8 @@ COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 INFLATED_LIMIT = 16 * 1024 * 1024
 """The maximum bytes of a payload once it is inflated, whatever a setting says. RabbitMQ 4 accepts as many of a plain
 one."""
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""The default for `OUTBOXKIT_MAX_MESSAGE_BYTES`: four times the largest payload that `outbox.add` takes by default."""
 WORTHWHILE = 1024
 """Bytes from which on a payload is compressed. A smaller one hardly shrinks."""
 STREAMS_LIMIT = 100

@@ -8,15 +8,14 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal, get_args
 
 from outboxkit import environment, urls
-from outboxkit.compression import INFLATED_LIMIT
+from outboxkit.compression import INFLATED_LIMIT, MAX_MESSAGE_BYTES
 from outboxkit.environment import FILE, PREFIX, variable
 from outboxkit.errors import ConfigurationError
 from outboxkit.extras import needs_extra
 from outboxkit.limits import MOST_AT_ONCE
 from outboxkit.message import DEFAULT_DESTINATION
-from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_DELAYS
+from outboxkit.retry import ATTEMPTS_LIMIT, DEFAULT_ATTEMPTS, DEFAULT_DELAYS, DEFAULT_RETENTION
 from outboxkit.sources import MOST_SHARDS, Binding, ConsumedQueue, parse_bindings, parse_queues
-from outboxkit.window import INBOX_RETENTION
 
 with needs_extra(__name__):
     from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
@@ -125,13 +124,13 @@ class Settings(BaseSettings):
     shards: int | None = Field(
         None, ge=1, le=MOST_SHARDS, description="queues that share the work of an ordered one, by key"
     )
-    max_attempts: int = Field(10, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter")
+    max_attempts: int = Field(DEFAULT_ATTEMPTS, ge=1, le=ATTEMPTS_LIMIT, description="failures that make a dead letter")
     max_message_bytes: int = Field(
-        4 * 1024 * 1024, ge=1024, le=INFLATED_LIMIT, description="the largest payload that handlers get, inflated"
+        MAX_MESSAGE_BYTES, ge=1024, le=INFLATED_LIMIT, description="the largest payload that handlers get, inflated"
     )
     dead_key: Literal["park", "continue"] = Field("park", description="later messages of a dead letter's key")
     published_retention: Duration | None = Field(None, description="how long published messages are kept")
-    inbox_retention: Duration = Field(INBOX_RETENTION, description="how long the inbox remembers")
+    inbox_retention: Duration = Field(DEFAULT_RETENTION, description="how long the inbox remembers")
     dead_retention: Duration | None = Field(None, description="how long dead letters are kept")
     retry_delays: Delays = Field(DEFAULT_DELAYS, description="before each next attempt, such as 1s,10s,1m")
     admin_port: ListensOn | None = Field(None, description="[HOST:]PORT of metrics and health")

@@ -16,9 +16,6 @@ SAFETY_FACTOR = 2
 CLOCK_SKEW = timedelta(minutes=5)
 """The allowance for clocks that differ, if nobody says otherwise. Consumers and retention must have the same."""
 
-INBOX_RETENTION = timedelta(days=14)
-"""The default retention of the inbox."""
-
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 

@@ -24,9 +24,10 @@ from outboxkit.inbox import Handler, Outcome, Wiring, guard
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
+from outboxkit.retry import DEFAULT_RETENTION
 from outboxkit.telemetry import tracing
 from outboxkit.threads import Threads
-from outboxkit.window import CLOCK_SKEW, INBOX_RETENTION
+from outboxkit.window import CLOCK_SKEW
 
 LONGEST_WAIT = timedelta(hours=1)
 """The longest wait that a handler's `Retry` can ask for."""
@@ -74,7 +75,7 @@ class DirectPublisher(Publisher):
         handlers: Sequence[Handler],
         *,
         timeout: timedelta = timedelta(seconds=10),
-        retention: timedelta = INBOX_RETENTION,
+        retention: timedelta = DEFAULT_RETENTION,
         skew: timedelta = CLOCK_SKEW,
         clock: Clock = utc_now,
         thread_engine: Engine | None = None,

@@ -11,6 +11,7 @@ from typing import Any
 from outboxkit import window
 from outboxkit.brokers import Malformed
 from outboxkit.brokers.reserved import LATEST, MOST_ATTEMPTS
+from outboxkit.compression import MAX_MESSAGE_BYTES
 from outboxkit.consumer.growth import GROWTH
 from outboxkit.envelope import TEXTS
 from outboxkit.envelopes import Envelope, reader_for
@@ -20,10 +21,8 @@ from outboxkit.headers import HANDLERS, encode_foreign_headers
 from outboxkit.inbox import Handler, Outcome
 from outboxkit.inbox.failure import Decision, readable_traceback
 from outboxkit.message import NAME_LIMIT, Message, storable
-from outboxkit.retry import DEFAULT_DELAYS, Retries, delay_for
+from outboxkit.retry import DEFAULT_ATTEMPTS, DEFAULT_DELAYS, DEFAULT_RETENTION, Retries, delay_for
 
-MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-"""The largest payload that handlers get by default, four times the largest that `outbox.add` accepts by default."""
 EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 SHOWN = 60
 """The maximum length of a name in an error that lists several."""
@@ -43,8 +42,8 @@ class ConsumerPolicy:
             take more than 48 times as much memory, a 48th of that counts.
     """
 
-    max_attempts: int = 10
-    retention: timedelta = window.INBOX_RETENTION
+    max_attempts: int = DEFAULT_ATTEMPTS
+    retention: timedelta = DEFAULT_RETENTION
     skew: timedelta = window.CLOCK_SKEW
     max_crashes: int = 3
     delays: Sequence[timedelta] = DEFAULT_DELAYS

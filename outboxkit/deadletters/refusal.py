@@ -14,6 +14,7 @@ from outboxkit.envelope import TEXTS, decode_headers
 from outboxkit.errors import EncodeError
 from outboxkit.headers import carried
 from outboxkit.message import NAME_LIMIT, Message
+from outboxkit.retry import DEFAULT_RETENTION
 
 
 def of_replay(letter: Row[Any], *, accepted_at: datetime | None) -> bytes:
@@ -75,7 +76,7 @@ class ReplayRules:
             then, as they came.
     """
 
-    retention: timedelta = window.INBOX_RETENTION
+    retention: timedelta = DEFAULT_RETENTION
     skew: timedelta = window.CLOCK_SKEW
     accept_stale: bool = False
     has_readers: bool = False

@@ -13,7 +13,7 @@ from outboxkit import ids
 from outboxkit.brokers import Answer, Receipt, Verdict
 from outboxkit.message import NAME_LIMIT, Message, caused_by, changed, storable
 from outboxkit.relay.order import BatchPlan, ClaimedRow
-from outboxkit.retry import Backoff
+from outboxkit.retry import DEFAULT_ATTEMPTS, Backoff
 from outboxkit.tables import PARKED
 
 EMPTY_ANSWER = Answer(b"{}")
@@ -90,7 +90,7 @@ class RelayPolicy:
         backoffs: the delays for each kind of failure; the built-in one for a kind that is missing.
     """
 
-    max_attempts: int = 10
+    max_attempts: int = DEFAULT_ATTEMPTS
     unroutable: Literal["bury", "discard"] = "bury"
     dead_key: Literal["park", "continue"] = "park"
     backoffs: Mapping[Verdict, Backoff] = field(default_factory=lambda: BACKOFFS)
