@@ -109,7 +109,7 @@ def _commits_each_statement(driver_connection: Any) -> bool:
 @contextmanager
 def forbidden_commit(session: Session, text: str) -> Iterator[None]:
     """Make a commit of the session raise `TransactionRequired` inside the block: the mistake, and the cure."""
-    if not event.contains(session, "before_commit", _refuse_commit):
+    if not isinstance(session, HandlerSession) and not event.contains(session, "before_commit", _refuse_commit):
         event.listen(session, "before_commit", _refuse_commit)
     outer: str | None = session.info.get(_KEY)
     session.info[_KEY] = text
@@ -136,3 +136,10 @@ def _refuse_commit(session: Session) -> None:
     text: str | None = session.info.get(_KEY)
     if text is not None and not session.in_nested_transaction():
         raise TransactionRequired(text)
+
+
+class HandlerSession(Session):
+    """The session of a worker for one transaction of handlers, which it commits right after them."""
+
+
+event.listen(HandlerSession, "before_commit", _refuse_commit)  # once: to listen to each session costs 25 us

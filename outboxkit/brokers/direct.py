@@ -20,13 +20,14 @@ from outboxkit.brokers import CONFIRMED, Publisher, Receipt, Verdict, reserved
 from outboxkit.brokers.key_gate import KeyGate
 from outboxkit.errors import ConfigurationError, Retry
 from outboxkit.failures import first_line, printable
-from outboxkit.inbox import Handler, Outcome, Wiring, guard
+from outboxkit.inbox import Handler, Outcome, Wiring
 from outboxkit.inbox.failure import decide
 from outboxkit.message import Message
 from outboxkit.outage import Clock, utc_now, what_is_away
 from outboxkit.retry import DEFAULT_RETENTION
 from outboxkit.telemetry import tracing
 from outboxkit.threads import Threads
+from outboxkit.transaction import HandlerSession
 from outboxkit.window import CLOCK_SKEW
 
 LONGEST_WAIT = timedelta(hours=1)
@@ -83,8 +84,9 @@ class DirectPublisher(Publisher):
         if timeout <= timedelta(0):
             raise ConfigurationError(f"a direct publisher needs a timeout of more than 0, found {timeout}")
         # A task that outlives its handler cannot use the session any more: it would keep a connection forever.
-        info = {guard.AT_COMMIT: True}
-        self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
+        self._sessions = async_sessionmaker(
+            engine, sync_session_class=HandlerSession, expire_on_commit=False, close_resets_only=False
+        )
         self._threads = Threads(engine, size=1, process="relay", own=thread_engine)
         self._by_type: dict[str, list[Handler]] = {}
         for handler in Wiring().prepare(handlers):

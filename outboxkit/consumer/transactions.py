@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session
 
 from outboxkit import schema, statements, tables
 from outboxkit.errors import ConfigurationError, SchemaError
-from outboxkit.inbox import BatchEntryFailed, guard
+from outboxkit.inbox import BatchEntryFailed
 from outboxkit.outage import Outage, jittered, pause, what_is_away
 from outboxkit.sqlstates import CHECK_VIOLATION, CONFLICT, sqlstate_of
 from outboxkit.threads import Threads
+from outboxkit.transaction import HandlerSession
 
 T = TypeVar("T")
 
@@ -75,8 +76,9 @@ class Transactions:
     def __init__(self, engine: AsyncEngine, outage: Outage, threads: Threads | None = None) -> None:
         # A task that a handler left behind must not use its session any more: it would keep a connection for ever.
         self._engine = engine
-        info = {guard.AT_COMMIT: True}
-        self._sessions = async_sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
+        self._sessions = async_sessionmaker(
+            engine, sync_session_class=HandlerSession, expire_on_commit=False, close_resets_only=False
+        )
         self._outage = outage
         self._threads = threads or Threads(engine, size=1, process="consumer")
         self._probing = asyncio.Lock()

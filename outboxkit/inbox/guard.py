@@ -17,9 +17,8 @@ from sqlalchemy.orm import Session
 from outboxkit import statements
 from outboxkit.errors import TransactionRequired
 from outboxkit.session_settings import GuardedEnd
+from outboxkit.transaction import HandlerSession
 
-AT_COMMIT = "outboxkit.at_commit"
-"""A key in the `info` of a session that commits right after the handlers: the guard need not be lifted before."""
 _HELD = "outboxkit.held"
 
 
@@ -37,7 +36,7 @@ def held(session: Session, connection: Connection, transaction: str | None, text
         yield
         return
     driver: Any = connection.connection.driver_connection
-    is_ours = AT_COMMIT in session.info and hasattr(driver, "ending")
+    is_ours = isinstance(session, HandlerSession) and hasattr(driver, "ending")
     before = driver.ending if is_ours else None
     if is_ours and before is None:
         driver.ending = GuardedEnd("", lambda error: error)

@@ -22,9 +22,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session, sessionmaker
 
 from outboxkit import engines
-from outboxkit.inbox import guard
 from outboxkit.sqlalchemy_asyncio import AsyncEngine
 from outboxkit.threads.fence import Ending, FencedRun
+from outboxkit.transaction import HandlerSession
 
 T = TypeVar("T")
 
@@ -95,8 +95,9 @@ class Threads:
                 if engine is None:
                     engine = self._made = await engines.beside(self._engine, pool_size=self._size)
                 # A task that a handler left behind must not use its session: it would keep a connection for ever.
-                info = {guard.AT_COMMIT: True}
-                self._sessions = sessionmaker(engine, expire_on_commit=False, close_resets_only=False, info=info)
+                self._sessions = sessionmaker(
+                    engine, class_=HandlerSession, expire_on_commit=False, close_resets_only=False
+                )
             return self._sessions
 
     def close(self) -> None:
