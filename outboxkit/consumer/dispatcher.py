@@ -395,7 +395,7 @@ class _Running:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         error: BaseException | None
-        if task.cancelled():  # by this dispatcher: `HandlerRunner` undoes every other cancellation
+        if task.cancelled():  # by this dispatcher: `HandlerRunner` contains every other cancellation
             error = None if self._is_ending else BrokerUnavailable("a delivery's task was cancelled")
         else:
             error = task.exception()
