@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 from sqlalchemy.orm import Session
 
@@ -19,7 +19,6 @@ from outboxkit.http.request import (
     IdempotencyOptions,
     Message,
     Receive,
-    RequestKey,
     Rules,
     Scope,
     Send,
@@ -168,7 +167,8 @@ class IdempotencyMiddleware:
             unrecorded = UnrecordedSteps()
             with bind(unrecorded):
                 return await self._app({**scope, "outboxkit.steps": unrecorded}, replayed(body, receive), send)
-        run = _Run(self._session_factory, self._rules, request_key, caller)
+        of_run = {"principal": caller, "retention": self._rules.retention, "lease": self._rules.lease}
+        run = _Run(self._session_factory, self._rules, request_key._asdict() | of_run)
         return await self._to_its_end(run.serve(self._app, scope, body, send))
 
     async def _caller(self, scope: Scope) -> str | None:
@@ -197,22 +197,14 @@ async def _error_of(run: Awaitable[None]) -> BaseException | None:
 
 
 class _Run:
-    """The run of one request with a key; `serve` it once."""
+    """The run of one request with a key; `serve` it once. `question` has the arguments of `ledger.begin`."""
 
     def __init__(
-        self,
-        session_factory: async_sessionmaker[AsyncSession],
-        rules: Rules,
-        request_key: RequestKey,
-        principal: str | None,
+        self, session_factory: async_sessionmaker[AsyncSession], rules: Rules, question: dict[str, Any]
     ) -> None:
         self._session_factory = session_factory
         self._rules = rules
-        self._question = request_key._asdict() | {
-            "principal": principal,
-            "retention": rules.retention,
-            "lease": rules.lease,
-        }
+        self._question = question
 
     async def serve(self, app: App, scope: Scope, body: bytes, send: Send) -> None:
         """Answer from the ledger, or have the application answer.

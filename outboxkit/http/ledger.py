@@ -153,12 +153,14 @@ def complete(session: Session | scoped_session[Any], fresh: Fresh, response: Res
     """
     session = transaction.session_of(session, "ledger.complete", "fresh, response")
     columns = columns_of(response)
-    connection = transaction.connection_of(session, _WHY, clause=tables.idempotency)
+    connection = transaction.connection_of(
+        session, _WHY, clause=tables.idempotency
+    )  # begins a savepoint, if one is due
     if fresh.lease is not None:
         write_fenced(connection, fresh, statements.record_answer(), columns)
         return
-    runs = _Runs.of(session, connection)
-    if fresh not in runs.answered or not _write(connection, fresh, statements.record_answer(), columns):
+    runs = _Runs.present(session)
+    if runs is None or fresh not in runs.answered or not _write(connection, fresh, statements.record_answer(), columns):
         raise TransactionRequired(
             f"the request with idempotency key {fresh.key!r} is not open in this transaction: it began in another one, "
             "was rolled back, or has its answer. Nothing was stored; begin again"
@@ -217,15 +219,20 @@ class _Runs:
 
     @classmethod
     def of(cls, session: Session, connection: Connection) -> "_Runs":
-        """The runs of the session's present transaction."""
-        runs: _Runs | None = session.info.get(_RUNS)
-        root = session.get_transaction()
-        if runs is None or runs.transaction is not root:
+        """The runs of the session's present transaction, which get the next one, too."""
+        runs = cls.present(session)
+        if runs is None:
             if not event.contains(session, "before_commit", _refuse_commit):
                 event.listen(session, "before_commit", _refuse_commit)
                 event.listen(session, "after_soft_rollback", _doubt)
-            runs = session.info[_RUNS] = cls(root, connection)
+            runs = session.info[_RUNS] = cls(session.get_transaction(), connection)
         return runs
+
+    @classmethod
+    def present(cls, session: Session) -> "_Runs | None":
+        """The runs of the session's present transaction; None: none began there."""
+        runs: _Runs | None = session.info.get(_RUNS)
+        return runs if runs is not None and runs.transaction is session.get_transaction() else None
 
     def unanswered(self) -> Fresh | None:
         """A run that is not complete; None: the transaction may commit."""
@@ -239,10 +246,8 @@ class _Runs:
 
 
 def _refuse_commit(session: Session) -> None:
-    runs: _Runs | None = session.info.get(_RUNS)
-    if runs is None or session.in_nested_transaction() or runs.transaction is not session.get_transaction():
-        return
-    if (fresh := runs.unanswered()) is not None:
+    runs = None if session.in_nested_transaction() else _Runs.present(session)
+    if runs is not None and (fresh := runs.unanswered()) is not None:
         raise TransactionRequired(
             f"the request with idempotency key {fresh.key!r} has no answer that could be committed with its work. In "
             "an endpoint leave out the commit: its integration commits work and answer together. In your own code call "
