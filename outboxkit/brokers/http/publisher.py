@@ -144,7 +144,7 @@ class HttpPublisher(Publisher):
     async def _outcome(self, transport: httpx.AsyncBaseTransport, message: Message) -> Outcome:
         """The outcome of one message. No error of one message ends the others or the process."""
         try:
-            if (refusal := request.why_unsendable(message)) is not None:
+            if (refusal := request.refusal_of(message)) is not None:
                 return Answered(Receipt(Verdict.UNROUTABLE, refusal), responded=False)
             call = Call(transport, self._request(message), seconds=self._timeout, limit=self._max_answer)
         except Exception as error:  # noqa: BLE001 - the message cannot be written as a request

@@ -242,7 +242,7 @@ def users_headers(headers: Mapping[str, object]) -> dict[str, str]:
     return allowed
 
 
-def why_unsendable(message: Message) -> str | None:
+def refusal_of(message: Message) -> str | None:
     """The reason why no HTTP destination can take this message; None if one can."""
     queue = message.queue
     return None if queue is None else f"it is for the queue {queue!r}, and an HTTP destination has no queues"

@@ -13,8 +13,8 @@ from outboxkit.brokers.http.request import (
     headers_of,
     key_of,
     percent_encoded,
+    refusal_of,
     users_headers,
-    why_unsendable,
 )
 from outboxkit.http.request import parse_key
 from outboxkit.message import Message
@@ -156,8 +156,8 @@ def test_a_version_is_told_unless_it_is_the_first():
 
 
 def test_what_is_for_a_queue_is_refused():
-    assert why_unsendable(made()) is None
-    assert "'billing'" in str(why_unsendable(made(queue="billing")))
+    assert refusal_of(made()) is None
+    assert "'billing'" in str(refusal_of(made(queue="billing")))
 
 
 def test_a_long_value_takes_no_longer_than_it_has_characters():
