@@ -103,7 +103,7 @@ class Dispatcher:
 
     def _is_over(self, pump: asyncio.Task[None]) -> bool:
         """Whether the pump has failed, or a drain found the queue empty and has started everything."""
-        return pump.cancelled() or pump.exception() is not None or self._is_idle()
+        return pump.exception() is not None or self._is_idle()
 
     async def _pump(self, stop: asyncio.Event) -> None:
         """Receive deliveries; in a drain until there are no more."""
@@ -271,9 +271,7 @@ class Dispatcher:
 
     async def _finish(self, pump: asyncio.Task[None], *, is_pause: bool) -> None:
         """Stop receiving, wait for the deliveries that have started, requeue the rest."""
-        if pump.cancelled():
-            self._running.errors.append(BrokerUnavailable("the task that receives deliveries was cancelled"))
-        elif pump.done() and (error := pump.exception()) is not None:
+        if pump.done() and (error := pump.exception()) is not None:
             self._running.errors.append(error)
         self._cancellations.cancel(pump)
         arrivals = self._running.arrivals()

@@ -185,26 +185,6 @@ async def test_what_cannot_be_postponed_waits_here_or_comes_again(
     assert slow.consumer.outcomes[Outcome.PROCESSED] == 9
 
 
-async def test_a_drain_whose_receiving_is_cancelled_begins_again(bench: Bench, database_url: str):
-    pumps = ["Dispatcher._pump"]
-
-    @inbox_handler("Cancels")
-    async def cancelling(session: AsyncSession, event: OrderConfirmed) -> None:
-        pump = pumps.pop() if pumps else ""
-        for task in asyncio.all_tasks():
-            if getattr(task.get_coro(), "__qualname__", "") == pump:
-                task.cancel()
-
-    bench.put(order(1), order(2))
-    with capture_logs() as said:
-        done = await bench.drain(cancelling, concurrency=Concurrency(1))
-    assert done.outcomes[Outcome.PROCESSED] == 2
-    assert (ready(bench), bench.subscriber.unacked) == ([], {})
-    assert [line["error"] for line in said if line["event"] == "broker is away, waiting"] == [
-        "BrokerUnavailable: the task that receives deliveries was cancelled"
-    ]
-
-
 async def test_what_runs_is_finished_if_the_broker_is_lost_at_the_stop(bench: Bench, database_url: str):
     began, may_end = asyncio.Event(), asyncio.Event()
 
