@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -148,7 +148,7 @@ class IdempotencyMiddleware:
                 "an error reaches the middleware as the answer that the framework made of it: leave out store_errors=, "
                 "and choose the answers to remember with stored="
             )
-        self._running: set[asyncio.Task[BaseException | None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection of the server."""
@@ -177,23 +177,12 @@ class IdempotencyMiddleware:
         caller = self._principal(scope)
         return checked_principal(await caller if inspect.isawaitable(caller) else caller)
 
-    async def _to_its_end(self, run: Awaitable[None]) -> None:
+    async def _to_its_end(self, run: Coroutine[Any, Any, None]) -> None:
         """Wait for the run, which goes on even if the server cancels the request because its client has left."""
-        task = asyncio.create_task(_error_of(run))
+        task = asyncio.create_task(run)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
-        error = await asyncio.shield(task)
-        if error is not None:
-            raise error
-
-
-async def _error_of(run: Awaitable[None]) -> BaseException | None:
-    """The error of a run, as a result: a task that raises SystemExit ends its event loop, and so the server."""
-    try:
-        await run
-    except BaseException as error:  # noqa: BLE001  # raised again in the request's own task
-        return error
-    return None
+        await asyncio.shield(task)
 
 
 class _Run:
@@ -231,7 +220,7 @@ class _Run:
         try:
             with bind(recorded):
                 await app({**scope, "outboxkit.steps": recorded, "extensions": {}}, buffer.receive, buffer.send)
-        except BaseException as error:  # noqa: BLE001  # raised again below, unless another answer takes its place
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised below, or another answer is sent
             failure = error
         if buffer.is_over:
             if failure is not None and not isinstance(failure, LeaseLost):

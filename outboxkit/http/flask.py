@@ -73,7 +73,7 @@ class Idempotent:
             session = self._current_session()
             try:
                 return self._answer(session, lambda: view(*args, **kwargs))
-            except BaseException:
+            except Exception:
                 session.rollback()
                 raise
 
