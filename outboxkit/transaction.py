@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import InvalidRequestError
 from sqlalchemy.orm import Session, scoped_session
 
@@ -16,7 +16,6 @@ AnySession = Session | scoped_session[Any] | AsyncSession | async_scoped_session
 """The kinds of sessions that SQLAlchemy has."""
 
 _KEY = "outboxkit.guard"
-_AUTOCOMMIT = "the connection has isolation level AUTOCOMMIT: {}. Use an engine without it"
 
 
 def session_of(session: AnySession, caller: str, arguments: str | None = None) -> Session:
@@ -51,51 +50,19 @@ def session_of(session: AnySession, caller: str, arguments: str | None = None) -
 def connection_of(session: Session, why: str, **bind: Any) -> Connection:
     """The session's connection for a `clause` or a `mapper`, in a transaction that can be rolled back.
 
-    Raises:
-        TransactionRequired: the connection is in autocommit mode; the text goes on with `why`.
-    """
-    connection = session.connection(bind_arguments=bind)
-    refuse_autocommit(connection, why)
-    return connection
-
-
-def refuse_autocommit(connection: Connection, why: str) -> None:
-    """Refuse a connection that commits its statements one by one. No I/O.
-
     On SQLite a driver in autocommit mode may have executed BEGIN: that is a transaction like any other.
 
-    Args:
-        connection: begun, if its session begins it.
-        why: the consequence; the error's text ends with it.
-
     Raises:
-        TransactionRequired: the connection is in autocommit mode.
+        TransactionRequired: the connection commits its statements one by one; the text goes on with `why`.
     """
+    connection = session.connection(bind_arguments=bind)
     if has_one_writer(connection.dialect.name):
         commits = _commits_each_statement(connection.connection.driver_connection)
     else:
         commits = getattr(connection.connection.dbapi_connection, "autocommit", False)
     if commits:
-        raise TransactionRequired(_AUTOCOMMIT.format(why))
-
-
-def refuse_autocommit_engine(bind: Engine | Connection, why: str) -> None:
-    """Refuse a session's engine or connection, if it is known without I/O that it is in autocommit mode.
-
-    On SQLite nothing is known before a transaction has begun.
-
-    Raises:
-        TransactionRequired: as `refuse_autocommit`.
-    """
-    if has_one_writer(bind.dialect.name):
-        return
-    if isinstance(bind, Connection):
-        if not bind.closed:
-            refuse_autocommit(bind, why)
-        return
-    at_connect = getattr(bind.dialect, "_on_connect_isolation_level", None)  # what create_engine was given
-    if bind.get_execution_options().get("isolation_level", at_connect) == "AUTOCOMMIT":
-        raise TransactionRequired(_AUTOCOMMIT.format(why))
+        raise TransactionRequired(f"the connection has isolation level AUTOCOMMIT: {why}. Use an engine without it")
+    return connection
 
 
 def _commits_each_statement(driver_connection: Any) -> bool:

@@ -113,8 +113,8 @@ def add(session: AnySession, event: object, **options: Unpack[Options]) -> Messa
         EncodeError: the event, or one of the options, cannot be stored and sent.
         ConfigurationError: the class is not an `@event`, or `max_payload_bytes` is not a whole number from 1.
         TypeError: `session` is none of the four kinds, or there is no such option.
-        TransactionRequired: the session's connection is in autocommit mode. If only the connection tells, the flush
-            raises it, before anything is written.
+        TransactionRequired: the session's connection is in autocommit mode. The flush raises it, before it writes a
+            row.
     """
     opened = session_of(session, "outbox.add")
     _check_options("add", options)

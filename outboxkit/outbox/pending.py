@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, event, literal_column, select
-from sqlalchemy.exc import DBAPIError, UnboundExecutionError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, object_session, registry
 
 from outboxkit import schema, statements, transaction
@@ -54,12 +54,7 @@ _LOCK_KEYS = statements.write.lock_keys()
 
 
 def wait_for_flush(session: Session, drafts: list[Draft]) -> None:
-    """Hand messages to the session, behind those that it already has.
-
-    Raises:
-        TransactionRequired: the session's connection is known to be in autocommit mode.
-    """
-    _refuse_known_autocommit(session)
+    """Hand messages to the session, behind those that it already has."""
     pending: Pending | None = session.info.get(_KEY)
     if pending is None or pending not in session:
         pending = session.info[_KEY] = Pending()
@@ -83,17 +78,6 @@ def writing_connection(session: Session) -> Connection:
         TransactionRequired: the connection is in autocommit mode.
     """
     return transaction.connection_of(session, _WHY, mapper=_mapper)
-
-
-def _refuse_known_autocommit(session: Session) -> None:
-    """Refuse rows at the call that the flush would refuse; a `get_bind` of the user's own is asked there."""
-    if type(session).get_bind is not Session.get_bind:
-        return
-    try:
-        bind = session.get_bind(mapper=_mapper)
-    except UnboundExecutionError:  # the flush says so
-        return
-    transaction.refuse_autocommit_engine(bind, _WHY)
 
 
 def _check(session: Session, *_: object) -> None:

@@ -48,8 +48,6 @@ def kept(engine: Engine) -> tuple[int, int]:
 
 
 def assert_refused(session: Any) -> None:
-    """At `add`, or else at the flush."""
-
     def add() -> None:
         session.add(Order())
         outbox.add(session, Ordered(1))
@@ -119,17 +117,6 @@ async def test_asynchronous_sessions_are_refused_as_well(engine: Engine, async_e
     await scoped.remove()
     await made.dispose()
     assert kept(engine) == (0, 0)
-
-
-def test_on_postgresql_the_call_itself_refuses_what_is_known(pg_engine: Engine):
-    for made in (create_engine(pg_engine.url, **AUTOCOMMIT), pg_engine.execution_options(**AUTOCOMMIT)):
-        for add, given in ((outbox.add, Ordered(1)), (outbox.add_all, [Ordered(1)])):
-            session: Any = Session(made)
-            with pytest.raises(TransactionRequired, match=REFUSED):
-                add(session, given)
-            assert not session.new
-            assert not session.in_transaction()
-        made.dispose()
 
 
 def test_a_message_is_not_taken_back_outside_a_transaction_either(engine: Engine, autocommit: Engine):
