@@ -98,7 +98,8 @@ def _run_to_end(loop: asyncio.AbstractEventLoop, main: asyncio.Task[int]) -> int
 
 def _end_now(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(OSError, ValueError):  # nobody reads it any more
+            stream.flush()
     os._exit(code)
 
 
