@@ -47,6 +47,9 @@ def run_once(
     With an `AsyncSession`, `await session.run_sync(inbox.run_once, message, handler)`; an `async def` handler then
     gets the `AsyncSession`, and a handler's timeout holds. In any other session it does not.
 
+    The age of the message is the caller's to check first, with `inbox.is_stale`: of a message that is older than the
+    inbox retention this call cannot tell whether it was handled.
+
     Args:
         session: in a transaction.
         message: the message that arrived.

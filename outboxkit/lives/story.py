@@ -63,7 +63,7 @@ class Found:
         return cls(archive, [], [], [], [], [], [])
 
     def entries(self) -> list[Entry]:
-        """All of them."""
+        """All of them but the runs of handlers that hang."""
         return [*self.waiting, *self.kept, *self.letters, *self.handled, *self.crashes]
 
 

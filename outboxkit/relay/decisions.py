@@ -98,10 +98,11 @@ class RelayPolicy:
 
 @dataclass(frozen=True, slots=True)
 class FailedRow:
-    """A row that failed and is due again later. `failures` is added to its attempts.
+    """A row that failed and is due again later.
 
-    It is 0 for a message that was postponed, which is never given up for that. The destination has not refused it, and
-    only its own `expires_at` limits how long it is tried.
+    `attempts` counts this failure, too, and `failures` is what the row's own attempts grow by. That is 0 for a message
+    that was postponed, which is never given up for that. The destination has not refused it, and only its own
+    `expires_at` limits how long it is tried.
     """
 
     position: int
@@ -114,7 +115,7 @@ class FailedRow:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """A row to bury. `failures` is added to its attempts."""
+    """A row to bury. `failures` is what its attempts grow by."""
 
     position: int
     message: Message

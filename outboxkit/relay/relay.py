@@ -54,7 +54,8 @@ class Relay:
     happens in the transaction that settles the event's own message.
 
     Attributes:
-        engine: for the relay's own connections: two at a time, and a third one for a look at pauses or at the clock.
+        engine: for the relay's own connections, up to five at a time: two for batches, one for the listener, and one
+            each for a look at pauses and at the clock.
         publisher: the broker's or the destination's.
         destination: the destination of these messages, set by `@event(..., destination=...)` or `outbox.add`.
         batch_size: the maximum number of rows claimed at once; fewer if they are large.
